@@ -17,22 +17,22 @@ from tests.support.memory_storage import MemoryStorage
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog
 
 from raftlog.errors import CorruptBatchError, LogError
-from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.files import LogFiles
-from raftlog.log.opening import open_log
-from raftlog.log.times import find_batch_after_timestamp
-from raftlog.log.writing.batch_metadata import CommitName
-from raftlog.log.writing.log_directory import LogDirectory
-from raftlog.log.writing.producer_state_manager import ProducerStateManager
-from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.recovered import RecoveredLog
-from raftlog.log.writing.recovery import recover
-from raftlog.log.writing.segment_recovery import (
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.reading.files import LogFiles
+from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.timestamps import find_batch_after_timestamp
+from raftlog.log.recovery.recover import recover
+from raftlog.log.recovery.recover_segment import (
     ScanPosition,
     ScanRules,
     SegmentEnd,
     recover_segment,
 )
+from raftlog.log.recovery.report import RecoveredLog
+from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.writing.log_directory import LogDirectory
+from raftlog.log.writing.producer_state import ProducerStateManager
+from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import RecordBatch, iter_batches, read_batch
 from raftlog.records.compression import Compression
 

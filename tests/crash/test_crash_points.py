@@ -18,7 +18,7 @@ from tests.support.log_builder import ABORT, END, NO_OP, begin
 from tests.support.report_lines import REPORT_LINE
 from tests.support.witness import Witness
 
-from raftlog.log import published
+from raftlog.log.format import published
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name
 from raftlog.log.writing.properties import LogConfig
 

@@ -12,7 +12,7 @@ from tests.embedded.conftest import Machine
 import raftlog
 from raftlog.client.embedded import EmbeddedLog
 from raftlog.errors import LogNotFoundError, OptionError
-from raftlog.log.reads import Isolation
+from raftlog.log.reading.reads import Isolation
 from raftlog.records.builder import ProducerStamp
 
 

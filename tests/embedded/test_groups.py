@@ -31,8 +31,7 @@ from raftlog.errors import (
     LogReadOnlyError,
     UnexpectedEndOffsetError,
 )
-from raftlog.log.marker_values import marker_value
-from raftlog.log.transactions import Marker
+from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog

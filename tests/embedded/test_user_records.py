@@ -10,8 +10,7 @@ import pytest
 
 from raftlog.client.user_records import USER_HEADERS_MAX, new_records
 from raftlog.errors import InvalidAppendError
-from raftlog.log.marker_values import marker_value
-from raftlog.log.transactions import Marker
+from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name
 from raftlog.records import Header, NewRecord, Record
 

@@ -15,7 +15,7 @@ from tests.support.log_builder import control_batch
 from tests.support.metadata_logs import CLUSTERS, metadata_log, restored
 
 import raftlog
-from raftlog.log.reads import Isolation
+from raftlog.log.reading.reads import Isolation
 from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from raftlog.errors import FutureEpochError, NotLeaderError, UnexpectedEndOffsetError
-from raftlog.log.snapshot import SnapshotReader
+from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.node.raft_listeners import LeaderNotification
 from raftlog.records.batch import RecordBatch
 from raftlog.types import SnapshotId

@@ -24,8 +24,8 @@ from raftlog.errors import (
     RaftlogError,
     UnsupportedMagicError,
 )
-from raftlog.log.directory_log import DirectoryLog
-from raftlog.log.names import checkpoint_name
+from raftlog.log.format.names import checkpoint_name
+from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.records.control import UnknownControl
 from raftlog.types import ReplicaKey, SnapshotId
 

@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.errors import CorruptFileError
-from raftlog.log.offset_index import OFFSET_ENTRY_BYTES, parse_offset_index, read_entries
-from raftlog.log.producer_snapshot import parse_producer_snapshot
-from raftlog.log.time_index import parse_time_index
-from raftlog.log.txn_index import AbortedTransaction, parse_txn_index
+from raftlog.log.format.index_entries import (
+    OFFSET_ENTRY_BYTES,
+    parse_offset_index,
+    parse_time_index,
+    read_entries,
+)
+from raftlog.log.format.producer_snapshot import parse_producer_snapshot
+from raftlog.log.format.txn_index import AbortedTransaction, parse_txn_index
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from tests.support.cli import run
 from tests.support.log_builder import data_batch
 
 from raftlog.limits import MIB
-from raftlog.log.resync import find_valid_batch
+from raftlog.log.reading.cursor import find_valid_batch
 
 TEBIBYTE = 1 << 40
 
@@ -46,7 +46,7 @@ class Sparse:
 def test_the_search_for_a_batch_ends_where_no_segment_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("raftlog.log.resync.SEGMENT_BYTES_MAX", 8 * MIB)
+    monkeypatch.setattr("raftlog.log.reading.cursor.SEGMENT_BYTES_MAX", 8 * MIB)
     batch = data_batch([b"a"], base_offset=0)
     file = Sparse(batch, TEBIBYTE)
     assert find_valid_batch(file, len(batch), 1) is None
@@ -56,7 +56,7 @@ def test_the_search_for_a_batch_ends_where_no_segment_goes_on(
 def test_check_says_that_a_file_is_too_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in ("raftlog.log.resync", "raftlog_state.check.log_check"):
+    for module in ("raftlog.log.reading.cursor", "raftlog_state.check.log_check"):
         monkeypatch.setattr(f"{module}.SEGMENT_BYTES_MAX", 2 * MIB)
     segment = tmp_path / f"{0:020d}.log"
     segment.write_bytes(data_batch([b"a"], base_offset=0))

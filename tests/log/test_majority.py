@@ -29,9 +29,9 @@ from raftlog.errors import (
     TooFewVotersError,
     WrongClusterError,
 )
-from raftlog.log.directory_log import DirectoryLog
-from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.majority import (
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.reading.directory_log import DirectoryLog
+from raftlog.log.reading.quorum_copies import (
     ReplicaLogState,
     agreed_end,
     is_voter,

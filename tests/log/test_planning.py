@@ -12,7 +12,7 @@ from tests.support.log_builder import END, NO_OP, LogBuilder, begin, data_batch
 
 from raftlog.client import Isolation, LogReader, open_path
 from raftlog.errors import CorruptBatchError, DataLossError, OffsetOutOfRangeError
-from raftlog.log.splits import split_range
+from raftlog.log.reading.reads import split_range
 from raftlog.records.batch_columns import Column
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"

@@ -11,9 +11,9 @@ from crc32c import crc32c
 from tests.support.memory_storage import MemoryStorage
 from tests.support.written_logs import encoded
 
-from raftlog.log import resync
-from raftlog.log.files import read_batch_at
-from raftlog.log.resync import find_valid_batch
+from raftlog.log.reading import cursor
+from raftlog.log.reading.cursor import find_valid_batch
+from raftlog.log.reading.files import read_batch_at
 from raftlog.records.crc_ranges import range_crcs
 from raftlog.records.header import BATCH_HEADER, CRC_START
 from raftlog.storage.protocol import ReadableFile
@@ -75,8 +75,8 @@ def some_bytes(rng: Random) -> bytes:
 def test_the_verdict_is_that_of_looking_at_every_position(
     chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resync, "_CHUNK_BYTES", chunk_bytes)
-    monkeypatch.setattr(resync, "_CANDIDATES_MAX", 3)
+    monkeypatch.setattr(cursor, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(cursor, "_CANDIDATES_MAX", 3)
     found = 0
     for seed in range(1_500):
         rng = Random(seed)

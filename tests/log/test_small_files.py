@@ -12,7 +12,7 @@ from tests.support.log_builder import LogBuilder
 
 from raftlog.client import LogKind, open_path
 from raftlog.errors import CorruptFileError
-from raftlog.log.names import (
+from raftlog.log.format.names import (
     checkpoint_name,
     offset_name,
     parse_checkpoint_name,
@@ -20,7 +20,7 @@ from raftlog.log.names import (
     parse_partition_name,
     read_listing,
 )
-from raftlog.log.small_files import (
+from raftlog.log.format.small_files import (
     MetaProperties,
     PartitionMetadata,
     QuorumState,

@@ -11,8 +11,8 @@ from tests.support.memory_storage import MemoryStorage
 
 from raftlog.client import Isolation, LogReader, Outcome, TransactionSpan, open_path
 from raftlog.errors import TransactionMarkerError
-from raftlog.log.directory_log import DirectoryLog
-from raftlog.log.transactions import Marker, TransactionIndex, spans_by_range
+from raftlog.log.reading.directory_log import DirectoryLog
+from raftlog.log.reading.transactions import Marker, TransactionIndex, spans_by_range
 from raftlog.records.compression import Compression
 
 COMMITTED = Isolation.READ_COMMITTED
@@ -275,7 +275,7 @@ def test_a_plan_far_behind_reads_from_the_producer_snapshot_before_it() -> None:
 def test_ended_transactions_beyond_what_is_kept_are_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("raftlog.log.replay.ENDED_RETAINED_MAX", 3)
+    monkeypatch.setattr("raftlog.log.reading.replay.ENDED_RETAINED_MAX", 3)
     builder = partition_builder()
     expected = []
     for _ in range(10):
@@ -299,7 +299,7 @@ def test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again(
         builder.no_ops(rng.randrange(1, 3))
     end = builder.next_offset
     whole = metadata_log(builder)
-    monkeypatch.setattr("raftlog.log.replay.ENDED_RETAINED_MAX", 3)
+    monkeypatch.setattr("raftlog.log.reading.replay.ENDED_RETAINED_MAX", 3)
     log = open_path(builder.directory, storage=builder.storage)
     assert isinstance(log, DirectoryLog)
     replay = log.cached.replay()

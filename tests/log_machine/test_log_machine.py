@@ -31,12 +31,12 @@ from raftlog.errors import (
     LogReadOnlyError,
     RaftlogError,
 )
-from raftlog.log import published
-from raftlog.log.opening import open_log
-from raftlog.log.reader import LogReader
-from raftlog.log.writing.producer_state_manager import ProducerStateManager
+from raftlog.log.format import published
+from raftlog.log.reading.log_reader import LogReader
+from raftlog.log.reading.opening import open_log
+from raftlog.log.recovery.recover import recover
+from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.recovery import recover
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import Storage
 

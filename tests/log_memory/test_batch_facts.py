@@ -30,8 +30,7 @@ from raftlog.limits import (
     MIB,
     READ_BATCH_BYTES_MAX,
 )
-from raftlog.log.marker_values import marker_of, marker_value, transaction_name
-from raftlog.log.transactions import Marker
+from raftlog.log.reading.transactions import Marker, marker_of, marker_value, transaction_name
 from raftlog.log.writing.batch_metadata import (
     COMMIT_HEADER,
     VERSION_MAX,

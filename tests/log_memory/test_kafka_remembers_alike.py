@@ -12,11 +12,11 @@ from tests.support.batch_feeder import BatchFeeder
 from tests.support.kafka import kafka_jars, run_java
 
 from raftlog.errors import InvalidProducerEpochError, OutOfOrderSequenceError
-from raftlog.log.names import checkpoint_name, offset_name
-from raftlog.log.producer_snapshot import ProducerState, parse_producer_snapshot
-from raftlog.log.transactions import Marker
+from raftlog.log.format.names import checkpoint_name, offset_name
+from raftlog.log.format.producer_snapshot import ProducerState, parse_producer_snapshot
+from raftlog.log.reading.transactions import Marker
 from raftlog.log.writing.batch_metadata import CommitName
-from raftlog.log.writing.producer_state_manager import ProducerStateManager
+from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.producers import ProducerEntry, incremented
 from raftlog.records.batch import NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.control import ControlRecord, SnapshotFooter, SnapshotHeader, encode_control

@@ -13,15 +13,15 @@ from tests.support.batch_feeder import BatchFeeder, restarted
 
 from raftlog.errors import CorruptFileError, CorruptSnapshotError
 from raftlog.limits import BATCH_BYTES_MAX, COMMIT_ID_BYTES_MAX, COMMITS_MAX, PRODUCERS_MAX
-from raftlog.log.producer_snapshot import (
+from raftlog.log.format.producer_snapshot import (
     ProducerState,
     encode_producer_snapshot,
     parse_producer_snapshot,
     split_producer_snapshot,
 )
-from raftlog.log.transactions import Marker
+from raftlog.log.reading.transactions import Marker
 from raftlog.log.writing.batch_metadata import CommitName
-from raftlog.log.writing.producer_state_manager import HEADER_FIELD_TAG, ProducerStateManager
+from raftlog.log.writing.producer_state import HEADER_FIELD_TAG, ProducerStateManager
 from raftlog.records.control import SnapshotHeader, TaggedField, decode_control, encode_control
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.batch_feeder import BatchFeeder, restarted
 
-from raftlog.log.transactions import Marker, Outcome, TransactionSpan
-from raftlog.log.txn_index import AbortedTransaction
-from raftlog.log.writing.producer_state_manager import ENDED_TRANSACTIONS_MAX, ProducerStateManager
+from raftlog.log.format.txn_index import AbortedTransaction
+from raftlog.log.reading.transactions import Marker, Outcome, TransactionSpan
+from raftlog.log.writing.producer_state import ENDED_TRANSACTIONS_MAX, ProducerStateManager
 
 BEGIN, END, ABORT = Marker.BEGIN, Marker.END, Marker.ABORT
 ALSO_RESTARTED = pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.support.batch_feeder import BatchFeeder, restarted
 
 from raftlog.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from raftlog.limits import PRODUCERS_MAX
-from raftlog.log.writing.producer_state_manager import Duplicate, ProducerStateManager
+from raftlog.log.writing.producer_state import Duplicate, ProducerStateManager
 from raftlog.log.writing.producers import decremented, incremented
 
 LAST = 2**31 - 1

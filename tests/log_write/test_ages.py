@@ -8,9 +8,9 @@ import pytest
 from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.appending import DIRECTORY, NOW_MS, append, disk_with_parent, made_log, reopened
 
-from raftlog.log.names import LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name, read_listing
-from raftlog.log.writing.located import largest_timestamp_ms
+from raftlog.log.format.names import LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name, read_listing
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.segment_lookup import largest_timestamp_ms
 
 YOUNG_MS = NOW_MS + 100_000
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300, retention_ms=1_000)

@@ -19,8 +19,7 @@ from tests.support.appending import (
 from tests.support.deaths import dies_after
 
 from raftlog.errors import DiskFullError, LogClosedError
-from raftlog.log.marker_values import marker_value
-from raftlog.log.transactions import Marker
+from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.writing.replicated_log import ReplicatedLog
 
 FRAMED = b"\x01\x02\x00value"

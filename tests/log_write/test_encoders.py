@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.log.epoch_cache import EpochCache, encode_epoch_checkpoint, parse_epoch_checkpoint
-from raftlog.log.small_files import (
+from raftlog.log.format.epoch_cache import (
+    EpochCache,
+    encode_epoch_checkpoint,
+    parse_epoch_checkpoint,
+)
+from raftlog.log.format.small_files import (
     MetaProperties,
     PartitionMetadata,
     QuorumState,
@@ -22,7 +26,7 @@ from raftlog.log.small_files import (
     parse_properties,
     parse_quorum_state,
 )
-from raftlog.log.txn_index import encode_aborted, parse_txn_index
+from raftlog.log.format.txn_index import encode_aborted, parse_txn_index
 
 
 def contents(data: Path, pattern: str, least: int) -> list[tuple[str, bytes]]:

@@ -9,8 +9,8 @@ from tests.log_write.test_replica_log import DIRECTORY, follow, new_disk, opened
 from tests.simulated_disk.simulated import SimulatedDisk
 
 from raftlog.errors import CorruptBatchError, LogError
-from raftlog.log.names import LOG_SUFFIX, offset_name
-from raftlog.log.opening import open_log
+from raftlog.log.format.names import LOG_SUFFIX, offset_name
+from raftlog.log.reading.opening import open_log
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.records.batch import iter_batches
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.log.offset_index import parse_offset_index
-from raftlog.log.time_index import parse_time_index
+from raftlog.log.format.index_entries import parse_offset_index, parse_time_index
 from raftlog.log.writing.indexer import OFFSET_ENTRY, TIME_ENTRY, SegmentIndexer
 from raftlog.records.batch import RecordBatch, iter_batches
 

@@ -18,8 +18,7 @@ from raftlog.errors import (
     LogReadOnlyError,
 )
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.quorum_log import QuorumLog
-from raftlog.log.writing.tail_cache import TailCache
+from raftlog.log.writing.quorum_log import QuorumLog, TailCache
 from raftlog.records.batch import RecordBatch, iter_batches
 from raftlog.records.control import (
     KRaftVersion,

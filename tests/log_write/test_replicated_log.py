@@ -36,10 +36,10 @@ from raftlog.errors import (
     NotALogError,
     NotLeaderError,
 )
-from raftlog.log.epoch_cache import EpochEntry
-from raftlog.log.offset_index import parse_offset_index
-from raftlog.log.published import read_published
-from raftlog.log.writing.checkpoint_files import read_checkpoint_files
+from raftlog.log.format.epoch_cache import EpochEntry
+from raftlog.log.format.index_entries import parse_offset_index
+from raftlog.log.format.published import read_published
+from raftlog.log.recovery.checkpoints import read_checkpoint_files
 from raftlog.log.writing.indexer import SegmentIndexer
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog

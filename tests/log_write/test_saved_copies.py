@@ -8,9 +8,9 @@ from tests.simulated_disk.survival import Survival
 from tests.support.written_logs import ONE_SEGMENT, WrittenLog
 
 from raftlog.limits import BACKUP_BYTES_MAX, BACKUPS_MAX, MIB
+from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.log.writing import truncate_with_backup
 from raftlog.log.writing.quorum_log import QuorumLog
-from raftlog.log.writing.repair import truncate_log_at
 from raftlog.log.writing.truncate_with_backup import (
     backup_name,
     delete_old_backups,

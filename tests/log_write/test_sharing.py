@@ -19,10 +19,10 @@ from tests.support.appending import (
 from tests.support.deaths import dies_after
 
 from raftlog.errors import NotLeaderError
-from raftlog.log.names import read_listing
-from raftlog.log.published import PUBLISHED_NAME, read_published
+from raftlog.log.format.names import read_listing
+from raftlog.log.format.published import PUBLISHED_NAME, read_published
 from raftlog.log.writing.batch_metadata import CommitName, commit_header
-from raftlog.log.writing.commits import LastCommit
+from raftlog.log.writing.producers import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import NewRecordBatch, encode_batch

@@ -20,12 +20,12 @@ from tests.support.one_replica import TIME_MS, OneReplica
 from tests.support.written_logs import encoded
 
 from raftlog.errors import LogError, LogLockedError
-from raftlog.log.names import checkpoint_name
+from raftlog.log.format.names import checkpoint_name
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
-from raftlog.log.writing.raw_snapshot_writer import RawSnapshotWriter
 from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.snapshots import RawSnapshotWriter
 from raftlog.records.batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId

@@ -28,13 +28,13 @@ from raftlog.errors import (
     SnapshotRefusedError,
 )
 from raftlog.limits import KIB
-from raftlog.log.epoch_cache import EpochEntry
-from raftlog.log.files import LogFiles
-from raftlog.log.names import checkpoint_name, read_listing
-from raftlog.log.opening import open_log
-from raftlog.log.snapshot import SnapshotReader
+from raftlog.log.format.epoch_cache import EpochEntry
+from raftlog.log.format.names import checkpoint_name, read_listing
+from raftlog.log.reading.files import LogFiles
+from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_header
-from raftlog.log.writing.producer_state_manager import ProducerStateManager
+from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.log.writing.retention import (

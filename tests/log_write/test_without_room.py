@@ -7,8 +7,13 @@ from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.appending import DIRECTORY, SMALL, append, disk_with_parent, made_log, values_of
 
 from raftlog.errors import DiskFullError, LogAccessError
-from raftlog.log.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offset_name
-from raftlog.log.time_index import parse_time_index
+from raftlog.log.format.index_entries import parse_time_index
+from raftlog.log.format.names import (
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_name,
+)
 from raftlog.log.writing.active_segment import ActiveSegment
 from raftlog.log.writing.indexer import TIME_ENTRY
 

@@ -21,8 +21,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import LOG_BATCH_BYTES_MAX, RAW_BATCH_BYTES_MAX
-from raftlog.log.marker_values import marker_value
-from raftlog.log.transactions import Marker
+from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights

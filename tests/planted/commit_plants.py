@@ -22,7 +22,7 @@ REMEMBERING: Final = "tests/log_write/test_remembering_for_good.py"
 COMMIT_PLANTS: Final = (
     Plant(
         bug="commits are forgotten by age, which a record from far ahead makes of all",
-        path=f"{WRITING}/producer_state_manager.py",
+        path=f"{WRITING}/producer_state.py",
         old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",
         new="        self._end_offset = metadata.next_offset\n"
         "        week_ms = 7 * 24 * 60 * 60 * 1000\n"
@@ -35,7 +35,7 @@ COMMIT_PLANTS: Final = (
     ),
     Plant(
         bug="producers are forgotten by age, which a record from far ahead makes of all",
-        path=f"{WRITING}/producer_state_manager.py",
+        path=f"{WRITING}/producer_state.py",
         old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",
         new="        self._end_offset = metadata.next_offset\n"
         "        week_ms = 7 * 24 * 60 * 60 * 1000\n"

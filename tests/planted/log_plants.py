@@ -59,7 +59,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a reader is shown what is not published",
-        path="connector/raftlog/log/log_state_cache.py",
+        path="connector/raftlog/log/reading/log_end.py",
         old="storage.boot_id())\n        if published is None:\n",
         new="storage.boot_id())\n        if published is None or published.epoch:\n",
         tests=("tests/embedded/test_reading_embedded_logs.py",),
@@ -120,7 +120,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="an older version of a commit is appended again",
-        path=f"{WRITING}/commits.py",
+        path=f"{WRITING}/producers.py",
         old="        if name.version < last.name.version:\n",
         new="        if name.version < 0:\n",
         tests=(
@@ -145,7 +145,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a sequence that the log has already is appended again",
-        path=f"{WRITING}/producer_state_manager.py",
+        path=f"{WRITING}/producer_state.py",
         old="        if producer_id < 0:\n",
         new="        if producer_id:\n",
         tests=("tests/embedded/test_embedded_log.py::test_a_producer_s_sequence_is_followed",),
@@ -159,14 +159,14 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a producer's last batch alone outlives a restart",
-        path=f"{WRITING}/producer_state_manager.py",
+        path=f"{WRITING}/producer_state.py",
         old="older_batches=tuple(entry.batches[:-1] for entry in self._producers)",
         new="older_batches=tuple(entry.batches[:0] for entry in self._producers)",
         tests=("tests/log_memory/test_memory_snapshots.py",),
     ),
     Plant(
         bug="the last stable offset does not know of open transactions",
-        path=f"{WRITING}/producer_state_manager.py",
+        path=f"{WRITING}/producer_state.py",
         old="        return self._transactions.last_stable_offset(high_watermark)\n",
         new="        return high_watermark\n",
         tests=("tests/log_memory/test_open_transactions.py",),
@@ -211,7 +211,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a directory is not synced behind a rename",
-        path=f"{WRITING}/atomic_files.py",
+        path=f"{WRITING}/log_directory.py",
         old="    storage.sync_directory(storage.split(path)[0])\n",
         new="",
         tests=("tests/storage/test_replacing.py",),
@@ -225,21 +225,21 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a small file is renamed before it is synced",
-        path=f"{WRITING}/atomic_files.py",
+        path=f"{WRITING}/log_directory.py",
         old="            file.write_at(0, data)\n            file.sync()\n",
         new="            file.write_at(0, data)\n",
         tests=("tests/storage/test_replacing.py",),
     ),
     Plant(
         bug="the checksums of small files are not written",
-        path=f"{WRITING}/atomic_files.py",
+        path=f"{WRITING}/log_directory.py",
         old="    if checksums != before:\n",
         new="    if not before:\n",
         tests=("tests/storage/test_replacing.py",),
     ),
     Plant(
         bug="a snapshot is renamed before it is synced",
-        path=f"{WRITING}/raw_snapshot_writer.py",
+        path=f"{WRITING}/snapshots.py",
         old="        file.sync()\n",
         new="",
         tests=("tests/log_write/test_snapshots_written.py",),
@@ -285,7 +285,7 @@ LOG_PLANTS: Final = (
     # --- recovery -----------------------------------------------------------------------------
     Plant(
         bug="a tail is cut below the durable point",
-        path=f"{WRITING}/recovery.py",
+        path="connector/raftlog/log/recovery/recover.py",
         old="    if not loaded.is_damaged:\n",
         new="    if not loaded.is_damaged or scan.stop is not None:\n",
         tests=(
@@ -294,7 +294,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="half a batch is kept",
-        path=f"{WRITING}/recovery_actions.py",
+        path="connector/raftlog/log/recovery/repair.py",
         old="        if not end.byte_count:\n",
         new="        if not end.byte_count or end.end is ScanEnd.TORN:\n",
         tests=(
@@ -321,21 +321,21 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a cut whose sync failed is believed",
-        path=f"{WRITING}/recovery_actions.py",
+        path="connector/raftlog/log/recovery/repair.py",
         old="                    file.truncate(segment.metadata.byte_count)\n",
         new="",
         tests=("tests/log_write/test_replica_log.py",),
     ),
     Plant(
         bug="an epoch of which nothing is left hides that of the snapshot before it",
-        path=f"{WRITING}/log_loader.py",
+        path="connector/raftlog/log/recovery/load_log.py",
         old="        if is_all_deleted and [",
         new="        if False and [",
         tests=("tests/log_write/test_replica_log.py",),
     ),
     Plant(
         bug="what a dead writer had not synced is taken up by the next",
-        path=f"{WRITING}/log_loader.py",
+        path="connector/raftlog/log/recovery/load_log.py",
         old="        return ScanRules(epochs=self._checkpoints.epochs, end_offset=limit)\n",
         new="        return ScanRules(epochs=self._checkpoints.epochs)\n",
         tests=(
@@ -344,7 +344,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a published end of an earlier boot is believed",
-        path="connector/raftlog/log/published.py",
+        path="connector/raftlog/log/format/published.py",
         old="return published if published.boot_id == boot_id else None",
         new="return published",
         tests=(
@@ -362,7 +362,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="an index is trusted blindly by who reads",
-        path="connector/raftlog/log/files.py",
+        path="connector/raftlog/log/reading/files.py",
         old="batch is not None and batch.last_offset == int(index.last_offsets[ordinal])\n",
         new="batch is not None\n",
         tests=(
@@ -371,14 +371,14 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a marker of a clean stop is believed whatever lies behind it",
-        path=f"{WRITING}/clean_open.py",
+        path="connector/raftlog/log/recovery/checkpoints.py",
         old="            if file.byte_count() != clean.byte_count:\n                return False\n",
         new="",
         tests=("tests/recovery/test_recovery.py::test_a_marker_of_an_earlier_end_says_nothing",),
     ),
     Plant(
         bug="a producer snapshot of what was cut off is believed",
-        path=f"{WRITING}/producer_state_source.py",
+        path="connector/raftlog/log/recovery/checkpoints.py",
         old="    return (source for source in found if source[0] <= offset_max)\n",
         new="    return iter(found)\n",
         tests=(

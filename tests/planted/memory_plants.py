@@ -9,7 +9,7 @@ from tests.planted.plant import Plant
 MEMORY_PLANTS: Final = (
     Plant(
         bug="a compressed batch is expanded to the largest limit, whatever its reader was given",
-        path="connector/raftlog/log/chunks.py",
+        path="connector/raftlog/log/reading/chunks.py",
         old="                decompressed_bytes_max=self.decompressed_bytes_max,\n",
         new="                decompressed_bytes_max=2**29,\n",
         tests=(
@@ -19,7 +19,7 @@ MEMORY_PLANTS: Final = (
     ),
     Plant(
         bug="the limit of decompression that was asked for is lost when a path is opened",
-        path="connector/raftlog/log/opening.py",
+        path="connector/raftlog/log/reading/opening.py",
         old="    log.files.decompressed_bytes_max = decompressed_bytes_max\n",
         new="",
         tests=(
@@ -66,7 +66,7 @@ MEMORY_PLANTS: Final = (
     ),
     Plant(
         bug="a checkpoint beyond the limit of decompression is called broken",
-        path="connector/raftlog/log/snapshot.py",
+        path="connector/raftlog/log/reading/snapshot.py",
         old="        if isinstance(error, DecompressionLimitError):\n",
         new="        if False:\n",
         tests=(

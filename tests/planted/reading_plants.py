@@ -14,7 +14,7 @@ READING_PLANTS: Final = (
     # --- secrets ------------------------------------------------------------------------------
     Plant(
         bug="a directory's name outweighs framed records",
-        path=f"{LOG}/identity.py",
+        path="connector/raftlog/log/reading/opening.py",
         old="""    if content is _Content.FRAMED or values == _KRAFT:
 """,
         new="""    if values == _KRAFT:
@@ -23,7 +23,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="bytes values beside the log of cluster metadata turn redaction off",
-        path=f"{LOG}/identity.py",
+        path="connector/raftlog/log/reading/opening.py",
         old="""    is_named = named is not None and named.topic == CLUSTER_METADATA_TOPIC
     return is_named or _topic_id(files) == CLUSTER_METADATA_TOPIC_ID
 """,
@@ -35,7 +35,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="records behind a damaged first batch are not looked at",
-        path=f"{LOG}/identity.py",
+        path="connector/raftlog/log/reading/opening.py",
         old="""            batch = read_batch_at(file, found)
             assert batch is not None, "find_valid_batch validated it"
 """,
@@ -45,7 +45,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="a log whose damaged properties explain nothing is read as bytes",
-        path=f"{LOG}/identity.py",
+        path="connector/raftlog/log/reading/opening.py",
         old="""        if has_other:
             raise _unknown(files, f"its {RAFTLOG_PROPERTIES_NAME} is damaged or has no 'values'")
 """,
@@ -59,7 +59,7 @@ READING_PLANTS: Final = (
     # --- checkpoints --------------------------------------------------------------------------
     Plant(
         bug="every checkpoint is judged as one of metadata",
-        path=f"{LOG}/identity.py",
+        path="connector/raftlog/log/reading/opening.py",
         old="""        if is_other and _content(files) is not _Content.FRAMED:
             kind = LogKind.PARTITION
 """,
@@ -79,7 +79,7 @@ READING_PLANTS: Final = (
     # --- what a reader keeps ------------------------------------------------------------------
     Plant(
         bug="why a read ends grows with every look",
-        path=f"{LOG}/ends.py",
+        path="connector/raftlog/log/reading/log_reader.py",
         old="""    return replace(previous, lower_offset=found.offset)
 """,
         new="""    return replace(previous, reason=previous.explanation, lower_offset=found.offset)
@@ -91,7 +91,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="a reader of a metadata log keeps every ended transaction",
-        path=f"{LOG}/replay.py",
+        path="connector/raftlog/log/reading/replay.py",
         old="""            retained_max=ENDED_RETAINED_MAX,
 """,
         new="""            retained_max=None if is_metadata else ENDED_RETAINED_MAX,
@@ -103,7 +103,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="a plan looks at every transaction that ended before it",
-        path=f"{LOG}/transactions.py",
+        path="connector/raftlog/log/reading/transactions.py",
         old="""            if kept.span.ended_before(offset):
                 return
             yield kept
@@ -117,7 +117,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="a transaction that ends behind the middle of a batch is taken for open",
-        path=f"{LOG}/replay.py",
+        path="connector/raftlog/log/reading/replay.py",
         old="READ_CHUNK_BYTES, limit, whole_batches=True)",
         new="READ_CHUNK_BYTES, limit)",
         tests=(
@@ -201,7 +201,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="what one of our nodes has synced is called committed",
-        path=f"{LOG}/directory_log.py",
+        path="connector/raftlog/log/reading/directory_log.py",
         old="""        if self.files.listing.is_embedded and not self._is_quorum_replica():
 """,
         new="""        if self.files.listing.is_embedded:
@@ -213,7 +213,7 @@ READING_PLANTS: Final = (
     # --- copies of one log --------------------------------------------------------------------
     Plant(
         bug="copies are compared by their epochs alone",
-        path=f"{LOG}/divergence.py",
+        path="connector/raftlog/log/reading/quorum_copies.py",
         old="""        batch.byte_count,
         batch.crc,
     )
@@ -224,7 +224,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="what compaction took from one replica is called a divergence",
-        path=f"{LOG}/divergence.py",
+        path="connector/raftlog/log/reading/quorum_copies.py",
         old="""            if is_dense and batch.delete_horizon_ms is None:
 """,
         new="""            if batch.delete_horizon_ms is None:
@@ -236,7 +236,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="replicas are read up to the end of the longest",
-        path=f"{LOG}/majority.py",
+        path="connector/raftlog/log/reading/quorum_copies.py",
         old="""        offset = min(offset, agreed)
         if agreed""",
         new="""        if agreed""",
@@ -257,7 +257,7 @@ READING_PLANTS: Final = (
     # --- how far is looked --------------------------------------------------------------------
     Plant(
         bug="a sparse file is searched to its end",
-        path=f"{LOG}/resync.py",
+        path="connector/raftlog/log/reading/cursor.py",
         old="""BATCH_HEADER_BYTES or at >= SEGMENT_BYTES_MAX
 """,
         new="""BATCH_HEADER_BYTES or at >= SEGMENT_BYTES_MAX * 2

@@ -13,7 +13,7 @@ RECOVERY_PLANTS: Final = (
     # --- snapshots --------------------------------------------------------------------------------
     Plant(
         bug="the lock of snapshots is released as soon as it is taken",
-        path=f"{WRITING}/raw_snapshot_writer.py",
+        path=f"{WRITING}/snapshots.py",
         old="        self._lock = lock\n",
         new="        self._lock = lock\n        lock.release()\n",
         tests=(
@@ -23,7 +23,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a snapshot writer whose close fails keeps the lock",
-        path=f"{WRITING}/raw_snapshot_writer.py",
+        path=f"{WRITING}/snapshots.py",
         old="        finally:\n            self._lock.release()\n",
         new="        except LogError:\n            raise\n        self._lock.release()\n",
         tests=(
@@ -33,7 +33,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="recovery deletes the part that a live writer has open",
-        path=f"{WRITING}/raw_snapshot_writer.py",
+        path=f"{WRITING}/snapshots.py",
         old="""    if lock is None:
         return
     with lock:
@@ -87,7 +87,7 @@ RECOVERY_PLANTS: Final = (
     # --- epochs -----------------------------------------------------------------------------------
     Plant(
         bug="every assignment of an epoch looks at all epochs",
-        path=f"{LOG}/epoch_cache.py",
+        path="connector/raftlog/log/format/epoch_cache.py",
         old="""            while entries and not (
                 entries[-1].epoch < epoch and entries[-1].start_offset < start_offset
             ):
@@ -107,7 +107,7 @@ RECOVERY_PLANTS: Final = (
     # --- the search after a torn tail -------------------------------------------------------------
     Plant(
         bug="every candidate after a torn tail is read as a whole",
-        path=f"{LOG}/resync.py",
+        path="connector/raftlog/log/reading/cursor.py",
         old="""    valid: list[int] = candidates.starts[crcs == candidates.crcs].tolist()
 """,
         new="""    valid: list[int] = candidates.starts[crcs == crcs].tolist()
@@ -118,7 +118,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a batch in the payload of a torn one is taken for the next one",
-        path=f"{LOG}/resync.py",
+        path="connector/raftlog/log/reading/cursor.py",
         old="        allowed: Bools = starts >= self._claimed_end\n",
         new="        allowed: Bools = starts >= 0\n",
         tests=("tests/log/test_resync.py::test_the_verdict_is_that_of_looking_at_every_position",),
@@ -190,7 +190,7 @@ RECOVERY_PLANTS: Final = (
     # --- readers ----------------------------------------------------------------------------------
     Plant(
         bug="a reader stops at offsets that were written again after the published end",
-        path=f"{LOG}/cursor.py",
+        path="connector/raftlog/log/reading/cursor.py",
         old="""                if count and _is_past(self.next_offset, end_offset):
                     return Stop.END_OFFSET, None
                 raise gap
@@ -203,7 +203,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a reader begins where the first segment does",
-        path=f"{LOG}/log_state_cache.py",
+        path="connector/raftlog/log/reading/log_end.py",
         old="            if listing.is_embedded:\n                start_offset = max(",
         new="            if not listing.segments:\n                start_offset = max(",
         tests=(
@@ -224,7 +224,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a replica reads over a damaged base offset at its start",
-        path=f"{WRITING}/located.py",
+        path=f"{WRITING}/segment_lookup.py",
         old="check_base_offset(batch.base_offset, next_offset, file.path, position + at)\n",
         new="pass\n",
         tests=(
@@ -233,7 +233,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a batch with a damaged leader epoch is served",
-        path=f"{WRITING}/located.py",
+        path=f"{WRITING}/segment_lookup.py",
         old="check_leader_epoch(leader_epoch, base_offset, epochs, path, position + at)\n",
         new="pass\n",
         tests=(
@@ -243,7 +243,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a replica reads over a damaged leader epoch at its start",
-        path=f"{WRITING}/located.py",
+        path=f"{WRITING}/segment_lookup.py",
         old="            if epochs is not None:\n",
         new="            if False:\n",
         tests=(
@@ -275,7 +275,7 @@ RECOVERY_PLANTS: Final = (
     # --- indexes of sealed segments ---------------------------------------------------------------
     Plant(
         bug="an opening looks at no index of a sealed segment",
-        path=f"{WRITING}/recovery.py",
+        path="connector/raftlog/log/recovery/recover.py",
         old="    if recovered.report.read_only is None:\n        recovered = _with",
         new="    if recovered.report.read_only is not None:\n        recovered = _with",
         tests=(

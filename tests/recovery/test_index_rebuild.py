@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 from tests.support.log_builder import data_batch
 from tests.support.memory_storage import MemoryStorage
 
-from raftlog.log.writing.index_rebuild import IndexCheck, IndexRebuild
+from raftlog.log.recovery.recover_segment import (
+    IndexCheck,
+    IndexRebuild,
+    ScanPosition,
+    ScanRules,
+    recover_segment,
+)
 from raftlog.log.writing.indexer import SegmentIndexer
-from raftlog.log.writing.segment_recovery import ScanPosition, ScanRules, recover_segment
 from raftlog.records.batch_columns import BatchColumns
 
 PATH = "/log/00000000000000000100.log"

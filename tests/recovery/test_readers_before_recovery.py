@@ -9,9 +9,9 @@ from tests.simulated_disk.survival import Survival
 from tests.support.written_logs import ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import CorruptBatchError
-from raftlog.log.opening import open_log
-from raftlog.log.reader import LogReader
-from raftlog.log.reads import Isolation
+from raftlog.log.reading.log_reader import LogReader
+from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.reads import Isolation
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.records.batch import iter_batches
 

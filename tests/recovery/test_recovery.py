@@ -10,11 +10,11 @@ from tests.support.log_builder import LogBuilder
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import DiskFailedError, DiskFullError, LogReadOnlyError
+from raftlog.log.recovery.recover import recover
+from raftlog.log.recovery.report import RecoveredLog, ScanEnd
 from raftlog.log.writing.batch_metadata import CommitName
-from raftlog.log.writing.producer_state_manager import Duplicate
+from raftlog.log.writing.producer_state import Duplicate
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.recovered import RecoveredLog, ScanEnd
-from raftlog.log.writing.recovery import recover
 from raftlog.records.batch import iter_batches
 from raftlog.records.compression import Compression
 

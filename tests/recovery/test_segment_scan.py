@@ -8,8 +8,8 @@ import pytest
 from tests.support.log_builder import control_batch, data_batch, leader_change
 from tests.support.memory_storage import MemoryStorage
 
-from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.writing.segment_recovery import (
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.recovery.recover_segment import (
     ScanEnd,
     ScanPosition,
     ScanRules,

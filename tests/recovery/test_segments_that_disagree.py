@@ -8,8 +8,8 @@ from tests.support.deaths import dies_after
 from tests.support.written_logs import ONE_SEGMENT, SMALL, WrittenLog, encoded
 
 from raftlog.errors import LogReadOnlyError
-from raftlog.log.offset_checkpoint import RECOVERY_POINT_CHECKPOINT_NAME
-from raftlog.log.writing.recovered import ScanEnd
+from raftlog.log.format.small_files import RECOVERY_POINT_CHECKPOINT_NAME
+from raftlog.log.recovery.report import ScanEnd
 
 
 def overlapped(recovery_point: int) -> tuple[WrittenLog, bytes]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import LogClosedError, NotLeaderError, ReplayError
-from raftlog.log.snapshot import SnapshotReader
+from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.node.raft_client import RaftClient
 from raftlog.node.raft_listeners import LeaderNotification
 from raftlog.node.replicated_counter import ReplicatedCounter, increments_in

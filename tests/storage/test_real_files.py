@@ -164,7 +164,7 @@ def test_storage_can_be_sent_to_another_process() -> None:
 
 def test_writing_costs_no_heavy_import() -> None:
     code = (
-        "import sys, raftlog.storage.local_writing, raftlog.log.writing.atomic_files;"
+        "import sys, raftlog.storage.local_writing, raftlog.log.writing.log_directory;"
         "sys.exit(bool({'numpy', 'pyarrow'} & sys.modules.keys()))"
     )
     source_root = Path(__file__).parents[2] / "connector"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.log.names import LOG_SUFFIX, offset_name, read_listing
+from raftlog.log.format.names import LOG_SUFFIX, offset_name, read_listing
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from raftlog.log.transactions import Marker
-from raftlog.log.txn_index import AbortedTransaction
+from raftlog.log.format.txn_index import AbortedTransaction
+from raftlog.log.reading.transactions import Marker
 from raftlog.log.writing.batch_metadata import (
     BatchMetadata,
     CommitName,
     MetadataMarker,
     ProducerMarker,
 )
-from raftlog.log.writing.producer_state_manager import ProducerStateManager
+from raftlog.log.writing.producer_state import ProducerStateManager
 
 
 class BatchFeeder:

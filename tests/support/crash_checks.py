@@ -7,10 +7,10 @@ from random import Random
 from typing import Final
 
 from raftlog.errors import LogNotFoundError
-from raftlog.log.names import LOG_SUFFIX, offset_name
-from raftlog.log.opening import open_log
-from raftlog.log.writing.recovered import RecoveredLog
-from raftlog.log.writing.recovery import recover
+from raftlog.log.format.names import LOG_SUFFIX, offset_name
+from raftlog.log.reading.opening import open_log
+from raftlog.log.recovery.recover import recover
+from raftlog.log.recovery.report import RecoveredLog
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, iter_batches
 from tests.simulated_disk.crash_points import CrashState, Recording

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftlog.errors import FutureEpochError, NotLeaderError, UnexpectedEndOffsetError
-from raftlog.log.files import LogFiles
-from raftlog.log.snapshot import SnapshotReader
+from raftlog.log.reading.files import LogFiles
+from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.writing.log_directory import LogDirectory
-from raftlog.log.writing.producer_state_manager import ProducerStateManager
-from raftlog.log.writing.snapshot_writer import SnapshotWriter, snapshot_head
+from raftlog.log.writing.producer_state import ProducerStateManager
+from raftlog.log.writing.snapshots import SnapshotWriter, snapshot_head
 from raftlog.node.raft_listeners import LeaderNotification, RaftListener
 from raftlog.records.batch import NewRecordBatch, RecordBatch, TornTail, encode_batch, read_batch
 from raftlog.records.compression import Compression

@@ -11,9 +11,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.writing.batch_metadata import CommitName, batch_metadata
-from raftlog.log.writing.producer_state_manager import ProducerStateManager
+from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, read_batch

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from raftlog.log.names import offset_name
+from raftlog.log.format.names import offset_name
+from raftlog.log.recovery.recover import recover
+from raftlog.log.recovery.report import RecoveredLog
 from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.recovered import RecoveredLog
-from raftlog.log.writing.recovery import recover
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.compression import Compression

@@ -10,11 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from raftlog.log.aborted_transactions import AbortedTransactions
-    from raftlog.log.cursor import LogTail
-    from raftlog.log.epoch_cache import EpochCache, EpochEntry
-    from raftlog.log.reader import LogReader
-    from raftlog.log.reads import (
+    from raftlog.log.format.epoch_cache import EpochCache, EpochEntry
+    from raftlog.log.format.small_files import MetaProperties, QuorumState
+    from raftlog.log.reading.aborted_transactions import AbortedTransactions
+    from raftlog.log.reading.cursor import LogTail
+    from raftlog.log.reading.log_reader import LogReader
+    from raftlog.log.reading.reads import (
         EndBasis,
         Isolation,
         LogKind,
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
         SourceKind,
         Split,
     )
-    from raftlog.log.small_files import MetaProperties, QuorumState
-    from raftlog.log.snapshot import SnapshotReader
-    from raftlog.log.transactions import METADATA_PRODUCER_ID, Outcome, TransactionSpan
+    from raftlog.log.reading.snapshot import SnapshotReader
+    from raftlog.log.reading.transactions import METADATA_PRODUCER_ID, Outcome, TransactionSpan
 
     from .directory import open_path
     from .new_file import write_new_file
@@ -54,11 +54,11 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "raftlog.log.cursor": ("LogTail",),
-    "raftlog.log.epoch_cache": ("EpochCache", "EpochEntry"),
-    "raftlog.log.aborted_transactions": ("AbortedTransactions",),
-    "raftlog.log.reader": ("LogReader",),
-    "raftlog.log.reads": (
+    "raftlog.log.reading.cursor": ("LogTail",),
+    "raftlog.log.format.epoch_cache": ("EpochCache", "EpochEntry"),
+    "raftlog.log.reading.aborted_transactions": ("AbortedTransactions",),
+    "raftlog.log.reading.log_reader": ("LogReader",),
+    "raftlog.log.reading.reads": (
         "EndBasis",
         "Isolation",
         "LogKind",
@@ -67,9 +67,9 @@ _HOMES: Final = {
         "ReadPlan",
         "SourceKind",
     ),
-    "raftlog.log.small_files": ("MetaProperties", "QuorumState"),
-    "raftlog.log.snapshot": ("SnapshotReader",),
-    "raftlog.log.transactions": ("METADATA_PRODUCER_ID", "Outcome", "TransactionSpan"),
+    "raftlog.log.format.small_files": ("MetaProperties", "QuorumState"),
+    "raftlog.log.reading.snapshot": ("SnapshotReader",),
+    "raftlog.log.reading.transactions": ("METADATA_PRODUCER_ID", "Outcome", "TransactionSpan"),
     "raftlog.client.directory": ("open_path",),
     "raftlog.client.new_file": ("write_new_file",),
 }

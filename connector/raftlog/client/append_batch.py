@@ -24,8 +24,7 @@ from raftlog.errors import (
     RaftlogError,
     UnexpectedEndOffsetError,
 )
-from raftlog.log.marker_values import marker_of, marker_value
-from raftlog.log.transactions import Marker
+from raftlog.log.reading.transactions import Marker, marker_of, marker_value
 from raftlog.log.writing.batch_metadata import (
     CommitName,
     ValueKind,

@@ -12,7 +12,7 @@ import re
 from typing import Any, Final
 
 from raftlog.errors import OptionError
-from raftlog.log.reads import READ_UNCOMMITTED_NAME, Isolation
+from raftlog.log.reading.reads import READ_UNCOMMITTED_NAME, Isolation
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.header import INT32_MAX, INT64_MAX

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from raftlog.errors import LogNotFoundError, NotALogError, OptionError
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
-from raftlog.log.directory_log import DirectoryLog
-from raftlog.log.opening import open_log
-from raftlog.log.quorum_copies import QuorumCopies
-from raftlog.log.reader import LogReader
-from raftlog.log.reads import LogKind
+from raftlog.log.reading.directory_log import DirectoryLog
+from raftlog.log.reading.log_reader import LogReader
+from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.quorum_copies import QuorumCopies
+from raftlog.log.reading.reads import LogKind
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC

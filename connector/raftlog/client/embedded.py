@@ -30,11 +30,11 @@ from raftlog.errors import (
     NotALogError,
     OptionError,
 )
-from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.format.names import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.recovery.report import RecoveryReport
 from raftlog.log.writing.batch_metadata import ValueKind
-from raftlog.log.writing.commits import LastCommit
+from raftlog.log.writing.producers import LastCommit
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.recovered import RecoveryReport
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
@@ -51,7 +51,7 @@ from .user_records import UserRecord, new_records
 from .writer_thread import WriterThread
 
 if TYPE_CHECKING:
-    from raftlog.log.reader import LogReader
+    from raftlog.log.reading.log_reader import LogReader
     from raftlog.records.record import Record
 
 T = TypeVar("T")
@@ -358,8 +358,8 @@ class EmbeddedLog(LogHandle):
 
 def _open_reader(storage: WritableStorage, path: str, values: ValueKind | None) -> LogReader:
     """Open a log for reading; ``values`` is None if it is not an embedded log."""
-    from raftlog.log.opening import open_log
-    from raftlog.log.reads import LogKind
+    from raftlog.log.reading.opening import open_log
+    from raftlog.log.reading.reads import LogKind
 
     if values is None:
         return open_log(storage, path)

@@ -26,9 +26,9 @@ from raftlog.errors import (
     RaftlogError,
 )
 from raftlog.limits import SMALL_FILE_BYTES_MAX
-from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.format.names import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.recovery.report import RecoveryReport
 from raftlog.log.writing.properties import parse_log_properties
-from raftlog.log.writing.recovered import RecoveryReport
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import WritableStorage
 

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from raftlog.log.chunks import ColumnDecoder, read_chunks
-from raftlog.log.directory_log import DirectoryLog
-from raftlog.log.divergence import Divergence, first_divergence
-from raftlog.log.epoch_cache import parse_epoch_checkpoint
-from raftlog.log.files import LogFiles, read_batch_at
-from raftlog.log.names import (
+from raftlog.log.format.epoch_cache import parse_epoch_checkpoint
+from raftlog.log.format.index_entries import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    parse_offset_index,
+    parse_time_index,
+)
+from raftlog.log.format.names import (
     EPOCH_CHECKPOINT_NAME,
     INDEX_SUFFIX,
     META_PROPERTIES_NAME,
@@ -21,21 +23,22 @@ from raftlog.log.names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from raftlog.log.offset_index import OFFSET_ENTRY_BYTES, parse_offset_index
-from raftlog.log.producer_snapshot import parse_producer_snapshot
-from raftlog.log.published import PUBLISHED_NAME
-from raftlog.log.quorum_copies import QuorumCopies
-from raftlog.log.resync import find_valid_batch
-from raftlog.log.small_files import (
+from raftlog.log.format.producer_snapshot import parse_producer_snapshot
+from raftlog.log.format.published import PUBLISHED_NAME
+from raftlog.log.format.small_files import (
     parse_meta_properties,
     parse_partition_metadata,
     parse_quorum_state,
+    read_small_file,
 )
-from raftlog.log.text_files import read_small_file
-from raftlog.log.time_index import TIME_ENTRY_BYTES, parse_time_index
-from raftlog.log.txn_index import AbortedTransaction, parse_txn_index
-from raftlog.log.writing.checkpoint_files import read_checkpoint_files
-from raftlog.log.writing.recovered import Anomaly
+from raftlog.log.format.txn_index import AbortedTransaction, parse_txn_index
+from raftlog.log.reading.chunks import ColumnDecoder, read_chunks
+from raftlog.log.reading.cursor import find_valid_batch
+from raftlog.log.reading.directory_log import DirectoryLog
+from raftlog.log.reading.files import LogFiles, read_batch_at
+from raftlog.log.reading.quorum_copies import Divergence, QuorumCopies, first_divergence
+from raftlog.log.recovery.checkpoints import read_checkpoint_files
+from raftlog.log.recovery.report import Anomaly
 from raftlog.storage.protocol import ReadableFile, WritableStorage
 
 __all__ = [

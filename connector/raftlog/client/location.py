@@ -21,8 +21,8 @@ from .remote.addresses import BOOTSTRAP_SERVERS, parse_addresses
 from .remote.tls import NO_TLS, TlsOptions
 
 if TYPE_CHECKING:
-    from raftlog.log.reader import LogReader
-    from raftlog.log.reads import LogKind
+    from raftlog.log.reading.log_reader import LogReader
+    from raftlog.log.reading.reads import LogKind
 
     from .embedded import EmbeddedLog
     from .remote.handle import ConnectedLog

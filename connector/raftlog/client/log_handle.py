@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from raftlog.closeable import Closeable
-from raftlog.log.reads import Isolation
+from raftlog.log.reading.reads import Isolation
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind
 from raftlog.records.builder import ProducerStamp
 from raftlog.types import SnapshotId
@@ -32,7 +32,7 @@ from .requests import AppendRequest, AppendResult
 from .user_records import UserRecord, new_records
 
 if TYPE_CHECKING:
-    from raftlog.log.reader import LogReader
+    from raftlog.log.reading.log_reader import LogReader
 
     from .log_records import LogRecords
 

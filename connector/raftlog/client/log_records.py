@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raftlog.log.reader import LogReader
-from raftlog.log.reads import Isolation, LogKind
-from raftlog.log.snapshot import SnapshotReader
-from raftlog.log.transactions import Outcome, TransactionSpan
+from raftlog.log.reading.log_reader import LogReader
+from raftlog.log.reading.reads import Isolation, LogKind
+from raftlog.log.reading.snapshot import SnapshotReader
+from raftlog.log.reading.transactions import Outcome, TransactionSpan
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import HEADERS_TYPE, Column, Scan
 from raftlog.records.record import Header, Record

@@ -16,13 +16,13 @@ from typing import Final
 
 from raftlog.errors import CorruptFileError, OptionError
 from raftlog.limits import SMALL_FILE_BYTES_MAX
-from raftlog.log.names import PARTITION_METADATA_NAME, RAFTLOG_PROPERTIES_NAME
-from raftlog.log.small_files import (
+from raftlog.log.format.names import PARTITION_METADATA_NAME, RAFTLOG_PROPERTIES_NAME
+from raftlog.log.format.small_files import (
     encode_properties,
     parse_partition_metadata,
     parse_properties,
 )
-from raftlog.log.writing.atomic_files import read_checked, replace_checked
+from raftlog.log.writing.log_directory import read_checked, replace_checked
 from raftlog.log.writing.properties import encode_log_properties, parse_log_properties
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage

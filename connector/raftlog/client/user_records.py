@@ -20,8 +20,7 @@ import msgpack
 
 from raftlog.errors import InvalidAppendError, MalformedVarintError
 from raftlog.limits import HEADERS_PER_RECORD_MAX
-from raftlog.log.marker_values import FRAME_VERSION, marker_of, transaction_name
-from raftlog.log.transactions import Marker
+from raftlog.log.reading.transactions import FRAME_VERSION, Marker, marker_of, transaction_name
 from raftlog.log.writing.batch_metadata import ValueKind, parse_commit_transaction_name
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import Header, NewRecord

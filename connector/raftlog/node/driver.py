@@ -28,7 +28,7 @@ from raftlog.errors import (
     LogLockedError,
     RaftlogError,
 )
-from raftlog.log.writing.sync_state import PendingSync
+from raftlog.log.writing.active_segment import PendingSync
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,

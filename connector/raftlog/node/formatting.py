@@ -28,26 +28,25 @@ from raftlog.errors import (
     WrongDirectoryError,
 )
 from raftlog.limits import BATCH_BYTES_MAX
-from raftlog.log.names import (
+from raftlog.log.format.names import (
     BOOTSTRAP_ID,
     META_PROPERTIES_NAME,
     checkpoint_name,
     parse_partition_name,
 )
-from raftlog.log.small_files import (
+from raftlog.log.format.small_files import (
     MetaProperties,
     encode_meta_properties,
     parse_meta_properties,
 )
-from raftlog.log.writing.atomic_files import (
+from raftlog.log.writing.log_directory import (
     CHECKSUMS_NAME,
     TEMPORARY_SUFFIX,
+    LogDirectory,
     read_checked,
     replace_checked,
 )
-from raftlog.log.writing.log_directory import LogDirectory
-from raftlog.log.writing.raw_snapshot_writer import PART_SUFFIX, SNAPSHOT_LOCK_NAME
-from raftlog.log.writing.snapshot_writer import SnapshotWriter
+from raftlog.log.writing.snapshots import PART_SUFFIX, SNAPSHOT_LOCK_NAME, SnapshotWriter
 from raftlog.quorum.voters import VoterSet
 from raftlog.records.compression import Compression
 from raftlog.records.control import KRaftVersion, SnapshotHeader

@@ -21,7 +21,7 @@ from typing import Final
 from raftlog import __version__
 from raftlog.client.clock import Clock
 from raftlog.errors import ConfigError, DiskFullError, LogLockedError, NodeRunningError
-from raftlog.log.small_files import MetaProperties
+from raftlog.log.format.small_files import MetaProperties
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,

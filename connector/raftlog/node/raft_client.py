@@ -22,7 +22,7 @@ from raftlog.errors import (
     LogClosedError,
     NotLeaderError,
 )
-from raftlog.log.writing.snapshot_writer import SnapshotWriter
+from raftlog.log.writing.snapshots import SnapshotWriter
 from raftlog.quorum.events import Resign
 
 from .replica import Outgoing, Replica

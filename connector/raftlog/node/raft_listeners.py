@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from raftlog.log.snapshot import SnapshotReader
+from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.quorum.effects import LeaderChanged
 from raftlog.records.batch import RecordBatch, TornTail, read_batch

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from raftlog.errors import CorruptFileError, NodeRunningError
 from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
-from raftlog.log.small_files import QuorumState
+from raftlog.log.format.small_files import QuorumState
 from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.quorum.effects import ElectionState

@@ -31,12 +31,12 @@ from raftlog.errors import (
     LogLockedError,
     LogReadOnlyError,
 )
-from raftlog.log.names import QUORUM_STATE_NAME
-from raftlog.log.writing.bootstrap import bootstrap_voters
+from raftlog.log.format.names import QUORUM_STATE_NAME
+from raftlog.log.reading.snapshot import bootstrap_voters
+from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
-from raftlog.log.writing.snapshot_writer import SnapshotWriter
-from raftlog.log.writing.sync_state import PendingSync
+from raftlog.log.writing.snapshots import SnapshotWriter
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.effects import (

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from raftlog.errors import DiskFullError, NotLeaderError, ReplayError, UnexpectedEndOffsetError
-from raftlog.log.snapshot import SnapshotReader
+from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.records.batch import RecordBatch
 
 from .raft_client import RaftClient

@@ -14,7 +14,7 @@ from typing import Final
 
 from raftlog.errors import CorruptBatchError, DataLossError, LogGapError, QuorumUnavailableError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_BATCH_BYTES_MAX
-from raftlog.log.chunks import Chunk, ChunkDecoder, P
+from raftlog.log.reading.chunks import Chunk, ChunkDecoder, P
 from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
 
 from .leader_client import FetchResult, LeaderClient

@@ -21,7 +21,7 @@ from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT, LogHandle
 from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import NotRemoteError, OptionError
 from raftlog.log.writing.batch_metadata import ValueKind
-from raftlog.log.writing.commits import Commits, LastCommit
+from raftlog.log.writing.producers import Commits, LastCommit
 from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId
 
@@ -34,7 +34,7 @@ from .sendings import LogSettings
 from .tls import tls_from_files
 
 if TYPE_CHECKING:
-    from raftlog.log.reader import LogReader
+    from raftlog.log.reading.log_reader import LogReader
 
     from .remote_log import RemoteLog
 

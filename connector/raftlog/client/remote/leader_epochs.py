@@ -6,7 +6,7 @@ keep their epoch, so only new epochs are requested again.
 
 from __future__ import annotations
 
-from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.types import OffsetAndEpoch
 
 from .leader_client import LeaderClient

@@ -16,26 +16,25 @@ import numpy as np
 
 from raftlog.errors import QuorumUnavailableError
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, READ_CHUNK_BYTES
-from raftlog.log.aborted_transactions import AbortedTransactions
-from raftlog.log.chunks import BatchDecoder, ColumnDecoder, HeaderDecoder
-from raftlog.log.cursor import LogTail
-from raftlog.log.ends import LogExtent, describe_end, not_below_previous
-from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.reader import LogReader
-from raftlog.log.reads import (
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.small_files import MetaProperties, QuorumState
+from raftlog.log.reading.aborted_transactions import AbortedTransactions
+from raftlog.log.reading.chunks import BatchDecoder, ColumnDecoder, HeaderDecoder
+from raftlog.log.reading.cursor import LogTail
+from raftlog.log.reading.log_reader import LogExtent, LogReader, describe_end, not_below_previous
+from raftlog.log.reading.reads import (
     EndBasis,
     Isolation,
     LogKind,
     ReadEnd,
     ReadPlan,
     SourceKind,
+    plan_range,
 )
-from raftlog.log.replay import ENDED_RETAINED_MAX
-from raftlog.log.small_files import MetaProperties, QuorumState
-from raftlog.log.snapshot import SnapshotReader
-from raftlog.log.splits import plan_range
-from raftlog.log.times import offset_for_timestamp
-from raftlog.log.transactions import TransactionSpan
+from raftlog.log.reading.replay import ENDED_RETAINED_MAX
+from raftlog.log.reading.snapshot import SnapshotReader
+from raftlog.log.reading.timestamps import offset_for_timestamp
+from raftlog.log.reading.transactions import TransactionSpan
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan

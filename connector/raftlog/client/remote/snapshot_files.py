@@ -7,8 +7,8 @@ from typing import Final
 from raftlog.closeable import Closeable
 from raftlog.errors import LogNotFoundError, SegmentDeletedError
 from raftlog.limits import MIB
-from raftlog.log.files import LogFiles
-from raftlog.log.names import Listing, parse_checkpoint_name
+from raftlog.log.format.names import Listing, parse_checkpoint_name
+from raftlog.log.reading.files import LogFiles
 from raftlog.types import SnapshotId
 
 from .leader_client import LeaderClient

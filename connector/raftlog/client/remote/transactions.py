@@ -8,9 +8,9 @@ transactions the later records belong to.
 from __future__ import annotations
 
 from raftlog.limits import READ_CHUNK_BYTES
-from raftlog.log.chunks import ColumnDecoder
-from raftlog.log.transaction_markers import MARKER_COLUMNS, add_metadata_markers
-from raftlog.log.transactions import TransactionIndex
+from raftlog.log.reading.aborted_transactions import MARKER_COLUMNS, add_metadata_markers
+from raftlog.log.reading.chunks import ColumnDecoder
+from raftlog.log.reading.transactions import TransactionIndex
 
 from .fetcher import read_chunks
 from .leader_client import LeaderClient

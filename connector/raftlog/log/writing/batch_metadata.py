@@ -26,8 +26,7 @@ import msgpack
 
 from raftlog.errors import CorruptBatchError, DecompressionLimitError, OptionError
 from raftlog.limits import COMMIT_ID_BYTES_MAX, KIB
-from raftlog.log.marker_values import FRAME_VERSION, marker_of, transaction_name
-from raftlog.log.transactions import Marker
+from raftlog.log.reading.transactions import FRAME_VERSION, Marker, marker_of, transaction_name
 from raftlog.records.batch import (
     Header,
     RecordBatch,

@@ -18,8 +18,8 @@ def record_for_timestamp(
     ``end_offset`` must be a batch boundary. Raises ``CorruptBatchError`` and what the storage
     raises.
     """
-    from raftlog.log.files import LogFiles  # imports numpy
-    from raftlog.log.times import find_batch_after_timestamp
+    from raftlog.log.reading.files import LogFiles  # imports numpy
+    from raftlog.log.reading.timestamps import find_batch_after_timestamp
 
     files = LogFiles.of_directory(segments.directory.storage, segments.directory.path)
     while start_offset < end_offset:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.types import (
     Diverging,
     OffsetAndEpoch,

@@ -31,18 +31,18 @@ from raftlog.errors import (
     LogError,
     LogGapError,
 )
-from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.published import SYNCED_NAME, Published
+from raftlog.log.format.clean_shutdown import CleanShutdown
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.published import SYNCED_NAME, Published
+from raftlog.log.recovery.report import RecoveredLog, RecoveryReport
 from raftlog.types import SnapshotId
 
+from .active_segment import PendingSync, SyncState
 from .batch_metadata import BatchMetadata
-from .clean_shutdown import CleanShutdown
 from .log_directory import LogDirectory
-from .producer_state_manager import ProducerStateManager
+from .producer_state import ProducerStateManager
 from .properties import LogConfig
-from .recovered import RecoveredLog, RecoveryReport
 from .segments import LogSegments
-from .sync_state import PendingSync, SyncState
 
 
 class OpenLog:
@@ -73,7 +73,7 @@ class OpenLog:
     # --- open -------------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        from .recovery import recover  # may import numpy
+        from raftlog.log.recovery.recover import recover  # may import numpy
 
         self._install(recover(self._directory.storage, self._directory.path, config=self.config))
 

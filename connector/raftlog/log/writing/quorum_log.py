@@ -19,20 +19,24 @@ until it has caught up.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Final, Self
 
 from raftlog.errors import (
     CorruptBatchError,
     CorruptSnapshotError,
     DiskFullError,
+    LogError,
     LogReadOnlyError,
 )
-from raftlog.log.files import LogFiles
-from raftlog.log.names import RAFTLOG_PROPERTIES_NAME, checkpoint_name
-from raftlog.log.small_files import QuorumState
-from raftlog.log.snapshot import SnapshotReader
+from raftlog.limits import MIB
+from raftlog.log.format.names import RAFTLOG_PROPERTIES_NAME, checkpoint_name
+from raftlog.log.format.small_files import QuorumState
+from raftlog.log.reading.files import LogFiles
+from raftlog.log.reading.snapshot import SnapshotReader
+from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.records.batch import RecordBatch
 from raftlog.records.control import ControlRecord, KRaftVoters
 from raftlog.storage.protocol import WritableStorage
@@ -41,10 +45,121 @@ from raftlog.types import SnapshotId
 from .batch_metadata import BatchMetadata, batch_metadata, control_of
 from .log_directory import LogDirectory
 from .properties import LogConfig
-from .repair import truncate_log_at
 from .replicated_log import ReplicatedLog
-from .snapshot_receiver import SnapshotReceiver
-from .tail_cache import TailCache
+from .snapshots import RawSnapshotWriter
+
+# --- Cache of a log's last batches, from which nearly all follower fetches are served -------------
+# The cached batches are contiguous. Their size is bounded, except that the newest batch is always
+# kept.
+
+TAIL_CACHE_BYTES_MAX: Final = 1 * MIB
+
+
+class TailCache:
+    """Batches in order, found by base offset."""
+
+    def __init__(self, byte_count_max: int = TAIL_CACHE_BYTES_MAX) -> None:
+        self._byte_count_max = byte_count_max
+        self._bases: list[int] = []
+        self._batches: list[bytes] = []
+        self._byte_count = 0
+
+    def add(self, base_offset: int, data: bytes) -> None:
+        """Add the batch that was appended at the end of the log."""
+        self._bases.append(base_offset)
+        self._batches.append(data)
+        self._byte_count += len(data)
+        if self._byte_count > self._byte_count_max and len(self._batches) > 1:
+            self._evict()
+
+    def clear(self) -> None:
+        """Drop all batches, because the log was truncated or recovered."""
+        self._bases.clear()
+        self._batches.clear()
+        self._byte_count = 0
+
+    def read(self, offset: int, byte_count_max: int) -> bytes:
+        """Return whole batches from the batch at ``offset``: the first one always, then what fits.
+
+        Returns b"" if that batch is not cached.
+        """
+        at = bisect_left(self._bases, offset)
+        if at == len(self._bases) or self._bases[at] != offset:
+            return b""
+        end, left = at + 1, byte_count_max - len(self._batches[at])
+        while end < len(self._batches) and len(self._batches[end]) <= left:
+            left -= len(self._batches[end])
+            end += 1
+        return b"".join(self._batches[at:end])
+
+    def _evict(self) -> None:
+        """Evict the oldest half, so that the cost per appended batch is small."""
+        count = 0
+        while count < len(self._batches) - 1 and self._byte_count > self._byte_count_max // 2:
+            self._byte_count -= len(self._batches[count])
+            count += 1
+        del self._bases[:count], self._batches[:count]
+
+
+# --- Receive a snapshot from the leader (KIP-630, FetchSnapshot) ----------------------------------
+# The file gets its final name only after ``SnapshotReader`` has read all of it and found it
+# complete.
+# ``RawSnapshotWriter`` writes the bytes, so at most one snapshot is written at a time.
+
+
+class SnapshotReceiver:
+    """One snapshot that is being fetched. Not shared between threads.
+
+    Raises ``LogLockedError`` while another snapshot is being written.
+    """
+
+    def __init__(self, directory: LogDirectory, snapshot_id: SnapshotId) -> None:
+        self.snapshot_id: Final = snapshot_id
+        self.voters: KRaftVoters | None = None
+        self.kraft_version: int | None = None
+        self._directory = directory
+        self._writer = RawSnapshotWriter(directory, snapshot_id)
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes that were received so far."""
+        return self._writer.byte_count
+
+    def write(self, position: int, data: bytes) -> None:
+        """Append bytes at ``position``, which must be ``byte_count``."""
+        assert position == self._writer.byte_count, "bytes must be received in order"
+        self._writer.append(data)
+
+    def keep(self) -> None:
+        """Validate the snapshot and rename it to its final name; durable on return.
+
+        Raises ``CorruptSnapshotError``: then the received bytes are deleted.
+        """
+        try:
+            self._check()
+            self._writer.freeze()
+        except LogError:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Delete the received bytes. May be called twice."""
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Close the file after a storage failure, without deleting it: the next writer does."""
+        self._writer.abandon()
+
+    def _check(self) -> None:
+        """Read the whole snapshot and store its voters. Raises ``CorruptSnapshotError``."""
+        files = LogFiles.of_checkpoint(self._directory.storage, self._writer.path, self.snapshot_id)
+        reader = SnapshotReader(files, self.snapshot_id)
+        for _ in reader.batches():
+            pass
+        self.voters, self.kraft_version = reader.voters, reader.kraft_version or None
+
+
+# --------------------------------------------------------------------------------------------------
 
 
 class QuorumLog(ReplicatedLog):

@@ -25,11 +25,10 @@ from raftlog.errors import (
     NotLeaderError,
     TruncationRefusedError,
 )
-from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.marker_values import marker_value
-from raftlog.log.names import LOG_SUFFIX, RAFTLOG_PROPERTIES_NAME, offset_name
-from raftlog.log.published import Published
-from raftlog.log.transactions import Marker
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.names import LOG_SUFFIX, RAFTLOG_PROPERTIES_NAME, offset_name
+from raftlog.log.format.published import Published
+from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.records.batch import NewRecordBatch, RecordBatch, TornTail, encode_batch, read_batch
 from raftlog.records.control import (
     ControlRecord,
@@ -46,11 +45,11 @@ from .active_segment import ActiveSegment
 from .batch_metadata import BatchMetadata, ValueKind, batch_metadata
 from .by_time import max_timestamp_ms, record_for_timestamp
 from .epoch_validation import EpochValidation
-from .located import read_batches
 from .log_directory import LogDirectory
 from .open_log import OpenLog
 from .properties import LogConfig, LogProperties
-from .snapshot_writer import SnapshotWriter
+from .segment_lookup import read_batches
+from .snapshots import SnapshotWriter
 from .upkeep import VotersAt, begin_snapshot, check_snapshot_id, clean, delete_before_snapshot
 
 _VOTERS = (LeaderChangeVoter(1),)

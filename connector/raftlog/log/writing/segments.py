@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import CorruptFileError, DiskFullError, LogNotFoundError
-from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.names import (
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
@@ -32,18 +32,23 @@ from raftlog.records.batch import RecordBatch
 from raftlog.types import SnapshotId
 
 from .active_segment import ActiveSegment
-from .batch_headers import header_at
 from .batch_metadata import batch_metadata
 from .indexer import NO_TIMESTAMP_MS
-from .located import contiguous_bytes, floor_boundary, largest_timestamp_ms, read_batches
 from .log_directory import LogDirectory
-from .producer_state_manager import ProducerStateManager
+from .producer_state import ProducerStateManager
 from .properties import LogConfig
 from .retention import RetentionSegment
+from .segment_lookup import (
+    contiguous_bytes,
+    floor_boundary,
+    header_at,
+    largest_timestamp_ms,
+    read_batches,
+)
 from .truncate_with_backup import DAMAGED_SUFFIX, back_up, delete_old_backups, next_backup_ordinal
 
 if TYPE_CHECKING:
-    from .recovered import RecoveredLog
+    from raftlog.log.recovery.report import RecoveredLog
 
 _SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 

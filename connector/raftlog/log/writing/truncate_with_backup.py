@@ -25,7 +25,7 @@ from raftlog.limits import BACKUP_BYTES_MAX, BACKUPS_MAX, MIB
 from raftlog.records.header import is_zero
 from raftlog.storage.protocol import ReadableFile, WritableStorage
 
-from .atomic_files import TEMPORARY_SUFFIX
+from .log_directory import TEMPORARY_SUFFIX
 
 DAMAGED_SUFFIX: Final = ".damaged"
 """Suffix of a whole segment that was renamed as damaged; a number follows it."""

@@ -24,17 +24,17 @@ from raftlog.errors import (
     LogNotFoundError,
     SnapshotRefusedError,
 )
-from raftlog.log.names import checkpoint_name
+from raftlog.log.format.names import checkpoint_name
 from raftlog.records.batch import TornTail, read_batch
 from raftlog.records.control import KRaftVoters, SnapshotHeader, decode_control
 from raftlog.types import SnapshotId
 
-from .batch_headers import header_at
 from .batch_metadata import ValueKind
-from .producer_state_manager import ProducerStateManager
+from .producer_state import ProducerStateManager
 from .retention import RetentionSnapshot, snapshot_to_start_after, start_after_retention
+from .segment_lookup import header_at
 from .segments import LogSegments
-from .snapshot_writer import SnapshotWriter, snapshot_head
+from .snapshots import SnapshotWriter, snapshot_head
 
 VotersAt: TypeAlias = Callable[[int], "tuple[int, KRaftVoters | None] | None"]
 """Returns the kraft.version and the voters of a quorum's log below an end offset; None: unknown."""

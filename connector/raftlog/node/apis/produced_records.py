@@ -23,8 +23,7 @@ from raftlog.errors import (
     RecordBatchTooLargeError,
 )
 from raftlog.limits import BATCH_HEADER_BYTES, PRODUCED_OBJECTS_MAX, RAW_BATCH_BYTES_MAX
-from raftlog.log.marker_values import marker_of, transaction_name
-from raftlog.log.transactions import Marker
+from raftlog.log.reading.transactions import Marker, marker_of, transaction_name
 from raftlog.log.writing.batch_metadata import (
     COMMIT_HEADER,
     CommitName,

@@ -1,0 +1,1 @@
+"""Files of a log as values, both ways: names, index entries, checkpoints. No I/O."""

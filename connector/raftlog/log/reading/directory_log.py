@@ -1,0 +1,442 @@
+"""Reader of one copy of a log: a directory, a segment or a checkpoint.
+
+Nothing is read before it is requested: a task that scans a planned range reads that range only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    DataLossError,
+    LogGapError,
+    SegmentDeletedError,
+)
+from raftlog.limits import CLOCK_AHEAD_MS_MAX, READ_CHUNK_BYTES
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.names import (
+    META_PROPERTIES_NAME,
+    QUORUM_STATE_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+)
+from raftlog.log.format.small_files import (
+    MetaProperties,
+    QuorumState,
+    parse_meta_properties,
+    parse_quorum_state,
+    read_small_file,
+)
+from raftlog.records.batch import RecordBatch
+from raftlog.records.batch_columns import BatchColumns, Column, Scan
+from raftlog.types import SnapshotId, TopicPartition
+
+from .aborted_transactions import (
+    MARKER_COLUMNS,
+    AbortedTransactions,
+    AbortedTransactionsReader,
+    VoterSet,
+    last_voters,
+)
+from .chunks import BatchDecoder, ChunkDecoder, ColumnDecoder, HeaderDecoder, P
+from .cursor import LogCursor, LogTail
+from .files import LogFiles
+from .leader_epochs import epoch_mismatches
+from .log_end import LogStateCache
+from .log_reader import LogExtent, LogReader, describe_end, not_below_previous
+from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind, plan_range
+from .snapshot import SnapshotReader
+from .timestamps import find_batch_after_timestamp, offset_for_timestamp
+from .transactions import TransactionSpan
+
+_ONE_BATCH: Final = HeaderDecoder(chunk_bytes=16 * 1024)
+_INT64_MAX: Final = 2**63 - 1
+_ATTEMPTS_MAX: Final = 5
+"""Attempts of a look-up whose segments are deleted meanwhile."""
+
+T = TypeVar("T")
+
+
+class DirectoryLog(LogReader):
+    """Log of one directory, one segment file or one checkpoint file."""
+
+    def __init__(
+        self,
+        files: LogFiles,
+        *,
+        path: str,
+        topic_partition: TopicPartition,
+        kind: LogKind,
+        source: SourceKind,
+    ) -> None:
+        self.path = path
+        self.topic = topic_partition.topic
+        self.partition = topic_partition.partition
+        self.kind = kind
+        self.source = source
+        self.files = files
+        self.cached = LogStateCache(files, kind)
+        self._is_contiguous = kind is LogKind.METADATA or files.listing.is_embedded
+        self._meta_properties: MetaProperties | None = None
+        self._is_meta_properties_read = False
+        self._aborted_reader: AbortedTransactionsReader | None = None
+
+    # --- properties -------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.cached.start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.cached.end_offset
+
+    @property
+    def is_raftlog(self) -> bool:
+        if self.source is SourceKind.DIRECTORY:
+            return self.files.listing.is_embedded
+        return self.files.read_small(RAFTLOG_PROPERTIES_NAME) is not None
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        return self.files.listing.snapshots
+
+    @property
+    def tail(self) -> LogTail | None:
+        return self.cached.log_end().tail if self.files.listing.segments else None
+
+    @property
+    def meta_properties(self) -> MetaProperties | None:
+        """``meta.properties`` of the node's log directory, or of this directory if it is a copy."""
+        if not self._is_meta_properties_read:
+            storage = self.files.storage
+            above, _ = storage.split(self.files.directory)
+            for directory in (above, self.files.directory):
+                path = storage.join(directory, META_PROPERTIES_NAME)
+                data = read_small_file(storage, path)
+                if data is not None:  # None if it was deleted meanwhile
+                    self._meta_properties = parse_meta_properties(data, path)
+                    break
+            self._is_meta_properties_read = True
+        return self._meta_properties
+
+    @property
+    def quorum_state(self) -> QuorumState | None:
+        data = self.files.read_small(QUORUM_STATE_NAME)
+        path = self.files.storage.join(self.files.directory, QUORUM_STATE_NAME)
+        return None if data is None else parse_quorum_state(data, path)
+
+    @property
+    def epochs(self) -> EpochCache:
+        return self.cached.epochs
+
+    def voters(self) -> VoterSet | None:
+        """Return the voters by the newest record or snapshot of this copy; None without one.
+
+        Raises ``CorruptBatchError`` if the newest record of the voters cannot be parsed.
+        """
+        replay = self.cached.replay()
+        if replay is None:
+            return None
+        if replay.voters_damage is not None:
+            raise replay.voters_damage
+        return replay.voters or self._static_voters()
+
+    def refresh(self) -> None:
+        self.cached.refresh()
+        self._is_meta_properties_read = False
+        self._aborted_reader = None
+
+    # --- planning ---------------------------------------------------------------------------------
+
+    def read_end(
+        self,
+        *,
+        isolation: Isolation,
+        holdback_ms: int = 0,
+        now_ms: int | None = None,
+        previous: ReadEnd | None = None,
+    ) -> ReadEnd:
+        is_committed_only = isolation is Isolation.READ_COMMITTED
+        replay = self.cached.replay() if is_committed_only else None
+        offset = self.log_end_offset
+        is_file = self.source in (SourceKind.SEGMENT, SourceKind.CHECKPOINT)
+        basis = EndBasis.FILE if is_file else EndBasis.DIRECTORY
+        if self.files.listing.is_embedded and not self._is_quorum_replica():
+            basis, holdback_ms = EndBasis.EMBEDDED, 0
+        reasons = [describe_end(basis, self.tail)]
+        if holdback_ms > 0:
+            assert now_ms is not None, "holdback_ms needs now_ms"
+            end_offset, now = offset, now_ms
+            offset = self._retry_on_deletion(
+                lambda: self._end_before_holdback(end_offset, now, holdback_ms, previous)
+            )
+            basis = EndBasis.HOLDBACK
+            reasons = [describe_end(basis, self.tail, holdback_ms=holdback_ms)]
+        if replay is not None:
+            stable = self.cached.last_stable_offset(offset)
+            if stable < offset:
+                reasons.append(f"the transaction at offset {stable} is still open")
+            offset = stable
+        found = ReadEnd(offset, self.epoch_before(offset), basis, "; ".join(reasons))
+        return not_below_previous(found, previous, self.extent())
+
+    def _is_quorum_replica(self) -> bool:
+        """Return whether a node of a quorum writes this copy.
+
+        Its synced records may be uncommitted, unlike those of an embedded log.
+        """
+        return self.files.read_small(QUORUM_STATE_NAME) is not None
+
+    def extent(self) -> LogExtent:
+        """Return path, offsets and leader epochs of this copy, for validation of an earlier end."""
+        return LogExtent(self.path, self.log_start_offset, self.log_end_offset, self.epochs)
+
+    def plan(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        isolation: Isolation,
+        max_splits: int = 1,
+        max_records_per_split: int | None = None,
+        with_producers: bool = True,
+    ) -> ReadPlan:
+        if start_offset >= end_offset:
+            return ReadPlan(start_offset, start_offset, ())
+        self.check_range(start_offset, end_offset)
+        spans: tuple[TransactionSpan, ...] = ()
+        if with_producers or self.kind is LogKind.METADATA:
+            spans = self.cached.spans(start_offset, end_offset, isolation)
+        return plan_range(
+            start_offset,
+            end_offset,
+            spans,
+            self._find_batch,
+            max_splits=max_splits,
+            max_records=max_records_per_split,
+        )
+
+    def next_boundary(
+        self,
+        start_offset: int,
+        *,
+        end_offset: int,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+    ) -> int:
+        if start_offset >= end_offset:
+            return end_offset
+        self.check_range(start_offset, end_offset)
+        valid_end = self.cached.valid_end(start_offset, end_offset)
+        if max_records is None and max_bytes is None and valid_end == end_offset:
+            return end_offset
+        records_left = _INT64_MAX if max_records is None else max_records
+        bytes_left = _INT64_MAX if max_bytes is None else max_bytes
+        cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
+        boundary = start_offset
+        try:
+            for chunk in cursor.read(HeaderDecoder(), valid_end):
+                batches = chunk.batches
+                count = np.cumsum(batches.record_count, dtype=np.int64)
+                byte_count = np.cumsum(batches.byte_count, dtype=np.int64)
+                fits = (count <= records_left) & (byte_count <= bytes_left)
+                allowed = batches.next_offset[self._are_outside_transactions(batches, start_offset)]
+                within = allowed[allowed <= batches.next_offset[fits][-1]] if fits.any() else []
+                if len(within):
+                    boundary = int(within[-1])
+                if not fits.all():
+                    if boundary > start_offset:
+                        return boundary
+                    if len(allowed):
+                        return int(allowed[0])
+                records_left -= int(count[-1])
+                bytes_left -= int(byte_count[-1])
+        except (CorruptBatchError, LogGapError):
+            if boundary == start_offset:
+                raise
+            return boundary
+        if valid_end < end_offset and boundary > start_offset:
+            return boundary
+        return end_offset
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        return self._retry_on_deletion(lambda: self._offset_for_timestamp(timestamp_ms))
+
+    def _offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        end_offset = self.log_end_offset
+        start_offset = self.log_start_offset
+        while True:
+            batch = find_batch_after_timestamp(
+                self.files,
+                timestamp_ms - 1,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                contiguous=self._is_contiguous,
+            )
+            if batch is None:
+                return None
+            base_offset, next_offset = int(batch.base_offset[0]), int(batch.next_offset[0])
+            columns = Column.OFFSET | Column.TIMESTAMP
+            for scan in self.scan(base_offset, next_offset, columns=columns):
+                found = offset_for_timestamp(scan, timestamp_ms)
+                if found is not None:
+                    return found
+            start_offset = next_offset  # no record has the batch's maximum timestamp: search on
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        columns: Column = Column.ALL_BUT_HEADERS,
+        chunk_bytes: int = READ_CHUNK_BYTES,
+    ) -> Iterator[Scan]:
+        decoder = ColumnDecoder(columns, chunk_bytes, self.files.decompressed_bytes_max)
+        yield from self._read(decoder, start_offset, end_offset)
+
+    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+        for chunk in self._read(BatchDecoder(READ_CHUNK_BYTES), start_offset, end_offset):
+            yield from chunk.objects
+
+    def _read(self, decoder: ChunkDecoder[P], start_offset: int, end_offset: int) -> Iterator[P]:
+        """Yield the chunks of [start_offset, end_offset), validated against the leader epochs."""
+        if start_offset >= end_offset:
+            return
+        epochs = self._durable_epochs()
+        cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
+        for chunk in cursor.read(decoder, end_offset):
+            wrong, _ = epoch_mismatches(chunk.batches, epochs)
+            if wrong.any():
+                at = int(np.argmax(wrong))
+                if at:
+                    yield decoder.first(chunk, at)
+                base_offset = int(chunk.batches.base_offset[at])
+                raise CorruptBatchError(
+                    reason=f"its leader epoch is {int(chunk.batches.leader_epoch[at])}, and the "
+                    f"leader epoch of its offset is {epochs.epoch_at(base_offset)}",
+                    path=self.files.segment_path(cursor.segment),
+                    position=int(chunk.batches.position[at]),
+                    offset=base_offset,
+                )
+            yield chunk
+
+    def _durable_epochs(self) -> EpochCache:
+        """Return the epochs that an embedded log's writer stored before the batches of that epoch.
+
+        Empty for Kafka's logs: their ``leader-epoch-checkpoint`` may be older than the batches.
+        """
+        if self.files.listing.is_embedded:
+            with contextlib.suppress(CorruptFileError):
+                return self.cached.epoch_checkpoint or EpochCache()
+        return EpochCache()
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        if self.kind is LogKind.METADATA:
+            return AbortedTransactions((), end_offset)
+        if self._aborted_reader is None or not self._aborted_reader.can_continue_at(start_offset):
+            is_embedded = self.files.listing.is_embedded
+            self._aborted_reader = AbortedTransactionsReader(
+                self.files,
+                start_offset,
+                contiguous=self._is_contiguous,
+                log_end_offset=self.log_end_offset if is_embedded else None,
+            )
+        return self._aborted_reader.aborted_transactions(start_offset, end_offset)
+
+    def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
+        return SnapshotReader(self.files, snapshot_id)
+
+    # --- private ----------------------------------------------------------------------------------
+
+    def _static_voters(self) -> VoterSet | None:
+        """Return static voters, which no snapshot has, by the leader change of the last epoch."""
+        newest = self.epochs.entries[-1:]
+        if not newest or newest[0].start_offset < self.log_start_offset:
+            return None
+        start_offset = newest[0].start_offset
+        for scan in self.scan(start_offset, start_offset + 1, columns=MARKER_COLUMNS):
+            return last_voters(scan, None, self.path)
+        return None
+
+    def _retry_on_deletion(self, read: Callable[[], T]) -> T:
+        """Call ``read`` again while retention deletes segments that it needs.
+
+        Raises ``SegmentDeletedError`` after ``_ATTEMPTS_MAX`` attempts.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            start_offset = self.log_start_offset
+            try:
+                return read()
+            except SegmentDeletedError:
+                self.files.refresh()
+            except DataLossError:
+                if self.log_start_offset == start_offset:
+                    raise
+        raise SegmentDeletedError(path=self.path)
+
+    def _end_before_holdback(
+        self, end_offset: int, now_ms: int, holdback_ms: int, previous: ReadEnd | None
+    ) -> int:
+        """Return the offset of the first batch that is younger than ``holdback_ms``.
+
+        A timestamp far in the future is a producer's clock error and is skipped: it would hold back
+        everything until that time.
+        """
+        start_offset = self.log_start_offset
+        if previous is not None:
+            start_offset = max(start_offset, min(previous.offset, end_offset))
+        try:
+            first_recent = find_batch_after_timestamp(
+                self.files,
+                now_ms - holdback_ms,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                contiguous=self._is_contiguous,
+                timestamp_ms_max=now_ms + CLOCK_AHEAD_MS_MAX,
+            )
+        except (CorruptBatchError, LogGapError):
+            return end_offset  # no batch before the damage is younger, and no read passes it
+        return (
+            end_offset
+            if first_recent is None
+            else max(int(first_recent.base_offset[0]), start_offset)
+        )
+
+    def _are_outside_transactions(
+        self, batches: BatchColumns, start_offset: int
+    ) -> npt.NDArray[np.bool_]:
+        """Return, by batch, whether a micro-batch may end after it: outside metadata transactions.
+
+        Transactions of producers in an ordinary partition may be split.
+        """
+        ends = batches.next_offset
+        outside = np.ones(len(ends), np.bool_)
+        if self.kind is LogKind.PARTITION:
+            return outside
+        last = int(ends[-1])
+        replay = self.cached.covering(start_offset, last)
+        spans = (
+            ()
+            if replay is None
+            else replay.transactions.spans(start_offset, last + 1, with_committed=True)
+        )
+        for span in spans:
+            marker_offset = _INT64_MAX if span.marker_offset is None else span.marker_offset
+            outside &= (ends <= span.first_offset) | (ends > marker_offset)
+        return outside
+
+    def _find_batch(self, offset: int) -> tuple[int, int]:
+        """Return base and next offset of the batch at ``offset``, or of the next batch."""
+        cursor = LogCursor(self.files, offset, contiguous=self._is_contiguous)
+        for chunk in cursor.read(_ONE_BATCH, self.log_end_offset):
+            return int(chunk.batches.base_offset[0]), int(chunk.batches.next_offset[0])
+        return offset, self.log_end_offset

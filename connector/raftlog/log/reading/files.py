@@ -1,0 +1,239 @@
+"""Files of one log by its last directory listing, and positions in them.
+
+Between two listings the node may roll, rename and delete segments: opening a listed file that no
+longer exists raises ``SegmentDeletedError``, and the caller lists again. An index is only a hint: a
+position from it is used if a valid batch begins there that ends with the entry's offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import Final, Self, TypeVar
+
+from raftlog.errors import CorruptBatchError, LogNotFoundError, SegmentDeletedError
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    DECOMPRESSED_BYTES_MAX,
+    LOG_OVERHEAD_BYTES,
+    READ_BATCH_BYTES_MAX,
+)
+from raftlog.log.format.index_entries import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetIndex,
+    TimeIndex,
+    parse_offset_index,
+    parse_time_index,
+    read_entries,
+)
+from raftlog.log.format.names import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Listing,
+    checkpoint_name,
+    offset_name,
+    read_listing,
+)
+from raftlog.log.format.small_files import read_small_file
+from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC, LENGTH_MIN
+from raftlog.storage.protocol import ReadableFile, Storage
+from raftlog.types import SnapshotId
+
+V = TypeVar("V")
+
+_INDEXES_KEPT: Final = 256
+_HINTS_KEPT: Final = 256
+_ATTEMPTS_MAX: Final = 10
+"""Listings while the cleaner swaps segments, which takes microseconds."""
+
+
+class LogFiles:
+    """Directory of a log, or one file opened as a log. Not thread-safe."""
+
+    def __init__(self, storage: Storage, directory: str, listing: Listing) -> None:
+        self.decompressed_bytes_max = DECOMPRESSED_BYTES_MAX
+        """Limit of the decompressed records of one batch, in bytes."""
+        self.storage = storage
+        self.directory = directory
+        self.listing = listing
+        self._single_path: str | None = None
+        self._indexes: OrderedDict[int, OffsetIndex] = OrderedDict()
+        self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
+
+    @classmethod
+    def of_directory(cls, storage: Storage, directory: str) -> Self:
+        """List a partition's directory."""
+        return cls(storage, directory, read_listing(storage.list_names(directory)))
+
+    @classmethod
+    def of_segment(cls, storage: Storage, path: str, base_offset: int) -> Self:
+        """Open one segment; its indexes are read from the same directory."""
+        files = cls(storage, storage.split(path)[0], Listing(segments=(base_offset,)))
+        files._single_path = path
+        return files
+
+    @classmethod
+    def of_checkpoint(cls, storage: Storage, path: str, snapshot_id: SnapshotId) -> Self:
+        """Open one checkpoint: a log without records after the snapshot."""
+        files = cls(storage, storage.split(path)[0], Listing(snapshots=(snapshot_id,)))
+        files._single_path = path
+        return files
+
+    @property
+    def path(self) -> str:
+        """Path in error messages."""
+        return self._single_path or self.directory
+
+    def refresh(self) -> None:
+        """List the directory again; no-op for a single file."""
+        if self._single_path is not None:
+            return
+        for _ in range(_ATTEMPTS_MAX):
+            self.listing = read_listing(self.storage.list_names(self.directory))
+            if not self.listing.swapped:
+                return
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def segment_at(self, offset: int) -> int | None:
+        """Return the base offset of the segment for ``offset``; None below the first segment."""
+        ordinal = bisect_right(self.listing.segments, offset)
+        return self.listing.segments[ordinal - 1] if ordinal else None
+
+    def segment_after(self, base_offset: int) -> int | None:
+        """Return the next segment's base offset; None for the active segment."""
+        ordinal = bisect_right(self.listing.segments, base_offset)
+        return self.listing.segments[ordinal] if ordinal < len(self.listing.segments) else None
+
+    def segment_path(self, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
+        """Return the path of a segment's file with this suffix."""
+        if self._single_path is None:
+            if suffix == LOG_SUFFIX and base_offset in self.listing.swapped:
+                suffix += SWAP_SUFFIX
+            return self.storage.join(self.directory, offset_name(base_offset, suffix))
+        path = self._single_path.removesuffix(DELETED_SUFFIX)
+        tail = self._single_path[len(path) :]
+        return self._single_path if suffix == LOG_SUFFIX else _stem(path) + suffix + tail
+
+    def checkpoint_path(self, snapshot_id: SnapshotId) -> str:
+        """Return the path of a snapshot file."""
+        return self._single_path or self.storage.join(self.directory, checkpoint_name(snapshot_id))
+
+    def open(self, path: str) -> ReadableFile:
+        """Open a listed file. Raises ``SegmentDeletedError`` if it no longer exists."""
+        try:
+            return self.storage.open_file(path)
+        except LogNotFoundError:
+            raise SegmentDeletedError(path=path) from None
+
+    def read_small(self, name: str) -> bytes | None:
+        """Return the content of a small file of the directory; None if it does not exist."""
+        path = self.storage.join(self.directory, name)
+        return read_small_file(self.storage, path)
+
+    # --- positions in them ------------------------------------------------------------------------
+
+    def offset_index(self, base_offset: int) -> OffsetIndex:
+        """Return a segment's offset index, empty if it has none; cached for sealed segments."""
+        index = self._indexes.get(base_offset)
+        if index is None:
+            data = self._index_bytes(base_offset, INDEX_SUFFIX, OFFSET_ENTRY_BYTES)
+            index = parse_offset_index(data, base_offset)
+            if self.segment_after(base_offset) is not None:
+                _keep(self._indexes, base_offset, index, _INDEXES_KEPT)
+        return index
+
+    def time_index(self, base_offset: int) -> TimeIndex:
+        """Return a segment's time index, empty if it has none."""
+        data = self._index_bytes(base_offset, TIME_INDEX_SUFFIX, TIME_ENTRY_BYTES)
+        return parse_time_index(data, base_offset)
+
+    def remember_position(self, offset: int, base_offset: int, position: int) -> None:
+        """Cache the position of ``offset``: the next read often continues there."""
+        _keep(self._hints, offset, (base_offset, position), _HINTS_KEPT)
+
+    def was_read_to(self, offset: int, base_offset: int) -> bool:
+        """Return whether the position of ``offset`` in this segment is cached."""
+        segment, position = self._hints.get(offset, (None, 0))
+        return segment == base_offset and position > 0
+
+    def find(self, file: ReadableFile, base_offset: int, offset: int) -> int:
+        """Return a position at which a batch with a base offset <= ``offset`` begins.
+
+        The batch that contains ``offset`` is at that position or after it. 0 without a valid hint
+        or index entry.
+        """
+        hint = self._nearest_hint(base_offset, offset)
+        if hint is not None and hint[0] == offset and _begins_with(file, hint[1], offset):
+            return hint[1]
+        position = 0
+        index = self.offset_index(base_offset)
+        ordinal = index.entry_before(offset)
+        if ordinal is not None and self.is_entry_valid(file, index, ordinal):
+            position = int(index.positions[ordinal])
+        if hint is not None and hint[1] > position and _begins_with(file, hint[1], hint[0]):
+            return hint[1]
+        return position
+
+    def _nearest_hint(self, base_offset: int, offset: int) -> tuple[int, int] | None:
+        """Return the greatest cached offset <= ``offset`` of a segment, and its position."""
+        known = [
+            (hinted, position)
+            for hinted, (segment, position) in self._hints.items()
+            if segment == base_offset and hinted <= offset
+        ]
+        return max(known, default=None)
+
+    def is_entry_valid(self, file: ReadableFile, index: OffsetIndex, ordinal: int) -> bool:
+        """Return whether the batch of an index entry begins at the entry's position."""
+        batch = read_batch_at(file, int(index.positions[ordinal]))
+        return batch is not None and batch.last_offset == int(index.last_offsets[ordinal])
+
+    def _index_bytes(self, base_offset: int, suffix: str, entry_bytes: int) -> bytes:
+        try:
+            with self.storage.open_file(self.segment_path(base_offset, suffix)) as file:
+                return read_entries(file, entry_bytes)
+        except (LogNotFoundError, SegmentDeletedError):
+            return b""
+
+
+def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
+    """Return the valid batch that begins at ``position`` of a file, else None."""
+    head = file.read_at(position, BATCH_HEADER_BYTES)
+    if len(head) < BATCH_HEADER_BYTES:
+        return None
+    _, length, _, magic, *_ = BATCH_HEADER.unpack(head)
+    byte_count = length + LOG_OVERHEAD_BYTES
+    if magic != BATCH_MAGIC or length < LENGTH_MIN or byte_count > READ_BATCH_BYTES_MAX:
+        return None
+    if position + byte_count > file.byte_count():
+        return None
+    try:
+        batch = read_batch(
+            file.read_at(position, byte_count), path=file.path, file_position=position
+        )
+    except CorruptBatchError:
+        return None
+    return batch if isinstance(batch, RecordBatch) else None
+
+
+def _begins_with(file: ReadableFile, position: int, offset: int) -> bool:
+    """Return whether the header at ``position``, where a batch once began, has this base offset."""
+    head = file.read_at(position, BATCH_HEADER_BYTES)
+    return len(head) == BATCH_HEADER_BYTES and BATCH_HEADER.unpack(head)[0] == offset
+
+
+def _stem(path: str) -> str:
+    return path.removesuffix(LOG_SUFFIX)
+
+
+def _keep(kept: OrderedDict[int, V], key: int, value: V, count_max: int) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > count_max:
+        kept.popitem(last=False)

@@ -1,0 +1,469 @@
+"""Opening of a path as a log.
+
+The kind of the records is detected by ``identity``, unless the caller declares it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+from typing import Final, Self
+
+from raftlog.errors import CorruptBatchError, CorruptFileError, NotALogError, UnknownRecordKindError
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    DECOMPRESSED_BYTES_MAX,
+    IDENTIFY_BATCHES_MAX,
+    IDENTIFY_BYTES_MAX,
+    IDENTIFY_RECORDS_MAX,
+)
+from raftlog.log.format.names import (
+    CHECKPOINT_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    PARTITION_METADATA_NAME,
+    QUORUM_STATE_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+    parse_checkpoint_name,
+    parse_offset_name,
+    parse_partition_name,
+    read_listing,
+)
+from raftlog.log.format.small_files import (
+    parse_partition_metadata,
+    parse_properties,
+    read_small_file,
+)
+from raftlog.records.batch import RecordBatch
+from raftlog.records.control import LeaderChange, decode_control
+from raftlog.records.header import BATCH_MAGIC, INT32_MAX, LENGTH_MAX, MAGIC_POSITION
+from raftlog.records.record import Record
+from raftlog.storage.protocol import ReadableFile, Storage
+from raftlog.types import (
+    CLUSTER_METADATA_TOPIC,
+    CLUSTER_METADATA_TOPIC_ID,
+    SnapshotId,
+    TopicPartition,
+)
+
+from .cursor import find_valid_batch
+from .directory_log import DirectoryLog
+from .files import LogFiles, read_batch_at
+from .reads import LogKind, SourceKind
+
+# --- Detection of files that are not segments at all: text, an archive, another program's log -----
+# Damage rarely affects two fields, so one impossible field means a damaged segment. A file is
+# foreign
+# only if at least two of base offset, length and magic of its first bytes are impossible in every
+# message format, and no valid batch follows. Kafka: ``Records`` (base offset, length),
+# ``DefaultRecordBatch`` and ``LegacyRecord`` (magic).
+
+_PREFIX: Final = struct.Struct(
+    ">"
+    "q"  # base_offset
+    "i"  # length
+    "i"  # leader_epoch; before magic 2 a CRC
+    "b"  # magic
+)
+assert _PREFIX.size == MAGIC_POSITION + 1
+_LEGACY_LENGTH_MIN: Final = 14
+_OFFSET_LIKELY_MAX: Final = 2**48
+"""More records than any log has; eight characters of text are a far larger number."""
+_SHOWN_BYTES: Final = 24
+
+
+def check_segment_format(file: ReadableFile, base_offset: int | None) -> None:
+    """Raise ``NotALogError`` if ``file`` is not a segment, damaged or not.
+
+    ``base_offset`` is that in the file's name, or None if the name has none.
+    """
+    head = file.read_at(0, _PREFIX.size)
+    if not _is_foreign(head, base_offset):
+        return
+    if find_valid_batch(file, 0, base_offset) is None:
+        shown = ascii(file.read_at(0, _SHOWN_BYTES))[1:]
+        raise NotALogError(
+            path=file.path, reason=f"it begins with {shown}, and no record batch follows"
+        )
+
+
+def _is_foreign(head: bytes, base_offset: int | None) -> bool:
+    first_offset, length, _, magic = _PREFIX.unpack(head.ljust(_PREFIX.size, b"\0"))
+    if base_offset is None:
+        is_offset_possible = 0 <= first_offset <= _OFFSET_LIKELY_MAX
+    else:
+        is_offset_possible = 0 <= first_offset - base_offset <= INT32_MAX
+    if len(head) < _PREFIX.size or not any(head):  # a torn batch, or preallocated zeros
+        return any(head) and not is_offset_possible
+    is_length_possible = _LEGACY_LENGTH_MIN <= length <= LENGTH_MAX
+    is_magic_possible = 0 <= magic <= BATCH_MAGIC
+    return [is_offset_possible, is_length_possible, is_magic_possible].count(True) <= 1
+
+
+# --------------------------------------------------------------------------------------------------
+# Detection of the record kind of a log: cluster metadata, whose values contain secrets, or not.
+# Invariants:
+#
+# 1. Detection fails closed. A log is metadata if its topic name or topic id is that of
+#    ``__cluster_metadata``, if its records have the frame of metadata records, or if its
+#    ``raftlog.properties`` has ``values=kraft``; no name and no property overrides that.
+# 2. A valid ``raftlog.properties`` with ``bytes`` or ``msgpack`` explains ``quorum-state``,
+# snapshots
+#    or leader changes next to records without the frame. Without it such a log is metadata. If the
+#    records contradict that or cannot be decoded, or if the file is damaged,
+#    ``UnknownRecordKindError`` is raised until the caller declares the kind.
+# 3. Only samples of bounded size are read: the first batches of the first and the last segment, and
+#    of the newest snapshot.
+
+METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
+
+_KRAFT: Final = "kraft"
+_OTHER_VALUES: Final = ("bytes", "msgpack")
+_FRAME_VERSION: Final = 1
+_API_KEYS_END: Final = 0x40
+"""Above every api key of a metadata record so far; still a varint of one byte."""
+_VERSIONS_END: Final = 0x20
+"""Above every version of a metadata record so far; still a varint of one byte."""
+
+
+class _Content(enum.Enum):
+    """Content of the samples of a log's records."""
+
+    FRAMED = "framed"
+    """At least half of the data records have the frame of a metadata record, and no key."""
+    OTHER = "other"
+    """Data records without that frame."""
+    CONTROL = "control"
+    """No data record, but a leader change: the log of a Raft quorum."""
+    NONE = "none"
+    """No readable batch."""
+    UNREADABLE = "unreadable"
+    """There are valid batches, or may be, but no sample can be decoded."""
+
+
+def identify(
+    files: LogFiles, directory_name: str, declared: LogKind | None
+) -> tuple[TopicPartition, LogKind]:
+    """Return the partition of a directory or a segment, and the kind of its records.
+
+    ``declared`` is the kind by the caller; None to detect it. Raises ``UnknownRecordKindError``.
+    """
+    named = parse_partition_name(directory_name)
+    if _is_cluster_metadata(files, named):
+        return _metadata_partition(named), declared or LogKind.METADATA
+    kind = declared or _guessed_kind(files, _content(files))
+    if kind is LogKind.PARTITION or files.listing.is_embedded:
+        return named or UNNAMED_PARTITION, kind
+    return METADATA_PARTITION, kind
+
+
+def identify_checkpoint(
+    files: LogFiles, directory_name: str, declared: LogKind | None
+) -> tuple[TopicPartition, LogKind]:
+    """Return the partition of a checkpoint file and the kind of its records.
+
+    It is metadata, unless ``raftlog.properties`` in its directory has other values and its records
+    do not contradict them.
+    """
+    named = parse_partition_name(directory_name)
+    kind = declared
+    if kind is None:
+        kind = LogKind.METADATA
+        is_other = _values(files) in _OTHER_VALUES and not _is_cluster_metadata(files, named)
+        if is_other and _content(files) is not _Content.FRAMED:
+            kind = LogKind.PARTITION
+    if kind is LogKind.METADATA or _is_cluster_metadata(files, named):
+        return METADATA_PARTITION, kind
+    return named or UNNAMED_PARTITION, kind
+
+
+def _guessed_kind(files: LogFiles, content: _Content) -> LogKind:
+    values = _values(files)
+    if content is _Content.FRAMED or values == _KRAFT:
+        return LogKind.METADATA
+    if values in _OTHER_VALUES:
+        return LogKind.PARTITION
+    has_other = content in (_Content.OTHER, _Content.UNREADABLE)
+    if values is not None:
+        if has_other:
+            raise _unknown(files, f"its {RAFTLOG_PROPERTIES_NAME} is damaged or has no 'values'")
+        return LogKind.METADATA
+    if _has_quorum_files(files) or content is _Content.CONTROL:
+        if has_other:
+            reason = "it has the files of a quorum, and its records are not cluster metadata"
+            raise _unknown(files, reason)
+        return LogKind.METADATA
+    if content is _Content.UNREADABLE:
+        raise _unknown(files, "none of its first batches can be decoded")
+    return LogKind.PARTITION
+
+
+def _unknown(files: LogFiles, reason: str) -> UnknownRecordKindError:
+    return UnknownRecordKindError(path=files.path, reason=reason)
+
+
+# --- other files of the directory -----------------------------------------------------------------
+
+
+def _is_cluster_metadata(files: LogFiles, named: TopicPartition | None) -> bool:
+    is_named = named is not None and named.topic == CLUSTER_METADATA_TOPIC
+    return is_named or _topic_id(files) == CLUSTER_METADATA_TOPIC_ID
+
+
+def _metadata_partition(named: TopicPartition | None) -> TopicPartition:
+    is_named = named is not None and named.topic == CLUSTER_METADATA_TOPIC
+    return named if is_named and named is not None else METADATA_PARTITION
+
+
+def _values(files: LogFiles) -> str | None:
+    """Return ``values`` of ``raftlog.properties``: "" if not set, None without the file."""
+    path = files.storage.join(files.directory, RAFTLOG_PROPERTIES_NAME)
+    try:
+        data = read_small_file(files.storage, path)
+        return None if data is None else dict(parse_properties(data, path)).get("values", "")
+    except CorruptFileError:
+        return ""
+
+
+def _topic_id(files: LogFiles) -> str | None:
+    path = files.storage.join(files.directory, PARTITION_METADATA_NAME)
+    try:
+        data = read_small_file(files.storage, path)
+        return None if data is None else parse_partition_metadata(data, path).topic_id
+    except CorruptFileError:
+        return None  # damaged: the records decide
+
+
+def _has_quorum_files(files: LogFiles) -> bool:
+    path = files.storage.join(files.directory, QUORUM_STATE_NAME)
+    try:
+        has_state = read_small_file(files.storage, path) is not None
+    except CorruptFileError:
+        has_state = True
+    return has_state or bool(files.listing.snapshots)
+
+
+# --- the records ----------------------------------------------------------------------------------
+
+
+def _content(files: LogFiles) -> _Content:
+    """Return the content of all samples together: one sample with the frame decides."""
+    found = set()
+    for path in _sampled_paths(files):
+        with files.open(path) as file:
+            found.add(_content_of(file))
+        if _Content.FRAMED in found:
+            break
+    order = (_Content.FRAMED, _Content.OTHER, _Content.UNREADABLE, _Content.CONTROL)
+    return next((content for content in order if content in found), _Content.NONE)
+
+
+def _sampled_paths(files: LogFiles) -> list[str]:
+    segments, snapshots = files.listing.segments, files.listing.snapshots
+    paths = [files.segment_path(base_offset) for base_offset in (*segments[:1], *segments[-1:])]
+    paths += [files.checkpoint_path(snapshot_id) for snapshot_id in snapshots[-1:]]
+    return list(dict.fromkeys(paths))
+
+
+def _content_of(file: ReadableFile) -> _Content:
+    has_leader = is_undecoded = False
+    data_count = framed_count = 0
+    for batch in _first_batches(file):
+        if batch is None:
+            is_undecoded = True
+            break
+        try:
+            for record in batch.records(decompressed_bytes_max=IDENTIFY_BYTES_MAX):
+                if batch.is_control:
+                    control = decode_control(record.key, record.value)
+                    has_leader |= isinstance(control, LeaderChange)
+                    continue
+                data_count += 1
+                framed_count += batch.producer_id == -1 and _is_framed(record)
+                if data_count == IDENTIFY_RECORDS_MAX:
+                    break
+        except CorruptBatchError:
+            is_undecoded |= not batch.is_control
+        if data_count == IDENTIFY_RECORDS_MAX:
+            break
+    if data_count:
+        return _Content.FRAMED if framed_count * 2 >= data_count else _Content.OTHER
+    if is_undecoded:
+        return _Content.UNREADABLE
+    return _Content.CONTROL if has_leader else _Content.NONE
+
+
+def _is_framed(record: Record) -> bool:
+    value = record.value
+    if record.key is not None or value is None or len(value) < 3:
+        return False
+    return value[0] == _FRAME_VERSION and value[1] < _API_KEYS_END and value[2] < _VERSIONS_END
+
+
+def _first_batches(file: ReadableFile) -> Iterator[RecordBatch | None]:
+    """Yield the first valid batches, also after damage.
+
+    None is yielded last if damage is longer than the search for the next batch.
+    """
+    position = 0
+    for _ in range(IDENTIFY_BATCHES_MAX):
+        batch = read_batch_at(file, position)
+        if batch is None:
+            head = _FilePrefix(file, position + IDENTIFY_BYTES_MAX)
+            if not any(file.read_at(position, BATCH_HEADER_BYTES)):
+                return  # the end of the file, or preallocated zeros
+            found = find_valid_batch(head, position, None)
+            if found is None:
+                if file.byte_count() > head.byte_count():
+                    yield None
+                return
+            batch = read_batch_at(file, found)
+            assert batch is not None, "find_valid_batch validated it"
+        yield batch
+        position = batch.position + batch.byte_count
+
+
+class _FilePrefix:
+    """File that ends at a given position."""
+
+    def __init__(self, file: ReadableFile, end: int) -> None:
+        self.path = file.path
+        self._file = file
+        self._end = end
+
+    def byte_count(self) -> int:
+        return min(self._file.byte_count(), self._end)
+
+    def read_at(self, position: int, byte_count: int) -> bytes:
+        return self._file.read_at(position, max(0, min(byte_count, self._end - position)))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# --------------------------------------------------------------------------------------------------
+
+_NAMES_SHOWN: Final = 5
+
+
+def open_log(
+    storage: Storage,
+    path: str,
+    *,
+    kind: LogKind | None = None,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> DirectoryLog:
+    """Open a log's directory, a node's log directory, a segment or a checkpoint.
+
+    ``kind`` is the kind of the records; None to detect it. ``decompressed_bytes_max`` limits the
+    decompressed records of one batch, in bytes.
+
+    Raises:
+        LogNotFoundError: nothing is at ``path``.
+        LogAccessError: a file cannot be read.
+        NotALogError: ``path`` is not a log.
+        UnknownRecordKindError: the kind of the records cannot be detected.
+    """
+    log = _open(storage, path, kind)
+    log.files.decompressed_bytes_max = decompressed_bytes_max
+    return log
+
+
+def _open(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
+    if storage.is_directory(path):
+        return _open_directory(storage, path, kind)
+    _, name = storage.split(path)
+    bare = name.removesuffix(DELETED_SUFFIX)
+    if bare.endswith(LOG_SUFFIX):
+        return _open_segment(storage, path, bare, kind)
+    if bare.endswith(CHECKPOINT_SUFFIX):
+        return _open_checkpoint(storage, path, bare, kind)
+    raise NotALogError(path=path, reason="it is neither a segment nor a checkpoint")
+
+
+def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
+    names = storage.list_names(path)
+    listing = read_listing(names)
+    if listing.segments or listing.snapshots:
+        return _directory_log(storage, path, path, kind)
+    if str(METADATA_PARTITION) in names:
+        directory = storage.join(path, str(METADATA_PARTITION))
+        listing = read_listing(storage.list_names(directory))
+        if listing.segments or listing.snapshots:
+            return _directory_log(storage, path, directory, kind)
+        raise NotALogError(path=directory, reason="it contains neither a segment nor a checkpoint")
+    partitions = [name for name in names if parse_partition_name(name) is not None]
+    if partitions:
+        shown = ", ".join(partitions[:_NAMES_SHOWN])
+        raise NotALogError(
+            path=path, reason=f"it has no __cluster_metadata-0, only other partitions: {shown}"
+        )
+    raise NotALogError(path=path, reason="it contains neither a segment nor a checkpoint")
+
+
+def _directory_log(
+    storage: Storage, path: str, directory: str, kind: LogKind | None
+) -> DirectoryLog:
+    files = LogFiles.of_directory(storage, directory)
+    topic_partition, kind = identify(files, storage.split(directory)[1], kind)
+    return DirectoryLog(
+        files,
+        path=path,
+        topic_partition=topic_partition,
+        kind=kind,
+        source=SourceKind.DIRECTORY,
+    )
+
+
+def _open_segment(storage: Storage, path: str, name: str, kind: LogKind | None) -> DirectoryLog:
+    with storage.open_file(path) as file:
+        if file.byte_count() == 0:
+            raise NotALogError(path=path, reason="the file is empty")
+        base_offset = parse_offset_name(name, LOG_SUFFIX)
+        first = read_batch_at(file, 0)
+        if first is None:
+            check_segment_format(file, base_offset)
+    if base_offset is None:
+        base_offset = 0 if first is None else first.base_offset
+    files = LogFiles.of_segment(storage, path, base_offset)
+    topic_partition, kind = identify(files, storage.split(files.directory)[1], kind)
+    return DirectoryLog(
+        files,
+        path=path,
+        topic_partition=topic_partition,
+        kind=kind,
+        source=SourceKind.SEGMENT,
+    )
+
+
+def _open_checkpoint(storage: Storage, path: str, name: str, kind: LogKind | None) -> DirectoryLog:
+    with storage.open_file(path) as file:
+        if file.byte_count() == 0:
+            raise NotALogError(path=path, reason="the file is empty")
+        snapshot_id = parse_checkpoint_name(name) or _unnamed_snapshot(file)
+    files = LogFiles.of_checkpoint(storage, path, snapshot_id)
+    topic_partition, kind = identify_checkpoint(files, storage.split(files.directory)[1], kind)
+    return DirectoryLog(
+        files,
+        path=path,
+        topic_partition=topic_partition,
+        kind=kind,
+        source=SourceKind.CHECKPOINT,
+    )
+
+
+def _unnamed_snapshot(file: ReadableFile) -> SnapshotId:
+    """Return the id of a checkpoint whose name has none: epoch of its first batch, end offset 0.
+
+    The epoch of a ``bootstrap.checkpoint`` is 0.
+    """
+    first = read_batch_at(file, 0)
+    return SnapshotId(0 if first is None else first.leader_epoch, 0)

@@ -1,0 +1,188 @@
+"""Reader of a snapshot: the state of a metadata log up to an offset, as records (KIP-630).
+
+Offsets in a snapshot file begin at 0 and are unrelated to the log's; the end offset is in the name.
+The file begins with a SnapshotHeader and ends with a SnapshotFooter, in control batches. Unlike
+Kafka's reader, this one requires the footer: ``CorruptSnapshotError`` is raised after the valid
+batches. Kafka: ``RecordsSnapshotReader``, ``RecordsSnapshotWriter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    CorruptSnapshotError,
+    DecompressionLimitError,
+    SegmentDeletedError,
+    SnapshotDecompressionLimitError,
+)
+from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.log.format.names import BOOTSTRAP_ID, checkpoint_name
+from raftlog.records.batch import RecordBatch
+from raftlog.records.batch_columns import BatchColumns, Column, Scan
+from raftlog.records.control import (
+    ControlRecord,
+    KRaftVersion,
+    KRaftVoters,
+    SnapshotFooter,
+    SnapshotHeader,
+    decode_control,
+)
+from raftlog.storage.protocol import Storage
+from raftlog.types import SnapshotId
+
+from .chunks import BatchDecoder, ChunkDecoder, ColumnDecoder, P, read_chunks
+from .files import LogFiles, read_batch_at
+
+
+class SnapshotReader:
+    """Reader of one snapshot. The file is opened for each read and closed after it."""
+
+    def __init__(self, files: LogFiles, snapshot_id: SnapshotId) -> None:
+        self.snapshot_id = snapshot_id
+        self.path = files.checkpoint_path(snapshot_id)
+        self._files = files
+        self._head: tuple[ControlRecord, ...] | None = None
+
+    # --- header -----------------------------------------------------------------------------------
+
+    @property
+    def last_contained_log_timestamp_ms(self) -> int:
+        """Append time of the last record in the snapshot's state, in milliseconds."""
+        (header,) = (one for one in self._header() if isinstance(one, SnapshotHeader))
+        return header.last_contained_log_timestamp_ms
+
+    @property
+    def kraft_version(self) -> int:
+        """``kraft.version``; 0 (static voters) without a record, since 0 is never written."""
+        versions = (one for one in self._header() if isinstance(one, KRaftVersion))
+        return max((one.kraft_version for one in versions), default=0)
+
+    @property
+    def voters(self) -> KRaftVoters | None:
+        """Voters at the snapshot's end offset; None if voters are static, which are not written."""
+        named = (one for one in self._header() if isinstance(one, KRaftVoters))
+        return next(named, None)
+
+    def _header(self) -> tuple[ControlRecord, ...]:
+        """Return the control records of the first batch. Raises ``CorruptSnapshotError``."""
+        if self._head is None:
+            with self._files.open(self.path) as file:
+                batch = read_batch_at(file, 0)
+            if batch is None or not batch.is_control:
+                raise self._damaged(0, "it does not begin with a valid control batch")
+            records = _control_records(batch)
+            if not records or not isinstance(records[0], SnapshotHeader):
+                raise self._damaged(0, "it does not begin with a SnapshotHeader record")
+            self._head = records
+        return self._head
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def scan(
+        self, *, columns: Column = Column.ALL_BUT_HEADERS, chunk_bytes: int = READ_CHUNK_BYTES
+    ) -> Iterator[Scan]:
+        """Yield all batches in order, control batches included.
+
+        Raises ``CorruptSnapshotError`` after the valid batches, for damage or a missing footer.
+        """
+        return self._read(ColumnDecoder(columns, chunk_bytes, self._files.decompressed_bytes_max))
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yield all batches in order, one object each. Errors as ``scan``."""
+        for chunk in self._read(BatchDecoder(READ_CHUNK_BYTES)):
+            yield from chunk.objects
+
+    def _read(self, decoder: ChunkDecoder[P]) -> Iterator[P]:
+        self._header()
+        expected_offset = last_position = end_position = 0
+        with self._files.open(self.path) as file:
+            for position, chunk in read_chunks(
+                file, 0, decoder, start_offset=None, end_offset=None
+            ):
+                batches = chunk.batches
+                count = batches.in_order_count(expected_offset)
+                self._check_epochs(batches[:count])
+                if count:
+                    last_position = int(batches.position[count - 1])
+                    expected_offset = int(batches.last_offset[count - 1]) + 1
+                    yield chunk if count == len(batches) else decoder.first(chunk, count)
+                if count < len(batches):
+                    raise self._damaged(
+                        int(batches.position[count]),
+                        f"offset {int(batches.base_offset[count])} follows {expected_offset - 1}",
+                    )
+                end_position = position
+                if chunk.error is not None:
+                    raise self._from_batch_error(chunk.error, end_position) from None
+            left = file.byte_count() - end_position
+            if left > 0:
+                raise self._damaged(end_position, f"its last {left} bytes are not a complete batch")
+            last = read_batch_at(file, last_position)
+        if last is None or not _ends_with_footer(last):
+            raise self._damaged(end_position, "it does not end with a SnapshotFooter record")
+
+    def _check_epochs(self, batches: BatchColumns) -> None:
+        """Check that all batches have the epoch in the name, as by Kafka; no CRC covers it."""
+        wrong = np.flatnonzero(batches.leader_epoch != self.snapshot_id.epoch)
+        if len(wrong):
+            at = int(wrong[0])
+            epoch = int(batches.leader_epoch[at])
+            raise self._damaged(int(batches.position[at]), f"its batch is of epoch {epoch}")
+
+    def _from_batch_error(self, error: CorruptBatchError, position: int) -> CorruptSnapshotError:
+        if isinstance(error, DecompressionLimitError):
+            return SnapshotDecompressionLimitError(
+                path=self.path,
+                position=position,
+                reason=error.reason,
+                byte_count_max=error.byte_count_max,
+            )
+        return self._damaged(position, error.reason)
+
+    def _damaged(self, position: int, reason: str) -> CorruptSnapshotError:
+        return CorruptSnapshotError(path=self.path, position=position, reason=reason)
+
+
+def _control_records(batch: RecordBatch) -> tuple[ControlRecord, ...]:
+    """Return the records of a control batch; empty if they cannot be parsed."""
+    try:
+        return tuple(decode_control(record.key, record.value) for record in batch.records())
+    except CorruptBatchError:
+        return ()
+
+
+def _ends_with_footer(batch: RecordBatch) -> bool:
+    records = _control_records(batch) if batch.is_control else ()
+    return bool(records) and isinstance(records[-1], SnapshotFooter)
+
+
+# --- Read the bootstrap checkpoint: the initial voters of a dynamic quorum (KIP-853) --------------
+# ``00000000000000000000-0000000000.checkpoint`` is read whole or not at all: a replica that used a
+# partial voter set could elect itself. It holds no records of the log and is not one of its
+# snapshots.
+
+
+def bootstrap_voters(storage: Storage, directory: str) -> tuple[KRaftVoters, int] | None:
+    """Return the voters and the kraft.version that a partition's directory was formatted with.
+
+    None if there is no bootstrap checkpoint or it holds no voters: then they are configured. Raises
+    ``CorruptFileError``.
+    """
+    path = storage.join(directory, checkpoint_name(BOOTSTRAP_ID))
+    try:
+        reader = SnapshotReader(LogFiles.of_checkpoint(storage, path, BOOTSTRAP_ID), BOOTSTRAP_ID)
+        for _ in reader.batches():
+            pass
+    except SegmentDeletedError:  # no bootstrap checkpoint
+        return None
+    except CorruptSnapshotError as error:
+        reason = f"{error.reason}; it holds the initial voters: copy this file from another node"
+        raise CorruptFileError(path=path, reason=reason, position=error.position) from None
+    if reader.voters is None or not reader.kraft_version:
+        return None
+    return reader.voters, reader.kraft_version

@@ -1,0 +1,321 @@
+"""Transactions of a log: their offsets and outcomes.
+
+- In a metadata log (KIP-868) the records Begin, End and Abort delimit one transaction at a time.
+  Its records become visible at the End.
+- In an ordinary partition (KIP-98) a batch has a producer id and a transactional flag; a control
+  batch ends the open transaction of its producer. Many producers may have one open at a time.
+
+      offset      0     1     2     3      4      5      6
+      partition   p1    p2    p1    p2 C   p1     p1 A   p2         C commit, A abort
+      spans       p2 [1, 3] committed, p1 [0, 5] aborted, p2 [6, ... open; last stable offset 6
+
+A Begin inside a transaction, and an End or Abort outside of one, are kept as ``problems``, change
+nothing else and are raised by reads of committed records only. An End before the first marker of a
+log whose first records were deleted is valid.
+
+Kafka: ``MetadataBatchLoader``, ``ProducerStateManager``, ``TransactionIndex``. This module does no
+I/O: markers and headers are added in log order.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from raftlog.errors import CorruptBatchError, TransactionMarkerError
+from raftlog.records.control import FieldReader, TaggedField, string_bytes, tagged_bytes
+
+METADATA_PRODUCER_ID: Final = -1
+"""Producer id of the metadata log's transactions."""
+
+
+class Outcome(enum.Enum):
+    """Outcome of a transaction, as far as the log was read."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "open"
+
+
+class Marker(enum.IntEnum):
+    """The three metadata records that delimit a transaction, by api key."""
+
+    BEGIN = 23
+    END = 24
+    ABORT = 25
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSpan:
+    """Offsets of one transaction.
+
+    ``first_offset`` and ``marker_offset`` are inclusive; ``marker_offset`` is that of the record
+    that ended it, or None while it is open. In a metadata log all records between belong to it,
+    ``producer_id`` is -1, and ``name`` is that of its Begin record. In an ordinary partition only
+    transactional batches of ``producer_id`` belong to it.
+    """
+
+    first_offset: int
+    marker_offset: int | None
+    outcome: Outcome
+    producer_id: int = METADATA_PRODUCER_ID
+    name: str | None = None
+
+    def touches(self, start_offset: int, end_offset: int) -> bool:
+        """Return whether an offset in [start_offset, end_offset) may belong to it."""
+        return self.first_offset < end_offset and not self.ended_before(start_offset)
+
+    def ended_before(self, offset: int) -> bool:
+        """Return whether its marker is below ``offset``."""
+        return self.marker_offset is not None and self.marker_offset < offset
+
+
+@dataclass(frozen=True, slots=True)
+class _RetainedSpan:
+    """Span, and base offset of the batch with its first record: a micro-batch may end there."""
+
+    span: TransactionSpan
+    batch_base_offset: int
+
+
+class TransactionIndex:
+    """Open transactions of a log, and its latest ended ones.
+
+    All transactions with a marker at or after ``complete_from`` are known; beyond ``retained_max``
+    the oldest ended ones are dropped. With ``retains_committed`` false, committed transactions of
+    producers are dropped when they end, and ``last_stable_offset`` of earlier ends is undefined.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        complete_from: int,
+        retained_max: int | None,
+        retains_committed: bool = True,
+    ) -> None:
+        self.path = path
+        self.complete_from = complete_from
+        self.problems: list[TransactionMarkerError] = []
+        self._retained_max = retained_max
+        self._retains_committed = retains_committed
+        self._open: dict[int, _RetainedSpan] = {}
+        self._ended: deque[_RetainedSpan] = deque()
+        self._may_be_open_until_marker = False
+
+    def assume_open_transaction_at(self, start_offset: int) -> None:
+        """Note that a metadata transaction may be open at the log's start offset."""
+        self.complete_from = start_offset
+        self._may_be_open_until_marker = True
+
+    def copy(self) -> TransactionIndex:
+        """Return an independent copy."""
+        copied = TransactionIndex(
+            self.path,
+            complete_from=self.complete_from,
+            retained_max=self._retained_max,
+            retains_committed=self._retains_committed,
+        )
+        copied.problems = self.problems.copy()
+        copied._open = self._open.copy()
+        copied._ended = self._ended.copy()
+        copied._may_be_open_until_marker = self._may_be_open_until_marker
+        return copied
+
+    # --- batches and markers ----------------------------------------------------------------------
+
+    def open_transaction(self, producer_id: int, first_offset: int) -> None:
+        """Open the transaction of a transactional batch, unless its producer has one open."""
+        if producer_id not in self._open:
+            span = TransactionSpan(first_offset, None, Outcome.OPEN, producer_id)
+            self._open[producer_id] = _RetainedSpan(span, first_offset)
+
+    def end_transaction(self, producer_id: int, marker_offset: int, *, commit: bool) -> None:
+        """Add a control batch; ignored if the producer has no open transaction here.
+
+        That is usual: the transaction had records in other partitions only.
+        """
+        kept = self._open.pop(producer_id, None)
+        if kept is not None and (self._retains_committed or not commit):
+            outcome = Outcome.COMMITTED if commit else Outcome.ABORTED
+            self._end(kept, marker_offset, outcome)
+
+    def metadata_marker(
+        self, marker: Marker, offset: int, *, batch_base_offset: int, name: str | None = None
+    ) -> None:
+        """Add a Begin, End or Abort of a metadata log."""
+        may_be_open = self._may_be_open_until_marker
+        self._may_be_open_until_marker = False
+        is_open = METADATA_PRODUCER_ID in self._open
+        if marker is Marker.BEGIN:
+            if is_open:
+                self._problem(offset, "a transaction begins inside another one")
+                return
+            span = TransactionSpan(offset, None, Outcome.OPEN, METADATA_PRODUCER_ID, name)
+            self._open[METADATA_PRODUCER_ID] = _RetainedSpan(span, batch_base_offset)
+            return
+        outcome = Outcome.COMMITTED if marker is Marker.END else Outcome.ABORTED
+        if is_open:
+            self._end(self._open.pop(METADATA_PRODUCER_ID), offset, outcome)
+        elif may_be_open:
+            start = self.complete_from
+            span = TransactionSpan(start, None, Outcome.OPEN, METADATA_PRODUCER_ID)
+            self._end(_RetainedSpan(span, start), offset, outcome)
+        else:
+            self._problem(offset, f"a transaction ends ({marker.name}) where none is open")
+
+    # --- queries ----------------------------------------------------------------------------------
+
+    def open_now(self) -> tuple[tuple[TransactionSpan, int], ...]:
+        """Return the open transactions, each with the base offset of its first batch."""
+        return tuple((kept.span, kept.batch_base_offset) for kept in self._open.values())
+
+    def opened_before(self, offset: int) -> bool:
+        """Return whether a transaction that began below ``offset`` is still open."""
+        return any(kept.span.first_offset < offset for kept in self._open.values())
+
+    def spans(
+        self, start_offset: int, end_offset: int, *, with_committed: bool
+    ) -> tuple[TransactionSpan, ...]:
+        """Return the transactions that touch [start_offset, end_offset), by first offset.
+
+        Complete if ``start_offset`` is not below ``complete_from``. A transaction with a marker at
+        or after ``end_offset`` has its outcome if the marker was read.
+        """
+        found = [
+            kept.span
+            for kept in self._all_from(start_offset)
+            if kept.span.first_offset < end_offset
+            and (with_committed or kept.span.outcome is not Outcome.COMMITTED)
+        ]
+        return tuple(sorted(found, key=lambda span: (span.first_offset, span.producer_id)))
+
+    def last_stable_offset(self, end_offset: int) -> int:
+        """Return the last stable offset of a log that ends at ``end_offset`` (exclusive).
+
+        No record below it belongs to a transaction without a marker below ``end_offset``. In a
+        metadata log it is a batch boundary outside every transaction; since one batch may contain
+        the end of a transaction and the start of the next, more than one step back may be needed.
+        """
+        stable = end_offset
+        while True:
+            undecided = self._undecided(stable)
+            lowest = min((kept.batch_base_offset for kept in undecided), default=stable)
+            if lowest >= stable:
+                return stable
+            stable = lowest
+            if any(kept.span.producer_id != METADATA_PRODUCER_ID for kept in undecided):
+                return stable
+
+    def first_problem(self, start_offset: int, end_offset: int) -> TransactionMarkerError | None:
+        """Return the first contradiction in [start_offset, end_offset)."""
+        inside = (error for error in self.problems if start_offset <= error.offset < end_offset)
+        return next(inside, None)
+
+    def retain_all(self, *, with_committed: bool) -> None:
+        """Drop ended transactions by ``drop_ended_before`` only, from now on."""
+        self._retained_max = None
+        self._retains_committed = with_committed
+
+    def drop_ended_before(self, offset: int) -> None:
+        """Drop the transactions that ended before ``offset``."""
+        while self._ended and self._ended[0].span.ended_before(offset):
+            self._ended.popleft()
+        self.complete_from = max(self.complete_from, offset)
+
+    def drain_ended(self) -> list[TransactionSpan]:
+        """Return the ended transactions in the order of their markers, and drop them."""
+        ended = [kept.span for kept in self._ended]
+        self._ended.clear()
+        return ended
+
+    def _undecided(self, end_offset: int) -> list[_RetainedSpan]:
+        """Return the transactions that began below ``end_offset`` and did not end below it.
+
+        Markers ascend, so only the latest ended transactions are examined.
+        """
+        return [kept for kept in self._all_from(end_offset) if kept.span.first_offset < end_offset]
+
+    def _all_from(self, offset: int) -> Iterator[_RetainedSpan]:
+        """Yield the open transactions, and the ended ones with a marker >= ``offset``."""
+        yield from self._open.values()
+        for kept in reversed(self._ended):
+            if kept.span.ended_before(offset):
+                return
+            yield kept
+
+    def _end(self, kept: _RetainedSpan, marker_offset: int, outcome: Outcome) -> None:
+        span = replace(kept.span, marker_offset=marker_offset, outcome=outcome)
+        self._ended.append(replace(kept, span=span))
+        if self._retained_max is not None and len(self._ended) > self._retained_max:
+            dropped = self._ended.popleft().span.marker_offset
+            assert dropped is not None, "an ended transaction has a marker"
+            self.complete_from = max(self.complete_from, dropped + 1)
+
+    def _problem(self, offset: int, reason: str) -> None:
+        self.problems.append(TransactionMarkerError(path=self.path, offset=offset, reason=reason))
+
+
+def spans_by_range(
+    spans: Sequence[TransactionSpan], ranges: Iterable[tuple[int, int]]
+) -> Iterator[tuple[TransactionSpan, ...]]:
+    """Yield, for each of ``ranges``, the spans that touch it, in linear time.
+
+    Both ascend by start, and ranges do not overlap.
+    """
+    remaining = iter(spans)
+    following = next(remaining, None)
+    current: list[TransactionSpan] = []
+    for start_offset, end_offset in ranges:
+        while following is not None and following.first_offset < end_offset:
+            current.append(following)
+            following = next(remaining, None)
+        current = [span for span in current if span.touches(start_offset, end_offset)]
+        yield tuple(current)
+
+
+# --- Values of the three metadata records that delimit a transaction: recognition and encoding ----
+# A value is one of them if it begins with frame version 1 and their api key; the rest is validated
+# by
+# the decoder of metadata records. Only a Begin's name is read here, and a name that cannot be
+# parsed
+# is ignored. Values are written in version 0, as by Kafka (KIP-868: ``BeginTransactionRecord``,
+# ``EndTransactionRecord``, ``AbortTransactionRecord``).
+
+FRAME_VERSION: Final = 1
+assert max(Marker) < 0x80, "an api key of one byte, as an unsigned varint"
+
+_FRAME_BYTES: Final = 3
+"""Frame version, api key and version."""
+_TEXT_TAG: Final = 0
+"""Tag of the one field of Begin (its name) and Abort (its reason): a compact string."""
+
+
+def marker_of(value: bytes | None) -> Marker | None:
+    """Return the marker that a record's value encodes; None if it is another record."""
+    if value is None or len(value) < 2 or value[0] != FRAME_VERSION:
+        return None
+    api_key = value[1]
+    return Marker(api_key) if Marker.BEGIN <= api_key <= Marker.ABORT else None
+
+
+def transaction_name(value: bytes) -> str | None:
+    """Return the name in a Begin record; None if it has none."""
+    reader = FieldReader(value[_FRAME_BYTES:])
+    try:
+        for tagged in reader.tagged_fields():
+            if tagged.tag == _TEXT_TAG:
+                return FieldReader(tagged.data).string()
+    except CorruptBatchError:
+        return None
+    return None
+
+
+def marker_value(marker: Marker, text: str | None = None) -> bytes:
+    """Encode a marker. ``text`` is a Begin's name or an Abort's reason."""
+    assert text is None or marker is not Marker.END, "an End has neither name nor reason"
+    fields = () if text is None else (TaggedField(_TEXT_TAG, string_bytes(text)),)
+    return bytes((FRAME_VERSION, marker, 0)) + tagged_bytes(fields)

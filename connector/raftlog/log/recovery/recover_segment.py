@@ -1,0 +1,578 @@
+"""Scan a segment for recovery: its valid batches, where they end, and why.
+
+A batch is valid if its CRC matches, its header is plausible, it begins at the end offset of the
+batch before it, and its epoch is that of its offset. The CRC does not cover offset and epoch, so
+only the order of the batches reveals damage to them. For example:
+
+    position   0            100          200          300          400
+    bytes      | 0 to 4     | 5 to 9     | damaged    | 15 to 19   | zeros ...
+
+    recover_segment   yields 0 to 4 and 5 to 9; ends with DAMAGE at 200, next offset 10
+    survey_segment    DAMAGE at 200, resumes at position 300, offset 15; ZEROS at 400
+
+Invariants:
+
+1. Nothing is written. Indexes are not used.
+2. Memory is bounded by a chunk, or by one batch if that is larger. No record is decoded.
+
+Kafka checks less (``LogSegment.recover``): it notices an offset regression only where an index
+entry is due, so that KAFKA-3919 showed only when a broker failed to start.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from raftlog.errors import CorruptBatchError
+from raftlog.limits import MIB
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.index_entries import parse_offset_index, parse_time_index
+from raftlog.log.format.txn_index import AbortedTransaction, encode_aborted
+from raftlog.log.reading.chunks import read_chunks
+from raftlog.log.reading.cursor import find_valid_batch
+from raftlog.log.reading.files import read_batch_at
+from raftlog.log.reading.leader_epochs import epoch_mismatches
+from raftlog.log.writing.indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
+from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.records.batch_columns import (
+    BatchColumns,
+    Bools,
+    Int64s,
+    Stop,
+    batch_columns,
+    damaged_headers,
+    index_batches,
+)
+from raftlog.records.crc import first_bad_crc
+from raftlog.records.header import is_zero
+from raftlog.storage.protocol import ReadableFile
+
+from .report import ScanEnd
+
+# --- Build a segment's indexes from columns of its batches ----------------------------------------
+# ``IndexRebuild`` returns the bytes that ``indexer.SegmentIndexer`` would have written, in one step
+# for each entry instead of one for each batch.
+#
+# An index that a writer left may differ from them and be valid: it has one more time entry for each
+# time that the segment was closed, and may lack the last entries. ``IndexCheck`` therefore accepts
+# an
+# index if each of its entries is true, and it is left alone, because a second process may be
+# writing
+# it.
+
+_ENTRIES_MISSING_MAX: Final = 2
+
+
+class IndexRebuild:
+    """The indexes of one segment, whose batches are added in order from position 0.
+
+    ``first_timestamp_ms`` is the max timestamp of the first batch; ``max_timestamp_ms`` and
+    ``max_timestamp_offset`` are as in ``SegmentIndexer``.
+    """
+
+    def __init__(self, base_offset: int, *, interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.first_timestamp_ms: int | None = None
+        self.max_timestamp_ms = NO_TIMESTAMP_MS
+        self.max_timestamp_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._entry_position = 0
+        self._offset_entries = bytearray()
+        self._time_entries = bytearray()
+        self._last_time_ms = NO_TIMESTAMP_MS
+        self._aborted = bytearray()
+
+    def add_batches(self, batches: BatchColumns) -> None:
+        """Add valid batches that follow those added before."""
+        if not len(batches):
+            return
+        if self.first_timestamp_ms is None:
+            self.first_timestamp_ms = int(batches.max_timestamp_ms[0])
+        largest = np.maximum.accumulate(
+            np.concatenate(([self.max_timestamp_ms], batches.max_timestamp_ms))
+        )
+        rose = np.where(largest[1:] > largest[:-1], np.arange(len(batches)), -1)
+        where = np.maximum.accumulate(rose)
+        # Bisecting a memoryview costs a tenth of np.searchsorted.
+        position, last_offset = batches.position.data, batches.last_offset.data
+        due = 0
+        while True:
+            due = bisect_right(position, self._entry_position + self._interval_bytes, due)
+            if due == len(position):
+                break
+            self._entry_position = position[due]
+            delta = last_offset[due] - self.base_offset
+            self._offset_entries += OFFSET_ENTRY.pack(delta, self._entry_position)
+            self._rise(batches, int(largest[due + 1]), int(where[due]))
+            self._add_time_entry()
+        self._rise(batches, int(largest[-1]), int(where[-1]))
+
+    def add_aborted(self, aborted: AbortedTransaction) -> None:
+        """Add an aborted transaction whose marker is in this segment."""
+        self._aborted += encode_aborted(aborted)
+
+    def close(self) -> None:
+        """Add the time entry that is due at the end of the segment."""
+        self._add_time_entry()
+
+    @property
+    def offset_entry_count(self) -> int:
+        return len(self._offset_entries) // OFFSET_ENTRY.size
+
+    @property
+    def time_entry_count(self) -> int:
+        return len(self._time_entries) // TIME_ENTRY.size
+
+    @property
+    def offset_index(self) -> bytes:
+        """The content of ``.index``."""
+        return bytes(self._offset_entries)
+
+    @property
+    def time_index(self) -> bytes:
+        """The content of ``.timeindex``."""
+        return bytes(self._time_entries)
+
+    @property
+    def txn_index(self) -> bytes:
+        """The content of ``.txnindex``; if empty, the file does not exist."""
+        return bytes(self._aborted)
+
+    def _rise(self, batches: BatchColumns, timestamp_ms: int, ordinal: int) -> None:
+        if ordinal >= 0 and timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+            self.max_timestamp_offset = int(batches.last_offset[ordinal])
+
+    def _add_time_entry(self) -> None:
+        if self.max_timestamp_ms > self._last_time_ms:
+            delta = self.max_timestamp_offset - self.base_offset
+            self._time_entries += TIME_ENTRY.pack(self.max_timestamp_ms, delta)
+            self._last_time_ms = self.max_timestamp_ms
+
+
+class IndexCheck:
+    """Verification of a segment's two index files against its batches."""
+
+    def __init__(self, base_offset: int, offset_index: bytes, time_index: bytes) -> None:
+        self._offsets = parse_offset_index(offset_index, base_offset)
+        self._times = parse_time_index(time_index, base_offset)
+        self._is_whole = _ends_at(
+            offset_index, len(self._offsets) * OFFSET_ENTRY.size
+        ) and _ends_at(time_index, len(self._times) * TIME_ENTRY.size)
+        self._expected_offsets = 0
+        self._expected_times = 0
+        self._max_timestamp_ms = NO_TIMESTAMP_MS
+
+    def add_batches(self, batches: BatchColumns) -> None:
+        """Add valid batches that follow those added before."""
+        if not len(batches):
+            return
+        largest = np.maximum.accumulate(
+            np.concatenate(([self._max_timestamp_ms], batches.max_timestamp_ms))
+        )
+        rose = largest[1:] > largest[:-1]
+        self._max_timestamp_ms = int(largest[-1])
+        offsets, positions = self._offsets.last_offsets, self._offsets.positions
+        at, exists = _lookup(batches.last_offset, offsets)
+        self._expected_offsets += int(np.sum(exists & (batches.position[at] == positions)))
+        at, exists = _lookup(batches.last_offset, self._times.last_offsets)
+        is_time = (batches.max_timestamp_ms[at] == self._times.timestamps_ms) & rose[at]
+        self._expected_times += int(np.sum(exists & is_time))
+
+    def is_valid_for(self, rebuilt: IndexRebuild) -> bool:
+        """Return whether every entry of both files is true and at most the last two are missing.
+
+        Zeros after the entries are preallocated space.
+        """
+        return (
+            self._is_whole
+            and self._expected_offsets == len(self._offsets)
+            and self._expected_times == len(self._times)
+            and len(self._offsets) >= rebuilt.offset_entry_count - _ENTRIES_MISSING_MAX
+            and len(self._times) >= rebuilt.time_entry_count - _ENTRIES_MISSING_MAX
+        )
+
+
+def _lookup(sorted_values: Int64s, wanted: Int64s) -> tuple[Int64s, Bools]:
+    """Return the index of each wanted value in ascending values, and whether it is present."""
+    at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
+    exists: Bools = sorted_values[at] == wanted
+    return at, exists
+
+
+def _ends_at(data: bytes, byte_count: int) -> bool:
+    return not data[byte_count:].strip(b"\0")
+
+
+# --------------------------------------------------------------------------------------------------
+
+SCAN_CHUNK_BYTES: Final = 1 * MIB
+EPOCH_UNKNOWN: Final = -1
+ANOMALIES_MAX: Final = 100
+"""Maximum number of anomalies that are reported for a segment."""
+_OFFSET_REGRESSION_MAX: Final = 2**30
+"""How far below the end the base offset of a batch found after damage may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanPosition:
+    """Position of a batch in a segment, the offset it must have, and the epoch before it."""
+
+    position: int
+    next_offset: int
+    epoch: int = EPOCH_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanRules:
+    """What the batches are validated against besides their CRCs.
+
+    ``epochs``: content of a trusted ``leader-epoch-checkpoint``, or None. It is durable before the
+    first batch of an epoch is written, so it decides for the offsets that it covers. For other
+    offsets, a new epoch must begin with a control batch, as every leader writes one.
+    ``end_offset``: the scan ends before the first batch at or after it.
+    """
+
+    epochs: EpochCache | None = None
+    end_offset: int | None = None
+    chunk_bytes: int = SCAN_CHUNK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ValidChunk:
+    """Contiguous valid batches, and the buffer that holds them."""
+
+    batches: BatchColumns
+    end_position: int
+    stop: Stop
+    error: CorruptBatchError | None
+    path: str
+    buffer: bytes = field(repr=False)
+    buffer_position: int
+
+    @property
+    def next_position(self) -> int:
+        """The file position after the last batch. The chunk must not be empty."""
+        return int(self.batches.position[-1]) + int(self.batches.byte_count[-1])
+
+    def batch(self, ordinal: int) -> RecordBatch:
+        """Return one of the batches."""
+        position = int(self.batches.position[ordinal]) - self.buffer_position
+        batch = read_batch(
+            self.buffer, position, path=self.path, file_position=self.buffer_position
+        )
+        assert isinstance(batch, RecordBatch), "the batch was validated"
+        return batch
+
+    def first(self, count: int) -> ValidChunk:
+        """Return the first ``count`` batches."""
+        return replace(self, batches=self.batches[:count])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEnd:
+    """Where the valid batches end: ``scan_position`` is after the last one.
+
+    ``byte_count``: the rest of the file. ``found_*``: the batch there, if it is whole and its CRC
+    matches; otherwise ``reason`` is the damage. ``resumes_*``: the next valid batch after damage,
+    if it was searched for.
+    """
+
+    end: ScanEnd
+    path: str
+    scan_position: ScanPosition
+    byte_count: int
+    reason: str
+    found_base_offset: int | None = None
+    found_last_offset: int | None = None
+    found_epoch: int | None = None
+    resumes_position: int | None = None
+    resumes_offset: int | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        return self.end in (ScanEnd.END, ScanEnd.LIMIT)
+
+    @property
+    def description(self) -> str:
+        """The end as text for an operator."""
+        return f"{self.path} at byte {self.scan_position.position}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class _ValidDecoder:
+    """Decoder of headers into columns that stops at the first CRC mismatch."""
+
+    chunk_bytes: int
+
+    def decode(
+        self,
+        buffer: bytes,
+        *,
+        path: str,
+        file_position: int,
+        start_offset: int | None,
+        end_offset: int | None,
+    ) -> ValidChunk:
+        view = memoryview(buffer)
+        located = index_batches(view, path, file_position)
+        bad = first_bad_crc(view, located)
+        headers = located.headers if bad is None else located.headers[:bad]
+        damaged = np.flatnonzero(damaged_headers(headers))
+        bad = int(damaged[0]) if len(damaged) else bad
+        if bad is not None:
+            error = _damage_at(buffer, int(located.position[bad]), path, file_position)
+            located = located.cut(bad, Stop.DAMAGED, error)
+        return ValidChunk(
+            batches=batch_columns(located, file_position),
+            end_position=located.end_position,
+            stop=located.stop,
+            error=located.error,
+            path=path,
+            buffer=buffer,
+            buffer_position=file_position,
+        )
+
+    def decode_header(
+        self,
+        buffer: bytes,
+        *,
+        file_position: int,
+        start_offset: int | None,
+        end_offset: int | None,
+    ) -> None:
+        return None
+
+    def first(self, chunk: ValidChunk, count: int) -> ValidChunk:
+        return chunk.first(count)
+
+
+def _damage_at(buffer: bytes, position: int, path: str, file_position: int) -> CorruptBatchError:
+    try:
+        read_batch(buffer, position, path=path, file_position=file_position)
+    except CorruptBatchError as error:
+        return error
+    raise AssertionError("read_batch must reject what the column decoder rejects")
+
+
+# --- one segment ----------------------------------------------------------------------------------
+
+
+def recover_segment(
+    file: ReadableFile, scan_position: ScanPosition, rules: ScanRules
+) -> Generator[ValidChunk, None, SegmentEnd]:
+    """Yield the valid batches from ``scan_position`` on; return where and why they end.
+
+    Raises only what the storage raises.
+    """
+    for _, chunk in read_chunks(
+        file,
+        scan_position.position,
+        _ValidDecoder(rules.chunk_bytes),
+        start_offset=None,
+        end_offset=None,
+    ):
+        count, end, reason = _in_order(chunk.batches, scan_position, rules)
+        if count:
+            scan_position = _position_after(chunk.batches, count - 1)
+            yield chunk if count == len(chunk.batches) else chunk.first(count)
+        if end is not None:
+            return _ended_by_batch(file, chunk.batches, count, scan_position, end, reason)
+        if chunk.stop is Stop.DAMAGED:
+            assert chunk.error is not None, "DAMAGED has an error"
+            return _ended(file, scan_position, ScanEnd.DAMAGE, chunk.error.reason)
+    return _file_ended(file, scan_position)
+
+
+def _position_after(batches: BatchColumns, ordinal: int) -> ScanPosition:
+    return ScanPosition(
+        position=int(batches.position[ordinal]) + int(batches.byte_count[ordinal]),
+        next_offset=int(batches.last_offset[ordinal]) + 1,
+        epoch=int(batches.leader_epoch[ordinal]),
+    )
+
+
+def _in_order(
+    batches: BatchColumns, scan_position: ScanPosition, rules: ScanRules
+) -> tuple[int, ScanEnd | None, str]:
+    """Return how many batches continue the log, and why the next one does not."""
+    if not len(batches):
+        return 0, None, ""
+    expected = np.concatenate(([scan_position.next_offset], batches.next_offset[:-1]))
+    previous = np.concatenate(([scan_position.epoch], batches.leader_epoch[:-1]))
+    if scan_position.epoch == EPOCH_UNKNOWN:
+        previous[0] = batches.leader_epoch[0]
+    wrong = (
+        (batches.base_offset != expected)
+        | (batches.leader_epoch < previous)
+        | _epoch_mismatch(batches, previous, rules.epochs)
+    )
+    if rules.end_offset is not None:
+        wrong |= expected >= rules.end_offset
+    bad = np.flatnonzero(wrong)
+    if not len(bad):
+        return len(batches), None, ""
+    at = int(bad[0])
+    if rules.end_offset is not None and int(expected[at]) >= rules.end_offset:
+        return at, ScanEnd.LIMIT, f"the log ends at offset {rules.end_offset}"
+    return at, *_describe_violation(batches, at, int(expected[at]), int(previous[at]), rules)
+
+
+def _epoch_mismatch(batches: BatchColumns, previous: Int64s, epochs: EpochCache | None) -> Bools:
+    """Return which batches do not have the epoch of their offsets, as far as it is known."""
+    unannounced: Bools = (batches.leader_epoch != previous) & ~batches.is_control
+    if epochs is None:
+        return unannounced
+    is_other, is_known = epoch_mismatches(batches, epochs)
+    wrong: Bools = np.where(is_known, is_other, unannounced)
+    return wrong
+
+
+def _describe_violation(
+    batches: BatchColumns, at: int, expected: int, previous: int, rules: ScanRules
+) -> tuple[ScanEnd, str]:
+    base, last = int(batches.base_offset[at]), int(batches.last_offset[at])
+    epoch = int(batches.leader_epoch[at])
+    what = f"a batch of offsets {base} to {last}, epoch {epoch}, follows offset {expected - 1}"
+    if previous != EPOCH_UNKNOWN:
+        what += f", epoch {previous}"
+    if base > expected:
+        return ScanEnd.GAP, f"{what}: offsets {expected} to {base - 1} are missing"
+    if base < expected <= last:
+        return ScanEnd.OVERLAP, f"{what}: it overlaps the batches before it"
+    if base < expected:
+        return ScanEnd.OFFSET_REGRESSION, f"{what}: offsets go back"
+    if epoch < previous:
+        return ScanEnd.EPOCH_REGRESSION, f"{what}: epochs go back"
+    known = None if rules.epochs is None else rules.epochs.epoch_at(base)
+    if known is None or rules.epochs is None:
+        return ScanEnd.EPOCH_MISMATCH, f"{what}: no leader began that epoch"
+    starts = [entry.start_offset for entry in rules.epochs.entries if entry.start_offset <= last]
+    return (
+        ScanEnd.EPOCH_MISMATCH,
+        f"{what}: leader-epoch-checkpoint has epoch {rules.epochs.epoch_at(last)} from offset "
+        f"{starts[-1]} on",
+    )
+
+
+def _ended_by_batch(
+    file: ReadableFile,
+    batches: BatchColumns,
+    at: int,
+    scan_position: ScanPosition,
+    end: ScanEnd,
+    reason: str,
+) -> SegmentEnd:
+    """Return the end of a scan at a valid batch that does not continue the log."""
+    stopped = _ended(file, scan_position, end, reason)
+    return replace(
+        stopped,
+        found_base_offset=int(batches.base_offset[at]),
+        found_last_offset=int(batches.last_offset[at]),
+        found_epoch=int(batches.leader_epoch[at]),
+    )
+
+
+def _ended(
+    file: ReadableFile, scan_position: ScanPosition, end: ScanEnd, reason: str
+) -> SegmentEnd:
+    return SegmentEnd(
+        end=end,
+        path=file.path,
+        scan_position=scan_position,
+        byte_count=max(0, file.byte_count() - scan_position.position),
+        reason=reason,
+    )
+
+
+def _file_ended(file: ReadableFile, scan_position: ScanPosition) -> SegmentEnd:
+    """Return the end of a scan at the end of the file: after a batch, inside one, or in zeros."""
+    left = file.byte_count() - scan_position.position
+    if left <= 0:
+        return _ended(file, scan_position, ScanEnd.END, "the file ends after a whole batch")
+    zeros = _zero_bytes(file, scan_position.position)
+    if zeros == left:
+        return _ended(file, scan_position, ScanEnd.ZEROS, f"only zeros follow ({left} bytes)")
+    head = file.read_at(scan_position.position, 12)
+    if zeros >= len(head):  # a batch length of zero before other bytes
+        reason = f"{zeros} zero bytes follow, then other bytes"
+        return _ended(file, scan_position, ScanEnd.DAMAGE, reason)
+    return _ended(file, scan_position, ScanEnd.TORN, f"the file ends {left} bytes into a batch")
+
+
+def _zero_bytes(file: ReadableFile, position: int) -> int:
+    """Return the number of zero bytes at ``position``."""
+    count = 0
+    while chunk := file.read_at(position + count, SCAN_CHUNK_BYTES):
+        if not is_zero(chunk, 0):
+            return count + len(chunk) - len(chunk.lstrip(b"\0"))
+        count += len(chunk)
+    return count
+
+
+# --- anomalies after the end ----------------------------------------------------------------------
+
+
+def survey_segment(
+    file: ReadableFile, scan_position: ScanPosition, rules: ScanRules
+) -> Iterator[SegmentEnd]:
+    """Yield every place where the log does not continue, up to ``ANOMALIES_MAX``.
+
+    After an anomaly the survey continues with the batch that is there, as if it belonged to the
+    log; after damage, with the next valid batch. So it reports each regression, overlap and gap of
+    a log such as those of KAFKA-3919, and the valid batches after damage.
+    """
+    for _ in range(ANOMALIES_MAX):
+        end = _finish(recover_segment(file, scan_position, rules))
+        if end.is_clean:
+            return
+        following = _resume(file, end)
+        if following is None:
+            yield end
+            return
+        if end.found_base_offset is None:
+            end = replace(
+                end,
+                resumes_position=following.position,
+                resumes_offset=following.next_offset,
+            )
+        yield end
+        scan_position = following
+        if end.found_base_offset is not None:  # the rest is of another history
+            rules = replace(rules, epochs=None)
+
+
+def _finish(scan: Generator[ValidChunk, None, SegmentEnd]) -> SegmentEnd:
+    while True:
+        try:
+            next(scan)
+        except StopIteration as stop:
+            end: SegmentEnd = stop.value
+            return end
+
+
+def _resume(file: ReadableFile, end: SegmentEnd) -> ScanPosition | None:
+    """Return where the survey continues after an anomaly, or None at the end."""
+    position: int | None = end.scan_position.position
+    if end.found_base_offset is None:
+        if end.end is ScanEnd.ZEROS:
+            return None
+        min_offset = max(0, end.scan_position.next_offset - _OFFSET_REGRESSION_MAX)
+        position = find_valid_batch(file, end.scan_position.position, min_offset)
+    if position is None:
+        return None
+    batch = read_batch_at(file, position)
+    if batch is None:
+        return None
+    if end.found_base_offset is None:
+        return ScanPosition(position=position, next_offset=batch.base_offset)
+    return ScanPosition(
+        position=position + batch.byte_count,
+        next_offset=batch.next_offset,
+        epoch=batch.leader_epoch,
+    )
