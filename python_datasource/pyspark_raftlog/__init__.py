@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from .source import RaftlogDataSource
 
 if TYPE_CHECKING:
-    from .frames import append
-    from .optimistic_commit import NewRecords, commit_loop
-    from .typed_errors import conflict, typed_error
+    from .errors import conflict, typed_error
+    from .optimistic_commit import NewRecords, append, commit_loop
 
 DefaultSource = RaftlogDataSource
 
@@ -31,10 +30,10 @@ __all__ = [
 
 _MODULES = {
     "NewRecords": "optimistic_commit",
-    "append": "frames",
+    "append": "optimistic_commit",
     "commit_loop": "optimistic_commit",
-    "conflict": "typed_errors",
-    "typed_error": "typed_errors",
+    "conflict": "errors",
+    "typed_error": "errors",
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from raftlog.client import LogKind, LogReader, SourceKind
 from raftlog.errors import DataLossError
 
-from .data_loss import DataLoss, data_loss
+from .errors import DataLoss, data_loss
 from .offsets import StreamOffset
 from .options import OffsetSpec, RaftlogOptions
 from .planning import StartPosition, starting_offset_spec

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from raftlog.types import SnapshotId
 
-from .data_loss import DataLoss, data_loss
+from .errors import DataLoss, data_loss
 
 VERSION: Final = 1
 FROM_SPARK: Final = -1

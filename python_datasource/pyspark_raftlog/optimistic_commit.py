@@ -11,11 +11,15 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import raftlog
 from raftlog.errors import LogLockedError, UnexpectedEndOffsetError
+
+from .commit import append_rows, plan_write, run_task
+from .options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,6 +27,56 @@ if TYPE_CHECKING:
     from raftlog import AppendResult, ConnectedLog, EmbeddedLog
     from raftlog.client.log_records import LogRecords
     from raftlog.client.user_records import UserRecord
+
+
+# --- ``append``: writes a DataFrame to a log and returns the offsets of its records ---------------
+# Checks, conversion and append are those of ``df.write.format("raftlog")``, but run in the driver's
+# process, so that result and errors are typed. Rows are collected as Arrow, within
+# ``spark.driver.maxResultSize``.
+
+
+def append(
+    frame: DataFrame,
+    *,
+    to: str | os.PathLike[str] | ConnectedLog,
+    required_base_offset: int | None = None,
+    required_end_offset: int | None = None,
+    required_epoch: int | None = None,
+    txn_app_id: str | None = None,
+    txn_version: int | None = None,
+    txn_take_over_from: str | None = None,
+    max_bytes_per_commit: int | None = None,
+) -> AppendResult | None:
+    """Append the rows of ``frame`` to a log as one record batch.
+
+    ``to`` is the log's directory, or a log returned by ``raftlog.connect``. The other arguments are
+    the options of the sink. ``required_base_offset`` is the end offset up to which the caller has
+    read the log; the next write can require ``AppendResult.end_offset``. Returns None if there are
+    neither rows nor offsets to check.
+
+    Raises ``UnexpectedEndOffsetError`` (another writer has appended; nothing was written),
+    ``WriteSchemaError``, ``InvalidRowError``, ``CommitTooLargeError``, ``OptionError``,
+    ``LogNotFoundError``, ``NotALogError``, and the errors of ``EmbeddedLog.append``.
+    """
+    log = None if isinstance(to, str | os.PathLike) else to
+    options = WriteOptions(
+        path=os.path.abspath(os.fspath(to)) if isinstance(to, str | os.PathLike) else to.path,
+        required_base_offset=required_base_offset,
+        required_end_offset=required_end_offset,
+        required_epoch=required_epoch,
+        txn_app_id=txn_app_id,
+        txn_version=txn_version,
+        txn_take_over_from=txn_take_over_from,
+        max_bytes_per_commit=max_bytes_per_commit,
+    )
+    options.check_batch()
+    plan = plan_write(options, frame.schema, log=log)
+    message = run_task(plan, frame.toArrow().to_batches())
+    opened = None if log is None else lambda _: nullcontext(log)
+    return append_rows(plan, [message], options.batch_commit(), open_log=opened)
+
+
+# --------------------------------------------------------------------------------------------------
 
 TRIES_MAX: Final = 20
 PAUSE_FIRST_S: Final = 0.01
@@ -105,8 +159,6 @@ def commit_loop(
 
 def _append(log: EmbeddedLog | ConnectedLog, decision: Any, at: int) -> AppendResult | None:
     if hasattr(decision, "mapInArrow"):
-        from .frames import append
-
         to = log.path if isinstance(log, raftlog.EmbeddedLog) else log
         return append(decision, to=to, required_base_offset=at)
     return log.append(decision, required_base_offset=at)

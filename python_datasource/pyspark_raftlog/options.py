@@ -11,27 +11,172 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
-from raftlog import limits
+from raftlog import CommitName, ValueKind, limits
 from raftlog.client import Isolation, LogKind
+from raftlog.client.arguments import duration_ms as duration_ms
 from raftlog.client.arguments import isolation_of
-from raftlog.client.location import QuorumNodes
-from raftlog.errors import OptionError
-
-from .connection import CONNECTION_OPTIONS, take_location
-from .option_values import (
-    Parse,
-    boolean,
-    byte_count,
-    duration_ms,
-    integer,
-    paths,
-    timestamp_ms,
+from raftlog.client.location import (
+    NODE_OPTIONS,
+    PATH,
+    PREFIX,
+    HasLocation,
+    LogLocation,
+    QuorumNodes,
+    open_log,
+    parse_location,
 )
+from raftlog.errors import LogNotFoundError, OptionError
+
+if TYPE_CHECKING:
+    from raftlog import ConnectedLog
+
+
+# --- Parsers of option values, shared by source and sink ------------------------------------------
+# A parser takes the option's documented name and its text. ``OptionError`` states which values are
+# allowed, and never contains the text, which may be a secret.
+
+Parse = Callable[[str, str], Any]
+"""Parser of an option: name and text to value."""
+
+_UNITS_BYTES: Final = {"": 1, "b": 1, "k": limits.KIB, "m": limits.MIB, "g": 1024 * limits.MIB}
+_QUANTITY: Final = re.compile(r"\s*(\d{1,18})\s*([a-z]*)\s*", re.ASCII)
+_LONG_MAX: Final = 2**63 - 1
+
+
+def text(_name: str, value: str) -> str:
+    """Return the text unchanged."""
+    return value
+
+
+def paths(name: str, value: str) -> str:
+    """Parse Spark's JSON array for ``load([one, two])``."""
+    try:
+        parts = json.loads(value)
+    except ValueError:
+        parts = None
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise OptionError(option=name, reason="must be a JSON array of paths")
+    return ",".join(parts)
+
+
+def boolean(name: str, value: str) -> bool:
+    """Parse ``true`` or ``false``."""
+    match value.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+        case _:
+            raise OptionError(option=name, reason="must be true or false")
+
+
+def integer(min_value: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
+    """Return a parser of integers between two inclusive bounds."""
+
+    def parse(name: str, value: str) -> int:
+        match = _QUANTITY.fullmatch(value)
+        if match is None or match[2] or not min_value <= int(match[1]) <= most:
+            top = "" if most == _LONG_MAX else f" to {most}"
+            raise OptionError(option=name, reason=f"must be an integer from {min_value}{top}")
+        return int(match[1])
+
+    return parse
+
+
+def byte_count(name: str, value: str) -> int:
+    """Parse a number of bytes, optionally with the unit k, m or g (powers of 1024)."""
+    match = _QUANTITY.fullmatch(value.lower())
+    unit = None if match is None else match[2].removesuffix("b") or match[2]
+    if match is None or unit not in _UNITS_BYTES or int(match[1]) == 0:
+        raise OptionError(
+            option=name, reason="must be bytes from 1, or a number with k, m or g (e.g. 64m)"
+        )
+    return int(match[1]) * _UNITS_BYTES[unit]
+
+
+def timestamp_ms(name: str, value: str) -> int:
+    """Parse milliseconds since 1970, or ISO 8601 (UTC without a time zone)."""
+    stripped = value.strip()
+    if re.fullmatch(r"\d{1,18}", stripped, re.ASCII):
+        return int(stripped)
+    try:
+        moment = datetime.fromisoformat(stripped)
+    except ValueError:
+        raise OptionError(
+            option=name,
+            reason="must be milliseconds since 1970, or ISO 8601 (e.g. 2026-03-01T12:00:00Z)",
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
+
+
+# --------------------------------------------------------------------------------------------------
+# Location of the log of a source or sink, from Spark's options: a path or bootstrap servers.
+
+CONNECTION_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
+    name: (name.removeprefix(PREFIX), text)
+    for name in (PATH, *NODE_OPTIONS, *(PREFIX + one for one in NODE_OPTIONS))
+}
+"""Documented name, or alias of Spark's Kafka source, to name for ``parse_location`` and parser."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Settings of a log that a writer needs. ``byte_count_max`` is the limit of one batch."""
+
+    values: ValueKind
+    byte_count_max: int
+    is_compressed: bool
+
+
+def take_location(given: dict[str, Any], call: str) -> LogLocation:
+    """Remove the options of the location from ``given`` and return the location.
+
+    Raises ``OptionError``; without a location it suggests ``call``, e.g. ``load(path)``.
+    """
+    names = {name for name, _ in CONNECTION_OPTIONS.values()}
+    return parse_location({name: given.pop(name) for name in names & set(given)}, call=call)
+
+
+def log_settings(where: HasLocation) -> LogSettings:
+    """Read the settings of a log.
+
+    Raises ``LogNotFoundError``, ``NotALogError``, ``CorruptFileError``, and the errors of
+    connecting to a quorum.
+    """
+    if where.nodes is not None:
+        with open_log(where) as log:
+            return open_log_settings(log)
+    from raftlog.client.log_settings import read_settings as settings_in
+
+    try:
+        settings = settings_in(where.path)
+    except LogNotFoundError:
+        remedy = "check the path, or create the log first: raftlog.open(path).close()"
+        raise LogNotFoundError(path=where.path, remedy=remedy) from None
+    return LogSettings(
+        ValueKind(settings["values"]),
+        int(settings["max.message.bytes"]),
+        settings["compression.type"] != "none",
+    )
+
+
+def open_log_settings(log: ConnectedLog | Any) -> LogSettings:
+    """Return the settings of a connected log."""
+    return LogSettings(log.values, log.batch_bytes_max, log.is_compressed)
+
+
+# --------------------------------------------------------------------------------------------------
 
 
 class OffsetSpec(enum.Enum):
@@ -292,3 +437,129 @@ def unknown_option(raw_name: str, known: Iterable[str]) -> OptionError:
     near = difflib.get_close_matches(raw_name.lower(), every, n=1, cutoff=0.6)
     hint = f"did you mean {every[near[0]]}?" if near else "options are " + ", ".join(known)
     return OptionError(option=raw_name, reason=f"is unknown; {hint}")
+
+
+# --- Options of the sink: names, defaults and validation, as in ``options`` -----------------------
+# Options of the source are errors. Contradictions are errors before any task runs: a stream's
+# transaction version is its batch id, so it accepts neither a version nor a required offset.
+
+_EPOCH_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Validated options of a write; None if an option is not set.
+
+    ``RaftlogDataSource`` documents each option.
+    """
+
+    path: str
+    nodes: QuorumNodes | None = None
+    required_base_offset: int | None = None
+    required_end_offset: int | None = None
+    required_epoch: int | None = None
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    txn_take_over_from: str | None = None
+    max_bytes_per_commit: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """Parse Spark's options, with an absolute path.
+
+        Raises ``OptionError``: a name is unknown or for reads only, a value is invalid, two options
+        contradict each other, or there is no path.
+        """
+        given: dict[str, Any] = {}
+        for raw_name, value in options.items():
+            if is_spark_option(raw_name):
+                continue
+            name, attribute, parse = _find_write_option(raw_name)
+            given[attribute] = parse(name, value)
+        location = take_location(given, "call save(path) or start(path)")
+        path = location.path
+        if location.nodes is None:
+            path = os.path.abspath(path.removeprefix("file:"))
+        return cls(path=path, nodes=location.nodes, **given)
+
+    def __post_init__(self) -> None:
+        if self.txn_app_id is not None:
+            _check_id("txnAppId", self.txn_app_id)
+        if self.txn_take_over_from is not None:
+            _check_id("txnTakeOverFrom", self.txn_take_over_from)
+            if self.txn_app_id is None:
+                raise OptionError(
+                    option="txnTakeOverFrom", reason="requires txnAppId, which is not set"
+                )
+
+    def check_batch(self) -> None:
+        """Raise ``OptionError`` for options that are invalid in a batch."""
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            missing, given = ("txnVersion", "txnAppId")
+            if self.txn_app_id is None:
+                missing, given = given, missing
+            raise OptionError(option=missing, reason=f"is missing: {given} requires it")
+
+    def check_stream(self) -> None:
+        """Raise ``OptionError`` for options that are invalid in a stream."""
+        for name, value in (
+            ("requiredBaseOffset", self.required_base_offset),
+            ("requiredEndOffset", self.required_end_offset),
+        ):
+            if value is not None:
+                raise OptionError(
+                    option=name,
+                    reason="is allowed in batch writes only: micro-batches have different offsets; "
+                    "use foreachBatch to set it for each of them",
+                )
+        if self.txn_version is not None:
+            raise OptionError(
+                option="txnVersion",
+                reason="is allowed in batch writes only: in a stream it is the batch id",
+            )
+
+    def batch_commit(self) -> CommitName | None:
+        """Return the commit name of a batch write, whose query id is its ``txnAppId``."""
+        if self.txn_app_id is None or self.txn_version is None:
+            return None
+        return CommitName(self.txn_app_id, self.txn_app_id, self.txn_version)
+
+    def stream_commit(self, query_id: str, batch_id: int) -> CommitName:
+        """Return the commit name of a micro-batch."""
+        return CommitName(self.txn_app_id or query_id, query_id, batch_id)
+
+
+def _check_id(option: str, value: str) -> None:
+    try:
+        CommitName(value, value, 0)
+    except OptionError as error:
+        raise OptionError(option=option, reason=error.reason) from None
+
+
+_WRITE_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
+    **CONNECTION_OPTIONS,
+    "requiredBaseOffset": ("required_base_offset", integer(0)),
+    "requiredEndOffset": ("required_end_offset", integer(0)),
+    "requiredEpoch": ("required_epoch", integer(1, _EPOCH_MAX)),
+    "txnAppId": ("txn_app_id", text),
+    "txnVersion": ("txn_version", integer(0)),
+    "txnTakeOverFrom": ("txn_take_over_from", text),
+    "maxBytesPerCommit": ("max_bytes_per_commit", byte_count),
+}
+"""Documented name to field of ``WriteOptions`` and parser."""
+
+assert {*CONNECTION_OPTIONS, *WRITE_ONLY_OPTIONS} == set(_WRITE_OPTIONS)
+
+_WRITE_BY_KEY: Final = {name.lower(): name for name in _WRITE_OPTIONS}
+_READING_KEYS: Final = {name.lower(): name for name in OPTIONS}
+
+
+def _find_write_option(raw_name: str) -> tuple[str, str, Callable[[str, str], Any]]:
+    key = raw_name.lower()
+    if key in _WRITE_BY_KEY:
+        name = _WRITE_BY_KEY[key]
+        attribute, parse = _WRITE_OPTIONS[name]
+        return name, attribute, parse
+    if key in _READING_KEYS:
+        raise OptionError(option=_READING_KEYS[key], reason="is allowed in reads only")
+    raise unknown_option(raw_name, _WRITE_OPTIONS)

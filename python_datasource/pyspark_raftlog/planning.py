@@ -18,7 +18,7 @@ from raftlog.client import LogKind, LogReader, SourceKind, Split
 from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog.types import SnapshotId
 
-from .data_loss import DataLoss, data_loss
+from .errors import DataLoss, data_loss
 from .options import OffsetSpec, RaftlogOptions, TimestampStrategy
 
 RECORDS_PER_PARTITION_DEFAULT: Final = 250_000

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from raftlog.client import Isolation, LogKind, LogReader
 from raftlog.client.location import open_reader
-from raftlog.errors import DataLossError, LogNotFoundError, SegmentDeletedError
+from raftlog.errors import DataLossError, LogNotFoundError, RaftlogError, SegmentDeletedError
 from raftlog_state.records import Redactor
 
 from .arrow import RowBuilder, SnapshotPosition, rebatch
-from .clock import Clock, SystemClock
-from .data_loss import DataLoss, data_loss
+from .errors import DataLoss, data_loss
 from .planning import LogRange, SnapshotRows, plan_batch
-from .retry import retry
 from .transactions import ProducerTransactions, TransactionLookup, Transactions
 
 if TYPE_CHECKING:
@@ -27,6 +26,64 @@ if TYPE_CHECKING:
     from raftlog.types import SnapshotId
 
     from .options import RaftlogOptions
+
+
+# --- Clock of the data source; no other module reads the time or sleeps ---------------------------
+
+
+class Clock(Protocol):
+    """Clock in milliseconds, as Kafka's ``Time``."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970, to compare with record timestamps."""
+        ...
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Sleep for ``duration_ms``."""
+        ...
+
+
+class SystemClock:
+    """Clock of the operating system."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Sleep for ``duration_ms``."""
+        time.sleep(duration_ms / 1_000)
+
+
+# --- Retries of reads that fail because the node deletes files meanwhile --------------------------
+# Few and with a short backoff, since the query waits.
+
+ATTEMPTS_MAX: Final = 5
+RETRY_BACKOFF_MS: Final = 20
+
+T = TypeVar("T")
+
+
+def retry(action: Callable[[], T], clock: Clock, *, is_new_read: bool = False) -> T:
+    """Call ``action`` until it succeeds; it must list the files again each time.
+
+    ``is_new_read``: also retry after ``DataLossError``, since a read that is being planned can
+    start at the new log start offset.
+
+    Raises the last error after ``ATTEMPTS_MAX`` attempts.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            return action()
+        except RaftlogError as error:
+            is_retriable = error.retriable or (is_new_read and isinstance(error, DataLossError))
+            if not is_retriable or attempt == ATTEMPTS_MAX:
+                raise
+            clock.sleep_ms(RETRY_BACKOFF_MS)
+    raise AssertionError("the loop returns or raises")
+
+
+# --------------------------------------------------------------------------------------------------
 
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 

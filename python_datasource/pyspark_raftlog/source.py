@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from raftlog.errors import AppendOnlyError
 
-    from .options import RaftlogOptions
-    from .write_options import WriteOptions
+    from .options import RaftlogOptions, WriteOptions
 
 
 class RaftlogDataSource(DataSource):
@@ -220,7 +219,7 @@ class RaftlogDataSource(DataSource):
         self._given = dict(options)
         self._is_for_writing = has_write_option(options)
         if self._is_for_writing:
-            from .typed_errors import as_spark_error
+            from .errors import as_spark_error
 
             with as_spark_error():
                 self._write_options()
@@ -279,9 +278,9 @@ class RaftlogDataSource(DataSource):
             WriteSchemaError: the columns are not those of a record.
             LogNotFoundError, NotALogError: there is no log created by raftlog.
         """
-        from .typed_errors import as_spark_error
-        from .write_plan import plan_write
-        from .writer import RaftlogWriter
+        from .commit import plan_write
+        from .errors import as_spark_error
+        from .sink import RaftlogWriter
 
         with as_spark_error():
             if overwrite:
@@ -297,9 +296,9 @@ class RaftlogDataSource(DataSource):
 
         Raises the errors of ``writer``.
         """
-        from .stream_writer import RaftlogStreamWriter
-        from .typed_errors import as_spark_error
-        from .write_plan import plan_write
+        from .commit import plan_write
+        from .errors import as_spark_error
+        from .sink import RaftlogStreamWriter
 
         with as_spark_error():
             if overwrite:
@@ -317,7 +316,7 @@ class RaftlogDataSource(DataSource):
         return self._options
 
     def _write_options(self) -> WriteOptions:
-        from .write_options import WriteOptions
+        from .options import WriteOptions
 
         return WriteOptions.parse(self._given)
 

@@ -24,13 +24,11 @@ from raftlog.client import EndBasis, LogReader, ReadEnd
 from raftlog.errors import DivergedLogError
 
 from .admission import BatchLimits, available_rows, check_data_loss, epoch_before, next_batch
-from .clock import Clock, SystemClock
 from .compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from .data_loss import DataLoss, data_loss
+from .errors import DataLoss, data_loss
 from .offsets import FROM_SPARK, StreamOffset
 from .planning import StartPosition, plan_partitions, start_position
-from .reader import open_source, read_partition
-from .retry import retry
+from .reader import Clock, SystemClock, open_source, read_partition, retry
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,9 +7,8 @@ import pickle
 
 import pytest
 
-from pyspark_raftlog.options import RaftlogOptions
+from pyspark_raftlog.options import RaftlogOptions, WriteOptions
 from pyspark_raftlog.source import RaftlogDataSource
-from pyspark_raftlog.write_options import WriteOptions
 from raftlog.client.location import LogLocation, parse_location
 from raftlog.errors import OptionError
 

@@ -24,7 +24,7 @@ from tests.support.small_logs import (
     copy_log,
 )
 
-from pyspark_raftlog.data_loss import DataLoss
+from pyspark_raftlog.errors import DataLoss
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
 from pyspark_raftlog.reader import RaftlogReader

@@ -9,11 +9,9 @@ import pyarrow as pa
 import pytest
 from tests.simulated_disk.simulated import SimulatedDisk
 
-from pyspark_raftlog.appending import append_rows
-from pyspark_raftlog.commit_message import RowsMessage, pack_rows
-from pyspark_raftlog.write_options import WriteOptions
-from pyspark_raftlog.write_plan import WritePlan
-from pyspark_raftlog.write_schema import InputColumns, RecordForm
+from pyspark_raftlog.commit import RowsMessage, WritePlan, append_rows, pack_rows
+from pyspark_raftlog.options import WriteOptions
+from pyspark_raftlog.sink_rows import InputColumns, RecordForm
 from raftlog import CommitName, ValueKind
 from raftlog.client.embedded import EmbeddedLog, open_embedded
 from raftlog.errors import (

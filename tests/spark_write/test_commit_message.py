@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_raftlog.commit_message import (
+from pyspark_raftlog.commit import (
     RowsMessage,
     in_order,
     pack_rows,

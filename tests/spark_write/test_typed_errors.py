@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 import pyspark_raftlog
-from pyspark_raftlog.typed_errors import RaftlogWriteError, as_spark_error, spark_text
+from pyspark_raftlog.errors import RaftlogWriteError, as_spark_error, spark_text
 from raftlog import errors
 
 EXAMPLES = {

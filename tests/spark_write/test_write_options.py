@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_raftlog.options import WRITE_ONLY_OPTIONS
+from pyspark_raftlog.options import WRITE_ONLY_OPTIONS, WriteOptions
 from pyspark_raftlog.source import RaftlogDataSource
-from pyspark_raftlog.write_options import WriteOptions
 from raftlog import CommitName
 from raftlog.errors import OptionError
 

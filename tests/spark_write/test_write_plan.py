@@ -9,8 +9,8 @@ import pytest
 from tests.support.ddl import schema_of
 
 import raftlog
-from pyspark_raftlog.write_options import WriteOptions
-from pyspark_raftlog.write_plan import WritePlan, plan_write
+from pyspark_raftlog.commit import WritePlan, plan_write
+from pyspark_raftlog.options import WriteOptions
 from raftlog.limits import RAW_BATCH_BYTES_MAX
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.compression import Compression

@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.ddl import schema_of
 
-from pyspark_raftlog.write_rows import RowConverter, message_schema, min_byte_count, records_of
-from pyspark_raftlog.write_schema import input_columns
+from pyspark_raftlog.sink_rows import (
+    RowConverter,
+    input_columns,
+    message_schema,
+    min_byte_count,
+    records_of,
+)
 from raftlog import ValueKind
 from raftlog.errors import InvalidRowError
 from raftlog.records.encoding import RecordToAppend, encode_records

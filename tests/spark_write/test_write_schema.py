@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 from tests.support.ddl import schema_of
 
 from pyspark_raftlog.schema import COLUMNS
-from pyspark_raftlog.write_schema import InputColumns, RecordForm, input_columns
+from pyspark_raftlog.sink_rows import InputColumns, RecordForm, input_columns
 from raftlog import ValueKind
 from raftlog.errors import WriteSchemaError
 

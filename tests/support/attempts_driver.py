@@ -24,15 +24,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_raftlog.sink import RaftlogStreamWriter, RaftlogWriter
 from pyspark_raftlog.source import RaftlogDataSource
-from pyspark_raftlog.stream_writer import RaftlogStreamWriter
-from pyspark_raftlog.writer import RaftlogWriter
 from tests.support.kill_points import HOME
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_raftlog.write_plan import WritePlan
+    from pyspark_raftlog.commit import WritePlan
 
 PARTITIONS = 3
 UNLUCKY = 1

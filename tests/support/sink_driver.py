@@ -22,10 +22,9 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_raftlog import conflict
-from pyspark_raftlog.appending import append_rows
-from pyspark_raftlog.commit_message import in_order, query_of
+from pyspark_raftlog.commit import append_rows, in_order, query_of
+from pyspark_raftlog.sink import RaftlogStreamWriter
 from pyspark_raftlog.source import RaftlogDataSource
-from pyspark_raftlog.stream_writer import RaftlogStreamWriter
 from raftlog.client.embedded import EmbeddedLog, open_embedded
 from raftlog.storage.local_writing import WritableLocalFile, WritableLocalStorage
 from tests.support.kill_points import HOME, arm, reach
