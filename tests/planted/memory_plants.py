@@ -29,7 +29,7 @@ MEMORY_PLANTS: Final = (
     ),
     Plant(
         bug="a live cluster's records are decompressed by the default limit only",
-        path="connector/raftlog/client/remote/remote_log.py",
+        path="connector/raftlog/client/remote/log.py",
         old="        decoder = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)\n",
         new="        decoder = ColumnDecoder(columns, chunk_bytes, DECOMPRESSED_BYTES_MAX)\n",
         tests=(

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import raftlog
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind, open_path
-from raftlog.client.remote.remote_log import RemoteLog
+from raftlog.client.remote.log import RemoteLog
 from raftlog.errors import DataLossError, NodeRefusedError, OffsetOutOfRangeError
 from raftlog_state.image_reader import ImageReader
 from raftlog_state.records import Redactor

@@ -12,7 +12,7 @@ from kio.schema.fetch.v18 import response as fetched
 from kio.schema.metadata.v13 import response as metadata
 
 import raftlog
-from raftlog.client.remote.remote_log import RemoteLog
+from raftlog.client.remote.log import RemoteLog
 from raftlog.errors import (
     AccessDeniedError,
     CorruptBatchError,

@@ -11,7 +11,7 @@ import pytest
 import raftlog
 from raftlog import ConnectedLog
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind, open_path
-from raftlog.client.remote.remote_log import RemoteLog
+from raftlog.client.remote.log import RemoteLog
 from raftlog.errors import (
     ChangesNotSupportedError,
     DataLossError,

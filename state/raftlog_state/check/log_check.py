@@ -21,13 +21,11 @@ from raftlog.errors import (
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, SEGMENT_BYTES_MAX
 from raftlog.records.batch_columns import Column
 
-from .aborted import unindexed_aborts
 from .copies import divergences
 from .files import epochs_path, index_checks, read_epochs, small_files
 from .findings import Finding, Kind, damage, note, of_error
-from .history import HistoryCheck
 from .replay_check import ReplayCheck
-from .segments import SegmentCheck
+from .segments import HistoryCheck, SegmentCheck, unindexed_aborts
 
 OnProgress = Callable[[int, int], None]
 

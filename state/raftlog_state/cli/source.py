@@ -39,7 +39,7 @@ def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]
     if getattr(arguments, "record_kind", None) is not None:
         parser.error("--as requires PATH: nodes report the kind of their log")
 
-    from raftlog.client.remote.remote_log import RemoteLog
+    from raftlog.client.remote.log import RemoteLog
 
     with closing(quorum_of(arguments)) as quorum:
         yield RemoteLog(quorum, decompressed_bytes_max=arguments.max_decompressed_bytes)

@@ -24,7 +24,7 @@ from raftlog.client.requests import AppendRequest
 from raftlog.client.writer_thread import WAITING_BYTES_MAX
 from raftlog.errors import BufferAllocationError, LogClosedError
 
-from .network import NetworkThread
+from .connection import NetworkThread
 from .sender import Sender
 
 

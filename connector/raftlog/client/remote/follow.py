@@ -12,7 +12,7 @@ from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
 
 from .addresses import parse_addresses
 from .leader_client import TIMEOUT_MS_DEFAULT, LeaderClient
-from .remote_log import RemoteLog
+from .log import RemoteLog
 from .tls import tls_from_files
 
 

@@ -36,7 +36,7 @@ from .tls import tls_from_files
 if TYPE_CHECKING:
     from raftlog.log.reading.log_reader import LogReader
 
-    from .remote_log import RemoteLog
+    from .log import RemoteLog
 
 _AT_NODES: Final = "each node does it as configured; see `raftlog node --help`"
 
@@ -144,7 +144,7 @@ class ConnectedLog(LogHandle):
 
     def reader(self) -> RemoteLog:
         """Return a ``LogReader`` of the current log, as ``raftlog.follow`` does. For one thread."""
-        from .remote_log import RemoteLog
+        from .log import RemoteLog
 
         return RemoteLog(self._quorum, self.values)
 

@@ -35,10 +35,9 @@ from raftlog.wire import ApiKey, latest_schemas
 
 from . import messages
 from .addresses import Address
-from .connection import ConnectionLostError
+from .connection import ConnectionLostError, NetworkThread
 from .messages import Committed, TopicIdentity
 from .metadata import LeaderConnection, Metadata, is_access_error
-from .network import NetworkThread
 from .sendings import LogSettings
 from .tls import NO_TLS, TlsOptions, tls_context
 

@@ -1,26 +1,49 @@
-"""Reader of a quorum's log over the network, up to its high watermark.
-
-Records below the high watermark are committed, so none is held back and the end never decreases.
-The nodes are a raftlog quorum or Kafka's controllers; what controllers do not serve (offsets by
-timestamp, transactions) is found by reading the log. A raftlog quorum accepts no transactional
-producers, so that every record of a partition is committed.
-"""
+"""Reading the log of a quorum through its leader."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from raftlog.errors import QuorumUnavailableError
-from raftlog.limits import DECOMPRESSED_BYTES_MAX, READ_CHUNK_BYTES
+from raftlog.closeable import Closeable
+from raftlog.errors import (
+    CorruptBatchError,
+    DataLossError,
+    LogGapError,
+    LogNotFoundError,
+    QuorumUnavailableError,
+    SegmentDeletedError,
+)
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    DECOMPRESSED_BYTES_MAX,
+    LOG_OVERHEAD_BYTES,
+    MIB,
+    READ_BATCH_BYTES_MAX,
+    READ_CHUNK_BYTES,
+)
 from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.names import Listing, parse_checkpoint_name
 from raftlog.log.format.small_files import MetaProperties, QuorumState
-from raftlog.log.reading.aborted_transactions import AbortedTransactions
-from raftlog.log.reading.chunks import BatchDecoder, ColumnDecoder, HeaderDecoder
+from raftlog.log.reading.aborted_transactions import (
+    MARKER_COLUMNS,
+    AbortedTransactions,
+    add_metadata_markers,
+)
+from raftlog.log.reading.chunks import (
+    BatchDecoder,
+    Chunk,
+    ChunkDecoder,
+    ColumnDecoder,
+    HeaderDecoder,
+    P,
+)
 from raftlog.log.reading.cursor import LogTail
+from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.log_reader import LogExtent, LogReader, describe_end, not_below_previous
 from raftlog.log.reading.reads import (
     EndBasis,
@@ -34,18 +57,349 @@ from raftlog.log.reading.reads import (
 from raftlog.log.reading.replay import ENDED_RETAINED_MAX
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.reading.timestamps import offset_for_timestamp
-from raftlog.log.reading.transactions import TransactionSpan
+from raftlog.log.reading.transactions import TransactionIndex, TransactionSpan
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan
-from raftlog.types import SnapshotId
+from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
+from raftlog.types import OffsetAndEpoch, SnapshotId
 
 from . import messages
-from .fetcher import read_chunks
-from .leader_client import LeaderClient
-from .leader_epochs import fetch_leader_epochs
-from .snapshot_files import snapshot_files
-from .transactions import TransactionHistory
+from .leader_client import FetchResult, LeaderClient
+
+# --- Snapshots of a quorum as files, read by position through FetchSnapshot (KIP-630) -------------
+
+_FETCH_BYTES: Final = 1 * MIB
+
+
+def snapshot_files(
+    quorum: LeaderClient, snapshot_id: SnapshotId, decompressed_bytes_max: int
+) -> LogFiles:
+    """Return the files of a log that has only this snapshot."""
+    files = LogFiles(_Snapshots(quorum), quorum.path, Listing(snapshots=(snapshot_id,)))
+    files.decompressed_bytes_max = decompressed_bytes_max
+    return files
+
+
+class _Snapshots:
+    """Storage (``storage.protocol.Storage``) that has only the snapshots of a quorum."""
+
+    def __init__(self, quorum: LeaderClient) -> None:
+        self._quorum = quorum
+
+    def list_names(self, directory: str) -> list[str]:
+        raise LogNotFoundError(path=directory)
+
+    def open_file(self, path: str) -> _SnapshotFile:
+        snapshot_id = parse_checkpoint_name(self.split(path)[1])
+        if snapshot_id is None:
+            raise LogNotFoundError(path=path)
+        return _SnapshotFile(self._quorum, path, snapshot_id)
+
+    def is_directory(self, path: str) -> bool:
+        raise LogNotFoundError(path=path)
+
+    def join(self, directory: str, name: str) -> str:
+        return f"{directory}/{name}"
+
+    def split(self, path: str) -> tuple[str, str]:
+        directory, _, name = path.rpartition("/")
+        return directory, name
+
+    def expand(self, pattern: str) -> list[str]:
+        return []
+
+
+class _SnapshotFile(Closeable):
+    """One snapshot. The last response is kept, since readers take small steps."""
+
+    def __init__(self, quorum: LeaderClient, path: str, snapshot_id: SnapshotId) -> None:
+        self._quorum = quorum
+        self._path = path
+        self._snapshot_id = snapshot_id
+        self._kept = b""
+        self._kept_from = 0
+        self._size: int | None = None
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def byte_count(self) -> int:
+        if self._size is None:
+            self._fetch(0)
+        assert self._size is not None, "set by a fetch"
+        return self._size
+
+    def read_at(self, position: int, byte_count: int) -> bytes:
+        end = min(position + byte_count, self.byte_count())
+        parts: list[bytes] = []
+        while position < end:
+            if not self._kept_from <= position < self._kept_from + len(self._kept):
+                self._fetch(position)
+            at = position - self._kept_from
+            part = self._kept[at : at + end - position]
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+        return b"".join(parts)
+
+    def _fetch(self, position: int) -> None:
+        found = self._quorum.fetch_snapshot(self._snapshot_id, position, _FETCH_BYTES)
+        if found is None:
+            raise SegmentDeletedError(path=self._path)
+        self._kept, self._size = found
+        self._kept_from = position
+
+    def close(self) -> None:
+        self._kept = b""
+
+
+# --- Reader of a quorum's log: consecutive Fetch responses, decoded in chunks like a file ---------
+# Memory is bounded by two responses, or by one batch if that is larger. Records from the high
+# watermark on are not returned, although Kafka's controllers send them. Received batches are
+# validated like those of a file, since they passed through a node's memory and the network; valid
+# batches are returned before an error is raised. Offsets have no gaps, as in every Raft log.
+
+PAUSE_MS: Final = 50
+
+
+def read_chunks(
+    quorum: LeaderClient, decoder: ChunkDecoder[P], start_offset: int, end_offset: int
+) -> Iterator[P]:
+    """Yield the batches that overlap [start_offset, end_offset), which must be committed.
+
+    While a chunk is used the next one is fetched. Raises ``CorruptBatchError``, ``LogGapError``
+    and ``DataLossError`` after the valid batches, and what ``LeaderClient.fetch`` raises.
+    """
+    fetches = _Prefetcher(quorum, max(decoder.chunk_bytes, BATCH_HEADER_BYTES), end_offset)
+    next_offset, is_first = start_offset, True
+    while next_offset < end_offset:
+        fetched = fetches.take(next_offset)
+        chunk = decoder.decode(
+            fetched.data,
+            path=quorum.path,
+            file_position=0,
+            start_offset=next_offset,
+            end_offset=min(end_offset, fetched.high_watermark or 0),
+        )
+        if not len(chunk.batches):
+            if chunk.error is not None:
+                raise chunk.error
+            fetches.enlarge(fetched, next_offset)
+            continue
+        count, gap = _check_order(chunk, next_offset, quorum.path, is_first=is_first)
+        if count:
+            next_offset, is_first = int(chunk.batches.next_offset[count - 1]), False
+            if gap is None and chunk.error is None:
+                fetches.begin(next_offset, fetched)
+            yield chunk if gap is None else decoder.first(chunk, count)
+        if gap is not None:
+            raise gap
+        if chunk.error is not None:
+            raise chunk.error
+
+
+class _Prefetcher:
+    """Fetches of one range, with at most one request in advance."""
+
+    def __init__(self, quorum: LeaderClient, byte_count: int, end_offset: int) -> None:
+        self._quorum = quorum
+        self._byte_count = self._wanted = byte_count
+        self._end_offset = end_offset
+        self._ahead: Future[FetchResult] | None = None
+
+    def take(self, offset: int) -> FetchResult:
+        """Return a response from ``offset`` on with at least one committed record."""
+        waited_ms = 0
+        while True:
+            ahead, self._ahead = self._ahead, None
+            fetched = self._fetch(offset) if ahead is None else ahead.result()
+            _check_available(self._quorum, fetched, offset, self._end_offset)
+            if fetched.data and (fetched.high_watermark or 0) > offset:
+                return fetched
+            # The range is committed, but a new leader has a lower high watermark at first.
+            if waited_ms >= self._quorum.timeout_ms:
+                raise QuorumUnavailableError(
+                    path=self._quorum.path,
+                    waited_ms=waited_ms,
+                    reason=f"the leader's high watermark is not above committed offset {offset}",
+                )
+            self._quorum.pause(PAUSE_MS)
+            waited_ms += PAUSE_MS
+
+    def begin(self, offset: int, last: FetchResult) -> None:
+        """Fetch what follows, if the last response was more than half full."""
+        self._wanted = self._byte_count
+        if offset < self._end_offset and len(last.data) * 2 > self._byte_count:
+            self._ahead = self._quorum.begin_fetch(offset, byte_count_max=self._wanted)
+
+    def enlarge(self, fetched: FetchResult, offset: int) -> None:
+        """Increase the fetch size to that of the first batch, which did not fit."""
+        larger = _first_batch_byte_count(fetched.data)
+        if larger is None or larger <= self._wanted:
+            reason = "the leader sent no complete batch"
+            raise CorruptBatchError(reason=reason, path=self._quorum.path, offset=offset)
+        self._wanted = larger
+
+    def _fetch(self, offset: int) -> FetchResult:
+        return self._quorum.fetch(offset, byte_count_max=self._wanted)
+
+
+def _check_available(
+    quorum: LeaderClient, fetched: FetchResult, offset: int, end_offset: int
+) -> None:
+    """Raise ``DataLossError`` if a range that was committed cannot be fetched any more."""
+    if fetched.log_start_offset > offset or fetched.snapshot_id is not None:
+        raise _deleted(quorum, offset, fetched.log_start_offset)
+    if fetched.is_out_of_range or fetched.diverging is not None:
+        start_offset = quorum.start_offset(fetched)
+        if offset < start_offset:
+            raise _deleted(quorum, offset, start_offset)
+        raise _truncated(quorum, offset, end_offset)
+
+
+def _deleted(quorum: LeaderClient, offset: int, start_offset: int) -> DataLossError:
+    return DataLossError(
+        path=quorum.path,
+        condition="OFFSETS_DELETED",
+        reason=f"offset {offset} was deleted: the log now starts at offset {start_offset}",
+        remedy="start at a snapshot or at the log's first offset",
+    )
+
+
+def _truncated(quorum: LeaderClient, offset: int, end_offset: int) -> DataLossError:
+    return DataLossError(
+        path=quorum.path,
+        condition="LOG_TRUNCATED",
+        reason=f"the log ends before offset {offset}, but records up to offset {end_offset} were "
+        "committed",
+        remedy="committed records are never truncated, so this is another log: start a new read",
+    )
+
+
+def _check_order(
+    chunk: Chunk, next_offset: int, path: str, *, is_first: bool
+) -> tuple[int, LogGapError | None]:
+    """Return how many leading batches have no gap, and the error of the next one."""
+    batches = chunk.batches
+    begins = int(batches.base_offset[0])
+    expected_first = min(begins, next_offset) if is_first else next_offset
+    count = batches.in_order_count(expected_first)
+    if count == len(batches):
+        return count, None
+    expected = int(batches.next_offset[count - 1]) if count else expected_first
+    return count, LogGapError(
+        path=path,
+        position=None,
+        expected_offset=expected,
+        offset=int(batches.base_offset[count]),
+    )
+
+
+def _first_batch_byte_count(data: bytes) -> int | None:
+    """Return the size in the header of the first batch; None if it is invalid."""
+    if len(data) < LENGTH_POSITION + BATCH_LENGTH.size:
+        return None
+    (length,) = BATCH_LENGTH.unpack_from(data, LENGTH_POSITION)
+    byte_count = int(length) + LOG_OVERHEAD_BYTES
+    return byte_count if BATCH_HEADER_BYTES <= byte_count <= READ_BATCH_BYTES_MAX else None
+
+
+# --- Leader epochs of a quorum's log, requested from its leader from the newest one down ----------
+# A leader returns the end offset of an epoch (KIP-101), where the next one starts. Committed
+# records
+# keep their epoch, so only new epochs are requested again.
+
+
+def fetch_leader_epochs(
+    quorum: LeaderClient, known: EpochCache, log_start_offset: int
+) -> EpochCache:
+    """Return all epochs from the one at the log's start on. ``known``: those of the last call."""
+    found: list[tuple[int, int]] = []
+    end = quorum.end_offset_for_epoch(quorum.leader_epoch())
+    while end is not None and end.offset > log_start_offset:
+        before = _end_before(quorum, end.epoch)
+        start_offset = 0 if before is None else before.offset
+        if start_offset >= end.offset:
+            break  # below its first epoch a leader returns the requested one
+        found.append((end.epoch, start_offset))
+        entry = next((one for one in known.entries if one.epoch == end.epoch), None)
+        if entry is not None and entry.start_offset == start_offset:
+            break
+        end = before
+    return known.assign_all(reversed(found)).without_before(log_start_offset)
+
+
+def _end_before(quorum: LeaderClient, epoch: int) -> OffsetAndEpoch | None:
+    return None if epoch <= 0 else quorum.end_offset_for_epoch(epoch - 1)
+
+
+# --- Metadata transactions of a quorum's log, found by reading it forward and kept ----------------
+# Reading starts where no transaction is open: after a snapshot (KIP-630), or at the log's start.
+# Committed records never change, so none is read twice. Damage is raised, since it hides which
+# transactions the later records belong to.
+
+_SETTLE_STEP = 65_536
+"""Offsets to read at a time in search of the end of a transaction."""
+
+
+class TransactionHistory:
+    """Transactions of a metadata log from ``start_offset`` on.
+
+    Of the ended ones the last ``kept_max`` are retained: all from ``index.complete_from`` on.
+    ``is_deleted_before``: records before ``start_offset`` were deleted, so that
+    a transaction may be open there.
+    """
+
+    def __init__(
+        self,
+        quorum: LeaderClient,
+        start_offset: int,
+        *,
+        is_deleted_before: bool,
+        kept_max: int | None,
+        decompressed_bytes_max: int,
+    ) -> None:
+        self.index = TransactionIndex(
+            quorum.path, complete_from=start_offset, retained_max=kept_max
+        )
+        if is_deleted_before:
+            self.index.assume_open_transaction_at(start_offset)
+        self._quorum = quorum
+        self._decoder = ColumnDecoder(
+            MARKER_COLUMNS, READ_CHUNK_BYTES, decompressed_bytes_max, whole_batches=True
+        )
+        self._start_offset = start_offset
+        self._next_offset = start_offset
+
+    def covers_from(self, offset: int) -> bool:
+        """Return whether it has every transaction that ends at or after ``offset``."""
+        return self.index.complete_from <= offset
+
+    def follow(self, end_offset: int) -> None:
+        """Read up to ``end_offset`` (exclusive, committed). Raises as ``read_chunks``."""
+        if self._next_offset >= end_offset:
+            return
+        for chunk in read_chunks(self._quorum, self._decoder, self._next_offset, end_offset):
+            add_metadata_markers(chunk, self.index, from_offset=self._start_offset)
+            self._next_offset = int(chunk.batches.next_offset[-1])
+
+    def settle(self, end_offset: int, high_watermark: int) -> None:
+        """Read until all transactions that began below ``end_offset`` ended, or to the end."""
+        self.follow(end_offset)
+        settled = end_offset
+        while settled < high_watermark and self.index.opened_before(end_offset):
+            settled = min(settled + _SETTLE_STEP, high_watermark)
+            self.follow(settled)
+
+
+# --- Reader of a quorum's log over the network, up to its high watermark --------------------------
+# Records below the high watermark are committed, so none is held back and the end never decreases.
+# The nodes are a raftlog quorum or Kafka's controllers; what controllers do not serve (offsets by
+# timestamp, transactions) is found by reading the log. A raftlog quorum accepts no transactional
+# producers, so that every record of a partition is committed.
 
 _ATTEMPTS_MAX: Final = 100
 _RETRY_WAIT_MS: Final = 100
