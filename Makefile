@@ -51,8 +51,8 @@ kafka: $(VENV)/.dev-ready ## tests against a real Apache Kafka, downloaded by Ma
 
 crash: $(VENV)/.dev-ready ## 10,000 crash points of two runs of a log; Spark drivers killed in many orders
 	@RAFTLOG_CRASH_STATES=10000 RAFTLOG_KILL_ORDERS=6 $(BIN)/pytest -n 2 --dist worksteal -m "slow or nightly" \
-	tests/crash/test_crash_points.py tests/spark_write/test_sink_kill_points_spark.py \
-	tests/tables/test_materialize_kill_points_spark.py
+	tests/log/crash/test_crash_points.py tests/spark/writing/test_sink_kill_points_spark.py \
+	tests/state/tables/test_materialize_kill_points_spark.py
 
 sim: $(VENV)/.dev-ready ## simulated clusters: SEEDS=n new ones; SEED=k repeats one with its trace, SHRINK=1 minimizes it
 	@$(BIN)/python -m tests.simulation.running $(if $(SEED),--seed $(SEED) $(if $(SHRINK),--shrink),--seeds $(or $(SEEDS),200))

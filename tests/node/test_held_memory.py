@@ -25,8 +25,8 @@ from raftlog.wire import (
     frame,
     latest_schemas,
 )
-from tests.node_apis.batches import batch, produce
-from tests.node_apis.requests import fetch
+from tests.node.apis.batches import batch, produce
+from tests.node.apis.requests import fetch
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, ServedNode, served_node, transport_of
 

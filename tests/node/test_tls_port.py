@@ -11,7 +11,7 @@ import pytest
 
 from raftlog.client.requests import AppendRequest, Done
 from raftlog.wire import ApiKey, encode
-from tests.node_apis.requests import fetch
+from tests.node.apis.requests import fetch
 from tests.support.certificates import Authority, KeyPair
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, ServedNode, served_node

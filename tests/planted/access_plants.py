@@ -7,10 +7,10 @@ from typing import Final
 from tests.planted.plant import Plant
 
 NODE: Final = "connector/raftlog/node"
-ACCESS: Final = "tests/node_config/test_access.py"
-TLS: Final = "tests/node_config/test_node_tls.py"
-CONFIG: Final = "tests/node_config/test_node_config.py"
-FORMATTING: Final = "tests/node_config/test_formatting.py"
+ACCESS: Final = "tests/node/config/test_access.py"
+TLS: Final = "tests/node/config/test_node_tls.py"
+CONFIG: Final = "tests/node/config/test_node_config.py"
+FORMATTING: Final = "tests/node/config/test_formatting.py"
 MATRIX: Final = "tests/node/test_access_matrix.py"
 
 ACCESS_PLANTS: Final = (

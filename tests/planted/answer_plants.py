@@ -9,13 +9,13 @@ from tests.planted.plant import Plant
 NODE: Final = "connector/raftlog/node"
 APIS: Final = "connector/raftlog/node/apis"
 SENDER: Final = "connector/raftlog/client/remote/sender.py"
-SENT: Final = "tests/remote/test_what_is_sent.py"
+SENT: Final = "tests/client/remote/test_what_is_sent.py"
 ACCOUNTS: Final = "tests/node/test_connection_accounts.py"
 MEMORY: Final = "tests/node/test_held_memory.py"
-PRODUCING: Final = "tests/node_apis/test_producing.py"
-FETCHING: Final = "tests/node_apis/test_fetching.py"
-OFFSETS: Final = "tests/node_apis/test_offsets.py"
-ASKING: Final = "tests/node_apis/test_asking.py"
+PRODUCING: Final = "tests/node/apis/test_producing.py"
+FETCHING: Final = "tests/node/apis/test_fetching.py"
+OFFSETS: Final = "tests/node/apis/test_offsets.py"
+ASKING: Final = "tests/node/apis/test_asking.py"
 PACKED: Final = "tests/records/test_packed.py"
 REFUSALS: Final = "tests/wire/test_append_refusals.py"
 
@@ -313,14 +313,14 @@ ANSWER_PLANTS: Final = (
         path=f"{NODE}/pending_appends.py",
         old="answers.append(failed(refusal) if refusal else group.process(request))",
         new="answers.append(group.process(request))",
-        tests=("tests/node/test_leader_appends.py", "tests/node_apis/test_producing.py"),
+        tests=("tests/node/test_leader_appends.py", "tests/node/apis/test_producing.py"),
     ),
     Plant(
         bug="what found no room is refused for ever",
         path="connector/raftlog/client/in_order_gate.py",
         old="        if identity in self._refused:\n            self._clear()\n",
         new="",
-        tests=("tests/node/test_leader_appends.py", "tests/node_apis/test_producing.py"),
+        tests=("tests/node/test_leader_appends.py", "tests/node/apis/test_producing.py"),
     ),
     Plant(
         bug="a sender who never comes again is refused for ever",

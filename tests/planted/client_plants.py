@@ -6,9 +6,9 @@ from typing import Final
 
 from tests.planted.plant import Plant
 
-SENT: Final = "tests/remote/test_what_is_sent.py"
-SENDINGS: Final = "tests/remote/test_sendings.py"
-GROUPS: Final = "tests/embedded/test_groups.py"
+SENT: Final = "tests/client/remote/test_what_is_sent.py"
+SENDINGS: Final = "tests/client/remote/test_sendings.py"
+GROUPS: Final = "tests/client/embedded/test_groups.py"
 CLIENT: Final = "connector/raftlog/client"
 REMOTE: Final = "connector/raftlog/client/remote"
 

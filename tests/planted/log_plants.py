@@ -22,7 +22,9 @@ LOG_PLANTS: Final = (
                 log.flush()
 """,
         new="",
-        tests=("tests/embedded/test_groups.py::test_what_was_answered_survives_any_power_loss",),
+        tests=(
+            "tests/client/embedded/test_groups.py::test_what_was_answered_survives_any_power_loss",
+        ),
     ),
     Plant(
         bug="an end is published before it is synced",
@@ -41,7 +43,7 @@ LOG_PLANTS: Final = (
             self._fail(error)
             raise
 """,
-        tests=("tests/crash/test_crash_points.py::test_a_few_crash_points",),
+        tests=("tests/log/crash/test_crash_points.py::test_a_few_crash_points",),
     ),
     Plant(
         bug="a sync that failed is believed",
@@ -54,7 +56,7 @@ LOG_PLANTS: Final = (
             assert error
 """,
         tests=(
-            "tests/embedded/test_groups.py::test_a_failed_sync_leaves_its_group_unknown_and_the_log_closed",
+            "tests/client/embedded/test_groups.py::test_a_failed_sync_leaves_its_group_unknown_and_the_log_closed",
         ),
     ),
     Plant(
@@ -62,7 +64,7 @@ LOG_PLANTS: Final = (
         path="connector/raftlog/log/reading/log_end.py",
         old="storage.boot_id())\n        if published is None:\n",
         new="storage.boot_id())\n        if published is None or published.epoch:\n",
-        tests=("tests/embedded/test_reading_embedded_logs.py",),
+        tests=("tests/client/embedded/test_reading_embedded_logs.py",),
     ),
     # --- who may append what ------------------------------------------------------------------
     Plant(
@@ -75,7 +77,7 @@ LOG_PLANTS: Final = (
                 else None
             ),
 """,
-        tests=("tests/embedded/test_groups.py::test_of_rivals_in_one_group_the_first_wins",),
+        tests=("tests/client/embedded/test_groups.py::test_of_rivals_in_one_group_the_first_wins",),
     ),
     Plant(
         bug="the token is looked at before the name of the commit",
@@ -83,7 +85,7 @@ LOG_PLANTS: Final = (
         old="        if duplicate is not None:\n",
         new="        if duplicate is not None and not request.has_required_offset:\n",
         tests=(
-            "tests/embedded/test_embedded_log.py::test_a_named_commit_is_recognised_before_its_token",
+            "tests/client/embedded/test_embedded_log.py::test_a_named_commit_is_recognised_before_its_token",
         ),
     ),
     Plant(
@@ -92,7 +94,7 @@ LOG_PLANTS: Final = (
         old="        epoch = current if request.epoch is None else request.epoch\n",
         new="        epoch = current\n",
         tests=(
-            "tests/embedded/test_embedded_log.py::test_claiming_fences_whoever_names_an_older_epoch",
+            "tests/client/embedded/test_embedded_log.py::test_claiming_fences_whoever_names_an_older_epoch",
         ),
     ),
     Plant(
@@ -101,7 +103,7 @@ LOG_PLANTS: Final = (
         old="self._lock_path = storage.join(directory, LOCK_NAME)",
         new='self._lock_path = storage.join(directory, f"{LOCK_NAME}{id(self)}")',
         tests=(
-            "tests/embedded/test_embedded_log.py::test_who_waits_too_long_for_the_lock_has_changed_nothing",
+            "tests/client/embedded/test_embedded_log.py::test_who_waits_too_long_for_the_lock_has_changed_nothing",
         ),
     ),
     Plant(
@@ -109,14 +111,16 @@ LOG_PLANTS: Final = (
         path=f"{CLIENT}/group_committer.py",
         old="            self._log.refresh(now_ms=now_ms)\n        except",
         new="            self._log._check_open()\n        except",
-        tests=("tests/embedded/test_groups.py::test_two_writers_take_up_what_the_other_appended",),
+        tests=(
+            "tests/client/embedded/test_groups.py::test_two_writers_take_up_what_the_other_appended",
+        ),
     ),
     Plant(
         bug="a writer does not hear that another began the log elsewhere",
         path=f"{WRITING}/replicated_log.py",
         old="            and published.log_start_offset <= self.log_start_offset\n",
         new="",
-        tests=("tests/log_write/test_sharing.py",),
+        tests=("tests/log/writing/test_sharing.py",),
     ),
     Plant(
         bug="an older version of a commit is appended again",
@@ -124,7 +128,7 @@ LOG_PLANTS: Final = (
         old="        if name.version < last.name.version:\n",
         new="        if name.version < 0:\n",
         tests=(
-            "tests/embedded/test_embedded_log.py::test_older_and_foreign_commits_are_refused_by_name",
+            "tests/client/embedded/test_embedded_log.py::test_older_and_foreign_commits_are_refused_by_name",
         ),
     ),
     Plant(
@@ -132,7 +136,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/producers.py",
         old="        if producer_epoch < entry.producer_epoch:\n",
         new="        if producer_epoch < 0:\n",
-        tests=("tests/log_memory/test_producer_memory.py",),
+        tests=("tests/log/producer_state/test_producer_memory.py",),
     ),
     Plant(
         bug="an atomic append is split over batches",
@@ -140,7 +144,7 @@ LOG_PLANTS: Final = (
         old="        if request.is_atomic or request.needs_own_batch:\n",
         new="        if request.needs_own_batch:\n",
         tests=(
-            "tests/embedded/test_embedded_log.py::test_an_atomic_append_is_one_batch_or_nothing",
+            "tests/client/embedded/test_embedded_log.py::test_an_atomic_append_is_one_batch_or_nothing",
         ),
     ),
     Plant(
@@ -148,28 +152,30 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/producer_state.py",
         old="        if producer_id < 0:\n",
         new="        if producer_id:\n",
-        tests=("tests/embedded/test_embedded_log.py::test_a_producer_s_sequence_is_followed",),
+        tests=(
+            "tests/client/embedded/test_embedded_log.py::test_a_producer_s_sequence_is_followed",
+        ),
     ),
     Plant(
         bug="a gap in the sequences of a producer is let in",
         path=f"{WRITING}/producers.py",
         old="        if base_sequence != expected:\n",
         new="        if base_sequence < expected:\n",
-        tests=("tests/log_memory/test_producer_memory.py",),
+        tests=("tests/log/producer_state/test_producer_memory.py",),
     ),
     Plant(
         bug="a producer's last batch alone outlives a restart",
         path=f"{WRITING}/producer_state.py",
         old="older_batches=tuple(entry.batches[:-1] for entry in self._producers)",
         new="older_batches=tuple(entry.batches[:0] for entry in self._producers)",
-        tests=("tests/log_memory/test_memory_snapshots.py",),
+        tests=("tests/log/producer_state/test_memory_snapshots.py",),
     ),
     Plant(
         bug="the last stable offset does not know of open transactions",
         path=f"{WRITING}/producer_state.py",
         old="        return self._transactions.last_stable_offset(high_watermark)\n",
         new="        return high_watermark\n",
-        tests=("tests/log_memory/test_open_transactions.py",),
+        tests=("tests/log/producer_state/test_open_transactions.py",),
     ),
     Plant(
         bug="a later epoch leaves an open transaction open",
@@ -177,7 +183,7 @@ LOG_PLANTS: Final = (
         old="if self._producer_state.open_transaction is not None:\n",
         new="if self._producer_state.open_transaction is not None and self.is_read_only:\n",
         tests=(
-            "tests/embedded/test_embedded_log.py::test_claiming_aborts_a_transaction_that_was_left_open",
+            "tests/client/embedded/test_embedded_log.py::test_claiming_aborts_a_transaction_that_was_left_open",
         ),
     ),
     Plant(
@@ -188,7 +194,7 @@ LOG_PLANTS: Final = (
         new="""            if batch.base_offset > expected:
                 raise LogGapError(""",
         tests=(
-            "tests/recovery/test_kafka_3919.py::test_a_batch_that_overlaps_the_end_is_refused_when_it_comes",
+            "tests/log/recovery/test_kafka_3919.py::test_a_batch_that_overlaps_the_end_is_refused_when_it_comes",
         ),
     ),
     Plant(
@@ -196,7 +202,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/replicated_log.py",
         old="        if offset < self.high_watermark:\n",
         new="        if offset < self.log_start_offset:\n",
-        tests=("tests/log_write/test_cutting_back.py::test_what_is_committed_is_not_cut",),
+        tests=("tests/log/writing/test_cutting_back.py::test_what_is_committed_is_not_cut",),
     ),
     # --- the order of what is made durable ----------------------------------------------------
     Plant(
@@ -206,7 +212,7 @@ LOG_PLANTS: Final = (
         "        for file in (self._log, self._offset_index, ",
         new="        self._truncate_indexes()\n        for file in (self._offset_index, ",
         tests=(
-            "tests/log_write/test_replicated_log.py::test_the_recovery_point_is_never_ahead_of_what_is_durable",
+            "tests/log/writing/test_replicated_log.py::test_the_recovery_point_is_never_ahead_of_what_is_durable",
         ),
     ),
     Plant(
@@ -221,7 +227,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/replicated_log.py",
         old="        storage.sync_directory(storage.split(directory)[0])  #",
         new="        #",
-        tests=("tests/crash/test_crash_points.py::test_a_few_crash_points",),
+        tests=("tests/log/crash/test_crash_points.py::test_a_few_crash_points",),
     ),
     Plant(
         bug="a small file is renamed before it is synced",
@@ -242,7 +248,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/snapshots.py",
         old="        file.sync()\n",
         new="",
-        tests=("tests/log_write/test_snapshots_written.py",),
+        tests=("tests/log/writing/test_snapshots_written.py",),
     ),
     Plant(
         bug="an epoch has batches before it is durable",
@@ -255,8 +261,8 @@ LOG_PLANTS: Final = (
             self._is_epoch_reverted = False
 """,
         tests=(
-            "tests/log_write/test_replicated_log.py::test_what_is_appended_is_read_after_a_clean_stop",
-            "tests/log_write/test_sharing.py",
+            "tests/log/writing/test_replicated_log.py::test_what_is_appended_is_read_after_a_clean_stop",
+            "tests/log/writing/test_sharing.py",
         ),
     ),
     Plant(
@@ -264,7 +270,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/segments.py",
         old="            self.directory.write_log_start(offset)\n",
         new="",
-        tests=("tests/log_write/test_snapshots_written.py",),
+        tests=("tests/log/writing/test_snapshots_written.py",),
     ),
     Plant(
         bug="segments above a new end are deleted in any order",
@@ -272,7 +278,7 @@ LOG_PLANTS: Final = (
         old="            self.directory.sync()  # one by one: a crash must leave no gap\n",
         new="",
         tests=(
-            "tests/log_write/test_cutting_back.py::test_a_cut_that_a_crash_ended_leaves_a_log_that_can_be_cut_again",
+            "tests/log/writing/test_cutting_back.py::test_a_cut_that_a_crash_ended_leaves_a_log_that_can_be_cut_again",
         ),
     ),
     Plant(
@@ -280,7 +286,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/segments.py",
         old="        if self.recovery_point > end_offset:\n",
         new="        if self.recovery_point < end_offset:\n",
-        tests=("tests/log_write/test_cutting_back.py",),
+        tests=("tests/log/writing/test_cutting_back.py",),
     ),
     # --- recovery -----------------------------------------------------------------------------
     Plant(
@@ -289,7 +295,7 @@ LOG_PLANTS: Final = (
         old="    if not loaded.is_damaged:\n",
         new="    if not loaded.is_damaged or scan.stop is not None:\n",
         tests=(
-            "tests/recovery/test_recovery.py::test_damage_below_the_durable_mark_makes_a_log_read_only_and_nothing_is_written",
+            "tests/log/recovery/test_recovery.py::test_damage_below_the_durable_mark_makes_a_log_read_only_and_nothing_is_written",
         ),
     ),
     Plant(
@@ -298,7 +304,7 @@ LOG_PLANTS: Final = (
         old="        if not end.byte_count:\n",
         new="        if not end.byte_count or end.end is ScanEnd.TORN:\n",
         tests=(
-            "tests/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
+            "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
         ),
     ),
     Plant(
@@ -307,7 +313,7 @@ LOG_PLANTS: Final = (
         old="    saved_as = back_up(storage, path, position)\n    with",
         new="    saved_as = None\n    with",
         tests=(
-            "tests/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
+            "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
         ),
     ),
     Plant(
@@ -316,7 +322,7 @@ LOG_PLANTS: Final = (
         old="        copy.sync()\n",
         new="",
         tests=(
-            "tests/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
+            "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
         ),
     ),
     Plant(
@@ -324,14 +330,14 @@ LOG_PLANTS: Final = (
         path="connector/raftlog/log/recovery/repair.py",
         old="                    file.truncate(segment.metadata.byte_count)\n",
         new="",
-        tests=("tests/log_write/test_replica_log.py",),
+        tests=("tests/log/writing/test_replica_log.py",),
     ),
     Plant(
         bug="an epoch of which nothing is left hides that of the snapshot before it",
         path="connector/raftlog/log/recovery/load_log.py",
         old="        if is_all_deleted and [",
         new="        if False and [",
-        tests=("tests/log_write/test_replica_log.py",),
+        tests=("tests/log/writing/test_replica_log.py",),
     ),
     Plant(
         bug="what a dead writer had not synced is taken up by the next",
@@ -339,7 +345,7 @@ LOG_PLANTS: Final = (
         old="        return ScanRules(epochs=self._checkpoints.epochs, end_offset=limit)\n",
         new="        return ScanRules(epochs=self._checkpoints.epochs)\n",
         tests=(
-            "tests/recovery/test_recovery.py::test_what_a_dead_writer_of_this_boot_had_not_synced_goes",
+            "tests/log/recovery/test_recovery.py::test_what_a_dead_writer_of_this_boot_had_not_synced_goes",
         ),
     ),
     Plant(
@@ -348,7 +354,7 @@ LOG_PLANTS: Final = (
         old="return published if published.boot_id == boot_id else None",
         new="return published",
         tests=(
-            "tests/embedded/test_published.py::test_a_line_counts_on_the_boot_that_it_was_written_on",
+            "tests/client/embedded/test_published.py::test_a_line_counts_on_the_boot_that_it_was_written_on",
         ),
     ),
     Plant(
@@ -357,7 +363,7 @@ LOG_PLANTS: Final = (
         old="header_at(self._log, position, self.byte_count).last_offset == last_offset\n",
         new="last_offset >= self.base_offset\n",
         tests=(
-            "tests/log_write/test_replicated_log.py::test_an_index_whose_last_entry_lies_is_made_anew",
+            "tests/log/writing/test_replicated_log.py::test_an_index_whose_last_entry_lies_is_made_anew",
         ),
     ),
     Plant(
@@ -366,7 +372,7 @@ LOG_PLANTS: Final = (
         old="batch is not None and batch.last_offset == int(index.last_offsets[ordinal])\n",
         new="batch is not None\n",
         tests=(
-            "tests/crash/test_bit_flips.py::test_an_entry_of_an_offset_index_that_lies_never_hides_a_batch",
+            "tests/log/crash/test_bit_flips.py::test_an_entry_of_an_offset_index_that_lies_never_hides_a_batch",
         ),
     ),
     Plant(
@@ -374,7 +380,9 @@ LOG_PLANTS: Final = (
         path="connector/raftlog/log/recovery/checkpoints.py",
         old="            if file.byte_count() != clean.byte_count:\n                return False\n",
         new="",
-        tests=("tests/recovery/test_recovery.py::test_a_marker_of_an_earlier_end_says_nothing",),
+        tests=(
+            "tests/log/recovery/test_recovery.py::test_a_marker_of_an_earlier_end_says_nothing",
+        ),
     ),
     Plant(
         bug="a producer snapshot of what was cut off is believed",
@@ -382,7 +390,7 @@ LOG_PLANTS: Final = (
         old="    return (source for source in found if source[0] <= offset_max)\n",
         new="    return iter(found)\n",
         tests=(
-            "tests/recovery/test_recovery.py::test_a_producer_snapshot_of_what_was_cut_off_is_not_believed",
+            "tests/log/recovery/test_recovery.py::test_a_producer_snapshot_of_what_was_cut_off_is_not_believed",
         ),
     ),
 )

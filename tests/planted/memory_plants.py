@@ -13,7 +13,7 @@ MEMORY_PLANTS: Final = (
         old="                decompressed_bytes_max=self.decompressed_bytes_max,\n",
         new="                decompressed_bytes_max=2**29,\n",
         tests=(
-            "tests/cli/test_decompression_limit.py"
+            "tests/state/cli/test_decompression_limit.py"
             "::test_a_batch_that_expands_beyond_the_limit_is_not_called_damaged",
         ),
     ),
@@ -23,7 +23,7 @@ MEMORY_PLANTS: Final = (
         old="    log.files.decompressed_bytes_max = decompressed_bytes_max\n",
         new="",
         tests=(
-            "tests/cli/test_decompression_limit.py"
+            "tests/state/cli/test_decompression_limit.py"
             "::test_a_batch_beyond_the_default_is_read_if_the_limit_is_raised",
         ),
     ),
@@ -33,7 +33,7 @@ MEMORY_PLANTS: Final = (
         old="        decoder = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)\n",
         new="        decoder = ColumnDecoder(columns, chunk_bytes, DECOMPRESSED_BYTES_MAX)\n",
         tests=(
-            "tests/cli/test_decompression_limit.py"
+            "tests/state/cli/test_decompression_limit.py"
             "::test_a_live_cluster_s_records_have_the_same_limit",
         ),
     ),
@@ -53,7 +53,7 @@ MEMORY_PLANTS: Final = (
         old="DECOMPRESSED_BYTES_MAX: Final = 128 * MIB\n",
         new="DECOMPRESSED_BYTES_MAX: Final = 16 * MIB\n",
         tests=(
-            "tests/cli/test_decompression_limit.py"
+            "tests/state/cli/test_decompression_limit.py"
             "::test_every_batch_that_may_be_written_is_read_by_default",
         ),
     ),
@@ -70,7 +70,7 @@ MEMORY_PLANTS: Final = (
         old="        if isinstance(error, DecompressionLimitError):\n",
         new="        if False:\n",
         tests=(
-            "tests/cli/test_decompression_limit.py"
+            "tests/state/cli/test_decompression_limit.py"
             "::test_a_checkpoint_beyond_the_limit_is_not_called_broken",
         ),
     ),
@@ -87,8 +87,8 @@ MEMORY_PLANTS: Final = (
         old="    if is_long and not records.is_control[0]:\n",
         new="    if False:\n",
         tests=(
-            "tests/cli/test_memory_of_reading.py::test_a_long_record_is_never_one_text",
-            "tests/cli/test_memory_of_reading.py::test_peak_memory_is_bounded_by_the_limit",
+            "tests/state/cli/test_memory_of_reading.py::test_a_long_record_is_never_one_text",
+            "tests/state/cli/test_memory_of_reading.py::test_peak_memory_is_bounded_by_the_limit",
         ),
     ),
     Plant(
@@ -96,21 +96,21 @@ MEMORY_PLANTS: Final = (
         path="state/raftlog_state/cli/record_lines.py",
         old='decoder = codecs.getincrementaldecoder("utf-8")()',
         new='decoder = codecs.getincrementaldecoder("utf-8")("ignore")',
-        tests=("tests/cli/test_memory_of_reading.py::test_a_line_in_parts_is_the_line",),
+        tests=("tests/state/cli/test_memory_of_reading.py::test_a_line_in_parts_is_the_line",),
     ),
     Plant(
         bug="a scan's records are all objects at once",
         path="state/raftlog_state/cli/record_lines.py",
         old="begun + _SLICE_BYTES_MAX, side=",
         new="begun + 2**40, side=",
-        tests=("tests/cli/test_memory_of_reading.py::test_slices_of_a_scan_are_bounded",),
+        tests=("tests/state/cli/test_memory_of_reading.py::test_slices_of_a_scan_are_bounded",),
     ),
     Plant(
         bug="headers count nothing in a slice of records",
         path="state/raftlog_state/cli/record_lines.py",
         old="        byte_count += np.diff(np.concatenate(([0], whole))[ends], prepend=0)\n",
         new="",
-        tests=("tests/cli/test_memory_of_reading.py::test_slices_of_a_scan_are_bounded",),
+        tests=("tests/state/cli/test_memory_of_reading.py::test_slices_of_a_scan_are_bounded",),
     ),
     Plant(
         bug="a check takes a batch beyond the limit of decompression for a damaged end",
@@ -118,7 +118,7 @@ MEMORY_PLANTS: Final = (
         old="        if isinstance(error, DecompressionLimitError):\n",
         new="        if False:\n",
         tests=(
-            "tests/cli/test_decompression_limit.py"
+            "tests/state/cli/test_decompression_limit.py"
             "::test_a_check_goes_on_right_after_a_batch_beyond_the_limit",
         ),
     ),

@@ -175,21 +175,21 @@ NODE_LIMIT_PLANTS: Final = (
         path=f"{NODE}/config.py",
         old="        rights = change_by_others(name)\n",
         new="        rights = None\n",
-        tests=("tests/node_config/test_node_config.py",),
+        tests=("tests/node/config/test_node_config.py",),
     ),
     Plant(
         bug="others may change a client's key",
         path="connector/raftlog/client/remote/tls.py",
         old="        _check_rights(options.key or options.certificate)\n",
         new="",
-        tests=("tests/remote/test_addresses_and_tls.py",),
+        tests=("tests/client/remote/test_addresses_and_tls.py",),
     ),
     Plant(
         bug="others may write the directory of a key",
         path="connector/raftlog/storage/file_rights.py",
         old="        if others_may_replace_in(",
         new="        if False and others_may_replace_in(",
-        tests=("tests/storage/test_file_rights.py", "tests/node_config/test_node_tls.py"),
+        tests=("tests/storage/test_file_rights.py", "tests/node/config/test_node_tls.py"),
     ),
     Plant(
         bug="a key on a volume that is mounted read-only is refused",
@@ -210,6 +210,6 @@ NODE_LIMIT_PLANTS: Final = (
         path=f"{NODE}/apis/producer_ids.py",
         old="        if self._next >= 1 << _COUNTER_BITS:\n",
         new="        if False:\n",
-        tests=("tests/node_apis/test_asking.py",),
+        tests=("tests/node/apis/test_asking.py",),
     ),
 )

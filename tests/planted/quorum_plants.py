@@ -144,7 +144,7 @@ QUORUM_PLANTS: Final = (
         path="connector/raftlog/log/writing/epoch_validation.py",
         old="        if end.epoch != epoch or end.offset < offset:\n",
         new="        if end.offset < offset:\n",
-        tests=("tests/log_write/test_cutting_back.py",),
+        tests=("tests/log/writing/test_cutting_back.py",),
     ),
     Plant(
         bug="a follower cuts its log at its high watermark, not where the logs part",
@@ -152,7 +152,7 @@ QUORUM_PLANTS: Final = (
         old="        self.truncate_to(self._epoch_validation.truncation_offset(diverging))\n",
         new="        self.truncate_to(self.high_watermark)\n",
         tests=(
-            "tests/log_write/test_cutting_back.py::test_logs_that_part_are_made_one",
+            "tests/log/writing/test_cutting_back.py::test_logs_that_part_are_made_one",
             *transcript("replication/a_cut_below_what_is_committed"),
         ),
     ),
@@ -162,7 +162,7 @@ QUORUM_PLANTS: Final = (
         old="            if batch.base_offset != expected:\n                raise LogGapError(",
         new="            if batch.base_offset > expected:\n                raise LogGapError(",
         tests=(
-            "tests/log_write/test_replicated_log.py::"
+            "tests/log/writing/test_replicated_log.py::"
             "test_a_follower_takes_nothing_of_what_does_not",
             *transcript("replication/batches_of_a_later_epoch"),
         ),
@@ -191,7 +191,7 @@ QUORUM_PLANTS: Final = (
         old="        if newest <= own or self._has_lost_records_after(newest):\n",
         new="        if True:\n",
         tests=(
-            "tests/log_write/test_replica_log.py::"
+            "tests/log/writing/test_replica_log.py::"
             "test_a_copy_begins_anew_behind_a_snapshot_that_is_further",
             *transcript("snapshots/a_follower_behind_the_start"),
         ),
@@ -221,7 +221,7 @@ QUORUM_PLANTS: Final = (
         old="            self._segments.revert_epoch(epochs)\n",
         new="",
         tests=(
-            "tests/log_write/test_replica_log.py::test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one",
+            "tests/log/writing/test_replica_log.py::test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one",
         ),
     ),
     Plant(
@@ -230,7 +230,7 @@ QUORUM_PLANTS: Final = (
         old="        return self._is_epoch_reverted or epoch >",
         new="        return epoch >",
         tests=(
-            "tests/log_write/test_replica_log.py::test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one",
+            "tests/log/writing/test_replica_log.py::test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one",
         ),
     ),
     Plant(
@@ -248,14 +248,14 @@ QUORUM_PLANTS: Final = (
         path=f"{NODE}/raft_listeners.py",
         old="            if self.next_offset <= leader.epoch_start_offset:\n",
         new="            if False:\n",
-        tests=("tests/listeners/test_listener_contract.py",),
+        tests=("tests/node/listeners/test_listener_contract.py",),
     ),
     Plant(
         bug="a state machine is given what is not committed",
         path=f"{NODE}/raft_listeners.py",
         old="log, committed = self._replica.log, self._replica.core.high_watermark or 0\n",
         new="log, committed = self._replica.log, self._replica.log.end_offset\n",
-        tests=("tests/listeners/test_listener_contract.py",),
+        tests=("tests/node/listeners/test_listener_contract.py",),
     ),
     Plant(
         bug="a state machine that the log's start has overtaken goes on behind it",
@@ -265,14 +265,14 @@ QUORUM_PLANTS: Final = (
             self.next_offset = log.log_start_offset
         if False:
 """,
-        tests=("tests/listeners/test_replica_listeners.py",),
+        tests=("tests/node/listeners/test_replica_listeners.py",),
     ),
     Plant(
         bug="a counter appends wherever the log ends",
         path=f"{NODE}/replicated_counter.py",
         old="                epoch, [encode_increment(value)], required_base_offset=end_offset\n",
         new="                epoch, [encode_increment(value)]\n",
-        tests=("tests/listeners/test_replicated_counter.py",),
+        tests=("tests/node/listeners/test_replicated_counter.py",),
     ),
     Plant(
         bug="an observer that misses a leader does not ask that one again",
@@ -288,7 +288,7 @@ QUORUM_PLANTS: Final = (
         path="connector/raftlog/log/writing/epoch_validation.py",
         old="(one for one in self.snapshots if one.end_offset >= start), None)",
         new="(one for one in self.snapshots), None)",
-        tests=("tests/log_write/test_cutting_back.py",),
+        tests=("tests/log/writing/test_cutting_back.py",),
     ),
     Plant(
         bug="a leader that could not begin its epoch appends in it",

@@ -7,7 +7,7 @@ from typing import Final
 from tests.planted.plant import Plant
 
 LOG: Final = "connector/raftlog/log"
-FAILS_CLOSED: Final = "tests/cli/test_redaction_fails_closed.py"
+FAILS_CLOSED: Final = "tests/state/cli/test_redaction_fails_closed.py"
 
 
 READING_PLANTS: Final = (
@@ -64,7 +64,9 @@ READING_PLANTS: Final = (
             kind = LogKind.PARTITION
 """,
         new="",
-        tests=("tests/cli/test_cli_own_logs.py::test_a_whole_checkpoint_of_any_values_is_sound",),
+        tests=(
+            "tests/state/cli/test_cli_own_logs.py::test_a_whole_checkpoint_of_any_values_is_sound",
+        ),
     ),
     Plant(
         bug="checkpoints of records that only their owner knows are not checked",
@@ -73,7 +75,7 @@ READING_PLANTS: Final = (
 """,
         new="",
         tests=(
-            "tests/cli/test_cli_own_logs.py::test_every_flipped_byte_of_a_checkpoint_is_damage",
+            "tests/state/cli/test_cli_own_logs.py::test_every_flipped_byte_of_a_checkpoint_is_damage",
         ),
     ),
     # --- what a reader keeps ------------------------------------------------------------------
@@ -133,7 +135,7 @@ READING_PLANTS: Final = (
         return Isolation.READ_UNCOMMITTED
 """,
         new="",
-        tests=("tests/embedded/test_arguments.py", "tests/spark/test_source_options.py"),
+        tests=("tests/client/embedded/test_arguments.py", "tests/spark/test_source_options.py"),
     ),
     Plant(
         bug="changes of a quorum's metadata are looked for in a path",
@@ -143,7 +145,7 @@ READING_PLANTS: Final = (
 """,
         new="",
         tests=(
-            "tests/remote/test_remote_log.py"
+            "tests/client/remote/test_remote_log.py"
             "::test_changes_of_a_quorums_metadata_are_refused_with_what_to_do",
         ),
     ),
@@ -155,7 +157,7 @@ READING_PLANTS: Final = (
             lines = [printable(line) for line in lines]
 """,
         new="",
-        tests=("tests/cli/test_what_terminals_see.py",),
+        tests=("tests/state/cli/test_what_terminals_see.py",),
     ),
     Plant(
         bug="sentences on stderr carry a terminal's commands",
@@ -163,14 +165,14 @@ READING_PLANTS: Final = (
         old="""        text = "\\n".join(printable(line) for line in text.split("\\n"))
 """,
         new="",
-        tests=("tests/cli/test_what_terminals_see.py",),
+        tests=("tests/state/cli/test_what_terminals_see.py",),
     ),
     Plant(
         bug="a node's lines carry a terminal's commands",
         path="connector/raftlog/node/log_lines.py",
         old='self._stream.write(printable(text) + "\\n")',
         new='self._stream.write(text + "\\n")',
-        tests=("tests/cli/test_what_terminals_see.py",),
+        tests=("tests/state/cli/test_what_terminals_see.py",),
     ),
     Plant(
         bug="a password in an address is echoed",
@@ -179,7 +181,7 @@ READING_PLANTS: Final = (
 """,
         new="""    if "@" in text and "@" not in text:
 """,
-        tests=("tests/cli/test_what_terminals_see.py",),
+        tests=("tests/state/cli/test_what_terminals_see.py",),
     ),
     Plant(
         bug="a key in a URL is echoed",
@@ -188,7 +190,7 @@ READING_PLANTS: Final = (
 """,
         new="""    if found is not None and not paths:
 """,
-        tests=("tests/cli/test_what_terminals_see.py",),
+        tests=("tests/state/cli/test_what_terminals_see.py",),
     ),
     Plant(
         bug="cat prints what may not be committed without a word",
@@ -197,7 +199,7 @@ READING_PLANTS: Final = (
         '{end.explanation}")\n',
         new="        if log.source is SourceKind.VOTERS:\n"
         "            console.log(end.explanation)\n",
-        tests=("tests/cli/test_cli_cat.py::test_it_says_which_end_it_took",),
+        tests=("tests/state/cli/test_cli_cat.py::test_it_says_which_end_it_took",),
     ),
     Plant(
         bug="what one of our nodes has synced is called committed",
@@ -207,7 +209,7 @@ READING_PLANTS: Final = (
         new="""        if self.files.listing.is_embedded:
 """,
         tests=(
-            "tests/cli/test_cli_cat.py::test_the_log_of_one_of_our_nodes_is_not_called_committed",
+            "tests/state/cli/test_cli_cat.py::test_the_log_of_one_of_our_nodes_is_not_called_committed",
         ),
     ),
     # --- copies of one log --------------------------------------------------------------------
@@ -220,7 +222,7 @@ READING_PLANTS: Final = (
 """,
         new="""    )
 """,
-        tests=("tests/cli/test_cli_copies.py::test_where_replicas_diverge_is_named",),
+        tests=("tests/state/cli/test_cli_copies.py::test_where_replicas_diverge_is_named",),
     ),
     Plant(
         bug="what compaction took from one replica is called a divergence",
@@ -230,7 +232,7 @@ READING_PLANTS: Final = (
         new="""            if batch.delete_horizon_ms is None:
 """,
         tests=(
-            "tests/cli/test_cli_copies.py"
+            "tests/state/cli/test_cli_copies.py"
             "::test_what_compaction_took_from_one_replica_is_no_divergence",
         ),
     ),
@@ -240,7 +242,7 @@ READING_PLANTS: Final = (
         old="""        offset = min(offset, agreed)
         if agreed""",
         new="""        if agreed""",
-        tests=("tests/cli/test_cli_copies.py",),
+        tests=("tests/state/cli/test_cli_copies.py",),
     ),
     Plant(
         bug="an uncommitted tail of a quorum is called damage",
@@ -250,7 +252,7 @@ READING_PLANTS: Final = (
         new="""        make = damage
 """,
         tests=(
-            "tests/cli/test_cli_copies.py"
+            "tests/state/cli/test_cli_copies.py"
             "::test_an_uncommitted_tail_of_a_quorum_is_a_note_and_other_bytes_are_damage",
         ),
     ),

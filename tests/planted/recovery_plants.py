@@ -17,7 +17,7 @@ RECOVERY_PLANTS: Final = (
         old="        self._lock = lock\n",
         new="        self._lock = lock\n        lock.release()\n",
         tests=(
-            "tests/log_write/test_snapshots_at_once.py"
+            "tests/log/writing/test_snapshots_at_once.py"
             "::test_retention_waits_while_a_snapshot_is_fetched_and_the_snapshot_is_installed",
         ),
     ),
@@ -27,7 +27,7 @@ RECOVERY_PLANTS: Final = (
         old="        finally:\n            self._lock.release()\n",
         new="        except LogError:\n            raise\n        self._lock.release()\n",
         tests=(
-            "tests/log_write/test_snapshots_at_once.py"
+            "tests/log/writing/test_snapshots_at_once.py"
             "::test_a_writer_whose_close_fails_releases_the_lock_for_the_next_one",
         ),
     ),
@@ -44,7 +44,7 @@ RECOVERY_PLANTS: Final = (
         lock.release()
 """,
         tests=(
-            "tests/log_write/test_snapshots_at_once.py"
+            "tests/log/writing/test_snapshots_at_once.py"
             "::test_a_log_that_is_cut_leaves_the_snapshot_alone_that_is_being_written",
         ),
     ),
@@ -54,7 +54,7 @@ RECOVERY_PLANTS: Final = (
         old="        if not isinstance(role, Follower) or role.snapshot is None:\n",
         new="        if isinstance(role, Follower) and role.snapshot is None:\n",
         tests=(
-            "tests/log_write/test_snapshots_at_once.py"
+            "tests/log/writing/test_snapshots_at_once.py"
             "::test_a_replica_that_stopped_fetching_gives_way_to_its_own_snapshot",
         ),
     ),
@@ -65,7 +65,7 @@ RECOVERY_PLANTS: Final = (
         old="                files.append(opened.enter_context(_open_or_create(storage, path)))\n",
         new="                files.append(_open_or_create(storage, path))\n",
         tests=(
-            "tests/log_write/test_without_room.py::test_a_roll_that_finds_no_room_leaves_no_file_open",
+            "tests/log/writing/test_without_room.py::test_a_roll_that_finds_no_room_leaves_no_file_open",
         ),
     ),
     Plant(
@@ -80,7 +80,7 @@ RECOVERY_PLANTS: Final = (
         self._truncate_indexes()
 """,
         tests=(
-            "tests/log_write/test_without_room.py"
+            "tests/log/writing/test_without_room.py"
             "::test_a_seal_that_finds_no_room_leaves_whole_time_entries_and_is_made_up_for",
         ),
     ),
@@ -132,7 +132,7 @@ RECOVERY_PLANTS: Final = (
         new='''        case LogAccessError():
             return "its disk failed"''',
         tests=(
-            "tests/log_write/test_why_closed.py"
+            "tests/log/writing/test_why_closed.py"
             "::test_a_log_that_closed_itself_names_the_cause_and_what_to_do",
         ),
     ),
@@ -146,7 +146,7 @@ RECOVERY_PLANTS: Final = (
     files = WritableLocalStorage()
 """,
         tests=(
-            "tests/embedded/test_private_logs.py::test_a_snapshot_is_private_before_its_first_byte",
+            "tests/client/embedded/test_private_logs.py::test_a_snapshot_is_private_before_its_first_byte",
         ),
     ),
     Plant(
@@ -155,7 +155,7 @@ RECOVERY_PLANTS: Final = (
         old="        mode = self.file_mode & allowed\n",
         new="        mode = self.file_mode\n",
         tests=(
-            "tests/embedded/test_private_logs.py"
+            "tests/client/embedded/test_private_logs.py"
             "::test_a_kraft_log_and_all_its_files_are_for_their_owner_alone",
         ),
     ),
@@ -165,7 +165,7 @@ RECOVERY_PLANTS: Final = (
         old="    except (LogNotFoundError, CorruptBatchError, CorruptFileError):\n        pass\n",
         new="    except (LogNotFoundError, CorruptFileError):\n        pass\n",
         tests=(
-            "tests/log_write/test_snapshots_at_once.py"
+            "tests/log/writing/test_snapshots_at_once.py"
             "::test_an_old_snapshot_that_does_not_parse_does_not_end_retention",
         ),
     ),
@@ -197,7 +197,7 @@ RECOVERY_PLANTS: Final = (
 """,
         new="                raise gap\n",
         tests=(
-            "tests/recovery/test_readers_before_recovery.py"
+            "tests/log/recovery/test_readers_before_recovery.py"
             "::test_offsets_written_again_after_the_published_end_stop_no_reader",
         ),
     ),
@@ -207,7 +207,7 @@ RECOVERY_PLANTS: Final = (
         old="            if listing.is_embedded:\n                start_offset = max(",
         new="            if not listing.segments:\n                start_offset = max(",
         tests=(
-            "tests/log_write/test_snapshots_written.py"
+            "tests/log/writing/test_snapshots_written.py"
             "::test_a_reader_begins_where_the_writer_says_that_the_log_begins",
         ),
     ),
@@ -218,7 +218,7 @@ RECOVERY_PLANTS: Final = (
         old="contiguous_bytes(data, offset, self.epochs, log.path, position)\n",
         new="data\n",
         tests=(
-            "tests/log_write/test_flipped_base_offsets.py"
+            "tests/log/writing/test_flipped_base_offsets.py"
             "::test_it_is_never_served_and_what_is_before_it_is",
         ),
     ),
@@ -228,7 +228,7 @@ RECOVERY_PLANTS: Final = (
         old="check_base_offset(batch.base_offset, next_offset, file.path, position + at)\n",
         new="pass\n",
         tests=(
-            "tests/log_write/test_flipped_base_offsets.py::test_a_replica_finds_it_at_its_start",
+            "tests/log/writing/test_flipped_base_offsets.py::test_a_replica_finds_it_at_its_start",
         ),
     ),
     Plant(
@@ -237,7 +237,7 @@ RECOVERY_PLANTS: Final = (
         old="check_leader_epoch(leader_epoch, base_offset, epochs, path, position + at)\n",
         new="pass\n",
         tests=(
-            "tests/log_write/test_flipped_base_offsets.py"
+            "tests/log/writing/test_flipped_base_offsets.py"
             "::test_a_damaged_leader_epoch_is_never_served",
         ),
     ),
@@ -247,7 +247,7 @@ RECOVERY_PLANTS: Final = (
         old="            if epochs is not None:\n",
         new="            if False:\n",
         tests=(
-            "tests/log_write/test_flipped_base_offsets.py"
+            "tests/log/writing/test_flipped_base_offsets.py"
             "::test_a_replica_finds_a_damaged_leader_epoch_at_its_start",
         ),
     ),
@@ -258,7 +258,7 @@ RECOVERY_PLANTS: Final = (
         old="        if is_bounded or ordinal >= before:\n",
         new="        if byte_count >= 0:\n",
         tests=(
-            "tests/log_write/test_saved_copies.py"
+            "tests/log/writing/test_saved_copies.py"
             "::test_as_many_copies_are_kept_and_the_oldest_are_deleted_and_named",
         ),
     ),
@@ -268,7 +268,7 @@ RECOVERY_PLANTS: Final = (
         old='            storage.rename(path, f"{path}{DAMAGED_SUFFIX}-{ordinal}")\n',
         new="            storage.rename(path, path + DAMAGED_SUFFIX)\n            assert ordinal\n",
         tests=(
-            "tests/log_write/test_saved_copies.py"
+            "tests/log/writing/test_saved_copies.py"
             "::test_a_second_damaged_segment_does_not_take_the_place_of_the_first",
         ),
     ),
@@ -279,7 +279,7 @@ RECOVERY_PLANTS: Final = (
         old="    if recovered.report.read_only is None:\n        recovered = _with",
         new="    if recovered.report.read_only is not None:\n        recovered = _with",
         tests=(
-            "tests/recovery/test_sealed_indexes.py"
+            "tests/log/recovery/test_sealed_indexes.py"
             "::test_an_opening_for_writing_rebuilds_an_index_whose_end_does_not_fit",
         ),
     ),
@@ -289,7 +289,7 @@ RECOVERY_PLANTS: Final = (
         old="        if report.read_only is None:\n            rebuilt = _rebuild",
         new="        if report.read_only is not None:\n            rebuilt = _rebuild",
         tests=(
-            "tests/recovery/test_sealed_indexes.py"
+            "tests/log/recovery/test_sealed_indexes.py"
             "::test_repair_reads_all_segments_and_rebuilds_what_is_not_true",
         ),
     ),

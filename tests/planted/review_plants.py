@@ -33,6 +33,6 @@ REVIEW_PLANTS: Final = (
         path="state/raftlog_state/tables/materialize.py",
         old="self._publish(look_again=True)",
         new="self._publish()",
-        tests=("tests/tables/test_tables_materialize_spark.py",),
+        tests=("tests/state/tables/test_tables_materialize_spark.py",),
     ),
 )

@@ -15,7 +15,7 @@ SIZES_PLANTS: Final = (
         tests=(
             "tests/records/test_builder.py"
             "::test_a_compressed_batch_is_bounded_before_compression_too",
-            "tests/remote/test_sendings.py"
+            "tests/client/remote/test_sendings.py"
             "::test_a_compressed_append_is_bounded_before_compression_too",
         ),
     ),
@@ -25,7 +25,7 @@ SIZES_PLANTS: Final = (
         old="        log_limit = RAW_BATCH_BYTES_MAX\n",
         new="        log_limit = 8 * RAW_BATCH_BYTES_MAX\n",
         tests=(
-            "tests/node_apis/test_producing.py"
+            "tests/node/apis/test_producing.py"
             "::test_a_batch_is_bounded_before_compression_in_every_log",
         ),
     ),
@@ -35,7 +35,7 @@ SIZES_PLANTS: Final = (
         old="        raise  # not damage: the batch may hold a name\n",
         new="        return None\n",
         tests=(
-            "tests/log_memory/test_batch_facts.py"
+            "tests/log/producer_state/test_batch_facts.py"
             "::test_a_limit_is_not_taken_for_a_batch_without_a_name",
         ),
     ),
@@ -45,7 +45,7 @@ SIZES_PLANTS: Final = (
         old="        self._pieces = _pieces(batch)\n",
         new='        self._pieces = iter([b"".join(_pieces(batch))])\n',
         tests=(
-            "tests/log_memory/test_batch_facts.py"
+            "tests/log/producer_state/test_batch_facts.py"
             "::test_nothing_after_the_first_record_s_headers_is_decompressed",
         ),
     ),
@@ -65,7 +65,7 @@ SIZES_PLANTS: Final = (
         old="                log.check_offset(start_offset)\n",
         new="                pass\n",
         tests=(
-            "tests/embedded/test_embedded_log.py"
+            "tests/client/embedded/test_embedded_log.py"
             "::test_an_offset_in_what_is_not_decided_is_not_out_of_range",
         ),
     ),
@@ -75,7 +75,7 @@ SIZES_PLANTS: Final = (
         old='        return Header(key.decode("utf-8", "replace"), value, key)\n',
         new='        return Header(key.decode("utf-8", "replace"), value)\n',
         tests=(
-            "tests/node_apis/test_produced_records.py"
+            "tests/node/apis/test_produced_records.py"
             "::test_header_names_that_are_not_utf_8_are_stored_unchanged",
         ),
     ),
@@ -85,7 +85,7 @@ SIZES_PLANTS: Final = (
         old="        except TypeError:\n            _refuse",
         new="        except KeyError:\n            _refuse",
         tests=(
-            "tests/embedded/test_user_records.py::test_a_map_whose_key_cannot_be_one_is_refused",
+            "tests/client/embedded/test_user_records.py::test_a_map_whose_key_cannot_be_one_is_refused",
         ),
     ),
     Plant(
@@ -95,7 +95,7 @@ SIZES_PLANTS: Final = (
         new="    if count > 2**31:\n",
         tests=(
             "tests/records/test_damage.py::test_a_bomb_of_headers_is_refused_before_one_is_decoded",
-            "tests/node_apis/test_produced_records.py::test_a_bomb_of_headers_costs_no_object",
+            "tests/node/apis/test_produced_records.py::test_a_bomb_of_headers_costs_no_object",
         ),
     ),
     Plant(
@@ -118,7 +118,7 @@ SIZES_PLANTS: Final = (
         old="        packed = packed.with_compressed(config.compression)\n",
         new="        pass\n",
         tests=(
-            "tests/node_apis/test_produced_records.py"
+            "tests/node/apis/test_produced_records.py"
             "::test_a_large_batch_is_named_and_compressed_beside_the_loop",
         ),
     ),
@@ -128,7 +128,7 @@ SIZES_PLANTS: Final = (
         old="        _hold(question.origin.budget, records.byte_count(), result)\n",
         new="        pass\n",
         tests=(
-            "tests/node_apis/test_produced_records.py"
+            "tests/node/apis/test_produced_records.py"
             "::test_what_a_batch_was_decompressed_to_is_held_until_it_is_answered",
         ),
     ),

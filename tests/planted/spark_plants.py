@@ -11,9 +11,9 @@ PROGRESS: Final = "tests/spark/test_source_progress.py"
 OFFSETS: Final = "tests/spark/test_source_offsets.py"
 OPTIONS: Final = "tests/spark/test_source_options.py"
 VISIBLE: Final = "tests/spark/test_source_transactions.py"
-MESSAGES: Final = "tests/spark_write/test_commit_message.py"
-APPENDING: Final = "tests/spark_write/test_appending.py"
-WRITTEN: Final = "tests/spark_write/test_write_rows.py"
+MESSAGES: Final = "tests/spark/writing/test_commit_message.py"
+APPENDING: Final = "tests/spark/writing/test_appending.py"
+WRITTEN: Final = "tests/spark/writing/test_write_rows.py"
 
 SPARK_PLANTS: Final = (
     Plant(
@@ -169,14 +169,14 @@ SPARK_PLANTS: Final = (
         path=f"{SPARK}/options.py",
         old="CommitName(self.txn_app_id or query_id, query_id, batch_id)",
         new="CommitName(self.txn_app_id or query_id, self.txn_app_id or query_id, batch_id)",
-        tests=("tests/spark_write/test_write_options.py", APPENDING),
+        tests=("tests/spark/writing/test_write_options.py", APPENDING),
     ),
     Plant(
         bug="a decision is appended to a log that has gone on meanwhile",
         path=f"{SPARK}/optimistic_commit.py",
         old="    return log.append(decision, required_base_offset=at)\n",
         new="    return log.append(decision)\n",
-        tests=("tests/spark_write/test_commit_loop.py",),
+        tests=("tests/spark/writing/test_commit_loop.py",),
     ),
     Plant(
         bug="a user's header that names a commit is written",
@@ -218,13 +218,13 @@ SPARK_PLANTS: Final = (
         path=f"{SPARK}/options.py",
         old="        if self.txn_version is not None:\n            raise OptionError(\n",
         new="        if False:\n            raise OptionError(\n",
-        tests=("tests/spark_write/test_write_options.py",),
+        tests=("tests/spark/writing/test_write_options.py",),
     ),
     Plant(
         bug="an error that Spark passes on as text is another kind of error",
         path=f"{SPARK}/errors.py",
         old="        if found is not None:\n            return found\n        seen.append(at)\n",
         new="        seen.append(at)\n",
-        tests=("tests/spark_write/test_typed_errors.py",),
+        tests=("tests/spark/writing/test_typed_errors.py",),
     ),
 )

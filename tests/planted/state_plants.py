@@ -7,12 +7,12 @@ from typing import Final
 from tests.planted.plant import Plant
 
 STATE: Final = "state/raftlog_state"
-TRANSACTIONS: Final = "tests/fold/test_metadata_transactions.py"
-FOLD: Final = "tests/fold/test_fold.py"
-BOOTSTRAP: Final = "tests/fold/test_bootstrap.py"
-IMAGE: Final = "tests/fold/test_image.py"
-REDACTION: Final = "tests/state_records/test_redaction.py"
-BATCH: Final = "tests/tables/test_tables_batch.py"
+TRANSACTIONS: Final = "tests/state/loader/test_metadata_transactions.py"
+FOLD: Final = "tests/state/loader/test_fold.py"
+BOOTSTRAP: Final = "tests/state/loader/test_bootstrap.py"
+IMAGE: Final = "tests/state/loader/test_image.py"
+REDACTION: Final = "tests/state/records/test_redaction.py"
+BATCH: Final = "tests/state/tables/test_tables_batch.py"
 
 STATE_PLANTS: Final = (
     Plant(
@@ -97,49 +97,49 @@ STATE_PLANTS: Final = (
         path=f"{STATE}/delta.py",
         old="                self._writable_group(group).pop(key, None)\n",
         new="                self._writable_group(group)\n",
-        tests=("tests/fold/test_replay_topics.py",),
+        tests=("tests/state/loader/test_replay_topics.py",),
     ),
     Plant(
         bug="the leader epoch stays when the same leader is named again",
         path=f"{STATE}/replay/topics.py",
         old="    if record.leader != LEADER_UNCHANGED:\n",
         new="    if record.leader not in (LEADER_UNCHANGED, leader):\n",
-        tests=("tests/fold/test_replay_topics.py",),
+        tests=("tests/state/loader/test_replay_topics.py",),
     ),
     Plant(
         bug="an empty list in a partition change keeps what was there",
         path=f"{STATE}/replay/topics.py",
         old="    return before if value is None else value\n",
         new="    return value or before\n",
-        tests=("tests/fold/test_replay_topics.py",),
+        tests=("tests/state/loader/test_replay_topics.py",),
     ),
     Plant(
         bug="configs outlive the topic that they are of",
         path=f"{STATE}/replay/topics.py",
         old="        delta.delete(Entity.CONFIG, key)\n",
         new="        pass\n",
-        tests=("tests/fold/test_replay_topics.py",),
+        tests=("tests/state/loader/test_replay_topics.py",),
     ),
     Plant(
         bug="a checkpoint below the log's start is no state even where it ends",
         path=f"{STATE}/image_reader.py",
         old="        return base == end_offset or self._log_start_offset <= base < end_offset\n",
         new="        return self._log_start_offset <= base < end_offset\n",
-        tests=("tests/fold/test_moments.py",),
+        tests=("tests/state/loader/test_moments.py",),
     ),
     Plant(
         bug="bytes that follow a record's end are taken",
         path=f"{STATE}/records/serde.py",
         old="    record, end = read(value, 3)\n    if end != len(value):\n",
         new="    record, end = read(value, 3)\n    if False:\n",
-        tests=("tests/state_records/test_damaged_records.py",),
+        tests=("tests/state/records/test_damaged_records.py",),
     ),
     Plant(
         bug="a record that was read is written in the latest version",
         path=f"{STATE}/records/serde.py",
         old="        version = record.version if version is None else version\n",
         new="",
-        tests=("tests/state_records/test_golden_records.py",),
+        tests=("tests/state/records/test_golden_records.py",),
     ),
     Plant(
         bug="an unknown field of one struct among several is shown",
@@ -209,20 +209,20 @@ STATE_PLANTS: Final = (
         path=f"{STATE}/image_writer.py",
         old="        in_controlled_shutdown=row.in_controlled_shutdown,\n",
         new="",
-        tests=("tests/fold/test_image_records.py",),
+        tests=("tests/state/loader/test_image_records.py",),
     ),
     Plant(
         bug="a row's position among a record's changes begins anew in the table",
         path=f"{STATE}/tables/convert.py",
         old="            seqs[record.offset] = seq + 1\n",
         new="",
-        tests=("tests/tables/test_tables_convert.py",),
+        tests=("tests/state/tables/test_tables_convert.py",),
     ),
     Plant(
         bug="a row that is updated loses when it was created",
         path=f"{STATE}/tables/pending.py",
         old="                created = None if before is None else before.created_offset\n",
         new="                created = None\n",
-        tests=("tests/tables/test_tables_convert.py",),
+        tests=("tests/state/tables/test_tables_convert.py",),
     ),
 )

@@ -7,8 +7,8 @@ from typing import Final
 from tests.planted.plant import Plant
 
 MATERIALIZE: Final = "state/raftlog_state/tables/materialize.py"
-SCHEDULE: Final = "tests/tables/test_publish_schedule.py"
-MATERIALIZED: Final = "tests/tables/test_tables_materialize_spark.py"
+SCHEDULE: Final = "tests/state/tables/test_publish_schedule.py"
+MATERIALIZED: Final = "tests/state/tables/test_tables_materialize_spark.py"
 
 TABLES_PLANTS: Final = (
     Plant(
@@ -51,34 +51,34 @@ TABLES_PLANTS: Final = (
         path="state/raftlog_state/tables/asof.py",
         old="(visible <= to)",
         new="(visible < to)",
-        tests=("tests/tables/test_tables_reads_spark.py",),
+        tests=("tests/state/tables/test_tables_reads_spark.py",),
     ),
     Plant(
         bug="records of a rewritten log that the tables hold are passed over",
         path="state/raftlog_state/tables/writer.py",
         old="                if seen_epoch != epoch and at <= min(last, seen_last):\n",
         new="                if False:\n",
-        tests=("tests/tables/test_tables_writes_spark.py",),
+        tests=("tests/state/tables/test_tables_writes_spark.py",),
     ),
     Plant(
         bug="a difference that verify names shows a secret",
         path="state/raftlog_state/tables/verify.py",
         old="        if _is_secret(table, key, column):\n",
         new="        if False:\n",
-        tests=("tests/tables/test_tables_verify_spark.py",),
+        tests=("tests/state/tables/test_tables_verify_spark.py",),
     ),
     Plant(
         bug="check of a damaged log ends as if it were valid",
         path="state/raftlog_state/cli/check.py",
         old="    return 1 if damage_count else 0\n",
         new="    return 0\n",
-        tests=("tests/cli/test_cli_check.py",),
+        tests=("tests/state/cli/test_cli_check.py",),
     ),
     Plant(
         bug="cat prints records without content that were not asked for",
         path="state/raftlog_state/cli/selection.py",
         old="        if api_key in self.hidden_api_keys:\n            return False\n",
         new="",
-        tests=("tests/cli/test_cli_cat.py",),
+        tests=("tests/state/cli/test_cli_cat.py",),
     ),
 )

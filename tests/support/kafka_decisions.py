@@ -27,7 +27,7 @@ from raftlog_state.record_versions import RecordVersions
 from raftlog_state.records import DecodedRecord, encode
 from tests.support.kafka import KAFKA_VERSION, kafka_jars, run_java
 
-HERE = Path(__file__).parents[1] / "controller"
+HERE = Path(__file__).parents[1] / "state" / "controller"
 PROGRAM = HERE / "KafkaDecisions.java"
 BOOK = HERE / f"kafka-{KAFKA_VERSION}-decisions.json.gz"
 

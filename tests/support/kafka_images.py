@@ -17,7 +17,7 @@ from raftlog_state.records import encode
 from tests.support.kafka import KAFKA_VERSION, kafka_jars, run_java
 from tests.support.random_metadata import RandomLog
 
-FOLD = Path(__file__).parents[1] / "fold"
+FOLD = Path(__file__).parents[1] / "state" / "loader"
 PROGRAM = FOLD / "KafkaImage.java"
 BOOK = FOLD / f"kafka-{KAFKA_VERSION}-images.json.gz"
 LEVELS = (7, 8, 11, 15, 17, 21, 23, 30)

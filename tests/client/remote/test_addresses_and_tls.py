@@ -1,0 +1,72 @@
+"""Addresses as people write them, and how a client proves itself: what is refused before a socket
+is opened."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.certificates import Authority
+
+import raftlog
+from raftlog.client.remote.addresses import Address, parse_addresses
+from raftlog.client.remote.tls import NO_TLS, TlsOptions, tls_context
+from raftlog.errors import OptionError
+
+
+def test_addresses_are_hosts_and_ports_each_once() -> None:
+    found = parse_addresses(" log-1:9092, 10.0.0.2:9093,[::1]:1 ,log-1:9092,")
+    assert found == (Address("log-1", 9092), Address("10.0.0.2", 9093), Address("::1", 1))
+    assert list(map(str, found)) == ["log-1:9092", "10.0.0.2:9093", "[::1]:1"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "host", "host:", ":9092", "host:0", "host:65536", "::1:9092", "host:9\u0662"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"bootstrap\.servers"):
+        parse_addresses(text)
+    with pytest.raises(OptionError):
+        raftlog.connect(text)
+
+
+def test_a_certificate_is_shown_only_to_who_is_vouched_for() -> None:
+    with pytest.raises(OptionError, match="tls_ca"):
+        TlsOptions(certificate="c", key="k")
+    with pytest.raises(OptionError, match="tls_certificate"):
+        TlsOptions(ca="a", key="k")
+    assert tls_context(NO_TLS) is None
+
+
+def test_files_that_cannot_be_used_are_refused_and_no_secret_is_shown(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    for path in (tmp_path / "missing.pem", empty):
+        with pytest.raises(OptionError, match="tls_ca"):
+            tls_context(TlsOptions(ca=str(path)))
+    options = TlsOptions(ca="ca.pem", certificate="c.pem", key="k.pem", key_password="hunter2")
+    assert "hunter2" not in repr(options)
+
+
+def test_a_clients_key_that_others_may_change_is_refused_and_one_that_they_may_read_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark gives the files that it copies to executors to all to read."""
+    authority = Authority(tmp_path / "keys")
+    pair = authority.sign("jobs-1")
+    options = TlsOptions(ca=authority.path, certificate=pair.certificate, key=pair.key)
+    assert tls_context(options) is not None
+    assert not caplog.records
+    os.chmod(pair.key, 0o644)
+    assert tls_context(options) is not None
+    assert "other users may read the key" in caplog.text
+    os.chmod(pair.key, 0o602)
+    with pytest.raises(OptionError, match=r"tls_key: other users may change"):
+        tls_context(options)
+    os.chmod(pair.key, 0o600)
+    os.chmod(tmp_path / "keys", 0o757)
+    with pytest.raises(OptionError, match=r"may replace it"):
+        tls_context(options)
+    with pytest.raises(OptionError, match=r"No such file"):
+        tls_context(TlsOptions(ca=authority.path, certificate="gone.pem"))

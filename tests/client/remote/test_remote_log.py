@@ -1,0 +1,162 @@
+"""A quorum's log as a reader sees it over the network: the same as the leader's directory holds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from tests.client.remote.conftest import Quorums
+
+import raftlog
+from raftlog import ConnectedLog
+from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind, open_path
+from raftlog.client.remote.log import RemoteLog
+from raftlog.errors import (
+    ChangesNotSupportedError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    OptionError,
+)
+from raftlog.records.batch_columns import Column
+from raftlog_state import apply_changes
+
+pytestmark = pytest.mark.slow
+
+BEGIN, END, ABORT = b"\x01\x17\x00\x00", b"\x01\x18\x00\x00", b"\x01\x19\x00\x00"
+NO_OP = b"\x01\x14\x00\x00"
+
+
+@pytest.fixture(params=["bytes", "kraft"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def log(quorums: Quorums, kind: str) -> Iterator[ConnectedLog]:
+    with raftlog.connect(quorums.of(kind).bootstrap) as opened:
+        yield opened
+
+
+@pytest.fixture
+def files(quorums: Quorums, kind: str, log: ConnectedLog) -> LogReader:
+    """The only node's directory, with something of everything in it."""
+    for number in range(5):
+        log.append([NO_OP] * (number + 1), atomic=True)
+        log.append(NO_OP, commit=(f"remote log {number} of {log.end_offset}", "query", 0))
+    if kind == "kraft":
+        for batch in ([BEGIN, NO_OP], [NO_OP], [NO_OP, END], [BEGIN, NO_OP], [ABORT, NO_OP]):
+            log.append(batch)
+        log.append([BEGIN, NO_OP, END, BEGIN])
+        log.append([END])
+    declared = LogKind.METADATA if kind == "kraft" else LogKind.PARTITION
+    return open_path(str(quorums.of(kind).nodes[0].directory / "raftlog-0"), kind=declared)
+
+
+def batches(log: LogReader, start: int, end: int) -> list[object]:
+    return [
+        (batch.base_offset, batch.leader_epoch, batch.producer_id, list(batch.records()))
+        for batch in log.batches(start, end)
+    ]
+
+
+def test_it_is_what_the_directory_holds(log: ConnectedLog, files: LogReader, kind: str) -> None:
+    remote = log.reader()
+    assert isinstance(remote, RemoteLog)
+    end = remote.read_end(isolation=Isolation.READ_UNCOMMITTED)
+    assert end.basis is EndBasis.HIGH_WATERMARK
+    assert end.offset == remote.log_end_offset == files.log_end_offset
+    assert remote.kind is files.kind is (LogKind.METADATA if kind == "kraft" else LogKind.PARTITION)
+    assert (remote.source, remote.is_raftlog) == (SourceKind.QUORUM, True)
+    assert (remote.topic, remote.partition) == (files.topic, files.partition)
+    assert remote.epochs == files.epochs
+    assert batches(remote, 0, end.offset) == batches(files, 0, end.offset)
+    tables = [
+        [scan.records.value.to_pylist() for scan in one.scan(3, end.offset, columns=Column.ALL)]
+        for one in (remote, files)
+    ]
+    assert list(itertools.chain(*tables[0])) == list(itertools.chain(*tables[1]))
+
+
+def test_changes_of_a_quorums_metadata_are_refused_with_what_to_do(
+    log: ConnectedLog, kind: str
+) -> None:
+    end_offset = log.end_offset
+    expected = ChangesNotSupportedError if kind == "kraft" else OptionError
+    with pytest.raises(expected) as refused:
+        apply_changes(cast(Any, log), [{"change": "create_topic", "topic": "orders"}])
+    assert "does not exist" not in str(refused.value)
+    if kind == "kraft":
+        assert 'raftlog.open(path, values="kraft")' in str(refused.value)
+    assert log.end_offset == end_offset
+
+
+def test_plans_and_boundaries_are_those_of_the_directory(
+    log: ConnectedLog, files: LogReader
+) -> None:
+    remote, committed = log.reader(), Isolation.READ_COMMITTED
+    end = remote.read_end(isolation=committed).offset
+    assert end == files.read_end(isolation=committed).offset
+    for start, isolation, count in itertools.product((0, 7, end - 9), Isolation, (1, 4)):
+        arguments = {"isolation": isolation, "max_splits": count, "max_records_per_split": 11}
+        assert remote.plan(start, end, **arguments) == files.plan(start, end, **arguments)
+    begins = [batch.base_offset for batch in files.batches(0, end)][-16:]
+    for start, limit in itertools.product(begins, range(1, 9)):
+        for limits in ({"max_records": limit}, {"max_bytes": 70 * limit}):
+            found = remote.next_boundary(start, end_offset=end, **limits)
+            assert found == files.next_boundary(start, end_offset=end, **limits), (start, limits)
+
+
+def test_times_are_found(log: ConnectedLog, files: LogReader) -> None:
+    remote = log.reader()
+    times = [
+        record.timestamp_ms
+        for batch in files.batches(0, files.log_end_offset)
+        for record in batch.records()
+    ]
+    for time_ms in (0, times[-1], times[len(times) // 2] + 1, max(times) + 1):
+        assert remote.offset_for_timestamp(time_ms) == files.offset_for_timestamp(time_ms)
+
+
+def test_an_open_transaction_ends_what_may_be_read(quorums: Quorums) -> None:
+    with raftlog.connect(quorums.of("kraft").bootstrap) as log:
+        end = log.append([BEGIN, NO_OP]).base_offset
+        remote = log.reader()
+        found = remote.read_end(isolation=Isolation.READ_COMMITTED)
+        assert (found.offset, remote.log_end_offset) == (end, end + 2)
+        assert f"offset {end} is not decided" in found.explanation
+        assert list(log.read(end)) == []
+        assert len(list(log.read(end, isolation="high_watermark"))) == 2
+        log.append([ABORT])
+        directory = quorums.of("kraft").nodes[0].directory / "raftlog-0"
+        log.append([BEGIN, NO_OP])
+        log.append([END, BEGIN])  # in one batch: it may not be cut
+        for isolation in Isolation:
+            both = (log.reader(), open_path(str(directory)))
+            ends = [one.read_end(isolation=isolation).offset for one in both]
+            assert ends[0] == ends[1]
+        log.append([END])
+        remote.refresh()
+        previous = remote.read_end(isolation=Isolation.READ_COMMITTED, previous=found)
+        assert previous.offset == end + 8
+        assert next(record.offset for record in log.read(end)) > end + 2, "it was aborted"
+
+
+def test_what_is_not_there_is_told(log: ConnectedLog) -> None:
+    remote = log.reader()
+    end = remote.log_end_offset
+    with pytest.raises(OffsetOutOfRangeError):
+        remote.plan(0, end + 1, isolation=Isolation.READ_UNCOMMITTED)
+    with pytest.raises(DataLossError) as caught:
+        list(remote.scan(end + 5, end + 6))
+    assert caught.value.condition == "LOG_TRUNCATED"
+
+
+def test_a_batch_larger_than_a_fetch_is_read_whole(quorums: Quorums) -> None:
+    with raftlog.connect(quorums.of("bytes").bootstrap) as log:
+        large = [bytes([number]) * 2**20 for number in range(7)]
+        start = log.append(large, atomic=True).base_offset
+        log.append(b"behind")
+        assert [record.value for record in log.read(start)] == [*large, b"behind"]
+        assert log.read(start).to_arrow().num_rows == 8

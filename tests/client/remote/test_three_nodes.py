@@ -1,0 +1,161 @@
+"""A client of three nodes: it follows its leaders, whatever becomes of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
+
+import raftlog
+from raftlog import ConnectedLog
+from raftlog.client.requests import AppendResult
+from raftlog.errors import (
+    AppendUnknownError,
+    NotLeaderError,
+    QuorumUnavailableError,
+    RaftlogError,
+    UnexpectedEndOffsetError,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumProcesses]:
+    with QuorumProcesses(tmp_path_factory.mktemp("quorum")) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def log(quorum: QuorumProcesses) -> Iterator[ConnectedLog]:
+    with raftlog.connect(quorum.bootstrap) as opened:
+        yield opened
+
+
+def leader_of(quorum: QuorumProcesses, log: ConnectedLog) -> NodeProcess:
+    return quorum.node(log.leader_id)
+
+
+class Writers:
+    """Threads that append until they are told to stop: plainly, under a token, under a name."""
+
+    def __init__(self, log: ConnectedLog) -> None:
+        self.log = log
+        self.acknowledged: list[tuple[int, bytes]] = []
+        self.errors: list[BaseException] = []
+        self._is_over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._write, args=(append, number))
+            for number, append in enumerate(
+                (self._plain, self._plain, self._plain, self._conditional, self._named)
+            )
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def goes_on(self) -> None:
+        """Wait until something is acknowledged that was not yet."""
+        count = len(self.acknowledged)
+        eventually(lambda: len(self.acknowledged) > count + 20, "appends go on")
+
+    def _write(self, append: object, number: int) -> None:
+        turn = 0
+        while not self._is_over.is_set():
+            value = b"%d %d" % (number, turn)
+            try:
+                result = append(turn, value)  # type: ignore[operator]
+            except RaftlogError as error:
+                self.errors.append(error)
+                return
+            if result is not None:
+                self.acknowledged.append((result.base_offset, value))
+            turn += 1
+
+    def _plain(self, turn: int, value: bytes) -> AppendResult:
+        return self.log.append(value)
+
+    def _conditional(self, turn: int, value: bytes) -> AppendResult | None:
+        try:
+            return self.log.append(value, required_base_offset=self.log.end_offset)
+        except UnexpectedEndOffsetError:
+            return None
+
+    def _named(self, turn: int, value: bytes) -> AppendResult:
+        return self.log.append(value, commit=(f"app of {id(self)}", "query", turn))
+
+
+def test_a_leader_dies_under_load_and_everything_is_there_once(
+    quorum: QuorumProcesses, log: ConnectedLog
+) -> None:
+    start = log.end_offset
+    writers = Writers(log)
+    writers.start()
+    try:
+        writers.goes_on()
+        for end, begin in (("kill", "start"), ("pause", "wake"), ("stop", "start")):
+            node = leader_of(quorum, log)
+            getattr(node, end)()
+            writers.goes_on()
+            getattr(node, begin)()
+            writers.goes_on()
+    finally:
+        writers.stop()
+    assert writers.errors == []
+    found = {record.offset: record.value for record in log.read(start)}
+    assert all(found.get(offset) == value for offset, value in writers.acknowledged)
+    assert sorted(found.values(), key=repr) == sorted(
+        (value for _, value in writers.acknowledged), key=repr
+    ), "nothing else, and nothing twice"
+    epochs = {record.offset: None for record in log.read(start)}
+    assert len(epochs) == len(found)
+
+
+def test_an_epoch_is_refused_after_the_next_election(
+    quorum: QuorumProcesses, log: ConnectedLog
+) -> None:
+    epoch = log.append(b"x").epoch
+    node = leader_of(quorum, log)
+    node.kill()
+    later = log.append(b"y")
+    assert later.epoch > epoch
+    with pytest.raises(NotLeaderError) as caught:
+        log.append(b"z", epoch=epoch)
+    assert (caught.value.epoch, caught.value.current_epoch) == (epoch, later.epoch)
+    node.start()
+    table = log.read(later.base_offset - 2).to_arrow()
+    assert {epoch, later.epoch} <= set(table["leader_epoch"].to_pylist())
+    reader = log.reader()
+    assert reader.epochs.epoch_at(later.base_offset) == later.epoch
+    assert reader.epochs.epoch_at(later.base_offset - 2) == epoch
+
+
+def test_without_a_majority_nothing_is_promised(quorum: QuorumProcesses, log: ConnectedLog) -> None:
+    end = log.append(b"before").end_offset
+    down = quorum.nodes[:2]
+    for node in down:
+        node.kill()
+    unsure = log.append_async(b"during", timeout_ms=60_000)
+    with pytest.raises((QuorumUnavailableError, AppendUnknownError)):
+        log.append(b"too late", timeout_ms=1500)
+    for node in down:
+        node.start()
+    assert unsure.result(60).base_offset >= end
+    values = [record.value for record in log.read(end)]
+    assert values.count(b"during") == 1
+    assert values.count(b"too late") <= 1
+
+
+def test_an_address_alone_finds_the_others(quorum: QuorumProcesses) -> None:
+    for node in quorum.nodes:
+        with raftlog.connect(node.address) as log:
+            assert log.append(b"x").last_offset == log.end_offset - 1
+            assert log.cluster_id == quorum.cluster_id

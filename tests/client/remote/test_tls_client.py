@@ -1,0 +1,108 @@
+"""Over TLS: who is believed, who may do what, and what a client is told that may not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.certificates import Authority, KeyPair
+from tests.support.quorum_processes import QuorumProcesses
+
+import raftlog
+from raftlog.errors import AccessDeniedError, OptionError, QuorumUnavailableError
+
+pytestmark = pytest.mark.slow
+
+TLS = """tls = { certificate = "node.pem", key = "node.key", ca = "../ca.pem" }
+[access]
+read = ["reports-*", "jobs-*"]
+append = ["jobs-*"]
+[access.nodes]
+1 = "node-1.example"
+"""
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("quorum"))
+
+
+@pytest.fixture(scope="module")
+def quorum(authority: Authority) -> Iterator[QuorumProcesses]:
+    nodes = QuorumProcesses(Path(authority.path).parent, 1, extra=TLS)
+    pair = authority.sign("node-1.example", file_name="of-1")
+    shutil.copy(pair.certificate, nodes.nodes[0].home / "node.pem")
+    shutil.copy(pair.key, nodes.nodes[0].home / "node.key")
+    with nodes:
+        yield nodes
+
+
+def options(authority: Authority, pair: KeyPair | None) -> dict[str, Any]:
+    given: dict[str, Any] = {"tls_ca": authority.path, "timeout_ms": 5000}
+    if pair is not None:
+        given |= {"tls_certificate": pair.certificate, "tls_key": pair.key}
+    return given
+
+
+def test_who_may_append_and_read_does(quorum: QuorumProcesses, authority: Authority) -> None:
+    pair = authority.sign("jobs-1")
+    with raftlog.connect(quorum.bootstrap, **options(authority, pair)) as log:
+        result = log.append([b"x" * 100_000] * 20, commit=("jobs-1:app", "q", 1))
+        assert [len(one.value or b"") for one in log.read(result.base_offset)] == [100_000] * 20
+        assert log.last_commit("jobs-1:app") is not None
+
+
+def test_a_key_may_have_a_password(quorum: QuorumProcesses, authority: Authority) -> None:
+    pair = authority.sign("jobs-2", password=b"hunter2")
+    given = options(authority, pair)
+    with raftlog.connect(quorum.bootstrap, tls_key_password="hunter2", **given) as log:
+        assert log.append(b"x").epoch >= 1
+        assert "hunter2" not in repr(log)
+    with pytest.raises(OptionError, match="tls_key") as caught:
+        raftlog.connect(quorum.bootstrap, **given)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_who_may_only_read_is_told_so(quorum: QuorumProcesses, authority: Authority) -> None:
+    pair = authority.sign("reports-1")
+    with raftlog.connect(quorum.bootstrap, **options(authority, pair)) as log:
+        list(log.read())
+        for arguments in ({}, {"commit": ("app", "q", 9)}, {"required_base_offset": 1}):
+            with pytest.raises(AccessDeniedError, match="not authorized"):
+                log.append(b"x", timeout_ms=20_000, **arguments)  # type: ignore[arg-type]
+
+
+def test_who_has_no_right_or_no_certificate_is_let_in_by_nobody(
+    quorum: QuorumProcesses, authority: Authority, tmp_path: Path
+) -> None:
+    nobody = authority.sign("nobody")
+    stranger = Authority(tmp_path, "another CA").sign("jobs-1")
+    with pytest.raises(AccessDeniedError, match="may not describe the topic"):
+        raftlog.connect(quorum.bootstrap, **options(authority, nobody))
+    for pair in (stranger, None):
+        given = options(authority, pair) | {"timeout_ms": 1000}
+        with pytest.raises(QuorumUnavailableError, match="may require a client certificate"):
+            raftlog.connect(quorum.bootstrap, **given)
+
+
+def test_a_node_that_cannot_prove_itself_is_not_believed(
+    quorum: QuorumProcesses, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path, "another CA")
+    pair = authority.sign("jobs-1", file_name="again")
+    given = options(authority, pair) | {"tls_ca": other.path}
+    with pytest.raises(AccessDeniedError, match="certificate"):
+        raftlog.connect(quorum.bootstrap, **given)
+    elsewhere = quorum.bootstrap.replace("127.0.0.1", "localhost")
+    with pytest.raises(AccessDeniedError, match=r"(?i)hostname"):
+        raftlog.connect(elsewhere, **options(authority, pair))
+    with raftlog.connect(elsewhere, tls_check_host=False, **options(authority, pair)) as log:
+        assert log.end_offset > 0
+
+
+def test_plain_text_and_tls_do_not_meet(quorum: QuorumProcesses) -> None:
+    with pytest.raises(QuorumUnavailableError):
+        raftlog.connect(quorum.bootstrap, timeout_ms=500)

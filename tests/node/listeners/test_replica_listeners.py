@@ -1,0 +1,104 @@
+"""Listeners beside a replica: pieces, records that a snapshot has overtaken, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftlog.records.batch import RecordBatch
+from tests.node.listeners.test_listener_contract import Recorder
+from tests.support.one_replica import OneReplica
+
+
+class Pieces(Recorder):
+    """Writes down, too, how many batches came at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+        super().handle_commit(batches)
+        self.sizes.append(len(batches))
+
+
+def fill(one: OneReplica, count: int) -> None:
+    for number in range(count):
+        one.log.append(one.replica.core.epoch, [b"%03d" % number + bytes(100)])
+
+
+def test_what_is_committed_comes_in_pieces_of_a_bounded_size() -> None:
+    one = OneReplica(chunk_bytes_max=1_000)
+    one.elect()
+    fill(one, 50)
+    listener = Pieces()
+    one.listeners.register(listener)
+    assert listener.sizes == []
+    assert one.listeners.poll(), "there is more"
+    assert len(listener.sizes) == 1, "one piece at a time"
+    one.poll()
+    assert listener.next_offset == one.replica.log.end_offset
+    assert max(listener.sizes) <= 6
+    assert one.listeners.next_offset(listener) == listener.next_offset
+
+
+def test_a_batch_that_is_larger_than_a_piece_comes_alone() -> None:
+    one = OneReplica(chunk_bytes_max=10)
+    one.elect()
+    fill(one, 3)
+    listener = Pieces()
+    one.register(listener)
+    assert listener.sizes == [1, 1, 1, 1]
+
+
+def test_a_listener_that_the_start_of_the_log_overtakes_gets_the_snapshot() -> None:
+    one = OneReplica(chunk_bytes_max=200)
+    one.elect()
+    fill(one, 10)
+    slow = Pieces()
+    one.listeners.register(slow)
+    one.listeners.poll()
+    assert slow.next_offset < 5
+    one.snapshot(8)
+    one.poll()
+    assert [found.end_offset for found in slow.snapshots] == [8]
+    assert slow.next_offset == one.replica.log.end_offset
+
+
+def test_after_a_restart_all_is_told_again_and_leadership_of_a_later_epoch() -> None:
+    one = OneReplica()
+    one.elect()
+    fill(one, 3)
+    again = one.restarted(is_held=True)
+    listener = Recorder()
+    again.register(listener)
+    assert listener.values == [], "nobody knows yet what is committed"
+    again.release()
+    assert len(listener.values) == 3
+    assert listener.leaders[-1].leader_id == 1
+    assert listener.leaders[-1].epoch > one.replica.core.epoch
+
+
+def test_that_it_leads_no_more_is_told_even_if_it_leads_again_at_once() -> None:
+    one = OneReplica()
+    listener = Recorder()
+    one.register(listener)
+    before = [found.leader_id for found in listener.leaders]
+    one.log.resign(one.replica.core.epoch)
+    one.poll()
+    told = [found.leader_id for found in listener.leaders]
+    assert told[: len(before)] == before
+    assert (before[-1], told[len(before)], told[-1]) == (1, None, 1)
+
+
+def test_a_listener_may_append_while_it_is_told_something() -> None:
+    class Echo(Recorder):
+        def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+            super().handle_commit(batches)
+            if len(self.values) < 4:
+                one.log.append(one.replica.core.epoch, [b"echo"])
+
+    one = OneReplica()
+    echo = Echo()
+    one.register(echo)
+    one.elect()
+    assert echo.values == [b"echo"] * 4

@@ -1,0 +1,54 @@
+"""Drivers in processes of their own that race for the offsets of one log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.spark_session import java_is_there
+
+import raftlog
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not java_is_there(), reason="Spark needs Java 17 or newer"),
+]
+
+HOME = Path(__file__).parents[3]
+DRIVERS = 4
+WINS = 3
+LONGEST_S = 300
+
+
+def test_four_drivers_race_for_each_offset(tmp_path: Path) -> None:
+    """Every loser is told and finishes after retries; an offset has one winner, who knows it."""
+    path = tmp_path / "ids-0"
+    raftlog.open(path).close()
+    command = [sys.executable, "-m", "tests.support.sink_driver", "race", str(path)]
+    drivers = [
+        subprocess.Popen(
+            [*command, f"driver {number}", str(WINS)],
+            cwd=HOME,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(DRIVERS)
+    ]
+    won: dict[int, bytes] = {}
+    try:
+        for number, driver in enumerate(drivers):
+            out, err = driver.communicate(timeout=LONGEST_S)
+            assert driver.returncode == 0, err.decode(errors="replace")[-4000:]
+            offsets = list(map(int, out.split()))
+            assert len(offsets) == WINS
+            assert not won.keys() & set(offsets), "an offset was won twice"
+            won |= dict.fromkeys(offsets, b"driver %d" % number)
+    finally:
+        for driver in drivers:
+            driver.kill()
+            driver.communicate()
+    with raftlog.open(path) as log:
+        assert {record.offset: record.value for record in log.read()} == won
+    assert sorted(won) == list(range(1, 1 + DRIVERS * WINS))

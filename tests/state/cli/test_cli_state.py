@@ -1,0 +1,273 @@
+"""``raftlog state`` and ``raftlog diff`` against the checkpoints that Kafka wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cli import rows, run
+from tests.support.dumps import read_dump
+from tests.support.small_logs import LogWriter
+
+from raftlog_state.cli.state import HISTORY_KINDS, KINDS
+from raftlog_state.image import Entity, table_of
+from raftlog_state.records import BeginTransactionRecord, TopicRecord, encode
+
+LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
+THREE = LOGS / "three-nodes-4.3.1"
+NODE = THREE / "node-100"
+TRIMMED = LOGS / "trimmed-3.9.2" / "node-1"
+CHECKPOINTS = sorted(THREE.rglob("*[1-9]-*.checkpoint"))
+
+KEY_COLUMNS = {
+    "features": ("name",),
+    "zk_migration": (),
+    "brokers": ("broker_id",),
+    "controllers": ("controller_id",),
+    "topics": ("topic_id",),
+    "partitions": ("topic_id", "partition_id"),
+    "configs": ("resource_type", "resource_name", "name"),
+    "quotas": ("entity", "quota"),
+    "producer_ids": (),
+    "acls": ("acl_id",),
+    "scram": ("user", "mechanism"),
+    "tokens": ("token_id",),
+}
+
+
+@pytest.fixture(scope="module")
+def bare_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The logs of the cluster without their checkpoints: state can only come from replay."""
+    place = tmp_path_factory.mktemp("bare")
+    for node in THREE.glob("node-*"):
+        directory = place / node.name / "__cluster_metadata-0"
+        directory.mkdir(parents=True)
+        for segment in (node / "__cluster_metadata-0").glob("*.log"):
+            shutil.copyfile(segment, directory / segment.name)
+    return place
+
+
+def image(*argv: str | Path) -> dict[str, Any]:
+    status, out, err = run("state", *argv)
+    assert status == 0, err
+    found = json.loads(out)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def newest() -> dict[str, Any]:
+    """The whole state at the end of the log."""
+    return image(NODE)
+
+
+def canonical(record: dict[str, Any]) -> str:
+    """One text for records that differ in the order of Kafka's hash maps only."""
+    data = {
+        name: sorted(value, key=str) if name in ("endPoints", "features", "entity") else value
+        for name, value in record["data"].items()
+    }
+    return json.dumps({**record, "data": data}, sort_keys=True)
+
+
+def name_of(path: Path) -> str:
+    return f"{path.parent.parent.name}/{path.name}"
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS, ids=name_of)
+def test_replay_gives_the_records_that_kafka_wrote(checkpoint: Path, bare_logs: Path) -> None:
+    node = checkpoint.parent.parent.name
+    end_offset = str(int(checkpoint.name.partition("-")[0]))
+    printed = rows("state", bare_logs / node, "--at", end_offset, "--format", "records", "--reveal")
+    dumped = [
+        (batch, record)
+        for batch in read_dump(checkpoint)
+        for record in batch.records
+        if record.payload is not None
+    ]
+    expected = Counter(canonical(record.json) for _, record in dumped)
+    shown = [{name: row[name] for name in ("type", "version", "data")} for row in printed]
+    assert Counter(map(canonical, shown)) == expected
+    assert [row["offset"] for row in printed] == [record.offset for _, record in dumped]
+    assert {row["leaderEpoch"] for row in printed} == {batch.leader_epoch for batch, _ in dumped}
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS[:2], ids=name_of)
+def test_a_checkpoint_and_a_replay_to_its_end_show_the_same(
+    checkpoint: Path, bare_logs: Path
+) -> None:
+    end_offset = str(int(checkpoint.name.partition("-")[0]))
+    alone = image(checkpoint)
+    node = checkpoint.parent.parent
+    replayed = image(bare_logs / node.name, "--at", end_offset)
+    assert alone == replayed
+    status, _, err = run("state", node, "--at", end_offset)
+    assert status == 0
+    assert err.endswith(f"is built from snapshot {checkpoint.stem}\n")
+
+
+def test_the_end_and_the_base_are_said() -> None:
+    status, _, err = run("state", NODE, "topics")
+    assert status == 0
+    end, base = err.splitlines()
+    assert end.startswith("raftlog: the end offset is 3131 (exclusive): the end of this one dir")
+    assert base == (
+        "raftlog: the state at end offset 3131 is built from snapshot "
+        "00000000000000003128-0000000002"
+    )
+
+
+def test_several_voters_end_where_a_majority_does() -> None:
+    nodes = ",".join(str(THREE / f"node-{n}") for n in (100, 101, 102))
+    status, _, err = run("state", nodes, "features")
+    assert status == 0
+    assert err.startswith("raftlog: the end offset is 3132 (exclusive): the records that a")
+
+
+def test_at_is_an_end_offset() -> None:
+    first_topic = rows("cat", NODE, "--type", "topic")[0]["offset"]
+    assert rows("state", NODE, "--at", str(first_topic), "topics") == []
+    (topic,) = rows("state", NODE, "--at", str(first_topic + 1), "topics")
+    assert topic["topic_id"]
+    empty = image(NODE, "--at", "0")
+    assert empty["end_offset"] == 0
+    assert not any(empty[kind] for kind in KINDS)
+
+
+def test_an_open_transaction_is_not_part_of_the_state() -> None:
+    # Offsets 3 to 11 are Kafka's own bootstrap transaction.
+    status, out, err = run("state", NODE, "--at", "11", "features")
+    assert (status, out) == (0, "")
+    assert "the metadata transaction that begins at offset 3 is open at the end offset" in err
+    assert len(rows("state", NODE, "--at", "12", "features")) == 6
+
+
+def test_the_default_end_lies_before_an_open_transaction(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    writer.append(encode(TopicRecord(name="a", topic_id="A" * 21 + "Q")))
+    writer.append(encode(BeginTransactionRecord(name="t")))
+    writer.append(encode(TopicRecord(name="b", topic_id="A" * 21 + "g")))
+    status, out, err = run("state", tmp_path, "topics")
+    assert status == 0
+    assert [json.loads(line)["name"] for line in out.splitlines()] == ["a"]
+    assert err.startswith("raftlog: the end offset is 1 (exclusive)")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *HISTORY_KINDS])
+def test_a_kind_is_one_line_a_row(kind: str, newest: dict[str, Any]) -> None:
+    printed = rows("state", NODE, kind.upper().replace("_", "-"))
+    assert printed == newest[kind] if kind in KINDS else printed
+
+
+def test_there_is_a_kind_for_everything() -> None:
+    assert {*KINDS, *HISTORY_KINDS} == {table_of(entity) for entity in Entity}
+
+
+def test_history_goes_back_behind_checkpoints() -> None:
+    starts = [(row["leader_epoch"], row["start_offset"]) for row in rows("state", NODE, "epochs")]
+    assert starts == [(1, 0), (2, 721)]
+    assert rows("state", NODE, "transactions")[0]["name"] == "Bootstrap records"
+
+
+def test_a_checkpoint_that_is_not_whole_is_passed_over(tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    shutil.copytree(NODE, node, ignore=shutil.ignore_patterns("*.gz"))
+    newest = node / "__cluster_metadata-0" / "00000000000000003128-0000000002.checkpoint"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    status, out, err = run("state", node)
+    assert status == 0
+    assert "skipped: [RAFTLOG_CORRUPT_SNAPSHOT]" in err
+    assert "is built from snapshot 00000000000000001762-0000000002" in err
+    assert json.loads(out) == image(NODE)
+
+
+def test_a_state_that_nothing_on_disk_tells_is_an_error() -> None:
+    status, out, err = run("state", TRIMMED, "--at", "500")
+    assert (status, out) == (1, "")
+    assert "[RAFTLOG_DATA_LOSS.OFFSETS_DELETED]" in err
+    assert "its snapshots end at [1022]" in err
+    assert len(rows("state", TRIMMED, "--at", "1022", "scram")) == 3
+
+
+def test_a_state_beyond_the_end_is_an_error() -> None:
+    status, out, err = run("state", NODE, "--at", "3132")
+    assert (status, out) == (1, "")
+    assert "[RAFTLOG_OFFSET_OUT_OF_RANGE]" in err
+
+
+def test_an_ordinary_partition_has_no_state() -> None:
+    for command in (("state",), ("diff", "--from", "0")):
+        status, out, err = run(*command, THREE / "node-1" / "orders-0-0")
+        assert (status, out) == (2, "")
+        assert "orders-0-0" in err
+
+
+# --- diff -----------------------------------------------------------------------------------------
+
+
+def by_key(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (kind, json.dumps([row[name] for name in KEY_COLUMNS[kind]])): row
+        for kind in KINDS
+        for row in found[kind]
+    }
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, 400), (400, 721), (700, 1762), (12, 12), (1762, 3131)]
+)
+def test_a_difference_leads_from_one_state_to_the_other(start: int, end: int) -> None:
+    before = by_key(image(NODE, "--at", str(start), "--reveal"))
+    after = by_key(image(NODE, "--at", str(end), "--reveal"))
+    kinds = {entity.value: table_of(entity) for entity in Entity}
+    for line in rows("diff", NODE, "--from", str(start), "--to", str(end), "--reveal"):
+        kind = kinds[line["entity"]]
+        columns = KEY_COLUMNS[kind]
+        match line["op"]:
+            case "c":
+                row = line["after"]
+                before[kind, json.dumps([row[name] for name in columns])] = row
+            case "d":
+                row = line["before"]
+                assert before.pop((kind, json.dumps([row[name] for name in columns]))) == row
+            case "u":
+                key = line["key"] if columns else []
+                if kind == "quotas":
+                    key = [json.loads(key[0]), key[1]]
+                row = before[kind, json.dumps(key)]
+                for name, change in line["changed"].items():
+                    assert row[name] == change["before"] != change["after"]
+                    row[name] = change["after"]
+    drop_derived(before)
+    drop_derived(after)
+    assert before == after
+
+
+def drop_derived(found: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Leave out the words beside numbers: a difference names the numbers alone."""
+    for row in found.values():
+        for name in [name for name in row if name.endswith("_name") and name[:-5] in row]:
+            del row[name]
+
+
+def test_a_partition_is_named_by_its_topic() -> None:
+    (line,) = [
+        row
+        for row in rows("diff", NODE, "--from", "1000", "--to", "1001")
+        if row["entity"] == "partition"
+    ]
+    (change,) = rows("cat", NODE, "--from", "1000", "--to", "1001")
+    assert line["key"] == [change["data"]["topicId"], change["data"]["partitionId"]]
+    assert line["topic_name"].startswith("orders")
+    assert line["changed"]["isr"]["after"] == change["data"]["isr"]
+
+
+def test_the_end_is_the_default_of_to() -> None:
+    explicit = rows("diff", NODE, "--from", "3000", "--to", "3131")
+    assert rows("diff", NODE, "--from", "3000") == explicit != []
+    status, out, _ = run("diff", NODE, "--from", "3132")
+    assert (status, out) == (2, "")

@@ -1,0 +1,252 @@
+"""Real logs through the source's stream into tables, judged by what Kafka wrote itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from tests.state.tables.conftest import TEMPLATE_END
+from tests.support.metadata_logs import CHECKPOINT, Checkpoint, MetadataLog, multiset
+from tests.support.small_logs import LogWriter, copy_log
+from tests.support.tables import Feed, contents, crash_after, image_of, offsets_once
+
+from raftlog.errors import DivergedLogError, OptionError, TablesError, WrongClusterError
+from raftlog.types import SnapshotId
+from raftlog_state.image_writer import image_records
+from raftlog_state.records import Redactor
+from raftlog_state.tables import ClusterTables
+from raftlog_state.tables.materialize import Sink, seconds_between
+from raftlog_state.tables.store import SNAPSHOT_PARTITIONS, DeltaStore
+from raftlog_state.tables.writer import Writer, no_step
+
+pytestmark = pytest.mark.spark
+
+THREE_NODES = "kraft-logs/three-nodes-4.3.1/node-1"
+TRIMMED = "kraft-logs/trimmed-3.9.2/node-1"
+METADATA = "__cluster_metadata-0"
+
+
+def run(tables: ClusterTables, log: Path, checkpoint: Path, **options: Any) -> None:
+    """Bring everything that is there into the tables."""
+    settings = {"path": str(log), "tailHoldback": "0", **options}
+    query = tables.materialize(settings, checkpoint=str(checkpoint), trigger="availableNow")
+    query.awaitTermination()
+
+
+def run_by_time(tables: ClusterTables, log: Path, checkpoint: Path) -> None:
+    """The same with a query that would go on."""
+    settings = {"path": str(log), "tailHoldback": "0"}
+    query = tables.materialize(settings, checkpoint=str(checkpoint))
+    query.processAllAvailable()
+    query.stop()
+
+
+def assert_is_what_kafka_wrote(tables: ClusterTables, checkpoint: Checkpoint) -> None:
+    """The tables at a checkpoint's last offset, written as records, are Kafka's own records."""
+    offset = checkpoint.snapshot_id.end_offset - 1
+    redactor = Redactor()
+    theirs = [redactor.redact(record) for record in checkpoint.metadata()]
+    assert multiset(image_records(image_of(tables.at(offset=offset)))) == multiset(theirs)
+    assert len(theirs) > 200
+
+
+def test_what_a_quiet_log_leaves_unpublished_is_published_in_time(
+    feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
+) -> None:
+    status = tables().status
+    writer = Writer(DeltaStore(feed.spark, str(tmp_path / "tables")), after_step=no_step)
+    now_s = 0.0
+    timers: list[tuple[float, Callable[[], None]]] = []
+    sink = Sink(
+        writer,
+        feed.spark,
+        "cluster-a",
+        publish_every_s=30,
+        target_offset=None,
+        clock=lambda: now_s,
+        later=lambda delay_s, function: timers.append((delay_s, function)),
+    )
+    sink.write(feed.frame(TEMPLATE_END, TEMPLATE_END + 10), 0)
+    assert status().published_offset == TEMPLATE_END + 9
+    now_s = 10.0
+    for batch in (1, 2):
+        start = TEMPLATE_END + 10 * batch
+        sink.write(feed.frame(start, start + 10), batch)
+    assert status().published_offset == TEMPLATE_END + 9
+    ((delay_s, publish),) = timers
+    assert delay_s == 20.0
+    now_s = 30.0
+    publish()
+    assert status().published_offset == TEMPLATE_END + 29
+    assert len(timers) == 1
+
+
+def test_a_late_publication_sees_that_the_tables_were_truncated_meanwhile(
+    feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
+) -> None:
+    """The query has ended, and its timer has not."""
+    other = tables()
+    writer = Writer(DeltaStore(feed.spark, str(tmp_path / "tables")), after_step=no_step)
+    timers: list[Callable[[], None]] = []
+    now_s = 0.0
+    sink = Sink(
+        writer,
+        feed.spark,
+        "cluster-a",
+        publish_every_s=30,
+        target_offset=None,
+        clock=lambda: now_s,
+        later=lambda _, function: timers.append(function),
+    )
+    for batch in range(2):
+        start = TEMPLATE_END + 10 * batch
+        sink.write(feed.frame(start, start + 10), batch)
+    (publish,) = timers
+    other.truncate_to(TEMPLATE_END + 9)
+    before = other.status()
+    now_s = 30.0
+    publish()
+    assert feed.open(tmp_path / "tables").status() == before
+
+
+def test_a_stream_looks_at_its_tables_with_few_tasks_and_changes_no_setting(
+    feed: Feed, data: Path, tmp_path: Path
+) -> None:
+    spark = feed.spark
+    setting = spark.conf.get(SNAPSHOT_PARTITIONS)
+    spark.conf.unset(SNAPSHOT_PARTITIONS)
+    try:
+        spark.createDataFrame([(1,)], "a int")  # makes it the active session
+        before = settings_of(spark)
+        jobs_before = tasks_by_job(spark).keys()
+        run(feed.open(tmp_path / "tables"), data / THREE_NODES, tmp_path / "checkpoint")
+        tasks = [count for job, count in tasks_by_job(spark).items() if job not in jobs_before]
+        assert settings_of(spark) == before
+        assert SparkSession.getActiveSession() is spark
+    finally:
+        spark.conf.set(SNAPSHOT_PARTITIONS, setting)
+    assert tasks
+    assert max(tasks) < 50
+
+
+def settings_of(spark: SparkSession) -> dict[str, str]:
+    return dict(spark.conf.getAll.items())
+
+
+def tasks_by_job(spark: SparkSession) -> dict[int, int]:
+    """Return how many tasks each of the last jobs had that the session's context has run."""
+    context = spark._jsc.sc()
+    context.listenerBus().waitUntilEmpty()
+    jobs = context.statusStore().jobsList(None)
+    return {jobs.apply(at).jobId(): jobs.apply(at).numTasks() for at in range(jobs.size())}
+
+
+def test_a_whole_log_becomes_what_kafka_wrote_into_its_checkpoints(
+    feed: Feed, three_nodes: MetadataLog, data: Path, tmp_path: Path
+) -> None:
+    tables = feed.open(tmp_path / "tables")
+    run(tables, data / THREE_NODES, tmp_path / "checkpoint", maxOffsetsPerTrigger="1500")
+    for checkpoint in three_nodes.checkpoints:
+        assert_is_what_kafka_wrote(tables, checkpoint)
+    status = tables.status()
+    assert status.log_offset == status.published_offset == 2684
+    assert status.cluster_id == "I9iQnKeLSA2lyZwVZic7Xg"
+    assert status.gaps == ()
+    report = tables.verify()
+    assert report.ok, str(report)
+
+
+def test_a_trimmed_log_begins_with_its_checkpoint_and_records_the_gap(
+    feed: Feed, data: Path, tmp_path: Path
+) -> None:
+    tables = feed.open(tmp_path / "tables")
+    run(tables, data / TRIMMED, tmp_path / "checkpoint")
+    name = next((data / TRIMMED / METADATA).glob("*.checkpoint"))
+    match = CHECKPOINT.fullmatch(name.name)
+    assert match is not None
+    snapshot_id = SnapshotId(epoch=int(match[2]), end_offset=int(match[1]))
+    assert_is_what_kafka_wrote(tables, Checkpoint(snapshot_id, name.read_bytes()))
+    assert tables.status().gaps == ((0, 1021),)
+    assert tables.status().oldest_offset == 1021
+    assert tables.bootstrap(str(name)) == 1304, "an older checkpoint changes nothing"
+    report = tables.verify()
+    assert report.ok, str(report)
+    with pytest.raises(TablesError, match="nothing was published"):
+        feed.open(tmp_path / "others").latest()
+
+
+def test_restarts_crashes_and_a_deleted_checkpoint_change_nothing(
+    feed: Feed, template: Path, data: Path, tmp_path: Path
+) -> None:
+    log, checkpoint = tmp_path / "node" / METADATA, tmp_path / "checkpoint"
+    place = tmp_path / "tables"
+    copy_log(data / THREE_NODES / METADATA, log, end_offset=60)
+    with pytest.raises(StreamingQueryException, match="CrashError"):
+        run(feed.open(place, **crash_after("log")), log, checkpoint)
+    run(feed.open(place), log, checkpoint)
+    first = feed.open(place).latest()
+    copy_log(data / THREE_NODES / METADATA, log, end_offset=130)
+    run_by_time(feed.open(place), log, checkpoint)
+    copy_log(data / THREE_NODES / METADATA, log, end_offset=160)
+    shutil.rmtree(checkpoint)
+    run(feed.open(place), log, checkpoint)
+    tables = feed.open(place)
+    assert first.offset < 130 < tables.latest().offset
+    assert offsets_once(tables.latest())
+    same = feed.open(template).at(offset=tables.latest().offset)
+    assert contents(tables.latest()) == contents(same), "as if written in one go"
+
+
+def test_a_log_that_is_not_the_tables_own_is_refused_before_it_is_read(
+    feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
+) -> None:
+    opened = tables()
+    checkpoint = tmp_path / "checkpoint"
+    value = b"\x01\x14\x00\x00"
+    short = LogWriter(tmp_path / "short" / METADATA)
+    short.append(*[value] * 50)
+    with pytest.raises(TablesError, match=r"ends before offset 50; .*truncate_to\(49\)"):
+        run(opened, short.directory, checkpoint)
+    other = LogWriter(tmp_path / "other" / METADATA)
+    other.append(*[value] * 120)
+    other.append(*[value] * 280, epoch=4)
+    with pytest.raises(DivergedLogError, match=r"diverge at offset 120: .*truncate_to\(119\)"):
+        run(opened, other.directory, checkpoint)
+    stranger = LogWriter(tmp_path / "stranger" / METADATA, cluster_id="cluster-b")
+    stranger.append(*[value] * 400)
+    with pytest.raises(WrongClusterError):
+        run(opened, stranger.directory, checkpoint)
+    late = LogWriter(tmp_path / "late" / METADATA, base_offset=350)
+    late.append(*[value] * 50)
+    with pytest.raises(TablesError, match=r"begins at offset 350; .*bootstrap"):
+        run(opened, late.directory, checkpoint)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"startingOffset": "0"}, {"redact": "false"}, {"isolationLevel": "high_watermark"}],
+)
+def test_what_the_tables_decide_cannot_be_set(
+    feed: Feed, tmp_path: Path, options: dict[str, str]
+) -> None:
+    with pytest.raises(OptionError, match="cannot be set here"):
+        run(feed.open(tmp_path / "tables"), tmp_path, tmp_path / "checkpoint", **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(None, 0), (0, 0), (1.5, 1.5), ("30 seconds", 30), ("2 minutes", 120), ("500ms", 0.5)],
+)
+def test_the_pace_of_publication_is_seconds_or_words(given: Any, seconds: float) -> None:
+    assert seconds_between(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["soon", "3 fortnights", -1])
+def test_a_pace_that_says_nothing_is_refused(given: Any) -> None:
+    with pytest.raises(OptionError, match="publish_every"):
+        seconds_between(given)

@@ -1,0 +1,183 @@
+"""``verify()`` agrees with the loader on random logs, and names what was tampered with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from delta.tables import DeltaTable
+from tests.state.tables.conftest import TEMPLATE_END
+from tests.support.metadata_logs import at
+from tests.support.random_metadata import RandomLog
+from tests.support.source_rows import checkpoint_rows
+from tests.support.tables import Feed
+
+from raftlog.records.control import (
+    KRaftVersion,
+    KRaftVoters,
+    LeaderChange,
+    LeaderChangeVoter,
+    SnapshotFooter,
+    SnapshotHeader,
+    Voter,
+    VoterEndpoint,
+)
+from raftlog_state.image_writer import image_records
+from raftlog_state.metadata_loader import LogRecord, MetadataLoader
+from raftlog_state.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    TopicRecord,
+)
+from raftlog_state.tables import ClusterTables
+from raftlog_state.tables.manifest import newest_manifest
+from raftlog_state.tables.publish import Publisher
+from raftlog_state.tables.schema import TYPED_TABLES
+from raftlog_state.tables.store import DeltaStore
+from raftlog_state.tables.writer import no_step
+
+pytestmark = pytest.mark.spark
+
+Open = Callable[..., ClusterTables]
+
+
+def voter(number: int) -> Voter:
+    return Voter(
+        voter_id=number,
+        voter_directory_id="ZIJvUG7kRnCUclpym7nbPg",
+        endpoints=(VoterEndpoint("C", "host", 9093),),
+        min_supported_version=0,
+        max_supported_version=1,
+    )
+
+
+def leader(number: int, *voters: int) -> LeaderChange:
+    return LeaderChange(leader_id=number, voters=tuple(map(LeaderChangeVoter, voters)))
+
+
+class Story:
+    """A log in the making: payloads with an epoch, a second apart."""
+
+    def __init__(self) -> None:
+        self.records: list[LogRecord] = []
+        self.epoch = 0
+
+    def tell(self, *payloads: Any) -> None:
+        for payload in payloads:
+            self.epoch += isinstance(payload, LeaderChange)
+            offset = len(self.records)
+            self.records.append(LogRecord(offset, self.epoch, 1_000 * offset, payload))
+
+
+def random_story(seed: int, level: int) -> Story:
+    """A random log in which leaders change and some of the records stand in transactions."""
+    random = RandomLog(seed, level)
+    random.grow(450)
+    story = Story()
+    story.tell(leader(1, 1, 2), KRaftVersion(kraft_version=1), KRaftVoters(voters=(voter(1),)))
+    lost = TopicRecord(name="never", topic_id="wP1XW_XDTjOcp3STS81TJA")
+    for start in range(0, len(random.records), 45):
+        part = random.records[start : start + 45]
+        story.tell(BeginTransactionRecord(name="one"), *part[:10], EndTransactionRecord())
+        story.tell(*part[10:], leader(2, 1, 3))
+        story.tell(BeginTransactionRecord(name=None), lost, AbortTransactionRecord(reason="no"))
+        if start % 2:
+            story.tell(KRaftVoters(voters=(voter(1), voter(3))))
+    return story
+
+
+def decoded(story: Story) -> list[LogRecord]:
+    """The same with records as the source would read them."""
+    return [
+        at(record.offset, record.payload, epoch=record.leader_epoch)[0] for record in story.records
+    ]
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 9))]
+)
+def test_a_second_replay_agrees_with_the_fold_on_random_logs(
+    feed: Feed, tmp_path: Path, seed: int
+) -> None:
+    """A checkpoint of a later state stands for a gap in the middle."""
+    story = random_story(seed=seed, level=30)
+    records = decoded(story)
+    half, gap_end = len(records) // 3, 2 * len(records) // 3
+    loader = MetadataLoader()
+    loader.append(records[:gap_end])
+    while loader.open_transaction_offset is not None:
+        loader.append(records[gap_end : gap_end + 1])
+        gap_end += 1
+    head = (SnapshotHeader(last_contained_log_timestamp_ms=5), KRaftVersion(kraft_version=1))
+    payloads = (
+        *head,
+        KRaftVoters(voters=(voter(1), voter(3))),
+        *image_records(loader.image),
+        SnapshotFooter(),
+    )
+    checkpoint = checkpoint_rows(
+        [LogRecord(n, 1, 0, payload) for n, payload in enumerate(payloads)],
+        end_offset=gap_end,
+        epoch=records[gap_end - 1].leader_epoch,
+        timestamp_ms=5,
+    )
+    rows = Feed(feed.spark, records)
+    tables = feed.open(tmp_path / "tables")
+    tables.apply(rows.frame(0, half))
+    last = tables.status().log_offset
+    tail = rows.rows.slice(gap_end)
+    assert tables.apply(feed.of(pa.concat_tables([checkpoint, tail]))) == len(records) - 1
+    assert tables.status().gaps == ((last + 1, gap_end - 1),)
+    report = tables.verify()
+    assert report.ok, str(report)
+    assert sum(report.rows_compared.values()) > 60
+
+
+def name_newest_versions(feed: Feed, place: Path) -> None:
+    """A manifest row that names the tables as they are now, tampered with or not."""
+    store = DeltaStore(feed.spark, str(place))
+    manifest = newest_manifest(store)
+    assert manifest is not None
+    versions = {table.name: store.version(table.name) for table in TYPED_TABLES}
+    row = replace(
+        manifest,
+        table_versions={**manifest.table_versions, **versions},
+        committed_at=manifest.committed_at + 1,
+    )
+    Publisher(store, after_step=no_step).write(row, txn_version=TEMPLATE_END + 1)
+
+
+def test_a_changed_row_is_named(feed: Feed, tables: Open, tmp_path: Path) -> None:
+    opened = tables()
+    place = tmp_path / "tables"
+    spark = feed.spark
+    topic_id = opened.latest().topics().orderBy("name").first()["topic_id"]
+    at_partition = f"topic_id = '{topic_id}' AND partition_id = 0"
+    tampered = [
+        ("partitions", at_partition, {"leader": "99"}),
+        ("configs", "name = 'min.insync.replicas'", {"value": "'7'"}),
+        ("scram", "mechanism = 1", {"salt": "unhex('00')"}),
+    ]
+    for table, condition, values in tampered:
+        DeltaTable.forPath(spark, str(place / table)).update(condition, values)
+    DeltaTable.forPath(spark, str(place / "topics")).delete(f"topic_id = '{topic_id}'")
+    assert opened.verify().ok, "a version that no manifest row names does not exist"
+
+    name_newest_versions(feed, place)
+    report = opened.verify()
+    found = {difference.table: difference for difference in report.differences}
+    assert found["topics"].column == "(row)"
+    assert found["topics"].found == "absent"
+    assert json.loads(found["topics"].key) == {"topic_id": topic_id}
+    assert (found["partitions"].column, found["partitions"].found) == ("leader", "99")
+    assert (found["configs"].expected, found["configs"].found) == ('"1"', '"7"')
+    assert (found["scram"].column, found["scram"].found) == ("salt", "(hidden)")
+    assert {"image_digest", "topics"} == {d.column for d in report.differences[-2:]}
+    assert report.first is report.differences[0]
+    assert "tables differ" in str(report)
