@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -42,7 +43,7 @@ def test_the_wheel_holds_three_typed_packages_and_no_tests(wheel: Path) -> None:
     packages = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert packages == {"raftlog", "raftlog_state", "pyspark_raftlog"}
     assert {f"{package}/py.typed" for package in packages} <= set(names)
-    assert not [name for name in names if "test" in name.split("/")[-1]]
+    assert not [name for name in names if re.search(r"(^|/)(tests?|conftest|test_)", name)]
 
 
 @pytest.mark.slow
