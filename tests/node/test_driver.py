@@ -14,14 +14,14 @@ from raftlog.node.driver import Driver
 from raftlog.node.replica import Outgoing
 from raftlog.quorum.events import ShutDown, TimePassed
 from raftlog.records.batch import RecordBatch, read_batch
-from tests.support.served_node import served_node
+from tests.support.served_node import PATIENCE_S, served_node
 
 
 def with_driver(home: Path, check: Callable[[Driver], Awaitable[None]], *, extra: str = "") -> None:
     """Run a check against the driver of a node that leads. ``extra``: of its configuration."""
 
     async def run() -> None:
-        async with served_node(home, extra) as served:
+        async with served_node(home, extra) as served, asyncio.timeout(PATIENCE_S):
             await check(served.node.driver)
 
     asyncio.run(run())

@@ -58,7 +58,10 @@ TABLES_PLANTS: Final = (
         path="state/raftlog_state/tables/writer.py",
         old="                if seen_epoch != epoch and at <= min(last, seen_last):\n",
         new="                if False:\n",
-        tests=("tests/state/tables/test_tables_writes_spark.py",),
+        tests=(
+            "tests/state/tables/test_tables_writes_spark.py"
+            "::test_truncation_is_the_way_out_of_a_diverged_log",
+        ),
     ),
     Plant(
         bug="a difference that verify names shows a secret",
