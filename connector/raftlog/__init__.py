@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .append.requests import AppendResult
     from .client.embedded import EmbeddedLog
     from .client.embedded import open_embedded as open  # noqa: A004 - as `raftlog.open`
     from .client.remote.follow import follow
     from .client.remote.handle import ConnectedLog, connect
     from .client.repair import repair_log as repair
-    from .client.requests import AppendResult
     from .log.writing.batch_metadata import CommitName, ValueKind
     from .log.writing.properties import LogConfig
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _EXPORTS = {
-    "AppendResult": ("raftlog.client.requests", "AppendResult"),
+    "AppendResult": ("raftlog.append.requests", "AppendResult"),
     "CommitName": ("raftlog.log.writing.batch_metadata", "CommitName"),
     "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
     "EmbeddedLog": ("raftlog.client.embedded", "EmbeddedLog"),

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 # --- Commit message of a task: its rows as Arrow IPC bytes, with their length and CRC-32C ---------
 # The driver checks the bytes before it decodes them. Spark pickles the message, so it has plain
 # values only. A task whose rows exceed one record batch sends their size without the rows: the
-# driver
-# fails the write, whereas an error in the task would be retried by Spark in vain.
+# driver fails the write, whereas an error in the task would be retried by Spark in vain.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,8 +245,7 @@ def run_task(plan: WritePlan, rows: Iterable[pa.RecordBatch]) -> RowsMessage:
 # 1. All rows are one record batch, in the order of partitions and then of rows, so that no reader
 #    sees a part of them.
 # 2. An append with a commit name is retried if its outcome is unknown: the log deduplicates it by
-# the
-#    name. An append without a name is never retried.
+#    the name. An append without a name is never retried.
 # 3. The log is open, and locked, only during the append.
 
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")

@@ -14,8 +14,7 @@ from raftlog.errors import DataLossError, ForeignCommitError, RaftlogError, Unex
 
 # --- Conditions of data loss, and their remedies --------------------------------------------------
 # The names are stable: the error's text contains ``[RAFTLOG_DATA_LOSS.<condition>]``, and Spark
-# keeps
-# only the text of an error.
+# keeps only the text of an error.
 
 
 class DataLoss(enum.StrEnum):

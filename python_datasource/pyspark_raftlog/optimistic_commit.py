@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from raftlog import AppendResult, ConnectedLog, EmbeddedLog
+    from raftlog.append.user_records import UserRecord
     from raftlog.client.log_records import LogRecords
-    from raftlog.client.user_records import UserRecord
 
 
 # --- ``append``: writes a DataFrame to a log and returns the offsets of its records ---------------

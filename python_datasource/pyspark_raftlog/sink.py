@@ -47,9 +47,8 @@ class RaftlogWriter(DataSourceArrowWriter):
 
 # --- The streaming sink: each micro-batch is one idempotent append --------------------------------
 # The commit name of a micro-batch is (``txnAppId`` or query id, query id, batch id): if Spark
-# repeats
-# it after a crash, the append returns the existing offsets. Spark creates a new writer for each
-# micro-batch, on driver and executors; the query id is sent with the rows.
+# repeats it after a crash, the append returns the existing offsets. Spark creates a new writer for
+# each micro-batch, on driver and executors; the query id is sent with the rows.
 
 
 class RaftlogStreamWriter(DataSourceStreamArrowWriter):

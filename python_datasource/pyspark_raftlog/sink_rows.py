@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from raftlog import ValueKind
-from raftlog.client.user_records import HEADER_PREFIX, new_records
+from raftlog.append.user_records import HEADER_PREFIX, new_records
 from raftlog.errors import (
     InvalidAppendError,
     InvalidRecordError,
@@ -69,9 +69,8 @@ if TYPE_CHECKING:
 # A record's value is in the column ``value`` or, in a log of typed records, in ``recordType``,
 # ``recordVersion`` and ``record``, the names of the source's columns. Other columns are errors, not
 # ignored: a column ``offset``, for instance, would have no effect. ``nullable`` is not checked,
-# since
-# Spark marks almost every column as nullable; nulls are checked row by row (``write_rows``), except
-# for columns of type VOID.
+# since Spark marks almost every column as nullable; nulls are checked row by row (``write_rows``),
+# except for columns of type VOID.
 
 
 class RecordForm(enum.Enum):
@@ -441,8 +440,7 @@ def _plain_struct(inner: Mapping[str, Plain]) -> Plain:
 # An executor sends the columns of ``MESSAGE_COLUMNS`` that the DataFrame has, with encoded values,
 # and only after all of its rows have been checked. An invalid row raises ``InvalidRowError``, which
 # contains its position, never its values. Values of type bytes are converted without a Python
-# object
-# for each row.
+# object for each row.
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 MESSAGE_COLUMNS: Final = {

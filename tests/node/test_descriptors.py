@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from raftlog.client.requests import AppendRequest, Done
+from raftlog.append.requests import AppendRequest, Done
 from raftlog.node.config import parse_config
 from raftlog.node.descriptors import descriptors_needed
 from raftlog.storage.spare_descriptors import SPARE_DESCRIPTORS

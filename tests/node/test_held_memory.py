@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from raftlog.client.requests import AppendRequest, Done
+from raftlog.append.requests import AppendRequest, Done
 from raftlog.limits import KIB, MIB
 from raftlog.node.connection import Connection
 from raftlog.records.compression import Compression

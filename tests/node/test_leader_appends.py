@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.in_order_gate import InOrderGate
-from raftlog.client.requests import AppendRequest, Done, Failed, RequestResult
+from raftlog.append.requests import AppendRequest, Done, Failed, InOrderGate, RequestResult
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,

@@ -317,14 +317,14 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="what found no room is refused for ever",
-        path="connector/raftlog/client/in_order_gate.py",
+        path="connector/raftlog/append/requests.py",
         old="        if identity in self._refused:\n            self._clear()\n",
         new="",
         tests=("tests/node/test_leader_appends.py", "tests/node/apis/test_producing.py"),
     ),
     Plant(
         bug="a sender who never comes again is refused for ever",
-        path="connector/raftlog/client/in_order_gate.py",
+        path="connector/raftlog/append/requests.py",
         old="        if len(self._refused) == REFUSED_MAX:\n",
         new="        if len(self._refused) < 0:\n",
         tests=("tests/node/test_leader_appends.py",),

@@ -28,7 +28,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="an end is published before it is synced",
-        path=f"{WRITING}/open_log.py",
+        path=f"{WRITING}/replicated_log.py",
         old="""        try:
             pending.run()
         except LogError as error:
@@ -47,7 +47,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a sync that failed is believed",
-        path=f"{WRITING}/open_log.py",
+        path=f"{WRITING}/replicated_log.py",
         old="""            self.fail_sync(pending, error)
             raise
 """,
@@ -69,7 +69,7 @@ LOG_PLANTS: Final = (
     # --- who may append what ------------------------------------------------------------------
     Plant(
         bug="the token is checked before the group, apart from the assignment of offsets",
-        path=f"{CLIENT}/append_batch.py",
+        path="connector/raftlog/append/append_batch.py",
         old="            required_base_offset=request.required_base_offset,\n",
         new="""            required_base_offset=(
                 request.required_base_offset
@@ -81,7 +81,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the token is looked at before the name of the commit",
-        path=f"{CLIENT}/append_batch.py",
+        path="connector/raftlog/append/append_batch.py",
         old="        if duplicate is not None:\n",
         new="        if duplicate is not None and not request.has_required_offset:\n",
         tests=(
@@ -90,7 +90,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the epoch of an append is not looked at",
-        path=f"{CLIENT}/append_batch.py",
+        path="connector/raftlog/append/append_batch.py",
         old="        epoch = current if request.epoch is None else request.epoch\n",
         new="        epoch = current\n",
         tests=(
@@ -99,7 +99,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the lock of the writers is not shared by processes",
-        path=f"{CLIENT}/fair_lock.py",
+        path=f"{CLIENT}/group_committer.py",
         old="self._lock_path = storage.join(directory, LOCK_NAME)",
         new='self._lock_path = storage.join(directory, f"{LOCK_NAME}{id(self)}")',
         tests=(
@@ -140,7 +140,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="an atomic append is split over batches",
-        path=f"{CLIENT}/append_batch.py",
+        path="connector/raftlog/append/append_batch.py",
         old="        if request.is_atomic or request.needs_own_batch:\n",
         new="        if request.needs_own_batch:\n",
         tests=(

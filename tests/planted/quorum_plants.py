@@ -217,7 +217,7 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="an epoch whose first batch found no room is the copy's newest",
-        path="connector/raftlog/log/writing/open_log.py",
+        path="connector/raftlog/log/writing/replicated_log.py",
         old="            self._segments.revert_epoch(epochs)\n",
         new="",
         tests=(

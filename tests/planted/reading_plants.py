@@ -185,7 +185,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="a key in a URL is echoed",
-        path="connector/raftlog/client/paths.py",
+        path="connector/raftlog/client/arguments.py",
         old="""    if found is not None:
 """,
         new="""    if found is not None and not paths:

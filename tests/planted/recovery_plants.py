@@ -126,7 +126,7 @@ RECOVERY_PLANTS: Final = (
     # --- what is said -----------------------------------------------------------------------------
     Plant(
         bug="every error that closes a log is called a failed disk",
-        path=f"{WRITING}/open_log.py",
+        path=f"{WRITING}/replicated_log.py",
         old='''        case LogAccessError():
             return "the file system denied access"''',
         new='''        case LogAccessError():
@@ -139,7 +139,7 @@ RECOVERY_PLANTS: Final = (
     # --- who may read -----------------------------------------------------------------------------
     Plant(
         bug="a snapshot is made readable for all, and private afterwards",
-        path="connector/raftlog/client/new_file.py",
+        path="connector/raftlog/client/directory.py",
         old="    files = PrivateLocalStorage()\n",
         new="""    from raftlog.storage.local_writing import WritableLocalStorage
 

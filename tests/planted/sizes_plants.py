@@ -81,7 +81,7 @@ SIZES_PLANTS: Final = (
     ),
     Plant(
         bug="a map with an array for a key ends a msgpack append without an answer",
-        path="connector/raftlog/client/user_records.py",
+        path="connector/raftlog/append/user_records.py",
         old="        except TypeError:\n            _refuse",
         new="        except KeyError:\n            _refuse",
         tests=(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from raftlog.client.requests import AppendRequest, RequestResult, failed
+from raftlog.append.requests import AppendRequest, RequestResult, failed
 from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
 from raftlog.node.raft_client import ReplicaRaftClient
 from raftlog.node.raft_listeners import RaftListeners

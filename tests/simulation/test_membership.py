@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.client.requests import AppendRequest, Done, RequestResult
+from raftlog.append.requests import AppendRequest, Done, RequestResult
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.messages import AddVoterRequest, ErrorCode, RemoveVoterRequest
 from raftlog.quorum.voters import Endpoint

@@ -26,7 +26,7 @@ from raftlog.storage.protocol import WritableStorage
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 
 from .clock import Clock
-from .fair_lock import LOCK_NAME, LOCK_WAIT_MS, TURNSTILE_NAME, FairLock
+from .group_committer import LOCK_NAME, LOCK_WAIT_MS, TURNSTILE_NAME, FairLock
 
 _OWN_NAMES: Final = {
     LOCK_NAME,

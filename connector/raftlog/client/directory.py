@@ -7,20 +7,62 @@ A path that exists is taken literally. Otherwise commas separate paths, and ``*`
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from raftlog.errors import LogNotFoundError, NotALogError, OptionError
+from raftlog.errors import (
+    FileExistsLogError,
+    LogNotFoundError,
+    NotALogError,
+    OptionError,
+    RaftlogError,
+)
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
 from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.log_reader import LogReader
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.quorum_copies import QuorumCopies
 from raftlog.log.reading.reads import LogKind
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local_writing import PrivateLocalStorage, WritableLocalStorage
 from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC
 
-from .arguments import whole_number
-from .paths import without_scheme
+from .arguments import whole_number, without_scheme
+
+# --- Creation of a new file, such as a snapshot: complete and durable, or absent ------------------
+# The file is written under a name that Kafka ignores, synced, and renamed. Existing files are never
+# replaced. A snapshot contains secrets in clear text, so that the file is readable only by its
+# owner from its creation on.
+
+PART_SUFFIX: Final = ".part"
+"""Suffix of incomplete snapshots, which Kafka deletes at startup (Kafka: ``Snapshots``)."""
+
+
+def write_new_file(path: str, data: bytes) -> str:
+    """Write ``data`` to a new file in an existing directory, and return its absolute path.
+
+    Raises ``FileExistsLogError`` if ``path`` or its ``.part`` file exists (another writer is
+    running, or died), ``LogNotFoundError``, ``LogAccessError``, ``DiskFullError``,
+    ``DiskFailedError``.
+    """
+    files = PrivateLocalStorage()
+    directory, name = files.split(path)
+    target, part = files.join(directory, name), files.join(directory, name + PART_SUFFIX)
+    if name in files.list_names(directory):
+        raise FileExistsLogError(path=target)
+    with files.create_file(part) as file:
+        try:
+            files.set_read_only(part, owner_only=True)
+            file.write_at(0, data)
+            file.sync()
+        except RaftlogError:
+            files.unlink(part)
+            raise
+    files.rename(part, target)
+    files.sync_directory(directory)
+    return target
+
+
+# --------------------------------------------------------------------------------------------------
 
 
 def open_path(

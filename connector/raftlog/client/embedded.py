@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from raftlog.append.requests import AppendRequest, AppendResult, Operation
+from raftlog.append.user_records import UserRecord, new_records
 from raftlog.errors import (
     AppendUnknownError,
     InvalidAppendError,
@@ -40,14 +42,11 @@ from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
-from .arguments import milliseconds, whole_number
+from .arguments import milliseconds, whole_number, without_scheme
 from .clock import Clock
 from .create import find_or_create
 from .group_committer import GroupCommitter
 from .log_handle import TIMEOUT_MS_DEFAULT, LogHandle
-from .paths import without_scheme
-from .requests import AppendRequest, AppendResult, Operation
-from .user_records import UserRecord, new_records
 from .writer_thread import WriterThread
 
 if TYPE_CHECKING:

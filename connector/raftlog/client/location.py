@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from raftlog.errors import OptionError
 from raftlog.limits import DECOMPRESSED_BYTES_MAX
 
+from .arguments import refuse_schemes
 from .directory import open_path
-from .paths import refuse_schemes
 from .remote.addresses import BOOTSTRAP_SERVERS, parse_addresses
 from .remote.tls import NO_TLS, TlsOptions
 

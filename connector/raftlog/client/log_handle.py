@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
+from raftlog.append.requests import AppendRequest, AppendResult
+from raftlog.append.user_records import UserRecord, new_records
 from raftlog.closeable import Closeable
 from raftlog.log.reading.reads import Isolation
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind
@@ -28,8 +30,6 @@ from .arguments import (
     whole_number,
 )
 from .clock import Clock
-from .requests import AppendRequest, AppendResult
-from .user_records import UserRecord, new_records
 
 if TYPE_CHECKING:
     from raftlog.log.reading.log_reader import LogReader

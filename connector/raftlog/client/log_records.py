@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from raftlog.append.user_records import HEADER_PREFIX
 from raftlog.log.reading.log_reader import LogReader
 from raftlog.log.reading.reads import Isolation, LogKind
 from raftlog.log.reading.snapshot import SnapshotReader
@@ -21,8 +22,6 @@ from raftlog.log.reading.transactions import Outcome, TransactionSpan
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import HEADERS_TYPE, Column, Scan
 from raftlog.records.record import Header, Record
-
-from .user_records import HEADER_PREFIX
 
 ARROW_SCHEMA: Final = pa.schema(
     [

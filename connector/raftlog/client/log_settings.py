@@ -27,10 +27,10 @@ from raftlog.log.writing.properties import encode_log_properties, parse_log_prop
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
+from .arguments import without_scheme
 from .clock import Clock
 from .create import embedded_properties
-from .fair_lock import LOCK_WAIT_MS, FairLock
-from .paths import without_scheme
+from .group_committer import LOCK_WAIT_MS, FairLock
 
 _FIXED: Final = ("version", "topic.id", "values")
 

@@ -18,11 +18,10 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
-from .arguments import whole_number
+from .arguments import whole_number, without_scheme
 from .clock import Clock
 from .create import embedded_properties
-from .fair_lock import LOCK_WAIT_MS, FairLock
-from .paths import without_scheme
+from .group_committer import LOCK_WAIT_MS, FairLock
 
 __all__ = ["TruncatedTail", "RecoveryReport", "Repaired", "recover_log", "repair_log"]
 

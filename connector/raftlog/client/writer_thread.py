@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from raftlog.append.requests import Done, Request, RequestResult, failed
 from raftlog.errors import (
     AppendUnknownError,
     BufferAllocationError,
@@ -30,8 +31,6 @@ from raftlog.errors import (
     RaftlogError,
 )
 from raftlog.limits import MIB
-
-from .requests import Done, Request, RequestResult, failed
 
 WAITING_BYTES_MAX: Final = 64 * MIB
 """Bound on the bytes of requests without an answer; a single larger request is accepted."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from raftlog.client.requests import AppendRequest, RequestResult
+from raftlog.append.requests import AppendRequest, RequestResult
 from raftlog.quorum.messages import Request, Response
 from raftlog.wire import LogIdentity
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from raftlog.client.in_order_gate import InOrderGate
+from raftlog.append.requests import InOrderGate
 
 from .access import Principal
 from .request_budget import BudgetShare

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from raftlog.client.append_batch import AppendBatch
-from raftlog.client.requests import AppendRequest, AppendResult, Failed
+from raftlog.append.append_batch import AppendBatch
+from raftlog.append.requests import AppendRequest, AppendResult, Failed
 from raftlog.errors import (
     AppendError,
     DiskFullError,

@@ -279,7 +279,9 @@ def _batch_byte_count(
 
 
 # --------------------------------------------------------------------------------------------------
-# Encoding of record batches (Kafka: ``MemoryRecordsBuilder``). Equal input gives equal bytes.
+# Encoding of record batches (Kafka: ``MemoryRecordsBuilder``).
+#
+# Equal input gives equal bytes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,11 +422,9 @@ def _flags(batch: NewRecordBatch) -> int:
 
 # --- Streaming reads of single fields of a batch's records ----------------------------------------
 # Memory is bounded by the requested fields and one decompressed piece, whatever the batch expands
-# to,
-# so that a log can examine every batch that it has appended. Bytes after the last requested field
-# are
-# not decompressed. Each length is checked against the record's length; ``CorruptBatchError`` is
-# raised without path, position and offset.
+# to, so that a log can examine every batch that it has appended. Bytes after the last requested
+# field are not decompressed. Each length is checked against the record's length;
+# ``CorruptBatchError`` is raised without path, position and offset.
 
 _BYTES_MAX: Final = INT32_MAX + VARINT_BYTES_MAX
 """Largest size of a record, its length field included."""

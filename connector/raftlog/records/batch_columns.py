@@ -244,9 +244,8 @@ def _read(
 #     break                     x     x           x     next is not the start of the next candidate
 #
 # From position 0 the chain takes c0, c1, c2 as one slice, up to the break, and continues at 300
-# with
-# c4, c5. c3 is never reached: its bytes are inside a record of batch c2. Where the chain reaches no
-# candidate, one batch is followed in Python.
+# with c4, c5. c3 is never reached: its bytes are inside a record of batch c2. Where the chain
+# reaches no candidate, one batch is followed in Python.
 #
 # The positions are those of plausible lengths; magic, header and CRC are checked by the callers.
 
@@ -345,9 +344,8 @@ class _Candidates:
 
 # --- Index of the batches of a buffer: their positions and headers, without their records ---------
 # ``batch_positions`` finds the positions; numpy copies all headers in one step. Length and magic
-# are
-# checked here, since no CRC covers them. The other fields are unverified until the CRC is checked
-# (``crc``).
+# are checked here, since no CRC covers them. The other fields are unverified until the CRC is
+# checked (``crc``).
 
 Headers = npt.NDArray[np.void]
 

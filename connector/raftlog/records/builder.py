@@ -224,9 +224,9 @@ class BatchBuilder:
 
 # --------------------------------------------------------------------------------------------------
 # Accumulator of appended records: checks, offset assignment and batching of one leader epoch.
+#
 # As Kafka's ``BatchAccumulator``, but without a lock of its own: the caller's lock makes the check
-# of
-# required offsets and the assignment of offsets one step. Time is an argument.
+# of required offsets and the assignment of offsets one step. Time is an argument.
 #
 # The checks have Kafka's order: epoch, required offsets, size. A rejected append changes neither
 # offsets nor batches.

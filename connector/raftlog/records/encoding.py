@@ -112,10 +112,8 @@ class PackedRecords(Sequence[NewRecord]):
 # --- Encoding of many records ---------------------------------------------------------------------
 # The bytes are those of ``record.record_bytes`` per record, with offset deltas that count up from
 # ``first_delta``. Common cases are faster: varints below ``_SMALL`` are in a table, and records
-# that
-# are only values of few different lengths (no key, headers or timestamp) are encoded by columns,
-# with
-# loops that run in C. The bytes of ``PackedRecords`` are reused if possible.
+# that are only values of few different lengths (no key, headers or timestamp) are encoded by
+# columns, with loops that run in C. The bytes of ``PackedRecords`` are reused if possible.
 
 RecordToAppend: TypeAlias = bytes | NewRecord
 """A value only, or a record with key, timestamp or headers."""

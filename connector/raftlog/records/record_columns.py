@@ -132,8 +132,7 @@ def _find_splits(data: bytes, record_count: int) -> list[int]:
 # The start of a record is known only from the length of the record before it, so the records of one
 # batch (a *run*) cannot be located in parallel. Runs of different batches are independent: they are
 # followed together, one record of each run per step. Runs are sorted by record count, descending,
-# so
-# that those with records left are always a prefix:
+# so that those with records left are always a prefix:
 #
 #     data        |a0 |a1     |a2 |b0   |b1   |c0 |        runs: a (3 records), b (2), c (1)
 #     position    0   4       12  16    22    28  32
@@ -150,13 +149,12 @@ def _find_splits(data: bytes, record_count: int) -> list[int]:
 # on.
 #
 # Runs that the steps do not follow to their end are followed one by one in Python: the last few
-# long
-# runs (fewer than ``_LIVE_MIN`` live ones), and runs with a record length of three bytes or more.
+# long runs (fewer than ``_LIVE_MIN`` live ones), and runs with a record length of three bytes or
+# more.
 #
 # A record must fill its length exactly, and the records of a batch its bytes. Otherwise the result
-# is
-# the ordinal of the first corrupt batch; ``batch.read_batch`` finds the reason. Work and memory are
-# linear in the number of bytes, whatever they contain.
+# is the ordinal of the first corrupt batch; ``batch.read_batch`` finds the reason. Work and memory
+# are linear in the number of bytes, whatever they contain.
 
 _LIVE_MIN: Final = 24
 """Number of runs below which following each one in Python is faster than a step of numpy."""

@@ -40,12 +40,10 @@ from .findings import Finding, Kind, damage, note, of_error
 
 # --- Checks of index files against the log: each entry must match a batch -------------------------
 # A check is fed with the batches of its segment in order, and keeps none of them. Entries that
-# point
-# into damaged bytes are skipped. Entries after the last batch are a note in the active segment: the
-# node wrote while the files were copied, or crashed before the log was synced, and Kafka rebuilds
-# the
-# index; in a sealed segment they are damage. Zeros after the last entry are preallocated space
-# (Kafka: ``AbstractIndex``).
+# point into damaged bytes are skipped. Entries after the last batch are a note in the active
+# segment: the node wrote while the files were copied, or crashed before the log was synced, and
+# Kafka rebuilds the index; in a sealed segment they are damage. Zeros after the last entry are
+# preallocated space (Kafka: ``AbstractIndex``).
 
 
 class OffsetIndexCheck:

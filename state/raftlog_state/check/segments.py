@@ -37,9 +37,8 @@ from .findings import Finding, Kind, damage, note, of_error
 
 # --- Check that the transaction index contains all aborted transactions of the log ----------------
 # Kafka filters aborted records by ``.txnindex`` alone: a transaction that is missing there is
-# visible
-# to ``read_committed`` consumers. ``indexes.TxnIndexCheck`` finds entries that the log does not
-# have.
+# visible to ``read_committed`` consumers. ``indexes.TxnIndexCheck`` finds entries that the log does
+# not have.
 
 
 def unindexed_aborts(log: DirectoryLog) -> Iterator[Finding]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from raftlog.append.requests import AppendRequest, Done, Request, RequestResult, failed
 from raftlog.client.clock import Clock
-from raftlog.client.requests import AppendRequest, Done, Request, RequestResult, failed
 from raftlog.client.writer_thread import GROUP_BYTES_MAX, WriterThread
 from raftlog.errors import (
     AppendUnknownError,

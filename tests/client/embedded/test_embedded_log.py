@@ -15,9 +15,9 @@ from tests.client.embedded.conftest import PATH, Machine
 
 import raftlog
 from raftlog import client
+from raftlog.append.requests import AppendResult
 from raftlog.client.embedded import EmbeddedLog
-from raftlog.client.fair_lock import LOCK_NAME
-from raftlog.client.requests import AppendResult
+from raftlog.client.group_committer import LOCK_NAME
 from raftlog.errors import (
     ForeignCommitError,
     FutureEpochError,

@@ -11,11 +11,7 @@ from tests.simulated_disk.simulated import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
 from tests.simulated_disk.survival import Survival
 
-from raftlog.client.clock import Clock
-from raftlog.client.embedded import EmbeddedLog
-from raftlog.client.group_committer import GroupCommitter
-from raftlog.client.log_settings import configure
-from raftlog.client.requests import (
+from raftlog.append.requests import (
     AppendRequest,
     AppendResult,
     Done,
@@ -23,6 +19,10 @@ from raftlog.client.requests import (
     Request,
     RequestResult,
 )
+from raftlog.client.clock import Clock
+from raftlog.client.embedded import EmbeddedLog
+from raftlog.client.group_committer import GroupCommitter
+from raftlog.client.log_settings import configure
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,

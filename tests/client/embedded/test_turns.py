@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.simulated_disk.simulated import SimulatedDisk
 
-from raftlog.client.fair_lock import LOCK_NAME, TURNSTILE_NAME, FairLock
+from raftlog.client.group_committer import LOCK_NAME, TURNSTILE_NAME, FairLock
 
 
 def turns(disk: SimulatedDisk, pause: Callable[[float], None] = lambda _: None) -> FairLock:

@@ -12,7 +12,7 @@ import pytest
 from tests.client.remote.conftest import AnyLog, Door
 
 from raftlog import CommitName
-from raftlog.client.requests import AppendResult
+from raftlog.append.requests import AppendResult
 from raftlog.errors import (
     AppendError,
     ForeignCommitError,

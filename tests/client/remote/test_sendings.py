@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftlog.append.requests import AppendRequest, AppendResult
 from raftlog.client.clock import Clock
 from raftlog.client.remote.packing import Packing
 from raftlog.client.remote.sendings import (
@@ -27,7 +28,6 @@ from raftlog.client.remote.sendings import (
     split_up,
     without,
 )
-from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import (
     AccessDeniedError,
     AppendUnknownError,

@@ -20,11 +20,11 @@ from tests.simulated_disk.simulated import SimulatedDisk
 from tests.simulated_disk.survival import Survival
 from tests.support.deaths import dies_after
 
+from raftlog.append.requests import AppendResult, Done, Failed, Operation, Request, RequestResult
 from raftlog.client.clock import Clock
 from raftlog.client.create import find_or_create
 from raftlog.client.group_committer import GroupCommitter
 from raftlog.client.repair import repair_log
-from raftlog.client.requests import AppendResult, Done, Failed, Operation, Request, RequestResult
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,

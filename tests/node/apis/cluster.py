@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from raftlog.client.requests import AppendRequest, RequestResult
+from raftlog.append.requests import AppendRequest, RequestResult
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis, LastAnswer

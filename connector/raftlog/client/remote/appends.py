@@ -19,8 +19,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, Final
 
+from raftlog.append.requests import AppendRequest
 from raftlog.client.clock import Clock
-from raftlog.client.requests import AppendRequest
 from raftlog.client.writer_thread import WAITING_BYTES_MAX
 from raftlog.errors import BufferAllocationError, LogClosedError
 

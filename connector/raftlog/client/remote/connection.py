@@ -35,8 +35,7 @@ from .addresses import Address
 
 # --- Network thread of a client, and calls to it from other threads -------------------------------
 # Connections are used on this thread's event loop only. It is a daemon thread, and does not exist
-# in
-# a forked child.
+# in a forked child.
 
 T = TypeVar("T")
 _FINAL_ITERATIONS: Final = 3
@@ -143,7 +142,7 @@ def _serve(loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
 #    too.
 # 2. API versions are negotiated when the connection is opened (KIP-35, KIP-511).
 # 3. Bytes of a peer are bounded by ``FrameDecoder``, and parsed by ``raftlog.wire``'s decoders
-# only.
+#    only.
 
 CLIENT_ID: Final = "raftlog"
 INITIAL_API_VERSIONS_VERSION: Final = 4

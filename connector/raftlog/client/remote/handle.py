@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from raftlog.append.requests import AppendRequest, AppendResult
 from raftlog.client.arguments import milliseconds
 from raftlog.client.clock import Clock
 from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT, LogHandle
-from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import NotRemoteError, OptionError
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.producers import Commits, LastCommit

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from raftlog.client.requests import AppendRequest, AppendResult
+from raftlog.append.requests import AppendRequest, AppendResult
 from raftlog.errors import (
     AppendUnknownError,
     ForeignCommitError,

@@ -309,8 +309,7 @@ def _first_batch_byte_count(data: bytes) -> int | None:
 
 # --- Leader epochs of a quorum's log, requested from its leader from the newest one down ----------
 # A leader returns the end offset of an epoch (KIP-101), where the next one starts. Committed
-# records
-# keep their epoch, so only new epochs are requested again.
+# records keep their epoch, so only new epochs are requested again.
 
 
 def fetch_leader_epochs(

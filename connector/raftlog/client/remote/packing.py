@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from raftlog.append.requests import AppendRequest
 from raftlog.client.clock import Clock
-from raftlog.client.requests import AppendRequest
 from raftlog.errors import (
     AppendUnknownError,
     FutureEpochError,

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
+from raftlog.append.requests import AppendRequest, AppendResult
 from raftlog.client.clock import Clock
-from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import (
     AccessDeniedError,
     AppendUnknownError,

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from raftlog.client.append_batch import named_records
-from raftlog.client.requests import AppendRequest, AppendResult
+from raftlog.append.append_batch import named_records
+from raftlog.append.requests import AppendRequest, AppendResult
 from raftlog.errors import (
     AccessDeniedError,
     AppendUnknownError,

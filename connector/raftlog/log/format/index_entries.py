@@ -13,10 +13,8 @@ from raftlog.storage.protocol import ReadableFile
 # --- Sparse offset index of a segment (Kafka: ``OffsetIndex``) ------------------------------------
 # Entry: int32 last offset of a batch minus the base offset, int32 position at which that batch
 # begins. There is no entry for position 0. The file has no checksum, and that of a running node is
-# 10
-# MiB of zeros after a few entries: entries are read up to the first that does not ascend, and
-# callers
-# check that a batch begins at a position.
+# 10 MiB of zeros after a few entries: entries are read up to the first that does not ascend, and
+# callers check that a batch begins at a position.
 
 OFFSET_ENTRY_BYTES: Final = 8
 _OFFSET_ENTRY: Final = np.dtype([("offset_delta", ">i4"), ("position", ">i4")])

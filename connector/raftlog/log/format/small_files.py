@@ -51,8 +51,7 @@ def read_small_file(storage: Storage, path: str) -> bytes | None:
 # --- The small files ``quorum-state``, ``meta.properties`` and ``partition.metadata`` -------------
 # Kafka: ``FileQuorumStateStore`` (``QuorumStateData``), ``MetaProperties``, ``PartitionMetadata``.
 # Parsers take the bytes of a file and its path, and raise ``CorruptFileError`` only; encoders
-# return
-# the bytes that Kafka writes. An absent value is None, never -1 or the zero uuid.
+# return the bytes that Kafka writes. An absent value is None, never -1 or the zero uuid.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,8 +300,7 @@ def _node_id(value: int) -> int | None:
 # --- The files ``log-start-offset-checkpoint`` and ``recovery-point-offset-checkpoint`` -----------
 # Format (Kafka: ``OffsetCheckpointFile``, ``CheckpointFile``): version 0, the count, and lines
 # ``topic partition offset``. Kafka has one of each per log directory; here each log has its own.
-# All
-# bytes below the recovery point are synced: ``recovery_point <= synced``.
+# All bytes below the recovery point are synced: ``recovery_point <= synced``.
 
 LOG_START_CHECKPOINT_NAME: Final = "log-start-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT_NAME: Final = "recovery-point-offset-checkpoint"

@@ -60,20 +60,19 @@ from .chunks import ChunkDecoder, P, read_chunks
 from .files import LogFiles, read_batch_at
 
 # --------------------------------------------------------------------------------------------------
-# Search for a valid batch after one that cannot be read: was the log torn or damaged there?.
+# Search for a valid batch after one that cannot be read: was the log torn or damaged there?
+#
 # A batch's length is outside its CRC. A batch with a wrong length hides all batches after it, and
 # looks like a batch that a crash cut off. The bytes after its header decide: in a torn tail there
-# is
-# only the rest of the torn batch, or zeros; otherwise a valid batch follows.
+# is only the rest of the torn batch, or zeros; otherwise a valid batch follows.
 #
 #     position   0    100               190  280  400
 #     torn       | b1 | b2: 900 bytes by its length |     find_valid_batch(file, 100, ...): None
 #     damaged    | b1 | b2: 900 bytes   | b3 | b4   |     190: b2's length is wrong, it has 90 bytes
 #
 # The rest of a torn batch may itself contain valid batches: a client may send a batch as the value
-# of
-# a record. So a candidate inside the length of the unreadable batch counts only if that batch ends
-# there, which its CRC shows: it covers the bytes from its attributes to its end.
+# of a record. So a candidate inside the length of the unreadable batch counts only if that batch
+# ends there, which its CRC shows: it covers the bytes from its attributes to its end.
 #
 #     damaged    | b2 ............ | b3 ...      crc32c(b2 up to b3) == crc of b2: b3 counts
 #     torn       | b2 ... value [ b3 ] ...       crc32c(b2 up to b3) != crc of b2: b3 is payload
@@ -81,13 +80,11 @@ from .files import LogFiles, read_batch_at
 # Invariants:
 #
 # 1. A candidate has a plausible header and is whole, its CRC holds, and its base offset is not
-# below
-#    the expected one.
+#    below the expected one.
 # 2. The work is linear in the bytes searched, although clients choose payloads in which every few
 #    bytes may look like the header of a batch of any size. The CRC of a candidate is computed from
 #    the CRCs of two prefixes of the file (``crc_ranges``), so that one sweep reads each byte once
-#    for
-#    all of its candidates; each sweep covers twice as many chunks as the one before.
+#    for all of its candidates; each sweep covers twice as many chunks as the one before.
 # 3. No batch of a segment begins after ``SEGMENT_BYTES_MAX``: the rest of a longer file is not
 #    searched.
 # 4. Memory is bounded by one chunk and by ``_CANDIDATES_MAX`` candidates plus those of one chunk.

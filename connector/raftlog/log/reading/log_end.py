@@ -66,8 +66,7 @@ from .transactions import TransactionSpan
 #    read to an end before the damage would not report it.
 # 2. A last batch with a wrong CRC is not part of the log (``LogTail.error``).
 # 3. In an embedded log damage above the recovery point is a torn tail, with or without valid
-# batches
-#    after it: the next writer truncates there, so the log ends there for readers too.
+#    batches after it: the next writer truncates there, so the log ends there for readers too.
 
 _ZEROS_BYTES: Final = 4096
 _ENTRIES_TRIED: Final = 8

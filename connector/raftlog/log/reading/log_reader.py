@@ -27,8 +27,7 @@ from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
 # --- Validation of the end of a read against an earlier one, and descriptions of ends -------------
 # The end of one copy may decrease between two reads: a voter truncates uncommitted records, or
 # another directory is given. No record is lost by that: the previous end is kept until the log
-# passes
-# it again. Loss is a conflicting leader epoch at the offset before the previous end
+# passes it again. Loss is a conflicting leader epoch at the offset before the previous end
 # (``RaftLog.validateOffsetAndEpoch``, ``DivergingEpoch``).
 
 

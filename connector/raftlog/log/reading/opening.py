@@ -54,9 +54,8 @@ from .reads import LogKind, SourceKind
 
 # --- Detection of files that are not segments at all: text, an archive, another program's log -----
 # Damage rarely affects two fields, so one impossible field means a damaged segment. A file is
-# foreign
-# only if at least two of base offset, length and magic of its first bytes are impossible in every
-# message format, and no valid batch follows. Kafka: ``Records`` (base offset, length),
+# foreign only if at least two of base offset, length and magic of its first bytes are impossible in
+# every message format, and no valid batch follows. Kafka: ``Records`` (base offset, length),
 # ``DefaultRecordBatch`` and ``LegacyRecord`` (magic).
 
 _PREFIX: Final = struct.Struct(
@@ -103,15 +102,15 @@ def _is_foreign(head: bytes, base_offset: int | None) -> bool:
 
 # --------------------------------------------------------------------------------------------------
 # Detection of the record kind of a log: cluster metadata, whose values contain secrets, or not.
+#
 # Invariants:
 #
 # 1. Detection fails closed. A log is metadata if its topic name or topic id is that of
 #    ``__cluster_metadata``, if its records have the frame of metadata records, or if its
 #    ``raftlog.properties`` has ``values=kraft``; no name and no property overrides that.
 # 2. A valid ``raftlog.properties`` with ``bytes`` or ``msgpack`` explains ``quorum-state``,
-# snapshots
-#    or leader changes next to records without the frame. Without it such a log is metadata. If the
-#    records contradict that or cannot be decoded, or if the file is damaged,
+#    snapshots or leader changes next to records without the frame. Without it such a log is
+#    metadata. If the records contradict that or cannot be decoded, or if the file is damaged,
 #    ``UnknownRecordKindError`` is raised until the caller declares the kind.
 # 3. Only samples of bounded size are read: the first batches of the first and the last segment, and
 #    of the newest snapshot.

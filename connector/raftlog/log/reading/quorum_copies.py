@@ -41,12 +41,9 @@ from .snapshot import SnapshotReader
 # --- Committed end of a log, inferred from the copies of several voters ---------------------------
 # No file of a voter has the high watermark, and a voter's log may end in uncommitted records. A
 # record that a majority has is in the log of every later leader, since a candidate needs the vote
-# of
-# a voter that has it, unless the candidate's last epoch is later. That is figure 8 of the Raft
-# paper:
-# a record of epoch 2 is on a majority, copied there by the leader of epoch 4, and is still lost if
-# a
-# voter that led epoch 3 without it wins the next election, by its last epoch 3.
+# of a voter that has it, unless the candidate's last epoch is later. That is figure 8 of the Raft
+# paper: a record of epoch 2 is on a majority, copied there by the leader of epoch 4, and is still
+# lost if a voter that led epoch 3 without it wins the next election, by its last epoch 3.
 #
 #     voter 1   | e1 | e2 | e4 |
 #     voter 2   | e1 | e2 |
@@ -56,18 +53,15 @@ from .snapshot import SnapshotReader
 #
 # So a record of epoch e counts as committed only if both hold:
 #
-# - A majority of the voters has it, and no given log with a later epoch lacks it.
-# - Each epoch after e and below the latest known epoch (a voter's ``quorum-state`` has the epoch of
-#   its last vote) is in a given log that has the record. Or all voters' logs are given, and no
-#   epoch
-#   changed while they were read.
+# - A majority of the voters has it, and no given log with a later epoch lacks it. - Each epoch
+# after e and below the latest known epoch (a voter's ``quorum-state`` has the epoch of its last
+# vote) is in a given log that has the record. Or all voters' logs are given, and no epoch changed
+# while they were read.
 #
 # Why the second condition suffices: let f be the first epoch after e whose leader lacks the record.
-# A
-# voter of the given majority voted for it, so it did not have the record yet and got it in an epoch
-# after f, before its log was read. So f is between e and the latest known epoch, and no log with
-# the
-# record contains f, since its leader lacks the record.
+# A voter of the given majority voted for it, so it did not have the record yet and got it in an
+# epoch after f, before its log was read. So f is between e and the latest known epoch, and no log
+# with the record contains f, since its leader lacks the record.
 #
 # A snapshot contains committed records only (KIP-630), so all records below its end are committed.
 # Two logs with the same epoch at the same offset are equal up to it (Raft's log matching), so only
@@ -262,8 +256,7 @@ def _describe_counted(counted: Sequence[ReplicaLogState], voters: tuple[ReplicaK
 # --- Comparison of two copies of one log, batch by batch ------------------------------------------
 # Replicas hold the same batches, byte for byte; copies may differ within one leader epoch (KIP-101,
 # KAFKA-3919). Compaction runs on each replica by itself: batches that it touched and batches that
-# are
-# missing are skipped. Damage ends the comparison; ``raftlog check`` of that copy reports it.
+# are missing are skipped. Damage ends the comparison; ``raftlog check`` of that copy reports it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,11 +279,9 @@ def spans_by_range(
 
 # --- Values of the three metadata records that delimit a transaction: recognition and encoding ----
 # A value is one of them if it begins with frame version 1 and their api key; the rest is validated
-# by
-# the decoder of metadata records. Only a Begin's name is read here, and a name that cannot be
-# parsed
-# is ignored. Values are written in version 0, as by Kafka (KIP-868: ``BeginTransactionRecord``,
-# ``EndTransactionRecord``, ``AbortTransactionRecord``).
+# by the decoder of metadata records. Only a Begin's name is read here, and a name that cannot be
+# parsed is ignored. Values are written in version 0, as by Kafka (KIP-868:
+# ``BeginTransactionRecord``, ``EndTransactionRecord``, ``AbortTransactionRecord``).
 
 FRAME_VERSION: Final = 1
 assert max(Marker) < 0x80, "an api key of one byte, as an unsigned varint"

@@ -185,10 +185,8 @@ def read_checkpoint_files(storage: WritableStorage, directory: str) -> Checkpoin
 
 # --- Find the newest stored producer state, so that only the batches after it must be replayed ----
 # A source is a producer snapshot or the header of a checkpoint. Each has a CRC, so one that parses
-# is
-# used; one that does not is an anomaly, and the next older one is tried. ``offset_max`` must be
-# known
-# to be of this history: a source above it may have been written for a tail that was truncated
+# is used; one that does not is an anomaly, and the next older one is tried. ``offset_max`` must be
+# known to be of this history: a source above it may have been written for a tail that was truncated
 # since.
 
 
@@ -249,8 +247,7 @@ def _of_checkpoint(data: bytes, path: str, offset: int) -> ProducerStateManager 
 # The number of bytes read does not grow with the log: the small files, the last index entry of the
 # last segment, and the batches after it, whose CRCs are checked. If anything differs from
 # ``.kafka_cleanshutdown``, the result is None and the log is recovered. Nothing is written, and
-# numpy
-# is not imported.
+# numpy is not imported.
 
 _CHAIN_MAX: Final = 65_536
 """Batches after the last index entry; with more of them the index is taken for invalid."""

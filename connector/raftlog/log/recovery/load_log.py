@@ -56,9 +56,8 @@ from .report import Anomaly, ScanEnd, SegmentMetadata
 
 # --- Replay scanned batches into a producer state, one call for each run of plain batches ---------
 # A batch must be decoded if it is a control batch, has a producer, is compressed (its records are
-# not
-# visible), or if its bytes may contain a commit's name or a transaction marker. Of all others the
-# producer state needs only end offset and timestamp, so a run of them is applied as one batch:
+# not visible), or if its bytes may contain a commit's name or a transaction marker. Of all others
+# the producer state needs only end offset and timestamp, so a run of them is applied as one batch:
 #
 #     batches     [plain plain plain] [producer] [plain plain] [control] [plain]
 #     apply()           once             once         once        once     once

@@ -60,10 +60,8 @@ from .report import ScanEnd
 #
 # An index that a writer left may differ from them and be valid: it has one more time entry for each
 # time that the segment was closed, and may lack the last entries. ``IndexCheck`` therefore accepts
-# an
-# index if each of its entries is true, and it is left alone, because a second process may be
-# writing
-# it.
+# an index if each of its entries is true, and it is left alone, because a second process may be
+# writing it.
 
 _ENTRIES_MISSING_MAX: Final = 2
 

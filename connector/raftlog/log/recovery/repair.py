@@ -62,6 +62,7 @@ from .report import RecoveredLog, ScanEnd, TruncatedTail
 
 # --------------------------------------------------------------------------------------------------
 # Bring a log's files into the state that ``LogLoader`` found: truncate, rebuild, delete, sync.
+#
 # The order of the durable steps:
 #
 #     1. sync the directory: a killed writer may have renamed and deleted files without a sync,

@@ -366,11 +366,10 @@ def _open_or_create(storage: WritableStorage, path: str) -> WritableFile:
 
 # --- The synced position of a log and its pending syncs -------------------------------------------
 # A sync has two events, start and completion. Bytes that were written before the start are durable
-# at
-# the completion and not counted as synced before it. In between, batches may be appended, segments
-# rolled and the log truncated. A truncation or a recovery replaces the ``SyncState``, so that a
-# pending sync of the old one is ignored; its segment stays open until that sync has ended. There is
-# no thread here: the caller runs the sync.
+# at the completion and not counted as synced before it. In between, batches may be appended,
+# segments rolled and the log truncated. A truncation or a recovery replaces the ``SyncState``, so
+# that a pending sync of the old one is ignored; its segment stays open until that sync has ended.
+# There is no thread here: the caller runs the sync.
 
 
 class SyncState:

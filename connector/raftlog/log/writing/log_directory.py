@@ -79,8 +79,7 @@ from .properties import LogProperties, encode_log_properties, parse_log_properti
 # 1. A power loss at any moment leaves the old or the new file, whole, and a checksum that matches.
 # 2. The last line of ``checksums`` is its own CRC, and only the canonical encoding is accepted, so
 #    every flipped bit is detected. A file that it does not list is not checked, nor is any file of
-#    a
-#    directory without ``checksums`` (Kafka's).
+#    a directory without ``checksums`` (Kafka's).
 # 3. One writer at a time. Readers take no lock and may read during a replacement.
 
 CHECKSUMS_NAME: Final = "checksums"

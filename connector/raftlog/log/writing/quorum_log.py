@@ -103,8 +103,7 @@ class TailCache:
 
 # --- Receive a snapshot from the leader (KIP-630, FetchSnapshot) ----------------------------------
 # The file gets its final name only after ``SnapshotReader`` has read all of it and found it
-# complete.
-# ``RawSnapshotWriter`` writes the bytes, so at most one snapshot is written at a time.
+# complete. ``RawSnapshotWriter`` writes the bytes, so at most one snapshot is written at a time.
 
 
 class SnapshotReceiver:

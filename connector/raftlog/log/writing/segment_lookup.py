@@ -18,9 +18,8 @@ from .indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 
 # --- Iterate over the batch headers of a segment without reading the records ----------------------
 # For bytes that recovery or the writer has already checked: no CRC is computed. An implausible
-# header
-# raises ``CorruptBatchError`` nevertheless. No numpy: opening a segment reads only the few headers
-# after its last index entry.
+# header raises ``CorruptBatchError`` nevertheless. No numpy: opening a segment reads only the few
+# headers after its last index entry.
 
 _HEADER_CHUNK_BYTES: Final = 32 * KIB
 

@@ -35,10 +35,8 @@ from .producer_state import ProducerStateManager
 #     sync the directory                                  the snapshot is durable
 #
 # A directory has at most one writer at a time, whether a state machine, retention or a fetch from
-# the
-# leader writes the snapshot: the writer holds ``.snapshot.lock``. Only the holder of the lock
-# deletes
-# ``.part`` files, because then no live writer has them open.
+# the leader writes the snapshot: the writer holds ``.snapshot.lock``. Only the holder of the lock
+# deletes ``.part`` files, because then no live writer has them open.
 #
 # Kafka: ``FileRawSnapshotWriter``, used by ``RecordsSnapshotWriter`` and by
 # ``KafkaRaftClient.handleFetchSnapshotResponse``.

@@ -26,7 +26,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.produce.v13 import request as requests
 from kio.schema.produce.v13 import response as responses
 
-from raftlog.client.requests import AppendRequest, AppendResult, Failed, RequestResult, failed
+from raftlog.append.requests import AppendRequest, AppendResult, Failed, RequestResult, failed
 from raftlog.errors import (
     AppendUnknownError,
     CorruptBatchError,

@@ -18,8 +18,7 @@ from typing import NoReturn
 
 from crc32c import crc32c
 
-from raftlog.client.in_order_gate import InOrderGate
-from raftlog.client.requests import AppendRequest
+from raftlog.append.requests import AppendRequest, InOrderGate
 from raftlog.errors import (
     CorruptBatchError,
     InvalidAppendError,

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
-from raftlog.client.append_batch import named_records
-from raftlog.client.user_records import HEADER_PREFIX, new_records
+from raftlog.append.append_batch import named_records
+from raftlog.append.user_records import HEADER_PREFIX, new_records
 from raftlog.errors import (
     CorruptBatchError,
     DecompressionLimitError,
