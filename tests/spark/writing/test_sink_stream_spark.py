@@ -215,5 +215,5 @@ def test_a_stream_appends_and_nothing_else(
     assert isinstance(typed_error(Exception(run(counted, "complete"))), AppendOnlyError)
     assert "does not support Update mode" in run(counted, "update")
     refused = run(stream(spark, source), "append", requiredBaseOffset="1")
-    assert "requiredBaseOffset: is for batch writes" in refused
+    assert "requiredBaseOffset: is allowed in batch writes only" in refused
     assert records(sink) == []
