@@ -272,7 +272,12 @@ def test_bad_input_is_a_coded_error_and_the_next_write_works(
         (spark.sql("SELECT cast(NULL AS BINARY) AS value"), kraft, InvalidRowError, "row 0"),
         (spark.sql("SELECT cast(NULL AS BINARY) AS value"), state, InvalidRowError, "row 0"),
         (typed("'TOPIC_RECORD'", "'{'"), kraft, InvalidRowError, "is not JSON"),
-        (typed("'TOPIC_RECORD'", "'{}'"), kraft, InvalidRowError, "field name: the field is required and missing"),
+        (
+            typed("'TOPIC_RECORD'", "'{}'"),
+            kraft,
+            InvalidRowError,
+            "field name: the field is required and missing",
+        ),
         (
             typed("'TOPPIC_RECORD'", "'{}'"),
             kraft,
