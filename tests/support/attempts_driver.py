@@ -170,7 +170,7 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": HOSTS[0],
     "spark.driver.bindAddress": HOSTS[0],
-    "spark.executor.producer_state": "640m",
+    "spark.executor.memory": "640m",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -46,7 +46,7 @@ def shared_session(task_tries: int = 1) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.producer_state": "2g",
+        "spark.driver.memory": "2g",
         "spark.sql.shuffle.partitions": "1",
         "spark.default.parallelism": "2",
         "spark.python.unix.domain.socket.enabled": "true",
