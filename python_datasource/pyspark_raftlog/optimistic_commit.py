@@ -76,7 +76,7 @@ def append(
     return append_rows(plan, [message], options.batch_commit(), open_log=opened)
 
 
-# --------------------------------------------------------------------------------------------------
+# --- ``commit_loop`` ------------------------------------------------------------------------------
 
 TRIES_MAX: Final = 20
 PAUSE_FIRST_S: Final = 0.01

@@ -120,8 +120,7 @@ def timestamp_ms(name: str, value: str) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
 
 
-# --------------------------------------------------------------------------------------------------
-# Location of the log of a source or sink, from Spark's options: a path or bootstrap servers.
+# --- Location of the log: a path or bootstrap servers ---------------------------------------------
 
 CONNECTION_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     name: (name.removeprefix(PREFIX), text)
@@ -176,7 +175,7 @@ def open_log_settings(log: ConnectedLog | Any) -> LogSettings:
     return LogSettings(log.values, log.batch_bytes_max, log.is_compressed)
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Options of the source ------------------------------------------------------------------------
 
 
 class OffsetSpec(enum.Enum):
@@ -341,6 +340,7 @@ def _secret(name: str, value: str) -> bytes:
 
 # --- names ----------------------------------------------------------------------------------------
 
+_EPOCH_MAX: Final = 2**31 - 1
 _STARTING: Final = _offset_or(OffsetSpec.EARLIEST, OffsetSpec.LATEST, OffsetSpec.SNAPSHOT)
 
 OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
@@ -386,16 +386,16 @@ def is_spark_option(raw_name: str) -> bool:
     return name in _SPARK_OPTIONS or name.startswith("option.")
 
 
-WRITE_ONLY_OPTIONS: Final = (
-    "requiredBaseOffset",
-    "requiredEndOffset",
-    "requiredEpoch",
-    "txnAppId",
-    "txnVersion",
-    "txnTakeOverFrom",
-    "maxBytesPerCommit",
-)
-"""Options of the sink only (``write_options``), for the detection of writes and suggestions."""
+WRITE_ONLY_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
+    "requiredBaseOffset": ("required_base_offset", integer(0)),
+    "requiredEndOffset": ("required_end_offset", integer(0)),
+    "requiredEpoch": ("required_epoch", integer(1, _EPOCH_MAX)),
+    "txnAppId": ("txn_app_id", text),
+    "txnVersion": ("txn_version", integer(0)),
+    "txnTakeOverFrom": ("txn_take_over_from", text),
+    "maxBytesPerCommit": ("max_bytes_per_commit", byte_count),
+}
+"""Documented name to field of ``WriteOptions`` and parser, without the location of the log."""
 
 _WRITE_ONLY_KEYS: Final = {name.lower(): name for name in WRITE_ONLY_OPTIONS}
 
@@ -439,11 +439,9 @@ def unknown_option(raw_name: str, known: Iterable[str]) -> OptionError:
     return OptionError(option=raw_name, reason=f"is unknown; {hint}")
 
 
-# --- Options of the sink: names, defaults and validation, as in ``options`` -----------------------
+# --- Options of the sink: names, defaults and validation, as of the source ------------------------
 # Options of the source are errors. Contradictions are errors before any task runs: a stream's
 # transaction version is its batch id, so it accepts neither a version nor a required offset.
-
-_EPOCH_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -536,22 +534,8 @@ def _check_id(option: str, value: str) -> None:
         raise OptionError(option=option, reason=error.reason) from None
 
 
-_WRITE_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
-    **CONNECTION_OPTIONS,
-    "requiredBaseOffset": ("required_base_offset", integer(0)),
-    "requiredEndOffset": ("required_end_offset", integer(0)),
-    "requiredEpoch": ("required_epoch", integer(1, _EPOCH_MAX)),
-    "txnAppId": ("txn_app_id", text),
-    "txnVersion": ("txn_version", integer(0)),
-    "txnTakeOverFrom": ("txn_take_over_from", text),
-    "maxBytesPerCommit": ("max_bytes_per_commit", byte_count),
-}
-"""Documented name to field of ``WriteOptions`` and parser."""
-
-assert {*CONNECTION_OPTIONS, *WRITE_ONLY_OPTIONS} == set(_WRITE_OPTIONS)
-
+_WRITE_OPTIONS: Final = {**CONNECTION_OPTIONS, **WRITE_ONLY_OPTIONS}
 _WRITE_BY_KEY: Final = {name.lower(): name for name in _WRITE_OPTIONS}
-_READING_KEYS: Final = {name.lower(): name for name in OPTIONS}
 
 
 def _find_write_option(raw_name: str) -> tuple[str, str, Callable[[str, str], Any]]:
@@ -560,6 +544,6 @@ def _find_write_option(raw_name: str) -> tuple[str, str, Callable[[str, str], An
         name = _WRITE_BY_KEY[key]
         attribute, parse = _WRITE_OPTIONS[name]
         return name, attribute, parse
-    if key in _READING_KEYS:
-        raise OptionError(option=_READING_KEYS[key], reason="is allowed in reads only")
+    if key in _BY_KEY:
+        raise OptionError(option=_BY_KEY[key], reason="is allowed in reads only")
     raise unknown_option(raw_name, _WRITE_OPTIONS)

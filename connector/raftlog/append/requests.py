@@ -66,7 +66,7 @@ class InOrderGate:
         self._refused.clear()
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Requests -------------------------------------------------------------------------------------
 
 _RECORD_OVERHEAD_BYTES: Final = 24
 """Approximate upper bound of the lengths and deltas in an encoded record."""

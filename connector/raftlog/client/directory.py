@@ -1,4 +1,4 @@
-"""Opening of log files for reading, by paths as users give them.
+"""Opening of log files for reading, by paths as users give them, and creation of new files.
 
 A path that exists is taken literally. Otherwise commas separate paths, and ``*``, ``?`` and
 ``[...]`` form a pattern. Several paths are copies of one log on different nodes.
@@ -62,7 +62,7 @@ def write_new_file(path: str, data: bytes) -> str:
     return target
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Opening --------------------------------------------------------------------------------------
 
 
 def open_path(

@@ -105,7 +105,7 @@ class FairLock:
             pause_s = min(pause_s * 1.5, _PAUSE_LONGEST_S)
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Group commit ---------------------------------------------------------------------------------
 
 CLOSE_WAIT_MS: Final = 10_000
 """Wait of ``close`` for the lock. Without it the next open validates the tail again."""

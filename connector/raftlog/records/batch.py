@@ -1,4 +1,4 @@
-"""Reading of record batches (magic 2), one at a time. Writing is in ``new_batch``.
+"""Record batches (magic 2), read and written one at a time.
 
 A ``RecordBatch`` exists only if its CRC matched, so its records are never read unverified. Bytes
 that end inside a batch, or that are zeros up to the end (a preallocated file), are a ``TornTail``,
@@ -278,10 +278,7 @@ def _batch_byte_count(
     return length + LOG_OVERHEAD_BYTES if length else None
 
 
-# --------------------------------------------------------------------------------------------------
-# Encoding of record batches (Kafka: ``MemoryRecordsBuilder``).
-#
-# Equal input gives equal bytes.
+# --- Encoding of record batches (Kafka: ``MemoryRecordsBuilder``): equal input, equal bytes -------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""Results of a scan: batches as numpy columns, records as Arrow columns.
+"""Index of the batches of a buffer, and the columns that a scan returns.
+
+Batches are numpy columns, records are Arrow columns.
 
 Each column has one element per batch or one per record. A column that was not requested is None.
 Positions are positions in the file, except ``end_position``, which is a position in the buffer.
@@ -343,8 +345,8 @@ class _Candidates:
 
 
 # --- Index of the batches of a buffer: their positions and headers, without their records ---------
-# ``batch_positions`` finds the positions; numpy copies all headers in one step. Length and magic
-# are checked here, since no CRC covers them. The other fields are unverified until the CRC is
+# ``find_batch_positions`` finds the positions; numpy copies all headers in one step. Length and
+# magic are checked here, since no CRC covers them. The other fields are unverified until the CRC is
 # checked (``crc``).
 
 Headers = npt.NDArray[np.void]

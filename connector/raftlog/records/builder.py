@@ -222,9 +222,7 @@ class BatchBuilder:
         )
 
 
-# --------------------------------------------------------------------------------------------------
-# Accumulator of appended records: checks, offset assignment and batching of one leader epoch.
-#
+# --- Accumulator of the records of one leader epoch: checks, offsets, batches ---------------------
 # As Kafka's ``BatchAccumulator``, but without a lock of its own: the caller's lock makes the check
 # of required offsets and the assignment of offsets one step. Time is an argument.
 #

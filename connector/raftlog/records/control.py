@@ -1,12 +1,4 @@
-"""Fields of Kafka's flexible messages, as far as control records use them.
-
-Fixed-width numbers are big-endian. Lengths and counts are unsigned varints of the value plus 1; 0
-means null, which no field of a control record may be (Kafka: ``MessageDataGenerator``). Every
-structure ends with its tagged fields. Control records define none, so unknown ones are kept and
-written back.
-
-The reader raises ``CorruptBatchError`` without path, position and offset.
-"""
+"""Control records: their messages, encoding, and JSON as ``kafka-dump-log`` prints it."""
 
 from __future__ import annotations
 
@@ -22,6 +14,15 @@ from raftlog.limits import STRING_BYTES_MAX
 from raftlog.types import ZERO_UUID
 
 from .varint import read_unsigned_varint, unsigned_varint
+
+# --- Fields of Kafka's flexible messages, as far as control records use them ----------------------
+# Fixed-width numbers are big-endian. Lengths and counts are unsigned varints of the value plus 1; 0
+# means null, which no field of a control record may be (Kafka: ``MessageDataGenerator``). Every
+# structure ends with its tagged fields. Control records define none, so unknown ones are kept and
+# written back.
+#
+# The reader raises ``CorruptBatchError`` without path, position and offset.
+
 
 T = TypeVar("T")
 

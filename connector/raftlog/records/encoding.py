@@ -1,4 +1,4 @@
-"""Records that a producer has already encoded."""
+"""Records to be appended as bytes: encoded by a producer already, or many at a time here."""
 
 from __future__ import annotations
 

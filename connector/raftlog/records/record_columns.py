@@ -1,21 +1,31 @@
-"""Runs of contiguous records, and the split of long runs into shorter ones.
+"""Records of many batches, parsed with numpy into columns.
 
-``record_columns`` follows all runs together, one record of each run per step, so its speed depends
-on the number of runs. A few large batches are few long runs; they are split every 32 records:
+The start of a record is known only from the length of the record before it, so the records of one
+batch (a *run*) cannot be located in parallel. Runs of different batches are independent: they are
+followed together, one record of each run per step. Runs are sorted by record count, descending,
+so that those with records left are always a prefix:
 
-    records of a batch      r0 ... r31  r32 ... r63  r64 ... r95  r96 ... r99
-    runs                    |-- 32 --|  |-- 32 --|   |-- 32 --|   |--- 4 ---|
+    data        |a0 |a1     |a2 |b0   |b1   |c0 |        runs: a (3 records), b (2), c (1)
+    position    0   4       12  16    22    28  32
 
-The start of record 32 is found by a search for the bytes that KRaft writes (records without key,
-all with the batch's timestamp, contiguous offsets; Kafka: ``BatchBuilder``):
+    step         0    1    2
+    at[a]        0    4   12  ->  16 = end of a
+    at[b]       16   22       ->  28 = end of b
+    at[c]       28            ->  32 = end of c
+    live         3    2    1
 
-    record 31        record 32
-    ... headers: 00  length: ..  attributes: 00  timestamp delta: 00  offset delta: 40  key: 01 ...
-                                |-------------------- searched ---------------------------|
+Each step adds the lengths of all live runs' records, looked up by their first two bytes
+(``_LENGTHS``). The positions of all steps, sorted, are the starts of all records. Then all fields
+are parsed by column: the lengths of all records, all timestamp deltas, all offset deltas, and so
+on.
 
-A value may contain the same bytes, so a split is a guess. The caller verifies it: following 32
-records must end exactly at the start of the next run. Otherwise the unsplit runs are followed.
-Batches of any other form are not split.
+Runs that the steps do not follow to their end are followed one by one in Python: the last few
+long runs (fewer than ``_LIVE_MIN`` live ones), and runs with a record length of three bytes or
+more.
+
+A record must fill its length exactly, and the records of a batch its bytes. Otherwise the result
+is the ordinal of the first corrupt batch; ``batch.read_batch`` finds the reason. Work and memory
+are linear in the number of bytes, whatever they contain.
 """
 
 from __future__ import annotations
@@ -33,6 +43,25 @@ from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX, KIB
 from .batch_columns import HEADERS_TYPE, Bools, Bytes, Int32s, Int64s, read_varints, read_varlongs
 from .header import RECORD_BYTES_MIN
 from .varint import read_varint, varint
+
+# --- Runs of contiguous records, and the split of long runs into shorter ones ---------------------
+# All runs are followed together, one record of each run per step, so the speed depends on the
+# number of runs. A few large batches are few long runs; they are split every 32 records:
+#
+#     records of a batch      r0 ... r31  r32 ... r63  r64 ... r95  r96 ... r99
+#     runs                    |-- 32 --|  |-- 32 --|   |-- 32 --|   |--- 4 ---|
+#
+# The start of record 32 is found by a search for the bytes that KRaft writes (records without key,
+# all with the batch's timestamp, contiguous offsets; Kafka: ``BatchBuilder``):
+#
+#    record 31        record 32
+#    ... headers: 00  length: ..  attributes: 00  timestamp delta: 00  offset delta: 40  key: 01 ...
+#                                |-------------------- searched ---------------------------|
+#
+# A value may contain the same bytes, so a split is a guess. The caller verifies it: following 32
+# records must end exactly at the start of the next run. Otherwise the unsplit runs are followed.
+# Batches of any other form are not split.
+
 
 _RUN_RECORDS: Final = 32
 _LONG_RUN_RECORDS: Final = 3 * _RUN_RECORDS
@@ -128,33 +157,7 @@ def _find_splits(data: bytes, record_count: int) -> list[int]:
     return splits
 
 
-# --- Parsing of the records of many batches with numpy --------------------------------------------
-# The start of a record is known only from the length of the record before it, so the records of one
-# batch (a *run*) cannot be located in parallel. Runs of different batches are independent: they are
-# followed together, one record of each run per step. Runs are sorted by record count, descending,
-# so that those with records left are always a prefix:
-#
-#     data        |a0 |a1     |a2 |b0   |b1   |c0 |        runs: a (3 records), b (2), c (1)
-#     position    0   4       12  16    22    28  32
-#
-#     step         0    1    2
-#     at[a]        0    4   12  ->  16 = end of a
-#     at[b]       16   22       ->  28 = end of b
-#     at[c]       28            ->  32 = end of c
-#     live         3    2    1
-#
-# Each step adds the lengths of all live runs' records, looked up by their first two bytes
-# (``_LENGTHS``). The positions of all steps, sorted, are the starts of all records. Then all fields
-# are parsed by column: the lengths of all records, all timestamp deltas, all offset deltas, and so
-# on.
-#
-# Runs that the steps do not follow to their end are followed one by one in Python: the last few
-# long runs (fewer than ``_LIVE_MIN`` live ones), and runs with a record length of three bytes or
-# more.
-#
-# A record must fill its length exactly, and the records of a batch its bytes. Otherwise the result
-# is the ordinal of the first corrupt batch; ``batch.read_batch`` finds the reason. Work and memory
-# are linear in the number of bytes, whatever they contain.
+# --- Parsing of records ---------------------------------------------------------------------------
 
 _LIVE_MIN: Final = 24
 """Number of runs below which following each one in Python is faster than a step of numpy."""

@@ -229,7 +229,7 @@ def _rest(path: str, data: bytes, entry_count: int, entry_bytes: int) -> Iterato
         yield damage(Kind.INDEX, path, f"entry {entry_count + 1} {what}", position=position)
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Checks of small files ------------------------------------------------------------------------
 # Check that the metadata files of a log can be parsed, and selection of a segment's indexes.
 
 _INDEX_BYTES_MAX: Final = 64 * MIB

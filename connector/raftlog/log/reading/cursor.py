@@ -13,7 +13,7 @@ Invariants:
 2. Offsets never decrease, and have no gaps in a metadata log. The base offset is outside the CRC,
    so this check also detects a flipped bit in it.
 3. A sealed segment ends with a whole batch. The active one may end in a torn batch or in zeros,
-   unless a valid batch follows (``resync``).
+   unless a valid batch follows (``find_valid_batch``).
 4. A segment that was deleted is looked up again; offsets that the log no longer holds raise
    ``DataLossError``.
 """
@@ -59,9 +59,7 @@ from raftlog.storage.protocol import ReadableFile
 from .chunks import ChunkDecoder, P, read_chunks
 from .files import LogFiles, read_batch_at
 
-# --------------------------------------------------------------------------------------------------
-# Search for a valid batch after one that cannot be read: was the log torn or damaged there?
-#
+# --- Search for a valid batch after an unreadable one: was the log torn or damaged there? ---------
 # A batch's length is outside its CRC. A batch with a wrong length hides all batches after it, and
 # looks like a batch that a crash cut off. The bytes after its header decide: in a torn tail there
 # is only the rest of the torn batch, or zeros; otherwise a valid batch follows.
@@ -241,7 +239,7 @@ def _candidates(
     return _Candidates(starts, starts + byte_counts, crcs).where(plausible)
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Cursor ---------------------------------------------------------------------------------------
 
 _ZEROS_BYTES: Final = 4096
 """That many zeros after a batch are preallocated space: no search for a valid batch follows."""

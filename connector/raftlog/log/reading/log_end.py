@@ -174,7 +174,7 @@ def _find_valid_after(file: ReadableFile, position: int, next_offset: int) -> in
     return find_valid_batch(file, position, next_offset)
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Cached state of one copy ---------------------------------------------------------------------
 
 _RESTARTS_MAX: Final = 5
 """Restarts of a replay in one call, after segments were truncated or deleted."""

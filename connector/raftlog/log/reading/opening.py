@@ -1,6 +1,6 @@
 """Opening of a path as a log.
 
-The kind of the records is detected by ``identity``, unless the caller declares it.
+The kind of the records is detected from its files, unless the caller declares it.
 """
 
 from __future__ import annotations
@@ -100,9 +100,7 @@ def _is_foreign(head: bytes, base_offset: int | None) -> bool:
     return [is_offset_possible, is_length_possible, is_magic_possible].count(True) <= 1
 
 
-# --------------------------------------------------------------------------------------------------
-# Detection of the record kind of a log: cluster metadata, whose values contain secrets, or not.
-#
+# --- Detection of the kind of a log's records: cluster metadata contains secrets ------------------
 # Invariants:
 #
 # 1. Detection fails closed. A log is metadata if its topic name or topic id is that of
@@ -348,7 +346,7 @@ class _FilePrefix:
         self.close()
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Opening --------------------------------------------------------------------------------------
 
 _NAMES_SHOWN: Final = 5
 

@@ -143,7 +143,7 @@ def _find_all(buffer: bytes, pattern: bytes) -> Iterator[int]:
         at = buffer.find(pattern, at + 1)
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Loading --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,7 +189,7 @@ def _has_entry_due(log: ReadableFile, byte_count: int, interval_bytes: int) -> b
     return any(one.position > interval_bytes for one in iter_headers(log, 0, byte_count))
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Recovery -------------------------------------------------------------------------------------
 
 __all__ = ["RecoveredLog", "RecoveryReport", "recover"]
 

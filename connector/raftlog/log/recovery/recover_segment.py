@@ -207,7 +207,7 @@ def _ends_at(data: bytes, byte_count: int) -> bool:
     return not data[byte_count:].strip(b"\0")
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Scan of a segment ----------------------------------------------------------------------------
 
 SCAN_CHUNK_BYTES: Final = 1 * MIB
 EPOCH_UNKNOWN: Final = -1

@@ -1,7 +1,7 @@
-"""Truncate a damaged log so that it can be written again: ``raftlog repair --cut-at``.
+"""What recovery does after a scan, and ``raftlog repair --cut-at``, which truncates a damaged log.
 
-Only on an operator's request, because acknowledged records are lost. All truncated bytes are backed
-up, and the lost offsets are reported. The order of the durable steps:
+A repair runs only on an operator's request, because acknowledged records are lost. All truncated
+bytes are backed up, and the lost offsets are reported. The order of the durable steps:
 
     1. delete ``.kafka_cleanshutdown``, ``published`` and ``synced``; rename snapshots after the
        new end; lower the recovery point: nothing claims the old end any more
@@ -60,9 +60,7 @@ from .load_log import LoadedLog, ScannedSegment
 from .recover_segment import ScanPosition, ScanRules, SegmentEnd, recover_segment
 from .report import RecoveredLog, ScanEnd, TruncatedTail
 
-# --------------------------------------------------------------------------------------------------
-# Bring a log's files into the state that ``LogLoader`` found: truncate, rebuild, delete, sync.
-#
+# --- Actions after a scan: truncate, rebuild, delete, sync, as ``LogLoader`` found ----------------
 # The order of the durable steps:
 #
 #     1. sync the directory: a killed writer may have renamed and deleted files without a sync,
@@ -88,7 +86,7 @@ from .report import RecoveredLog, ScanEnd, TruncatedTail
 #    synced: a live writer may have the log open.
 
 _CHUNK_BYTES: Final = 1 * MIB
-_ALL_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _UNPUBLISHED: Final = "a writer died before it synced these batches: they were not acknowledged"
 _OVERLAPPING: Final = "its offsets are in the segment before it, and were not acknowledged here"
 _UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, ".deleted", ".cleaned", ".swap")
@@ -265,7 +263,7 @@ class RecoveryActions:
         bases = {segment.base_offset for segment in loaded.segments}
         strays = []
         for name in self._storage.list_names(self._directory.path):
-            for suffix in (LOG_SUFFIX, *_ALL_INDEX_SUFFIXES):
+            for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
                 base = parse_offset_name(name, suffix)
                 if base is not None and base not in bases:
                     strays.append(name)
@@ -276,9 +274,7 @@ class RecoveryActions:
             self._directory.sync()
 
 
-# --------------------------------------------------------------------------------------------------
-
-_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+# --- Repair by an operator ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

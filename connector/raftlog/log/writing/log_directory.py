@@ -236,7 +236,7 @@ def _content(storage: Storage, path: str) -> bytes | None:
     return data
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Directory of a log ---------------------------------------------------------------------------
 
 UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
 """The partition of a log whose directory is not named ``<topic>-<partition>``."""

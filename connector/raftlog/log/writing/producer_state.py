@@ -216,7 +216,7 @@ def _read_transaction(reader: FieldReader) -> OpenTransaction:
     return OpenTransaction(first_offset, batch_base_offset, name[0] if name else None)
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Producer state -------------------------------------------------------------------------------
 
 __all__ = ["Duplicate", "LastCommit", "ProducerStateManager"]
 

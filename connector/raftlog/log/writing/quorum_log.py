@@ -158,7 +158,7 @@ class SnapshotReceiver:
         self.voters, self.kraft_version = reader.voters, reader.kraft_version or None
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Log of a replica -----------------------------------------------------------------------------
 
 
 class QuorumLog(ReplicatedLog):
