@@ -35,6 +35,7 @@ from typing import Any
 
 import raftlog
 from raftlog.limits import MIB
+from raftlog.log.writing.batch_metadata import encoded_metadata
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import BatchAccumulator, BatchBuilder
@@ -250,13 +251,13 @@ def new_log(directory: Path) -> ReplicatedLog:
 def fill(log: ReplicatedLog, byte_count: int) -> int:
     """Append through an accumulator, without a sync. Returns the bytes of the batches."""
     collected = BatchAccumulator(epoch=log.epoch, next_offset=log.end_offset)
-    values = values_of(10_000)
+    records, values = values_of(10_000), log.config.values
     written = 0
     while written < byte_count:
-        collected.append_atomic(log.epoch, values, now_ms=TIME_MS, standalone=True)
+        collected.append_atomic(log.epoch, records, now_ms=TIME_MS, standalone=True)
         batches = collected.drain()
-        log.append_as_leader(batches)
-        written += sum(map(len, batches))
+        log.append_as_leader([(one.data, encoded_metadata(one, values)) for one in batches])
+        written += sum(len(one.data) for one in batches)
     return written
 
 

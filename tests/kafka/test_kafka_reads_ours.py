@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.appending import append_batches
 from tests.support.kafka import dump_log, kafka_jars, run_java
 from tests.support.log_builder import control_batch
 from tests.support.metadata_logs import CLUSTERS, metadata_log, restored
@@ -75,7 +76,7 @@ def transaction(log: ReplicatedLog, now_ms: int, producer_id: int, outcome: Cont
         timestamp_ms=now_ms,
         producer_id=producer_id,
     )
-    log.append_as_leader([*batches.drain(), marker])
+    append_batches(log, *(one.data for one in batches.drain()), marker)
 
 
 def write_log(place: Path, compression: Compression) -> Written:

@@ -139,6 +139,29 @@ LOG_PLANTS: Final = (
         tests=("tests/log/producer_state/test_producer_memory.py",),
     ),
     Plant(
+        bug="the metadata of an appended batch lacks its commit",
+        path="connector/raftlog/append/append_batch.py",
+        old="encoded_metadata(last, values, commit=commit, markers=markers)",
+        new="encoded_metadata(last, values, markers=markers)",
+        tests=("tests/append/test_append_batch.py",),
+    ),
+    Plant(
+        bug="the metadata of an appended batch has the markers of other batches",
+        path="connector/raftlog/log/writing/batch_metadata.py",
+        old="one in markers if batch.base_offset <= one.offset <= batch.last_offset)",
+        new="one in markers)",
+        tests=("tests/append/test_append_batch.py",),
+    ),
+    Plant(
+        bug="a transaction framed by the user names no commit until the log is read again",
+        path="connector/raftlog/log/writing/batch_metadata.py",
+        old="""    if values is ValueKind.KRAFT:
+        commit = _commit_of_transaction(batch, own)
+""",
+        new="",
+        tests=("tests/append/test_append_batch.py",),
+    ),
+    Plant(
         bug="an atomic append is split over batches",
         path="connector/raftlog/append/append_batch.py",
         old="        if request.is_atomic or request.needs_own_batch:\n",

@@ -28,6 +28,7 @@ from raftlog.records import (
     RecordBatch,
     read_batch,
 )
+from raftlog.records.builder import EncodedBatch
 from raftlog.records.encoding import PackedRecords, encode_records
 
 EPOCH = 17
@@ -47,18 +48,24 @@ def accumulator(
     )
 
 
-def decoded(data: bytes) -> RecordBatch:
-    read = read_batch(data)
+def decoded(batch: EncodedBatch) -> RecordBatch:
+    read = read_batch(batch.data)
     assert isinstance(read, RecordBatch)
     assert (read.leader_epoch, read.is_control) == (EPOCH, False)
+    assert (batch.base_offset, batch.last_offset, batch.record_count) == (
+        read.base_offset,
+        read.last_offset,
+        read.record_count,
+    )
+    assert batch.max_timestamp_ms == read.max_timestamp_ms
     return read
 
 
-def records_of(batches: list[bytes]) -> list[Record]:
+def records_of(batches: list[EncodedBatch]) -> list[Record]:
     return [record for batch in batches for record in decoded(batch).records()]
 
 
-def values_of(batches: list[bytes]) -> list[list[bytes | None]]:
+def values_of(batches: list[EncodedBatch]) -> list[list[bytes | None]]:
     return [[record.value for record in decoded(batch).records()] for batch in batches]
 
 
@@ -84,7 +91,7 @@ def test_multiple_batch_accumulation() -> None:
         collected.append(EPOCH, [value], now_ms=NOW_MS)
     batches = collected.drain()
     assert len(batches) > 5
-    assert all(len(batch) <= BATCH_BYTES for batch in batches)
+    assert all(len(batch.data) <= BATCH_BYTES for batch in batches)
     records = records_of(batches)
     assert [record.value for record in records] == values
     assert [record.offset for record in records] == list(range(157, 197))
@@ -311,7 +318,7 @@ def test_a_compressed_atomic_list_counts_as_it_will_lie_there() -> None:
     collected = accumulator(compression=Compression.ZSTD)
     collected.append_atomic(EPOCH, [b"z" * 5000], now_ms=NOW_MS, standalone=True)
     (batch,) = collected.drain()
-    assert len(batch) < BATCH_BYTES
+    assert len(batch.data) < BATCH_BYTES
 
 
 def test_records_get_the_time_of_their_batch_unless_they_have_their_own() -> None:

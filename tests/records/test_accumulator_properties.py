@@ -68,7 +68,7 @@ class Model:
         kind = step[0]
         self.now_ms += 1
         if kind == "drain":
-            self.drained += self.collected.drain()
+            self.drained += [one.data for one in self.collected.drain()]
         else:
             self.append(str(kind), step)
 

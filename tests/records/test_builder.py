@@ -56,7 +56,7 @@ def test_a_built_batch_holds_what_was_appended(compression: Compression) -> None
     builder = builder_of(1 << 20, compression)
     for value in values:
         builder.append([value])
-    batch = read(builder.build(57, 15))
+    batch = read(builder.build(57, 15).data)
     assert (batch.base_offset, batch.last_offset, batch.leader_epoch) == (57, 57 + 498, 15)
     assert (batch.compression, batch.is_control, batch.is_transactional) == (
         compression,
@@ -76,7 +76,7 @@ def test_a_producer_s_batch_says_whose_it_is() -> None:
         base_timestamp_ms=TIME_MS, producer=ProducerStamp(9, 2, 2**31 - 1, is_transactional=True)
     )
     builder.append([b"a", b"b"])
-    batch = read(builder.build(0, 1))
+    batch = read(builder.build(0, 1).data)
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (9, 2, 2**31 - 1)
     assert batch.is_transactional
 
@@ -92,14 +92,14 @@ def test_the_latest_time_counts_records_that_have_the_batch_s(
     for time_ms in times_ms:
         builder.append([NewRecord(None, b"v", time_ms)])
     assert builder.max_timestamp_ms == latest_ms
-    batch = read(builder.build(0, 1))
+    batch = read(builder.build(0, 1).data)
     assert batch.max_timestamp_ms == latest_ms
     assert [record.timestamp_ms for record in batch.records()] == [
         TIME_MS if time_ms is None else time_ms for time_ms in times_ms
     ]
     records = tuple(NewRecord(None, b"v", time_ms) for time_ms in times_ms)
     same = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS)
-    assert builder.build(0, 1) == encode_batch(same, base_offset=0, leader_epoch=1)
+    assert builder.build(0, 1).data == encode_batch(same, base_offset=0, leader_epoch=1)
 
 
 def test_building_a_batch_without_records_is_a_bug() -> None:
@@ -117,7 +117,7 @@ def test_a_batch_is_filled_up_to_its_limit_and_not_beyond(byte_count_max: int) -
     while builder.encode([value]) is not None:
         builder.append([value])
     record_bytes_each = SEVEN_BYTES_AND_A_VALUE + len(value)
-    data = builder.build(0, 1)
+    data = builder.build(0, 1).data
     assert len(data) == builder.byte_count <= byte_count_max < len(data) + record_bytes_each
     with pytest.raises(RecordBatchTooLargeError) as refused:
         builder.append([value])
@@ -128,13 +128,13 @@ def test_a_batch_is_filled_up_to_its_limit_and_not_beyond(byte_count_max: int) -
 def test_a_list_that_does_not_fit_leaves_no_trace() -> None:
     builder = builder_of(100)
     builder.append([b"a"])
-    before = builder.build(3, 1)
+    before = builder.build(3, 1).data
     with pytest.raises(RecordBatchTooLargeError) as refused:
         builder.append([b"b" * 20, b"c" * 20])
     needed = BATCH_HEADER_BYTES + 2 * (SEVEN_BYTES_AND_A_VALUE + 20)
     assert (refused.value.byte_count, refused.value.byte_count_max) == (needed, 100)
     assert "exceeds the maximum allowed batch size of 100" in str(refused.value)
-    assert builder.build(3, 1) == before
+    assert builder.build(3, 1).data == before
 
 
 def test_a_batch_that_is_just_full_takes_no_byte_more() -> None:
@@ -150,7 +150,7 @@ def test_the_first_records_of_a_compressed_batch_may_fit_by_their_codec(
 ) -> None:
     builder = builder_of(2000, compression)
     builder.append([b"z" * 10_000])
-    data = builder.build(0, 1)
+    data = builder.build(0, 1).data
     assert len(data) <= 2000
     assert [record.value for record in read(data).records()] == [b"z" * 10_000]
     assert builder.encode([b"z"]) is None
@@ -172,7 +172,7 @@ def test_a_compressed_batch_is_bounded_before_compression_too(compression: Compr
     fitting = builder()
     fitting.append([bytes(exact)])
     assert fitting.byte_count == 20_000
-    assert len(fitting.build(0, 1)) <= 2000
+    assert len(fitting.build(0, 1).data) <= 2000
     for records in ([bytes(exact + 1)], [bytes(15_000), bytes(15_000)], [b""] * 3000):
         with pytest.raises(RecordBatchTooLargeError) as refused:
             builder().append(records)
@@ -190,7 +190,7 @@ def test_a_batch_s_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     builder.append([b"a", six, four])
     assert builder.encode([four]) is None
     builder.append([b"b"])
-    assert read(builder.build(0, 1)).record_count == 4
+    assert read(builder.build(0, 1).data).record_count == 4
     with pytest.raises(InvalidAppendError, match="12 headers exceed the 10 of a batch"):
         builder_of(2000).append([six, six])
 
@@ -203,7 +203,7 @@ def test_records_that_grow_under_their_codec_are_stored_without_it(
     exact = BATCH_HEADER_BYTES + 9 + 100
     builder = builder_of(exact, compression)
     builder.append([value])
-    batch = read(builder.build(0, 1))
+    batch = read(builder.build(0, 1).data)
     assert (batch.compression, batch.byte_count) == (Compression.NONE, exact)
 
 
@@ -267,6 +267,6 @@ def test_headers_and_missing_values_are_written_as_they_are() -> None:
     records = [NewRecord(b"k", None, None, (Header("h", None), Header("", b"x"))), b"v"]
     builder = builder_of(1000)
     builder.append(records)
-    first, second = read(builder.build(0, 1)).records()
+    first, second = read(builder.build(0, 1).data).records()
     assert (first.key, first.value, first.headers) == (b"k", None, records[0].headers)
     assert (second.key, second.value) == (None, b"v")

@@ -86,7 +86,7 @@ def test_they_stand_alone_in_a_batch_of_their_own_times(base_ms: int) -> None:
     filled.append(1, [b"before"], now_ms=BASE_MS)
     assert filled.append_atomic(1, packed(records, base_ms), now_ms=BASE_MS) == 110
     filled.append(1, [b"behind"], now_ms=BASE_MS)
-    batches = [read_batch(one) for one in filled.drain()]
+    batches = [read_batch(one.data) for one in filled.drain()]
     assert [isinstance(one, RecordBatch) and one.record_count for one in batches] == [1, 100, 1]
     assert isinstance(batches[1], RecordBatch)
     assert batches[1].base_timestamp_ms == base_ms

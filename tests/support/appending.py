@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from raftlog.log.format.names import LOG_SUFFIX, offset_name, read_listing
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.writing.batch_metadata import ValueKind, batch_metadata
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.batch import NewRecordBatch, RecordBatch, encode_batch, iter_batches
+from raftlog.records.batch import (
+    NewRecordBatch,
+    RecordBatch,
+    encode_batch,
+    iter_batches,
+    read_batch,
+)
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import Storage, WritableStorage
 from tests.simulated_disk.simulated import SimulatedDisk
@@ -58,8 +64,18 @@ def append(log: ReplicatedLog, *values: bytes, timestamp_ms: int | None = None) 
     """Append one batch without a sync; return its base offset."""
     base_offset = log.end_offset
     data = batch(*values, base_offset=base_offset, epoch=log.epoch, timestamp_ms=timestamp_ms)
-    log.append_as_leader([data])
+    append_batches(log, data)
     return base_offset
+
+
+def append_batches(log: ReplicatedLog, *batches: bytes) -> int:
+    """Append encoded batches as leader, with the metadata of their bytes; return the end offset."""
+    found = []
+    for data in batches:
+        read = read_batch(data)
+        assert isinstance(read, RecordBatch)
+        found.append((data, batch_metadata(read, log.config.values)))
+    return log.append_as_leader(found)
 
 
 def fill(log: ReplicatedLog, batch_count: int, *, value_bytes: int = 100) -> None:

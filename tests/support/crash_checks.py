@@ -16,7 +16,7 @@ from raftlog.records.batch import RecordBatch, iter_batches
 from tests.simulated_disk.crash_points import CrashState, Recording
 from tests.simulated_disk.simulated import SimulatedDisk
 from tests.simulated_disk.survival import Survival
-from tests.support.appending import TOPIC_ID
+from tests.support.appending import TOPIC_ID, append_batches
 from tests.support.witness import DIRECTORY, NOW_MS, Witness
 from tests.support.written_logs import encoded
 
@@ -175,7 +175,7 @@ def _check_unfinished(disk: SimulatedDisk, witness: Witness) -> None:
             now_ms=NOW_MS,
             is_single=witness.is_single,
         )
-    log.append_as_leader([encoded(b"first", base_offset=log.end_offset, epoch=log.epoch)])
+    append_batches(log, encoded(b"first", base_offset=log.end_offset, epoch=log.epoch))
     log.flush()
     end_offset = log.end_offset
     disk.crash(Survival.NOTHING)
@@ -252,7 +252,7 @@ def _check_going_on(
     )
     assert log.end_offset == recovered.end_offset, state
     batch = encoded(b"goes on", base_offset=log.end_offset, epoch=log.epoch)
-    log.append_as_leader([batch])
+    append_batches(log, batch)
     log.flush()
     disk.crash(Survival.NOTHING)
     again = _recover(disk, witness)

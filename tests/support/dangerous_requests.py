@@ -51,7 +51,7 @@ class Claim:
 def batch() -> bytes:
     builder = BatchBuilder(base_timestamp_ms=0)
     builder.append([NewRecord(None, RECORD)])
-    return bytes(builder.build(0, 0))
+    return builder.build(0, 0).data
 
 
 def _produce(claim: Claim) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.types import SnapshotId
 from tests.simulated_disk.crash_points import Recording
 from tests.simulated_disk.simulated import SimulatedDisk
-from tests.support.appending import TOPIC_ID
+from tests.support.appending import TOPIC_ID, append_batches
 from tests.support.written_logs import encoded
 
 DIRECTORY = "/data/witnessed-0"
@@ -99,7 +99,7 @@ class Witness:
             producer=producer,
         )
         self._note(before, read_batch(batch))
-        self.log.append_as_leader([batch])
+        append_batches(self.log, batch)
         if flush:
             self.flush()
 

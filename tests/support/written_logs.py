@@ -11,7 +11,7 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.compression import Compression
 from tests.simulated_disk.simulated import SimulatedDisk
-from tests.support.appending import TOPIC_ID
+from tests.support.appending import TOPIC_ID, append_batches
 
 DIRECTORY = "/data/decisions-0"
 SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=200)
@@ -93,7 +93,7 @@ class WrittenLog:
             compression=compression,
             producer=producer,
         )
-        self.log.append_as_leader([batch])
+        append_batches(self.log, batch)
         if sync:
             self.log.flush()
         return self.log.end_offset

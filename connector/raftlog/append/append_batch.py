@@ -24,12 +24,15 @@ from raftlog.errors import (
     RaftlogError,
     UnexpectedEndOffsetError,
 )
-from raftlog.log.reading.transactions import Marker, marker_of, marker_value
+from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.writing.batch_metadata import (
     CommitName,
+    MetadataMarker,
     ValueKind,
     commit_header,
     commit_transaction_name,
+    encoded_metadata,
+    metadata_marker,
 )
 from raftlog.log.writing.producers import Duplicate
 from raftlog.log.writing.replicated_log import ReplicatedLog
@@ -91,7 +94,8 @@ class AppendBatch:
                 was_duplicate=True,
             )
         records = request.records
-        has_markers = self._log.config.values is ValueKind.KRAFT and self._check_markers(request)
+        is_kraft = self._log.config.values is ValueKind.KRAFT
+        has_markers = is_kraft and self._check_markers(request)
         if records and request.commit is not None:
             records = named_records(records, request.commit, self._log.config.values)
         if request.is_atomic or request.needs_own_batch:
@@ -103,7 +107,9 @@ class AppendBatch:
         result = AppendResult(last_offset - len(records) + 1, last_offset, epoch)
         if has_markers or request.commit is not None or request.producer is not None:
             self._being_written = result
-            self.write()  # the next request is checked against producer state that includes it
+            # The next request is checked against producer state that includes this one.
+            markers = metadata_markers(records, result.base_offset) if has_markers else ()
+            self.write(commit=request.commit if records else None, markers=markers)
             self._being_written = None
         return result
 
@@ -154,11 +160,7 @@ class AppendBatch:
         Raises ``InvalidAppendError`` if the markers do not fit the open transaction: at most one is
         open at a time, and a named commit is one itself (KIP-868).
         """
-        found = [
-            marker
-            for record in request.records
-            if (marker := marker_of(record if isinstance(record, bytes) else record.value))
-        ]
+        found = [one.marker for one in metadata_markers(request.records, 0)]
         if not found and request.commit is None:
             return False
         self.write()
@@ -177,11 +179,18 @@ class AppendBatch:
             raise InvalidAppendError(reason=reason)
         return True
 
-    def write(self) -> None:
-        """Write the accumulated batches."""
-        batches = self._accumulator.drain()
-        if batches:
-            self._log.append_as_leader(batches)
+    def write(
+        self, *, commit: CommitName | None = None, markers: Sequence[MetadataMarker] = ()
+    ) -> None:
+        """Write the accumulated batches; the last one is that of ``commit``."""
+        batches, values = self._accumulator.drain(), self._log.config.values
+        if not batches:
+            return
+        found = [(one.data, encoded_metadata(one, values, markers=markers)) for one in batches]
+        if commit is not None:
+            last = batches[-1]
+            found[-1] = last.data, encoded_metadata(last, values, commit=commit, markers=markers)
+        self._log.append_as_leader(found)
 
     def interrupted(self) -> list[RequestResult]:
         """Return the result of the append that ``process`` was writing when it raised, if any.
@@ -198,6 +207,21 @@ class AppendBatch:
             byte_count_max=config.batch_bytes_max,
             compression=config.compression,
         )
+
+
+def metadata_markers(
+    records: Sequence[RecordToAppend], base_offset: int
+) -> tuple[MetadataMarker, ...]:
+    """Return the transaction markers among records, the first of which has ``base_offset``."""
+    return tuple(
+        marker
+        for offset, record in enumerate(records, base_offset)
+        if (marker := metadata_marker(offset, _value_of(record)))
+    )
+
+
+def _value_of(record: RecordToAppend) -> bytes | None:
+    return record if isinstance(record, bytes) else record.value
 
 
 def named_records(

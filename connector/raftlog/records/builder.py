@@ -7,7 +7,7 @@ rejected in between. Records without a timestamp get the base timestamp of the b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from raftlog.errors import (
@@ -59,6 +59,27 @@ class EncodedRecords(NamedTuple):
 
 
 NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """Bytes of a batch that this process has built, and the fields of its header.
+
+    The log appends them without parsing the bytes again.
+    """
+
+    data: bytes = field(repr=False)
+    base_offset: int
+    leader_epoch: int
+    max_timestamp_ms: int
+    record_count: int
+    producer: ProducerStamp
+    is_control: bool
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record (inclusive)."""
+        return self.base_offset + self.record_count - 1
 
 
 class BatchBuilder:
@@ -195,8 +216,8 @@ class BatchBuilder:
             raise self.too_large(records)
         self.add(encoded)
 
-    def build(self, base_offset: int, leader_epoch: int) -> bytes:
-        """Return the bytes of the batch. It must have at least one record."""
+    def build(self, base_offset: int, leader_epoch: int) -> EncodedBatch:
+        """Encode the batch, which must have at least one record."""
         assert self._record_count, "a batch has records"
         payload = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         codec = self.compression
@@ -206,7 +227,7 @@ class BatchBuilder:
         if len(packed) >= len(payload):
             codec, packed = Compression.NONE, payload
         producer = self.producer
-        return finish_batch(
+        data = finish_batch(
             packed,
             base_offset=base_offset,
             leader_epoch=leader_epoch,
@@ -219,6 +240,15 @@ class BatchBuilder:
             max_timestamp_ms=self._max_timestamp_ms,
             producer=(producer.producer_id, producer.producer_epoch, producer.base_sequence),
             record_count=self._record_count,
+        )
+        return EncodedBatch(
+            data=data,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            max_timestamp_ms=self._max_timestamp_ms,
+            record_count=self._record_count,
+            producer=producer,
+            is_control=self.is_control,
         )
 
 
@@ -257,7 +287,7 @@ class BatchAccumulator:
         self._byte_count_max: Final = byte_count_max
         self._compression: Final = compression
         self._current_batch: BatchBuilder | None = None
-        self._completed: list[bytes] = []
+        self._completed: list[EncodedBatch] = []
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -341,7 +371,7 @@ class BatchAccumulator:
 
     # --- draining ---------------------------------------------------------------------------------
 
-    def drain(self) -> list[bytes]:
+    def drain(self) -> list[EncodedBatch]:
         """Remove and return all batches, in offset order."""
         self._complete()
         drained, self._completed = self._completed, []

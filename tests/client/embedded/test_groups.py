@@ -10,6 +10,7 @@ from tests.client.embedded.conftest import PATH, Machine
 from tests.simulated_disk.simulated import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
 from tests.simulated_disk.survival import Survival
+from tests.support.appending import append_batches
 
 from raftlog.append.requests import (
     AppendRequest,
@@ -273,7 +274,7 @@ def test_what_a_dead_writer_left_unsynced_is_saved_aside_and_never_read(
     dying = machine.disk.another_process()
     log = ReplicatedLog.open(dying, PATH, now_ms=0)
     batch = NewRecordBatch(records=(NewRecord(None, b"unsynced"),), base_timestamp_ms=0)
-    log.append_as_leader([encode_batch(batch, base_offset=2, leader_epoch=1)])
+    append_batches(log, encode_batch(batch, base_offset=2, leader_epoch=1))
     assert values(machine) == [b"first"]
     dying.kill()
     assert values(machine) == [b"first"]

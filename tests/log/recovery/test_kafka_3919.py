@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 from tests.simulated_disk.simulated import SimulatedDisk
 from tests.simulated_disk.survival import Survival
-from tests.support.appending import TOPIC_ID
+from tests.support.appending import TOPIC_ID, append_batches
 from tests.support.log_builder import LogBuilder, data_batch
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
@@ -173,7 +173,7 @@ class Replica:
 
     def write(self, *values: bytes) -> bytes:
         batch = encoded(*values, base_offset=self.log.end_offset, epoch=self.log.epoch)
-        self.log.append_as_leader([batch])
+        append_batches(self.log, batch)
         self.log.flush()
         return batch
 

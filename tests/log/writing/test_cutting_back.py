@@ -9,6 +9,7 @@ from tests.support.appending import (
     DIRECTORY,
     KRAFT_SMALL,
     NOW_MS,
+    append_batches,
     batches_of,
     disk_with_parent,
     fill,
@@ -157,7 +158,7 @@ def test_a_batch_is_cut_whole(disk: SimulatedDisk) -> None:
     log = made_log(disk, is_single=False)
     records = tuple(NewRecord(None, b"%d" % at) for at in range(5))
     new = NewRecordBatch(records=records, base_timestamp_ms=NOW_MS)
-    log.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)])
+    append_batches(log, encode_batch(new, base_offset=1, leader_epoch=1))
     log.truncate_to(4)
     assert log.end_offset == 1
 
@@ -253,7 +254,7 @@ def test_the_first_of_a_later_epoch_aborts_an_open_transaction(disk: SimulatedDi
     log = made_log(disk, config=KRAFT_SMALL)
     begin = NewRecord(None, marker_value(Marker.BEGIN, "half done"))
     new = NewRecordBatch(records=(begin,), base_timestamp_ms=NOW_MS)
-    log.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)])
+    append_batches(log, encode_batch(new, base_offset=1, leader_epoch=1))
     log.flush()
     assert (log.high_watermark, log.last_stable_offset) == (2, 1)
     disk.crash()

@@ -10,6 +10,7 @@ from tests.support.appending import (
     DIRECTORY,
     NOW_MS,
     append,
+    append_batches,
     disk_with_parent,
     made_log,
     reopened,
@@ -76,7 +77,7 @@ def test_one_clock_that_is_wrong_makes_the_log_forget_nothing(
         ),
     ):
         data = encode_batch(new, base_offset=log.end_offset, leader_epoch=log.epoch)
-        log.append_as_leader([data])
+        append_batches(log, data)
     append(log, b"from far ahead", timestamp_ms=FAR_MS)
     log.flush()
     base = 1  # the begin of the epoch is at 0

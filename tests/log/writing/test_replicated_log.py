@@ -14,6 +14,7 @@ from tests.support.appending import (
     SMALL,
     TOPIC_ID,
     append,
+    append_batches,
     batch,
     batches_of,
     disk_with_parent,
@@ -348,10 +349,10 @@ def test_a_batch_larger_than_a_segment_gets_one_of_its_own(disk: SimulatedDisk) 
 def test_only_the_newest_epoch_appends(disk: SimulatedDisk) -> None:
     log = made_log(disk)
     with pytest.raises(FutureEpochError):
-        log.append_as_leader([batch(b"x", base_offset=1, epoch=2)])
+        append_batches(log, batch(b"x", base_offset=1, epoch=2))
     assert log.claim(now_ms=NOW_MS) == 2
     with pytest.raises(NotLeaderError):
-        log.append_as_leader([batch(b"x", base_offset=2, epoch=1)])
+        append_batches(log, batch(b"x", base_offset=2, epoch=1))
     assert log.end_offset == 2
     assert [one.epoch for one in log.epochs.entries] == [1, 2]
 
@@ -362,7 +363,7 @@ def test_a_leader_appends_at_the_end_and_nowhere_else(
 ) -> None:
     log = made_log(disk)
     with pytest.raises(InvalidAppendError):
-        log.append_as_leader([batch(b"x", base_offset=base_offset)])
+        append_batches(log, batch(b"x", base_offset=base_offset))
     assert log.end_offset == 1
 
 

@@ -9,6 +9,7 @@ from tests.support.appending import (
     DIRECTORY,
     NOW_MS,
     append,
+    append_batches,
     batch,
     disk_with_parent,
     fill,
@@ -100,13 +101,13 @@ def test_commits_and_epochs_of_another_process_are_known(disk: SimulatedDisk) ->
     name = CommitName("app", "query", 7)
     record = NewRecord(None, b"x", headers=(commit_header(name),))
     new = NewRecordBatch(records=(record,), base_timestamp_ms=NOW_MS)
-    one.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)])
+    append_batches(one, encode_batch(new, base_offset=1, leader_epoch=1))
     one.claim(now_ms=NOW_MS)
     refresh(other)
     assert other.producer_state.last_commit("app") == LastCommit(name, 1, 1, NOW_MS)
     assert (other.epoch, other.end_offset) == (2, 3)
     with pytest.raises(NotLeaderError):
-        other.append_as_leader([batch(b"x", base_offset=3, epoch=1)])
+        append_batches(other, batch(b"x", base_offset=3, epoch=1))
 
 
 def test_what_a_dead_writer_had_not_published_is_saved_aside_and_cut(disk: SimulatedDisk) -> None:

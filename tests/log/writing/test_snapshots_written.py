@@ -12,6 +12,7 @@ from tests.support.appending import (
     KRAFT_SMALL,
     NOW_MS,
     append,
+    append_batches,
     disk_with_parent,
     fill,
     made_log,
@@ -82,7 +83,7 @@ def commit(log: ReplicatedLog, version: int) -> None:
     record = NewRecord(None, b"x", headers=(commit_header(name),))
     new = NewRecordBatch(records=(record,), base_timestamp_ms=NOW_MS)
     data = encode_batch(new, base_offset=log.end_offset, leader_epoch=log.epoch)
-    log.append_as_leader([data])
+    append_batches(log, data)
 
 
 def test_a_checkpoint_is_read_back_by_our_reader(disk: SimulatedDisk) -> None:
@@ -316,7 +317,7 @@ def test_what_a_log_remembers_may_be_more_than_a_batch_of_it_may_hold(disk: Simu
         record = NewRecord(None, b"x", headers=(commit_header(name),))
         batch = NewRecordBatch(records=(record,), base_timestamp_ms=NOW_MS)
         data = encode_batch(batch, base_offset=log.end_offset, leader_epoch=1)
-        log.append_as_leader([data])
+        append_batches(log, data)
     log.flush()
     snapshot_id = log.snapshot_id_at(log.end_offset)
     writer = log.begin_snapshot(snapshot_id, now_ms=NOW_MS)

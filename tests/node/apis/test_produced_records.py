@@ -61,7 +61,7 @@ def test_a_large_batch_is_named_and_compressed_beside_the_loop(compression: Comp
     if compression is not Compression.NONE:
         assert encoded.compressed == compress(packed.data, compression)
     builder.add(encoded)
-    written = read_batch(builder.build(5, 2))
+    written = read_batch(builder.build(5, 2).data)
     assert isinstance(written, RecordBatch)
     assert [record.value for record in written.records()] == [b"v", b"w", b"x"]
 
@@ -73,7 +73,7 @@ def test_many_records_without_a_time_stay_packed_and_get_the_log_s() -> None:
     accumulator = BatchAccumulator(epoch=1, next_offset=7)
     accumulator.append_atomic(1, packed, now_ms=TIME_MS)
     (completed,) = accumulator.drain()
-    written = read_batch(completed)
+    written = read_batch(completed.data)
     assert isinstance(written, RecordBatch)
     assert written.max_timestamp_ms == TIME_MS
     assert {record.timestamp_ms for record in written.records()} == {TIME_MS}

@@ -245,7 +245,7 @@ def merged(
     lane.advance(builder.record_count)
     return Sending(
         requests=tuple(requests),
-        data=bytearray(builder.build(-1, -1)),
+        data=bytearray(builder.build(-1, -1).data),
         record_count=builder.record_count,
         lane=lane,
     )
@@ -258,7 +258,7 @@ def alone(request: AppendRequest, settings: LogSettings, now_ms: int, lane: Lane
     if records:
         builder = _builder(settings, now_ms, stamp)
         builder.append(records)
-        data = builder.build(-1, -1)
+        data = builder.build(-1, -1).data
     else:
         data = _empty_batch(now_ms)
     if lane is not None:
@@ -291,7 +291,7 @@ def split_up(
         sendings.append(
             Sending(
                 requests=(request,),
-                data=bytearray(builder.build(-1, -1)),
+                data=bytearray(builder.build(-1, -1).data),
                 record_count=len(records),
                 split=split,
             )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -34,7 +34,7 @@ from raftlog.records.batch import (
     first_record_headers,
     iter_value_starts,
 )
-from raftlog.records.compression import Compression
+from raftlog.records.builder import EncodedBatch
 from raftlog.records.control import (
     ControlRecord,
     ControlType,
@@ -130,7 +130,6 @@ class BatchMetadata:
     record_count: int
     is_control: bool = False
     is_transactional: bool = False
-    compression: Compression = Compression.NONE
     commit: CommitName | None = None
     markers: tuple[TransactionMarker, ...] = ()
     control: tuple[ControlRecord, ...] = ()
@@ -168,10 +167,42 @@ def batch_metadata(batch: RecordBatch, values: ValueKind) -> BatchMetadata:
         record_count=batch.record_count,
         is_control=batch.is_control,
         is_transactional=batch.is_transactional,
-        compression=batch.compression,
         commit=commit,
         markers=markers,
         control=control,
+    )
+
+
+def encoded_metadata(
+    batch: EncodedBatch,
+    values: ValueKind,
+    *,
+    commit: CommitName | None = None,
+    markers: Sequence[MetadataMarker] = (),
+    control: Sequence[ControlRecord] = (),
+) -> BatchMetadata:
+    """Return the metadata of a batch that this process has built, without parsing its bytes.
+
+    Equal to ``batch_metadata`` of the bytes. ``markers`` may contain those of other batches. In a
+    ``kraft`` log the markers name the commit, and ``commit`` is not used.
+    """
+    own = tuple(one for one in markers if batch.base_offset <= one.offset <= batch.last_offset)
+    if values is ValueKind.KRAFT:
+        commit = _commit_of_transaction(batch, own)
+    return BatchMetadata(
+        base_offset=batch.base_offset,
+        last_offset=batch.last_offset,
+        leader_epoch=batch.leader_epoch,
+        max_timestamp_ms=batch.max_timestamp_ms,
+        producer_id=batch.producer.producer_id,
+        producer_epoch=batch.producer.producer_epoch,
+        base_sequence=batch.producer.base_sequence,
+        record_count=batch.record_count,
+        is_control=batch.is_control,
+        is_transactional=batch.producer.is_transactional,
+        commit=commit,
+        markers=own,
+        control=tuple(control),
     )
 
 
@@ -267,10 +298,9 @@ def _metadata_markers(batch: RecordBatch) -> tuple[MetadataMarker, ...]:
         for delta, value in iter_value_starts(
             batch, _MARKER_STARTS, byte_count_max=_MARKER_BYTES_MAX
         ):
-            marker = marker_of(value)
+            marker = metadata_marker(batch.base_offset + delta, value)
             assert marker is not None, "the value starts like a marker"
-            name = transaction_name(value) if marker is Marker.BEGIN else None
-            found.append(MetadataMarker(batch.base_offset + delta, marker, name))
+            found.append(marker)
     except DecompressionLimitError:
         raise
     except CorruptBatchError:
@@ -279,7 +309,7 @@ def _metadata_markers(batch: RecordBatch) -> tuple[MetadataMarker, ...]:
 
 
 def _commit_of_transaction(
-    batch: RecordBatch, markers: tuple[MetadataMarker, ...]
+    batch: RecordBatch | EncodedBatch, markers: Sequence[TransactionMarker]
 ) -> CommitName | None:
     match markers:
         case (
@@ -289,6 +319,15 @@ def _commit_of_transaction(
             return parse_commit_transaction_name(name)
         case _:
             return None
+
+
+def metadata_marker(offset: int, value: bytes | None) -> MetadataMarker | None:
+    """Return the transaction marker that a record's value is; None for another record."""
+    marker = marker_of(value)
+    if marker is None or value is None:
+        return None
+    name = transaction_name(value[:_MARKER_BYTES_MAX]) if marker is Marker.BEGIN else None
+    return MetadataMarker(offset, marker, name)
 
 
 def _control(

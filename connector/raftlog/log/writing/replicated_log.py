@@ -9,7 +9,8 @@ Invariants:
    of the files is unknown: the log fails, and must be opened again.
 4. One caller at a time; no lock, no clock, no thread. Threads and processes that share an embedded
    log synchronize outside; a node of a quorum uses one thread.
-5. Offset, epoch and CRC of every batch are checked before it is written, from any source.
+5. Offset and epoch of every batch are checked before it is written; header and CRC of those of
+   another process (``append_as_follower``).
 
 Kafka: ``KafkaRaftLog``, ``UnifiedLog``.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -46,7 +47,8 @@ from raftlog.log.format.names import LOG_SUFFIX, RAFTLOG_PROPERTIES_NAME, offset
 from raftlog.log.format.published import SYNCED_NAME, Published
 from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.recovery.report import RecoveredLog, RecoveryReport
-from raftlog.records.batch import NewRecordBatch, RecordBatch, TornTail, encode_batch, read_batch
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.builder import BatchBuilder
 from raftlog.records.control import (
     ControlRecord,
     KRaftVoters,
@@ -59,7 +61,13 @@ from raftlog.storage.protocol import WritableStorage
 from raftlog.types import OffsetAndEpoch, SnapshotId, ValidOffsetAndEpoch
 
 from .active_segment import ActiveSegment, PendingSync, SyncState
-from .batch_metadata import BatchMetadata, ValueKind, batch_metadata
+from .batch_metadata import (
+    BatchMetadata,
+    MetadataMarker,
+    ValueKind,
+    batch_metadata,
+    encoded_metadata,
+)
 from .by_time import max_timestamp_ms, record_for_timestamp
 from .epoch_validation import EpochValidation
 from .log_directory import LogDirectory
@@ -451,31 +459,27 @@ class ReplicatedLog:
 
     # --- append -----------------------------------------------------------------------------------
 
-    def append_as_leader(self, batches: Iterable[bytes | memoryview]) -> int:
-        """Append batches with assigned offsets and this log's epoch; return the new end offset.
+    def append_as_leader(self, batches: Sequence[tuple[bytes, BatchMetadata]]) -> int:
+        """Append batches that this process has built; return the new end offset.
 
+        The bytes of a batch are not parsed again: its metadata is that of ``encoded_metadata``.
         Nothing is durable yet. All batches are checked before the first one is written. Raises
-        ``NotLeaderError`` and ``FutureEpochError`` for another epoch, ``InvalidAppendError`` for
-        other offsets, ``LogReadOnlyError``, ``LogClosedError``; ``DiskFullError``: then
-        ``end_offset`` shows which batches were appended.
+        ``NotLeaderError`` and ``FutureEpochError`` for another epoch than this log's,
+        ``InvalidAppendError`` for other offsets, ``LogReadOnlyError``, ``LogClosedError``;
+        ``DiskFullError``: then ``end_offset`` shows which batches were appended.
         """
-        found: list[tuple[bytes | memoryview, BatchMetadata]] = []
         expected = self._end_offset
-        for data in batches:
-            batch = read_batch(data)
-            if isinstance(batch, TornTail) or batch.byte_count != len(data):
-                raise InvalidAppendError(reason="its bytes are not exactly one record batch")
-            if batch.leader_epoch < self.epoch:
-                raise NotLeaderError(epoch=batch.leader_epoch, current_epoch=self.epoch)
-            if batch.leader_epoch > self.epoch:
-                raise FutureEpochError(epoch=batch.leader_epoch, current_epoch=self.epoch)
-            if batch.base_offset != expected:
+        for _, metadata in batches:
+            if metadata.leader_epoch < self.epoch:
+                raise NotLeaderError(epoch=metadata.leader_epoch, current_epoch=self.epoch)
+            if metadata.leader_epoch > self.epoch:
+                raise FutureEpochError(epoch=metadata.leader_epoch, current_epoch=self.epoch)
+            if metadata.base_offset != expected:
                 raise InvalidAppendError(
-                    reason=f"its base offset is {batch.base_offset}, expected {expected}"
+                    reason=f"its base offset is {metadata.base_offset}, expected {expected}"
                 )
-            found.append((data, batch_metadata(batch, self.config.values)))
-            expected = batch.next_offset
-        return self._append(found)
+            expected = metadata.next_offset
+        return self._append(batches)
 
     def append_as_follower(self, data: bytes, *, leader_epoch: int) -> int:
         """Append a leader's batches unchanged; return the new end offset. Nothing is durable yet.
@@ -552,19 +556,26 @@ class ReplicatedLog:
             self.flush()
 
     def _append_abort(self, now_ms: int) -> None:
-        abort = NewRecord(None, marker_value(Marker.ABORT, ABORT_REASON))
-        self._append_own([abort], now_ms, is_control=False)
+        builder = BatchBuilder(base_timestamp_ms=now_ms)
+        builder.append([marker_value(Marker.ABORT, ABORT_REASON)])
+        marker = MetadataMarker(self._end_offset, Marker.ABORT)
+        self._append_built(builder, markers=(marker,))
 
     def _append_control(self, controls: Sequence[ControlRecord], now_ms: int) -> None:
-        records = [NewRecord(*encode_control(control)) for control in controls]
-        self._append_own(records, now_ms, is_control=True)
+        builder = BatchBuilder(base_timestamp_ms=now_ms, is_control=True)
+        builder.append([NewRecord(*encode_control(control)) for control in controls])
+        self._append_built(builder, control=controls)
 
-    def _append_own(self, records: Sequence[NewRecord], now_ms: int, *, is_control: bool) -> None:
-        batch = NewRecordBatch(
-            records=tuple(records), base_timestamp_ms=now_ms, is_control=is_control
-        )
-        data = encode_batch(batch, base_offset=self._end_offset, leader_epoch=self.epoch)
-        self.append_as_leader([data])
+    def _append_built(
+        self,
+        builder: BatchBuilder,
+        *,
+        markers: Sequence[MetadataMarker] = (),
+        control: Sequence[ControlRecord] = (),
+    ) -> None:
+        batch = builder.build(self._end_offset, self.epoch)
+        metadata = encoded_metadata(batch, self.config.values, markers=markers, control=control)
+        self.append_as_leader([(batch.data, metadata)])
 
     # --- changes of other processes ---------------------------------------------------------------
 

@@ -246,7 +246,7 @@ class SnapshotWriter(Closeable):
             self._write(self._builder)
 
     def _write(self, builder: BatchBuilder) -> None:
-        data = builder.build(self._next_offset, self.snapshot_id.epoch)
+        data = builder.build(self._next_offset, self.snapshot_id.epoch).data
         self._raw.append(data)
         self._next_offset += builder.record_count
         self._builder = None
