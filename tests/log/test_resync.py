@@ -13,7 +13,7 @@ from tests.support.written_logs import encoded
 
 from raftlog.log.reading import cursor
 from raftlog.log.reading.cursor import find_valid_batch
-from raftlog.log.reading.files import read_batch_at
+from raftlog.log.segment import read_batch_at
 from raftlog.records.crc_ranges import range_crcs
 from raftlog.records.header import BATCH_HEADER, CRC_START
 from raftlog.storage.protocol import ReadableFile

@@ -324,8 +324,8 @@ LOG_PLANTS: Final = (
     Plant(
         bug="half a batch is kept",
         path="connector/raftlog/log/recovery/repair.py",
-        old="        if not end.byte_count:\n",
-        new="        if not end.byte_count or end.end is ScanEnd.TORN:\n",
+        old="        if not stop.byte_count:\n",
+        new="        if not stop.byte_count or stop.kind is ScanEnd.TORN:\n",
         tests=(
             "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
         ),
@@ -401,8 +401,13 @@ LOG_PLANTS: Final = (
     Plant(
         bug="a marker of a clean stop is believed whatever lies behind it",
         path="connector/raftlog/log/recovery/checkpoints.py",
-        old="            if file.byte_count() != clean.byte_count:\n                return False\n",
-        new="",
+        old="""        segment = Segment.of_file(storage, directory, clean.segment_base_offset)
+        if segment.byte_count != clean.byte_count:
+            return False
+""",
+        new="""        base = clean.segment_base_offset
+        segment = Segment(storage, directory, base, clean.byte_count)
+""",
         tests=(
             "tests/log/recovery/test_recovery.py::test_a_marker_of_an_earlier_end_says_nothing",
         ),

@@ -161,7 +161,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="an old snapshot whose header does not parse ends retention",
-        path=f"{WRITING}/upkeep.py",
+        path=f"{WRITING}/retention.py",
         old="    except (LogNotFoundError, CorruptBatchError, CorruptFileError):\n        pass\n",
         new="    except (LogNotFoundError, CorruptFileError):\n        pass\n",
         tests=(
@@ -214,8 +214,8 @@ RECOVERY_PLANTS: Final = (
     # --- base offsets, which no CRC covers --------------------------------------------------------
     Plant(
         bug="a batch with a damaged base offset is served",
-        path=f"{WRITING}/segments.py",
-        old="contiguous_bytes(data, offset, self.epochs, log.path, position)\n",
+        path="connector/raftlog/log/segment.py",
+        old="contiguous_bytes(data, offset, epochs, log.path, start.position)\n",
         new="data\n",
         tests=(
             "tests/log/writing/test_flipped_base_offsets.py"
@@ -224,7 +224,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a replica reads over a damaged base offset at its start",
-        path=f"{WRITING}/segment_lookup.py",
+        path="connector/raftlog/log/segment.py",
         old="check_base_offset(batch.base_offset, next_offset, file.path, position + at)\n",
         new="pass\n",
         tests=(
@@ -233,7 +233,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a batch with a damaged leader epoch is served",
-        path=f"{WRITING}/segment_lookup.py",
+        path="connector/raftlog/log/segment.py",
         old="check_leader_epoch(leader_epoch, base_offset, epochs, path, position + at)\n",
         new="pass\n",
         tests=(
@@ -243,7 +243,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a replica reads over a damaged leader epoch at its start",
-        path=f"{WRITING}/segment_lookup.py",
+        path="connector/raftlog/log/segment.py",
         old="            if epochs is not None:\n",
         new="            if False:\n",
         tests=(

@@ -35,14 +35,15 @@ from raftlog.log.format.txn_index import AbortedTransaction, parse_txn_index
 from raftlog.log.reading.chunks import ColumnDecoder, read_chunks
 from raftlog.log.reading.cursor import find_valid_batch
 from raftlog.log.reading.directory_log import DirectoryLog
-from raftlog.log.reading.files import LogFiles, read_batch_at
+from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.quorum_copies import Divergence, QuorumCopies, first_divergence
 from raftlog.log.recovery.checkpoints import read_checkpoint_files
-from raftlog.log.recovery.report import Anomaly
+from raftlog.log.recovery.report import ScanStop
+from raftlog.log.segment import read_batch_at
 from raftlog.storage.protocol import ReadableFile, WritableStorage
 
 __all__ = [
-    "Anomaly",
+    "ScanStop",
     "EPOCH_CHECKPOINT_NAME",
     "INDEX_SUFFIX",
     "META_PROPERTIES_NAME",
@@ -78,7 +79,7 @@ __all__ = [
 ]
 
 
-def embedded_checkpoints(files: LogFiles) -> tuple[int, tuple[Anomaly, ...]]:
+def embedded_checkpoints(files: LogFiles) -> tuple[int, tuple[ScanStop, ...]]:
     """Return the durable offset of an embedded log, and its damaged checkpoint files.
 
     Everything below the durable offset was synced; it is 0 for any other log. As a writer may be

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from raftlog.errors import LogReadOnlyError, NotALogError
 from raftlog.log.format.names import RAFTLOG_PROPERTIES_NAME, read_listing
-from raftlog.log.recovery.recover import rebuild_indexes
-from raftlog.log.recovery.repair import Repaired, truncate_log_at
+from raftlog.log.recovery.repair import Repaired, rebuild_indexes, truncate_log_at
 from raftlog.log.recovery.report import RecoveryReport, TruncatedTail
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local_writing import WritableLocalStorage

@@ -25,10 +25,9 @@ from raftlog.log.recovery.recover import recover
 from raftlog.log.recovery.recover_segment import (
     ScanPosition,
     ScanRules,
-    SegmentEnd,
-    recover_segment,
+    SegmentScan,
 )
-from raftlog.log.recovery.report import RecoveredLog
+from raftlog.log.recovery.report import RecoveredLog, ScanStop
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.producer_state import ProducerStateManager
@@ -83,17 +82,11 @@ def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
 # --- the log --------------------------------------------------------------------------------------
 
 
-def scanned_end(data: bytes, scan_position: ScanPosition, epochs: EpochCache) -> SegmentEnd:
+def scanned_end(data: bytes, scan_position: ScanPosition, epochs: EpochCache) -> ScanStop:
     storage = MemoryStorage()
     storage.write(PATH, data)
     with storage.open_file(PATH) as file:
-        scan = recover_segment(file, scan_position, ScanRules(epochs=epochs))
-        while True:
-            try:
-                next(scan)
-            except StopIteration as stop:
-                end: SegmentEnd = stop.value
-                return end
+        return SegmentScan(file, scan_position, ScanRules(epochs=epochs)).finish()
 
 
 def is_refused(data: bytes, bit: int) -> bool:
@@ -123,7 +116,7 @@ def test_every_bit_of_a_log_is_found_by_recovery(step: int) -> None:
                 by_order += 1
                 end = scanned_end(flipped(follows, bit), scan_position, epochs)
                 assert not end.is_clean, (batch.position, bit)
-                assert end.scan_position.next_offset == batch.base_offset, (batch.position, bit)
+                assert end.next_offset == batch.base_offset, (batch.position, bit)
     assert by_order > 12_000 // step
 
 

@@ -66,7 +66,7 @@ def test_a_batch_that_was_fetched_from_its_middle_is_an_overlap_and_the_log_star
     assert recovered.end_offset == FOLLOWERS_END
     (anomaly,) = recovered.report.anomalies
     assert (anomaly.kind, anomaly.position) == (ScanEnd.OVERLAP, position)
-    assert (anomaly.expected_offset, anomaly.found_base_offset) == (2250, 2202)
+    assert (anomaly.next_offset, anomaly.found_base_offset) == (2250, 2202)
     assert (anomaly.found_last_offset, anomaly.found_epoch) == (2301, 2)
     (cut,) = recovered.report.truncated
     assert cut.saved_as is not None

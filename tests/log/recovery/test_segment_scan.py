@@ -10,13 +10,12 @@ from tests.support.memory_storage import MemoryStorage
 
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.recovery.recover_segment import (
-    ScanEnd,
     ScanPosition,
     ScanRules,
-    SegmentEnd,
-    recover_segment,
+    SegmentScan,
     survey_segment,
 )
+from raftlog.log.recovery.report import ScanEnd, ScanStop
 from raftlog.records.compression import Compression
 
 PATH = "/log/00000000000000000000.log"
@@ -36,25 +35,21 @@ def batches(count: int, *, base_offset: int = 0, epoch: int = 1, records: int = 
 
 def scanned(
     data: bytes, scan_position: ScanPosition = START, rules: ScanRules | None = None
-) -> tuple[list[int], SegmentEnd]:
+) -> tuple[list[int], ScanStop]:
     """The base offsets of what is sound, and how it ended."""
     storage = MemoryStorage()
     storage.write(PATH, data)
     found: list[int] = []
     with storage.open_file(PATH) as file:
-        scan = recover_segment(file, scan_position, rules or ScanRules())
-        while True:
-            try:
-                piece = next(scan)
-            except StopIteration as stop:
-                end: SegmentEnd = stop.value
-                return found, end
-            found += piece.batches.base_offset.tolist()
-            for ordinal in range(len(piece.batches)):
-                assert piece.batch(ordinal).base_offset == piece.batches.base_offset[ordinal]
+        scan = SegmentScan(file, scan_position, rules or ScanRules())
+        for chunk in scan:
+            found += chunk.batches.base_offset.tolist()
+            for ordinal in range(len(chunk.batches)):
+                assert chunk.batch(ordinal).base_offset == chunk.batches.base_offset[ordinal]
+        return found, scan.stop
 
 
-def surveyed(data: bytes, rules: ScanRules | None = None) -> list[SegmentEnd]:
+def surveyed(data: bytes, rules: ScanRules | None = None) -> list[ScanStop]:
     storage = MemoryStorage()
     storage.write(PATH, data)
     with storage.open_file(PATH) as file:
@@ -65,8 +60,8 @@ def test_a_whole_segment_is_sound_to_its_end() -> None:
     data = segment(*batches(5, records=3))
     found, end = scanned(data)
     assert found == [0, 3, 6, 9, 12]
-    assert (end.end, end.byte_count) == (ScanEnd.END, 0)
-    assert end.scan_position == ScanPosition(position=len(data), next_offset=15, epoch=1)
+    assert (end.kind, end.byte_count) == (ScanEnd.END, 0)
+    assert (end.position, end.next_offset, end.epoch) == (len(data), 15, 1)
 
 
 def test_small_chunks_give_the_same() -> None:
@@ -79,7 +74,7 @@ def test_small_chunks_give_the_same() -> None:
     whole = scanned(data)
     for chunk_bytes in (64, 100, 1000, 4096):
         assert scanned(data, rules=ScanRules(chunk_bytes=chunk_bytes)) == whole
-    assert whole[1].end is ScanEnd.ZEROS
+    assert whole[1].kind is ScanEnd.ZEROS
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
@@ -90,18 +85,18 @@ def test_a_cut_inside_the_last_batch_is_torn_at_every_byte(compression: Compress
         found, end = scanned(segment(*parts, tail=last[:kept]))
         assert found == [0, 1]
         zeros_only = not any(last[:kept])
-        assert end.end is (ScanEnd.ZEROS if zeros_only else ScanEnd.TORN), kept
+        assert end.kind is (ScanEnd.ZEROS if zeros_only else ScanEnd.TORN), kept
         assert end.byte_count == kept
-        assert end.scan_position.next_offset == 2
+        assert end.next_offset == 2
 
 
 def test_zeros_behind_the_end_are_told_from_zeros_before_something() -> None:
     parts = batches(3)
     for count in (1, 60, 61, 5000, 3_000_000):
-        assert scanned(segment(*parts, tail=bytes(count)))[1].end is ScanEnd.ZEROS
+        assert scanned(segment(*parts, tail=bytes(count)))[1].kind is ScanEnd.ZEROS
         end = scanned(segment(*parts, tail=bytes(count + 11) + b"x"))[1]
-        assert end.end is ScanEnd.DAMAGE
-        assert end.scan_position.next_offset == 3
+        assert end.kind is ScanEnd.DAMAGE
+        assert end.next_offset == 3
 
 
 @pytest.mark.slow
@@ -117,7 +112,7 @@ def test_any_flipped_bit_ends_what_is_sound_before_it() -> None:
         found, end = scanned(bytes(flipped), rules=rules)
         assert found == list(range(ordinal)), at
         assert not end.is_clean
-        assert end.scan_position.position == starts[ordinal]
+        assert end.position == starts[ordinal]
 
 
 def test_a_dip_an_overlap_and_a_gap_are_named() -> None:
@@ -131,7 +126,7 @@ def test_a_dip_an_overlap_and_a_gap_are_named() -> None:
         (gap, ScanEnd.GAP),
     ):
         found, end = scanned(segment(first, batch))
-        assert (found, end.end, end.scan_position.next_offset) == ([0], expected, 10)
+        assert (found, end.kind, end.next_offset) == ([0], expected, 10)
         assert end.found_base_offset is not None
         assert str(end.found_base_offset) in end.reason
         assert end.byte_count == len(batch)
@@ -141,9 +136,9 @@ def test_epochs_must_not_fall_and_rise_only_with_their_leader() -> None:
     announced = control_batch([leader_change(1, [1])], base_offset=1, epoch=3)
     assert scanned(segment(*batches(1), announced))[1].is_clean
     fall = data_batch([b"a"], base_offset=2, epoch=2)
-    assert scanned(segment(*batches(1), announced, fall))[1].end is ScanEnd.EPOCH_REGRESSION
+    assert scanned(segment(*batches(1), announced, fall))[1].kind is ScanEnd.EPOCH_REGRESSION
     unannounced = data_batch([b"a"], base_offset=1, epoch=3)
-    assert scanned(segment(*batches(1), unannounced))[1].end is ScanEnd.EPOCH_MISMATCH
+    assert scanned(segment(*batches(1), unannounced))[1].kind is ScanEnd.EPOCH_MISMATCH
 
 
 def test_the_epochs_checkpoint_decides_where_it_knows() -> None:
@@ -158,14 +153,14 @@ def test_the_epochs_checkpoint_decides_where_it_knows() -> None:
     ):
         found, end = scanned(segment(*parts), rules=ScanRules(epochs=EpochCache.of(entries)))
         assert len(found) == sound
-        assert end.end is (ScanEnd.END if sound == 4 else ScanEnd.EPOCH_MISMATCH)
+        assert end.kind is (ScanEnd.END if sound == 4 else ScanEnd.EPOCH_MISMATCH)
 
 
 def test_a_batch_across_the_beginning_of_an_epoch_is_wrong() -> None:
     data = data_batch([b"a"] * 10, base_offset=0)
     found, end = scanned(data, rules=ScanRules(epochs=EpochCache.of([(1, 0), (2, 5)])))
     assert found == []
-    assert end.end is ScanEnd.EPOCH_MISMATCH
+    assert end.kind is ScanEnd.EPOCH_MISMATCH
     assert "epoch 2 from offset 5 on" in end.reason
 
 
@@ -173,7 +168,7 @@ def test_a_scan_ends_where_it_is_asked_to() -> None:
     data = segment(*batches(6), tail=b"garbage that nobody acknowledged")
     found, end = scanned(data, rules=ScanRules(end_offset=4))
     assert found == [0, 1, 2, 3]
-    assert end.end is ScanEnd.LIMIT
+    assert end.kind is ScanEnd.LIMIT
     assert end.byte_count > 32
 
 
@@ -192,9 +187,9 @@ def test_a_survey_names_every_anomaly_with_its_place() -> None:
         data_batch([b"d"] * 30, base_offset=15, epoch=1),
     ]
     ends = surveyed(segment(*parts))
-    assert [end.end for end in ends] == [ScanEnd.OFFSET_REGRESSION, ScanEnd.GAP, ScanEnd.OVERLAP]
+    assert [end.kind for end in ends] == [ScanEnd.OFFSET_REGRESSION, ScanEnd.GAP, ScanEnd.OVERLAP]
     starts = [sum(map(len, parts[:at])) for at in range(len(parts))]
-    assert [end.scan_position.position for end in ends] == [starts[1], starts[3], starts[4]]
+    assert [end.position for end in ends] == [starts[1], starts[3], starts[4]]
 
 
 def test_a_survey_says_where_sound_batches_follow_damage() -> None:
@@ -202,7 +197,7 @@ def test_a_survey_says_where_sound_batches_follow_damage() -> None:
     data = bytearray(segment(*parts))
     data[len(parts[0]) + 30] ^= 4
     (end,) = surveyed(bytes(data))
-    assert end.end is ScanEnd.DAMAGE
+    assert end.kind is ScanEnd.DAMAGE
     assert (end.resumes_position, end.resumes_offset) == (len(parts[0]) + len(parts[1]), 2)
 
 
@@ -211,7 +206,7 @@ def test_a_length_that_lies_hides_nothing_from_a_survey() -> None:
     data = bytearray(segment(*parts))
     data[len(parts[0]) + 9] = 0x70  # a length of some megabytes: it reads as a torn batch
     (end,) = surveyed(bytes(data))
-    assert end.end is ScanEnd.TORN
+    assert end.kind is ScanEnd.TORN
     assert end.resumes_offset == 2
 
 

@@ -9,8 +9,8 @@ from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.appending import DIRECTORY, NOW_MS, append, disk_with_parent, made_log, reopened
 
 from raftlog.log.format.names import LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name, read_listing
+from raftlog.log.segment import Segment
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.segment_lookup import largest_timestamp_ms
 
 YOUNG_MS = NOW_MS + 100_000
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300, retention_ms=1_000)
@@ -56,7 +56,7 @@ def test_a_damaged_time_index_deletes_nothing_too_early_and_keeps_nothing_too_lo
     else:
         disk.put(path, data)
     byte_count = len(disk.files()[f"{DIRECTORY}/{offset_name(base, LOG_SUFFIX)}"])
-    assert largest_timestamp_ms(disk, DIRECTORY, base, byte_count) == YOUNG_MS + 6
+    assert Segment(disk, DIRECTORY, base, byte_count).read_max_timestamp_ms() == YOUNG_MS + 6
     log = reopened(disk)
     assert not log.clean(now_ms=YOUNG_MS)
     assert log.clean(now_ms=YOUNG_MS + 2_000)
@@ -72,7 +72,7 @@ def test_a_true_time_index_saves_reading_the_segment() -> None:
     byte_count = len(disk.files()[path])
     disk.reads.clear()
     assert (
-        largest_timestamp_ms(disk, DIRECTORY, 0, byte_count)
+        Segment(disk, DIRECTORY, 0, byte_count).read_max_timestamp_ms()
         == log._segments.sealed[0].max_timestamp_ms
     )
     assert disk.reads[path] < byte_count / 2
@@ -83,4 +83,4 @@ def test_a_damaged_segment_has_no_age() -> None:
     path = f"{DIRECTORY}/{offset_name(base, LOG_SUFFIX)}"
     disk.flip_bit(path, 8 * 8)
     disk.unlink(f"{DIRECTORY}/{offset_name(base, TIME_INDEX_SUFFIX)}")
-    assert largest_timestamp_ms(disk, DIRECTORY, base, len(disk.files()[path])) == -1
+    assert Segment.of_file(disk, DIRECTORY, base).read_max_timestamp_ms() == -1

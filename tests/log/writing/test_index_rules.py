@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.log.format.index_entries import parse_offset_index, parse_time_index
-from raftlog.log.writing.indexer import OFFSET_ENTRY, TIME_ENTRY, SegmentIndexer
+from raftlog.log.format.indexer import OFFSET_ENTRY, TIME_ENTRY, SegmentIndexer
 from raftlog.records.batch import RecordBatch, iter_batches
 
 KRAFT_LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"

@@ -39,9 +39,9 @@ from raftlog.errors import (
 )
 from raftlog.log.format.epoch_cache import EpochEntry
 from raftlog.log.format.index_entries import parse_offset_index
+from raftlog.log.format.indexer import SegmentIndexer
 from raftlog.log.format.published import read_published
 from raftlog.log.recovery.checkpoints import read_checkpoint_files
-from raftlog.log.writing.indexer import SegmentIndexer
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.control import LeaderChange, decode_control

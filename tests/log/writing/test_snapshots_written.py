@@ -34,12 +34,12 @@ from raftlog.log.format.names import checkpoint_name, read_listing
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.snapshot import SnapshotReader
+from raftlog.log.segment import SegmentMetadata
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_header
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.log.writing.retention import (
-    RetentionSegment,
     RetentionSnapshot,
     snapshot_to_start_after,
     start_after_retention,
@@ -372,9 +372,9 @@ def test_nothing_is_forgotten_by_default(disk: SimulatedDisk) -> None:
 
 
 SEGMENTS = [
-    RetentionSegment(10, 100, 1_000),
-    RetentionSegment(20, 100, 2_000),
-    RetentionSegment(30, 100, -1),
+    SegmentMetadata(base_offset=0, end_offset=10, byte_count=100, max_timestamp_ms=1_000),
+    SegmentMetadata(base_offset=10, end_offset=20, byte_count=100, max_timestamp_ms=2_000),
+    SegmentMetadata(base_offset=20, end_offset=30, byte_count=100, max_timestamp_ms=-1),
 ]
 
 

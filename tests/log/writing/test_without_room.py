@@ -8,6 +8,7 @@ from tests.support.appending import DIRECTORY, SMALL, append, disk_with_parent, 
 
 from raftlog.errors import DiskFullError, LogAccessError
 from raftlog.log.format.index_entries import parse_time_index
+from raftlog.log.format.indexer import TIME_ENTRY
 from raftlog.log.format.names import (
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
@@ -15,7 +16,6 @@ from raftlog.log.format.names import (
     offset_name,
 )
 from raftlog.log.writing.active_segment import ActiveSegment
-from raftlog.log.writing.indexer import TIME_ENTRY
 
 
 @pytest.fixture

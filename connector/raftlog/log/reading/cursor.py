@@ -35,6 +35,7 @@ from raftlog.limits import (
     READ_BATCH_BYTES_MAX,
     SEGMENT_BYTES_MAX,
 )
+from raftlog.log.segment import find_header, read_batch_at
 from raftlog.records.batch_columns import (
     HEADER_DTYPE,
     BatchColumns,
@@ -57,7 +58,7 @@ from raftlog.records.header import (
 from raftlog.storage.protocol import ReadableFile
 
 from .chunks import ChunkDecoder, P, read_chunks
-from .files import LogFiles, read_batch_at
+from .files import LogFiles
 
 # --- Search for a valid batch after an unreadable one: was the log torn or damaged there? ---------
 # A batch's length is outside its CRC. A batch with a wrong length hides all batches after it, and
@@ -400,25 +401,24 @@ class LogCursor:
         if self.next_offset >= end_offset:
             return
         position = self._position or 0
-        first = _offsets_at(file, position)
+        first = find_header(file, position)
         if first is None:
             return
-        base_offset, last_offset, byte_count = first
         if self._contiguous:
             raise LogGapError(
                 path=file.path,
                 position=position,
                 expected_offset=self.next_offset,
-                offset=base_offset,
+                offset=first.base_offset,
             )
         following = self._files.segment_after(self.segment)
-        second = _offsets_at(file, position + byte_count)
-        bound = second[0] if second is not None else following
-        if bound is not None and bound <= last_offset:
+        second = find_header(file, first.end_position)
+        bound = following if second is None else second.base_offset
+        if bound is not None and bound <= first.last_offset:
             raise LogGapError(
                 path=file.path,
-                position=position + byte_count,
-                expected_offset=last_offset + 1,
+                position=first.end_position,
+                expected_offset=first.last_offset + 1,
                 offset=bound,
             )
 
@@ -487,14 +487,3 @@ class LogCursor:
 
 def _is_past(next_offset: int, end_offset: int | None) -> bool:
     return end_offset is not None and next_offset >= end_offset
-
-
-def _offsets_at(file: ReadableFile, position: int) -> tuple[int, int, int] | None:
-    """Return base offset, last offset and size by the header at ``position``; None without one."""
-    head = file.read_at(position, BATCH_HEADER_BYTES)
-    if len(head) < BATCH_HEADER_BYTES:
-        return None
-    base_offset, length, _, magic, _, _, last_offset_delta, *_ = BATCH_HEADER.unpack(head)
-    if magic != BATCH_MAGIC or length < LENGTH_MIN:
-        return None
-    return base_offset, base_offset + last_offset_delta, length + LOG_OVERHEAD_BYTES

@@ -11,13 +11,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import Final, Self, TypeVar
 
-from raftlog.errors import CorruptBatchError, LogNotFoundError, SegmentDeletedError
-from raftlog.limits import (
-    BATCH_HEADER_BYTES,
-    DECOMPRESSED_BYTES_MAX,
-    LOG_OVERHEAD_BYTES,
-    READ_BATCH_BYTES_MAX,
-)
+from raftlog.errors import LogNotFoundError, SegmentDeletedError
+from raftlog.limits import DECOMPRESSED_BYTES_MAX
 from raftlog.log.format.index_entries import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -39,8 +34,7 @@ from raftlog.log.format.names import (
     read_listing,
 )
 from raftlog.log.format.small_files import read_small_file
-from raftlog.records.batch import RecordBatch, read_batch
-from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC, LENGTH_MIN
+from raftlog.log.segment import find_header, read_batch_at
 from raftlog.storage.protocol import ReadableFile, Storage
 from raftlog.types import SnapshotId
 
@@ -202,30 +196,10 @@ class LogFiles:
             return b""
 
 
-def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
-    """Return the valid batch that begins at ``position`` of a file, else None."""
-    head = file.read_at(position, BATCH_HEADER_BYTES)
-    if len(head) < BATCH_HEADER_BYTES:
-        return None
-    _, length, _, magic, *_ = BATCH_HEADER.unpack(head)
-    byte_count = length + LOG_OVERHEAD_BYTES
-    if magic != BATCH_MAGIC or length < LENGTH_MIN or byte_count > READ_BATCH_BYTES_MAX:
-        return None
-    if position + byte_count > file.byte_count():
-        return None
-    try:
-        batch = read_batch(
-            file.read_at(position, byte_count), path=file.path, file_position=position
-        )
-    except CorruptBatchError:
-        return None
-    return batch if isinstance(batch, RecordBatch) else None
-
-
 def _begins_with(file: ReadableFile, position: int, offset: int) -> bool:
-    """Return whether the header at ``position``, where a batch once began, has this base offset."""
-    head = file.read_at(position, BATCH_HEADER_BYTES)
-    return len(head) == BATCH_HEADER_BYTES and BATCH_HEADER.unpack(head)[0] == offset
+    """Return whether the batch at ``position``, where one once began, has this base offset."""
+    header = find_header(file, position)
+    return header is not None and header.base_offset == offset
 
 
 def _stem(path: str) -> str:

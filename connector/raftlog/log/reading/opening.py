@@ -35,6 +35,7 @@ from raftlog.log.format.small_files import (
     parse_properties,
     read_small_file,
 )
+from raftlog.log.segment import read_batch_at
 from raftlog.records.batch import RecordBatch
 from raftlog.records.control import LeaderChange, decode_control
 from raftlog.records.header import BATCH_MAGIC, INT32_MAX, LENGTH_MAX, MAGIC_POSITION
@@ -49,7 +50,7 @@ from raftlog.types import (
 
 from .cursor import find_valid_batch
 from .directory_log import DirectoryLog
-from .files import LogFiles, read_batch_at
+from .files import LogFiles
 from .reads import LogKind, SourceKind
 
 # --- Detection of files that are not segments at all: text, an archive, another program's log -----

@@ -22,6 +22,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.log.format.names import BOOTSTRAP_ID, checkpoint_name
+from raftlog.log.segment import read_batch_at
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan
 from raftlog.records.control import (
@@ -36,7 +37,7 @@ from raftlog.storage.protocol import Storage
 from raftlog.types import SnapshotId
 
 from .chunks import BatchDecoder, ChunkDecoder, ColumnDecoder, P, read_chunks
-from .files import LogFiles, read_batch_at
+from .files import LogFiles
 
 
 class SnapshotReader:

@@ -26,8 +26,6 @@ from raftlog.log.format.clean_shutdown import (
 from raftlog.log.format.epoch_cache import EpochCache, parse_epoch_checkpoint
 from raftlog.log.format.names import (
     EPOCH_CHECKPOINT_NAME,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
     RAFTLOG_PROPERTIES_NAME,
@@ -49,16 +47,15 @@ from raftlog.log.format.small_files import (
     parse_partition_metadata,
     parse_single_offset,
 )
-from raftlog.log.writing.indexer import OFFSET_ENTRY
+from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.log.writing.log_directory import CHECKSUMS_NAME, read_checked, read_checksums
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import parse_log_properties
-from raftlog.log.writing.segment_lookup import header_at, iter_headers
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.control import SnapshotHeader, decode_control
-from raftlog.storage.protocol import ReadableFile, Storage, WritableStorage
+from raftlog.storage.protocol import Storage, WritableStorage
 
-from .report import Anomaly, RecoveredLog, RecoveryReport, SegmentMetadata
+from .report import RecoveredLog, RecoveryReport, ScanStop
 
 V = TypeVar("V")
 
@@ -81,7 +78,7 @@ class CheckpointFiles:
     is_after_boot: bool
     clean: CleanShutdown | None
     damaged: frozenset[str]
-    anomalies: tuple[Anomaly, ...]
+    anomalies: tuple[ScanStop, ...]
 
     @property
     def durable_offset(self) -> int:
@@ -108,7 +105,7 @@ class CheckpointReader:
     """Reads the small files of one directory and collects their damage."""
 
     def __init__(self, storage: Storage, directory: str, *, is_raftlog: bool) -> None:
-        self.anomalies: list[Anomaly] = []
+        self.anomalies: list[ScanStop] = []
         self.damaged: set[str] = set()
         self._storage = storage
         self._directory = directory
@@ -134,7 +131,7 @@ class CheckpointReader:
     def add_damage(self, name: str, error: CorruptFileError) -> None:
         """Record that a file of the directory is damaged."""
         self.damaged.add(name)
-        anomaly = Anomaly(kind=None, path=error.path, position=error.position, reason=error.reason)
+        anomaly = ScanStop(kind=None, path=error.path, position=error.position, reason=error.reason)
         self.anomalies.append(anomaly)
 
     def _bytes(self, path: str) -> bytes | None:
@@ -192,9 +189,9 @@ def read_checkpoint_files(storage: WritableStorage, directory: str) -> Checkpoin
 
 def newest_producer_state(
     storage: Storage, directory: str, listing: Listing, offset_max: int
-) -> tuple[ProducerStateManager | None, tuple[Anomaly, ...]]:
+) -> tuple[ProducerStateManager | None, tuple[ScanStop, ...]]:
     """Return the newest valid producer state up to ``offset_max``, and the damaged sources."""
-    anomalies: list[Anomaly] = []
+    anomalies: list[ScanStop] = []
     for offset, is_checkpoint, name in _sources(listing, offset_max):
         path = storage.join(directory, name)
         try:
@@ -206,7 +203,7 @@ def newest_producer_state(
                     producer_state = ProducerStateManager.decode_snapshot(data, path, offset)
         except CorruptFileError as error:
             anomalies.append(
-                Anomaly(kind=None, path=path, position=error.position, reason=error.reason)
+                ScanStop(kind=None, path=path, position=error.position, reason=error.reason)
             )
             continue
         if producer_state is not None:
@@ -286,8 +283,7 @@ def _load_if_unchanged(
     segments = []
     for base, end in zip(bases, (*bases[1:], clean.end_offset), strict=True):
         try:
-            with storage.open_file(storage.join(directory, offset_name(base, LOG_SUFFIX))) as file:
-                byte_count = file.byte_count()
+            byte_count = Segment.of_file(storage, directory, base).byte_count
         except LogNotFoundError:  # listed as a .swap file, which raftlog does not write
             return None
         segments.append(SegmentMetadata(base_offset=base, end_offset=end, byte_count=byte_count))
@@ -306,50 +302,17 @@ def _load_if_unchanged(
 def _ends_where_closed(
     storage: Storage, directory: str, clean: CleanShutdown, epochs: EpochCache
 ) -> bool:
-    base = clean.segment_base_offset
+    """Return whether the last segment has its size, and its last batches are valid to the end."""
     try:
-        with storage.open_file(storage.join(directory, offset_name(base, LOG_SUFFIX))) as file:
-            if file.byte_count() != clean.byte_count:
+        segment = Segment.of_file(storage, directory, clean.segment_base_offset)
+        if segment.byte_count != clean.byte_count:
+            return False
+        next_offset = segment.base_offset
+        for count, batch in enumerate(segment.batches_after_index(epochs)):
+            first_epoch, last_epoch = map(epochs.epoch_at, (batch.base_offset, batch.last_offset))
+            if count == _CHAIN_MAX or not first_epoch == last_epoch == batch.leader_epoch:
                 return False
-            if not clean.byte_count:
-                return base == clean.end_offset
-            position = _last_indexed(storage, directory, base, file)
-            return _is_chain_valid(file, position, clean, epochs)
+            next_offset = batch.next_offset
     except (CorruptBatchError, LogNotFoundError):
         return False
-
-
-def _last_indexed(storage: Storage, directory: str, base: int, file: ReadableFile) -> int:
-    """Return the position of the batch of the last index entry, if it is there; else 0."""
-    try:
-        with storage.open_file(storage.join(directory, offset_name(base, INDEX_SUFFIX))) as index:
-            size = index.byte_count()
-            entry = index.read_at(size - OFFSET_ENTRY.size, OFFSET_ENTRY.size) if size else b""
-    except LogNotFoundError:
-        return 0
-    if len(entry) < OFFSET_ENTRY.size or size % OFFSET_ENTRY.size:
-        return 0
-    delta, position = OFFSET_ENTRY.unpack(entry)
-    if not 0 < position < file.byte_count():
-        return 0
-    header = header_at(file, position, file.byte_count())
-    return int(position) if header.last_offset == base + delta else 0
-
-
-def _is_chain_valid(
-    file: ReadableFile, position: int, clean: CleanShutdown, epochs: EpochCache
-) -> bool:
-    """Return whether contiguous batches with the right epochs fill ``position`` to the end."""
-    next_offset = clean.segment_base_offset if position == 0 else None
-    for count, header in enumerate(iter_headers(file, position, clean.byte_count)):
-        data = file.read_at(header.position, header.byte_count)
-        batch = read_batch(data, path=file.path, file_position=header.position)
-        if not isinstance(batch, RecordBatch) or count == _CHAIN_MAX:
-            return False
-        if next_offset is not None and batch.base_offset != next_offset:
-            return False
-        is_epoch = epochs.epoch_at(batch.base_offset) == batch.leader_epoch
-        if not is_epoch or epochs.epoch_at(batch.last_offset) != batch.leader_epoch:
-            return False
-        next_offset = batch.next_offset
     return next_offset == clean.end_offset

@@ -27,6 +27,7 @@ from raftlog.log.format.txn_index import AbortedTransaction
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.leader_epochs import epochs_below
 from raftlog.log.reading.transactions import FRAME_VERSION, Marker
+from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.log.writing.batch_metadata import (
     COMMIT_HEADER,
     BatchMetadata,
@@ -35,7 +36,6 @@ from raftlog.log.writing.batch_metadata import (
 )
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.segment_lookup import floor_boundary
 from raftlog.records.batch_columns import Bools
 from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import ReadableFile, Storage
@@ -47,12 +47,11 @@ from .recover_segment import (
     IndexRebuild,
     ScanPosition,
     ScanRules,
-    SegmentEnd,
+    SegmentScan,
     ValidChunk,
-    recover_segment,
     survey_segment,
 )
-from .report import Anomaly, ScanEnd, SegmentMetadata
+from .report import ScanEnd, ScanStop
 
 # --- Replay scanned batches into a producer state, one call for each run of plain batches ---------
 # A batch must be decoded if it is a control batch, has a producer, is compressed (its records are
@@ -68,14 +67,14 @@ _MARKER_BYTES: Final = tuple(bytes((FRAME_VERSION, marker)) for marker in Marker
 
 def replay(
     producer_state: ProducerStateManager, chunk: ValidChunk, values: ValueKind
-) -> tuple[list[AbortedTransaction], list[Anomaly]]:
+) -> tuple[list[AbortedTransaction], list[ScanStop]]:
     """Apply the batches of a scan from ``producer_state.end_offset`` on.
 
     Returns the aborted transactions, and the control batches whose records do not parse: raftlog
     did not write them, and only their headers are applied. Raises ``DecompressionLimitError``.
     """
     aborted: list[AbortedTransaction] = []
-    anomalies: list[Anomaly] = []
+    anomalies: list[ScanStop] = []
     first = int(np.searchsorted(chunk.batches.base_offset, producer_state.end_offset))
     is_needed = np.flatnonzero(_needs_decoding(chunk, values))
     for ordinal in is_needed[is_needed >= first].tolist():
@@ -87,7 +86,7 @@ def replay(
                 raise  # a limit: the batch may hold the name of a commit
             metadata = replace(_run(chunk, ordinal, ordinal + 1), is_control=True)
             anomalies.append(
-                Anomaly(
+                ScanStop(
                     kind=ScanEnd.DAMAGE,
                     path=chunk.path,
                     position=error.position,
@@ -148,10 +147,10 @@ def _find_all(buffer: bytes, pattern: bytes) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedSegment:
-    """A segment that was read. ``end``: what follows its last valid batch."""
+    """A segment that was read, and what follows its last valid batch."""
 
     metadata: SegmentMetadata
-    end: SegmentEnd
+    stop: ScanStop
     indexes: IndexRebuild
     has_valid_indexes: bool
 
@@ -176,8 +175,8 @@ class LoadedLog:
     durable_offset: int
     overlapping: tuple[int, ...] = ()
     is_contradicted: bool = False
-    stop: SegmentEnd | None = None
-    anomalies: list[Anomaly] = field(default_factory=list)
+    stop: ScanStop | None = None
+    anomalies: list[ScanStop] = field(default_factory=list)
 
     @property
     def segments(self) -> tuple[SegmentMetadata, ...]:
@@ -235,7 +234,7 @@ class LogLoader:
 
     # --- first segment to scan --------------------------------------------------------------------
 
-    def _producer_state(self) -> tuple[ProducerStateManager | None, tuple[Anomaly, ...]]:
+    def _producer_state(self) -> tuple[ProducerStateManager | None, tuple[ScanStop, ...]]:
         """Return the newest producer state that certainly belongs to this history."""
         known = max(self._checkpoints.recovery_point, self._log_start)
         return newest_producer_state(
@@ -263,26 +262,20 @@ class LogLoader:
         """
         if end_offset <= self._log_start:
             return True  # below the log start
-        with self._open(base, LOG_SUFFIX) as file:
-            byte_count = file.byte_count()
+        segment = Segment.of_file(self._storage, self._directory, base)
         try:
-            position, found, _ = floor_boundary(
-                self._storage, self._directory, base, byte_count, INT64_MAX
-            )
+            end = segment.floor(INT64_MAX)
         except CorruptBatchError:
             return False
-        return (position, found) == (byte_count, end_offset)
+        return (end.position, end.offset) == (segment.byte_count, end_offset)
 
     def _below(self, start: int) -> tuple[SegmentMetadata, ...]:
         """Return the segments before the scan that are not wholly below the log start."""
         found = []
         for base, end in zip(self._bases, self._bases[1:], strict=False):
             if base < start and end > self._log_start:
-                with self._open(base, LOG_SUFFIX) as file:
-                    byte_count = file.byte_count()
-                found.append(
-                    SegmentMetadata(base_offset=base, end_offset=end, byte_count=byte_count)
-                )
+                size = Segment.of_file(self._storage, self._directory, base).byte_count
+                found.append(SegmentMetadata(base_offset=base, end_offset=end, byte_count=size))
         return tuple(found)
 
     def _epoch_before(self, offset: int) -> int:
@@ -299,34 +292,35 @@ class LogLoader:
         check = IndexCheck(base, *map(self._bytes, (base, base), (INDEX_SUFFIX, TIME_INDEX_SUFFIX)))
         rules = self._rules()
         with self._open(base, LOG_SUFFIX) as file:
-            scan = recover_segment(
-                file, ScanPosition(position=0, next_offset=base, epoch=scan_position.epoch), rules
-            )
-            while True:
-                try:
-                    chunk = next(scan)
-                except StopIteration as stop:
-                    end: SegmentEnd = stop.value
-                    break
+            start = ScanPosition(position=0, next_offset=base, epoch=scan_position.epoch)
+            scan = SegmentScan(file, start, rules)
+            for chunk in scan:
                 indexes.add_batches(chunk.batches)
                 check.add_batches(chunk.batches)
                 aborted, anomalies = replay(result.producer_state, chunk, self._config.values)
                 result.anomalies += anomalies
                 for one in aborted:
                     indexes.add_aborted(one)
-            self._add_anomalies(file, end, rules, result)
+            if not scan.stop.is_clean:
+                result.anomalies += survey_segment(file, scan.position, rules)
         indexes.close()
+        end = scan.position
         scanned = ScannedSegment(
-            metadata=_segment_metadata(base, end, indexes),
-            end=end,
+            metadata=SegmentMetadata(
+                base_offset=base,
+                end_offset=end.next_offset,
+                byte_count=end.position,
+                max_timestamp_ms=indexes.max_timestamp_ms if end.position else None,
+            ),
+            stop=scan.stop,
             indexes=indexes,
             has_valid_indexes=check.is_valid_for(indexes),
         )
         result.scanned.append(scanned)
         following = self._base_after(base)
-        if not end.is_clean and following != end.scan_position.next_offset:
-            result.stop = end
-        return end.scan_position
+        if not scan.stop.is_clean and following != end.next_offset:
+            result.stop = scan.stop
+        return end
 
     def _rules(self) -> ScanRules:
         published = self._checkpoints.published
@@ -335,35 +329,25 @@ class LogLoader:
             limit = max(published.end_offset, max(self._bases, default=0))
         return ScanRules(epochs=self._checkpoints.epochs, end_offset=limit)
 
-    def _add_anomalies(
-        self, file: ReadableFile, end: SegmentEnd, rules: ScanRules, result: LoadedLog
-    ) -> None:
-        """Add every anomaly after the end of a segment's valid batches."""
-        if end.end is ScanEnd.END or end.end is ScanEnd.LIMIT:
-            return
-        result.anomalies += map(_anomaly, survey_segment(file, end.scan_position, rules))
-
     def _add_gap(self, base: int, scan_position: ScanPosition, result: LoadedLog) -> None:
         """End the log before a segment that does not begin at the log's end."""
         result.stop = self._gap(base, scan_position)
-        result.anomalies.append(_anomaly(result.stop))
+        result.anomalies.append(result.stop)
         if base < scan_position.next_offset:
             result.overlapping = tuple(other for other in self._bases if other >= base)
             result.is_contradicted = self._checkpoints.recovery_point > base
 
-    def _gap(self, base: int, scan_position: ScanPosition) -> SegmentEnd:
-        path = self._path(base, LOG_SUFFIX)
-        end = ScanEnd.GAP if base > scan_position.next_offset else ScanEnd.OVERLAP
-        what = "are missing" if end is ScanEnd.GAP else "are in two segments"
+    def _gap(self, base: int, scan_position: ScanPosition) -> ScanStop:
+        kind = ScanEnd.GAP if base > scan_position.next_offset else ScanEnd.OVERLAP
+        what = "are missing" if kind is ScanEnd.GAP else "are in two segments"
         first, last = sorted((base, scan_position.next_offset))
-        return SegmentEnd(
-            end=end,
-            path=path,
-            scan_position=ScanPosition(
-                position=0, next_offset=scan_position.next_offset, epoch=scan_position.epoch
-            ),
-            byte_count=0,
+        return ScanStop(
+            kind=kind,
+            path=self._path(base, LOG_SUFFIX),
+            position=0,
             reason=f"offsets {first} to {last - 1} {what}",
+            next_offset=scan_position.next_offset,
+            epoch=scan_position.epoch,
             found_base_offset=base,
         )
 
@@ -415,31 +399,3 @@ def _exclude_unpublished(checkpoints: CheckpointFiles) -> tuple[tuple[int, ...],
     last = checkpoints.published.segment_base_offset
     unpublished = tuple(base for base in bases if base > last)
     return bases[: len(bases) - len(unpublished)], unpublished
-
-
-def _segment_metadata(base: int, end: SegmentEnd, indexes: IndexRebuild) -> SegmentMetadata:
-    has_batches = indexes.first_timestamp_ms is not None
-    return SegmentMetadata(
-        base_offset=base,
-        end_offset=end.scan_position.next_offset,
-        byte_count=end.scan_position.position,
-        first_timestamp_ms=indexes.first_timestamp_ms,
-        max_timestamp_ms=indexes.max_timestamp_ms if has_batches else None,
-        max_timestamp_offset=indexes.max_timestamp_offset if has_batches else None,
-    )
-
-
-def _anomaly(end: SegmentEnd) -> Anomaly:
-    return Anomaly(
-        kind=end.end,
-        path=end.path,
-        position=end.scan_position.position,
-        reason=end.reason,
-        byte_count=end.byte_count,
-        expected_offset=end.scan_position.next_offset,
-        found_base_offset=end.found_base_offset,
-        found_last_offset=end.found_last_offset,
-        found_epoch=end.found_epoch,
-        resumes_position=end.resumes_position,
-        resumes_offset=end.resumes_offset,
-    )

@@ -7,7 +7,7 @@ only the order of the batches reveals damage to them. For example:
     position   0            100          200          300          400
     bytes      | 0 to 4     | 5 to 9     | damaged    | 15 to 19   | zeros ...
 
-    recover_segment   yields 0 to 4 and 5 to 9; ends with DAMAGE at 200, next offset 10
+    SegmentScan       yields 0 to 4 and 5 to 9; stops with DAMAGE at 200, next offset 10
     survey_segment    DAMAGE at 200, resumes at position 300, offset 15; ZEROS at 400
 
 Invariants:
@@ -22,22 +22,22 @@ entry is due, so that KAFKA-3919 showed only when a broker failed to start.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from raftlog.errors import CorruptBatchError
-from raftlog.limits import MIB
+from raftlog.limits import LOG_OVERHEAD_BYTES, MIB
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.index_entries import parse_offset_index, parse_time_index
+from raftlog.log.format.indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 from raftlog.log.format.txn_index import AbortedTransaction, encode_aborted
 from raftlog.log.reading.chunks import read_chunks
 from raftlog.log.reading.cursor import find_valid_batch
-from raftlog.log.reading.files import read_batch_at
 from raftlog.log.reading.leader_epochs import epoch_mismatches
-from raftlog.log.writing.indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
+from raftlog.log.segment import read_batch_at
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.batch_columns import (
     BatchColumns,
@@ -52,10 +52,10 @@ from raftlog.records.crc import first_bad_crc
 from raftlog.records.header import is_zero
 from raftlog.storage.protocol import ReadableFile
 
-from .report import ScanEnd
+from .report import ScanEnd, ScanStop
 
 # --- Build a segment's indexes from columns of its batches ----------------------------------------
-# ``IndexRebuild`` returns the bytes that ``indexer.SegmentIndexer`` would have written, in one step
+# ``IndexRebuild`` returns the bytes that ``SegmentIndexer`` would have written, in one step
 # for each entry instead of one for each batch.
 #
 # An index that a writer left may differ from them and be valid: it has one more time entry for each
@@ -69,13 +69,11 @@ _ENTRIES_MISSING_MAX: Final = 2
 class IndexRebuild:
     """The indexes of one segment, whose batches are added in order from position 0.
 
-    ``first_timestamp_ms`` is the max timestamp of the first batch; ``max_timestamp_ms`` and
-    ``max_timestamp_offset`` are as in ``SegmentIndexer``.
+    ``max_timestamp_ms`` and ``max_timestamp_offset`` are as in ``SegmentIndexer``.
     """
 
     def __init__(self, base_offset: int, *, interval_bytes: int) -> None:
         self.base_offset = base_offset
-        self.first_timestamp_ms: int | None = None
         self.max_timestamp_ms = NO_TIMESTAMP_MS
         self.max_timestamp_offset = base_offset
         self._interval_bytes = interval_bytes
@@ -89,8 +87,6 @@ class IndexRebuild:
         """Add valid batches that follow those added before."""
         if not len(batches):
             return
-        if self.first_timestamp_ms is None:
-            self.first_timestamp_ms = int(batches.max_timestamp_ms[0])
         largest = np.maximum.accumulate(
             np.concatenate(([self.max_timestamp_ms], batches.max_timestamp_ms))
         )
@@ -272,36 +268,6 @@ class ValidChunk:
         return replace(self, batches=self.batches[:count])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentEnd:
-    """Where the valid batches end: ``scan_position`` is after the last one.
-
-    ``byte_count``: the rest of the file. ``found_*``: the batch there, if it is whole and its CRC
-    matches; otherwise ``reason`` is the damage. ``resumes_*``: the next valid batch after damage,
-    if it was searched for.
-    """
-
-    end: ScanEnd
-    path: str
-    scan_position: ScanPosition
-    byte_count: int
-    reason: str
-    found_base_offset: int | None = None
-    found_last_offset: int | None = None
-    found_epoch: int | None = None
-    resumes_position: int | None = None
-    resumes_offset: int | None = None
-
-    @property
-    def is_clean(self) -> bool:
-        return self.end in (ScanEnd.END, ScanEnd.LIMIT)
-
-    @property
-    def description(self) -> str:
-        """The end as text for an operator."""
-        return f"{self.path} at byte {self.scan_position.position}: {self.reason}"
-
-
 @dataclass(frozen=True, slots=True)
 class _ValidDecoder:
     """Decoder of headers into columns that stops at the first CRC mismatch."""
@@ -358,33 +324,79 @@ def _damage_at(buffer: bytes, position: int, path: str, file_position: int) -> C
     raise AssertionError("read_batch must reject what the column decoder rejects")
 
 
-# --- one segment ----------------------------------------------------------------------------------
+class SegmentScan:
+    """Scan of one segment from a position on. Iterate once over its chunks of valid batches.
 
-
-def recover_segment(
-    file: ReadableFile, scan_position: ScanPosition, rules: ScanRules
-) -> Generator[ValidChunk, None, SegmentEnd]:
-    """Yield the valid batches from ``scan_position`` on; return where and why they end.
-
-    Raises only what the storage raises.
+    ``position`` is after the last valid batch so far. ``stop`` is why there are no more, after the
+    last chunk. Raises only what the storage raises.
     """
-    for _, chunk in read_chunks(
-        file,
-        scan_position.position,
-        _ValidDecoder(rules.chunk_bytes),
-        start_offset=None,
-        end_offset=None,
-    ):
-        count, end, reason = _in_order(chunk.batches, scan_position, rules)
-        if count:
-            scan_position = _position_after(chunk.batches, count - 1)
-            yield chunk if count == len(chunk.batches) else chunk.first(count)
-        if end is not None:
-            return _ended_by_batch(file, chunk.batches, count, scan_position, end, reason)
-        if chunk.stop is Stop.DAMAGED:
-            assert chunk.error is not None, "DAMAGED has an error"
-            return _ended(file, scan_position, ScanEnd.DAMAGE, chunk.error.reason)
-    return _file_ended(file, scan_position)
+
+    def __init__(self, file: ReadableFile, position: ScanPosition, rules: ScanRules) -> None:
+        self.position = position
+        self._file = file
+        self._rules = rules
+        self._stop: ScanStop | None = None
+
+    @property
+    def stop(self) -> ScanStop:
+        assert self._stop is not None, "iterate to the end first"
+        return self._stop
+
+    def finish(self) -> ScanStop:
+        """Scan to the end; return why it stops there."""
+        for _ in self:
+            pass
+        return self.stop
+
+    def __iter__(self) -> Iterator[ValidChunk]:
+        decoder = _ValidDecoder(self._rules.chunk_bytes)
+        for _, chunk in read_chunks(
+            self._file, self.position.position, decoder, start_offset=None, end_offset=None
+        ):
+            batches = chunk.batches
+            count, kind, reason = _in_order(batches, self.position, self._rules)
+            if count:
+                self.position = _position_after(batches, count - 1)
+                yield chunk if count == len(batches) else chunk.first(count)
+            if kind is not None:
+                self._stop = replace(
+                    self._stopped(kind, reason),
+                    found_base_offset=int(batches.base_offset[count]),
+                    found_last_offset=int(batches.last_offset[count]),
+                    found_epoch=int(batches.leader_epoch[count]),
+                )
+                return
+            if chunk.stop is Stop.DAMAGED:
+                assert chunk.error is not None, "DAMAGED has an error"
+                self._stop = self._stopped(ScanEnd.DAMAGE, chunk.error.reason)
+                return
+        self._stop = self._file_ended()
+
+    def _stopped(self, kind: ScanEnd, reason: str) -> ScanStop:
+        at = self.position
+        return ScanStop(
+            kind=kind,
+            path=self._file.path,
+            position=at.position,
+            reason=reason,
+            byte_count=max(0, self._file.byte_count() - at.position),
+            next_offset=at.next_offset,
+            epoch=at.epoch,
+        )
+
+    def _file_ended(self) -> ScanStop:
+        """Return the stop at the end of the file: after a batch, inside one, or in zeros."""
+        position = self.position.position
+        left = self._file.byte_count() - position
+        if left <= 0:
+            return self._stopped(ScanEnd.END, "the file ends after a whole batch")
+        zeros = _zero_bytes(self._file, position)
+        if zeros == left:
+            return self._stopped(ScanEnd.ZEROS, f"only zeros follow ({left} bytes)")
+        if zeros >= len(self._file.read_at(position, LOG_OVERHEAD_BYTES)):  # a length of zero
+            reason = f"{zeros} zero bytes follow, then other bytes"
+            return self._stopped(ScanEnd.DAMAGE, reason)
+        return self._stopped(ScanEnd.TORN, f"the file ends {left} bytes into a batch")
 
 
 def _position_after(batches: BatchColumns, ordinal: int) -> ScanPosition:
@@ -458,51 +470,6 @@ def _describe_violation(
     )
 
 
-def _ended_by_batch(
-    file: ReadableFile,
-    batches: BatchColumns,
-    at: int,
-    scan_position: ScanPosition,
-    end: ScanEnd,
-    reason: str,
-) -> SegmentEnd:
-    """Return the end of a scan at a valid batch that does not continue the log."""
-    stopped = _ended(file, scan_position, end, reason)
-    return replace(
-        stopped,
-        found_base_offset=int(batches.base_offset[at]),
-        found_last_offset=int(batches.last_offset[at]),
-        found_epoch=int(batches.leader_epoch[at]),
-    )
-
-
-def _ended(
-    file: ReadableFile, scan_position: ScanPosition, end: ScanEnd, reason: str
-) -> SegmentEnd:
-    return SegmentEnd(
-        end=end,
-        path=file.path,
-        scan_position=scan_position,
-        byte_count=max(0, file.byte_count() - scan_position.position),
-        reason=reason,
-    )
-
-
-def _file_ended(file: ReadableFile, scan_position: ScanPosition) -> SegmentEnd:
-    """Return the end of a scan at the end of the file: after a batch, inside one, or in zeros."""
-    left = file.byte_count() - scan_position.position
-    if left <= 0:
-        return _ended(file, scan_position, ScanEnd.END, "the file ends after a whole batch")
-    zeros = _zero_bytes(file, scan_position.position)
-    if zeros == left:
-        return _ended(file, scan_position, ScanEnd.ZEROS, f"only zeros follow ({left} bytes)")
-    head = file.read_at(scan_position.position, 12)
-    if zeros >= len(head):  # a batch length of zero before other bytes
-        reason = f"{zeros} zero bytes follow, then other bytes"
-        return _ended(file, scan_position, ScanEnd.DAMAGE, reason)
-    return _ended(file, scan_position, ScanEnd.TORN, f"the file ends {left} bytes into a batch")
-
-
 def _zero_bytes(file: ReadableFile, position: int) -> int:
     """Return the number of zero bytes at ``position``."""
     count = 0
@@ -517,8 +484,8 @@ def _zero_bytes(file: ReadableFile, position: int) -> int:
 
 
 def survey_segment(
-    file: ReadableFile, scan_position: ScanPosition, rules: ScanRules
-) -> Iterator[SegmentEnd]:
+    file: ReadableFile, position: ScanPosition, rules: ScanRules
+) -> Iterator[ScanStop]:
     """Yield every place where the log does not continue, up to ``ANOMALIES_MAX``.
 
     After an anomaly the survey continues with the batch that is there, as if it belonged to the
@@ -526,48 +493,40 @@ def survey_segment(
     a log such as those of KAFKA-3919, and the valid batches after damage.
     """
     for _ in range(ANOMALIES_MAX):
-        end = _finish(recover_segment(file, scan_position, rules))
-        if end.is_clean:
+        scan = SegmentScan(file, position, rules)
+        stop = scan.finish()
+        if stop.is_clean:
             return
-        following = _resume(file, end)
+        following = _resume(file, scan.position, stop)
         if following is None:
-            yield end
+            yield stop
             return
-        if end.found_base_offset is None:
-            end = replace(
-                end,
+        if stop.found_base_offset is None:
+            stop = replace(
+                stop,
                 resumes_position=following.position,
                 resumes_offset=following.next_offset,
             )
-        yield end
-        scan_position = following
-        if end.found_base_offset is not None:  # the rest is of another history
+        yield stop
+        position = following
+        if stop.found_base_offset is not None:  # the rest is of another history
             rules = replace(rules, epochs=None)
 
 
-def _finish(scan: Generator[ValidChunk, None, SegmentEnd]) -> SegmentEnd:
-    while True:
-        try:
-            next(scan)
-        except StopIteration as stop:
-            end: SegmentEnd = stop.value
-            return end
-
-
-def _resume(file: ReadableFile, end: SegmentEnd) -> ScanPosition | None:
+def _resume(file: ReadableFile, at: ScanPosition, stop: ScanStop) -> ScanPosition | None:
     """Return where the survey continues after an anomaly, or None at the end."""
-    position: int | None = end.scan_position.position
-    if end.found_base_offset is None:
-        if end.end is ScanEnd.ZEROS:
+    position: int | None = at.position
+    if stop.found_base_offset is None:
+        if stop.kind is ScanEnd.ZEROS:
             return None
-        min_offset = max(0, end.scan_position.next_offset - _OFFSET_REGRESSION_MAX)
-        position = find_valid_batch(file, end.scan_position.position, min_offset)
+        min_offset = max(0, at.next_offset - _OFFSET_REGRESSION_MAX)
+        position = find_valid_batch(file, at.position, min_offset)
     if position is None:
         return None
     batch = read_batch_at(file, position)
     if batch is None:
         return None
-    if end.found_base_offset is None:
+    if stop.found_base_offset is None:
         return ScanPosition(position=position, next_offset=batch.base_offset)
     return ScanPosition(
         position=position + batch.byte_count,

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.errors import LogReadOnlyError, OptionError
+from raftlog.errors import LogNotFoundError, LogReadOnlyError, OptionError
 from raftlog.limits import MIB
 from raftlog.log.format.clean_shutdown import CLEAN_SHUTDOWN_NAME
 from raftlog.log.format.epoch_cache import EpochCache
@@ -57,7 +57,7 @@ from raftlog.storage.protocol import WritableStorage
 
 from .checkpoints import CheckpointFiles, read_checkpoint_files
 from .load_log import LoadedLog, ScannedSegment
-from .recover_segment import ScanPosition, ScanRules, SegmentEnd, recover_segment
+from .recover_segment import IndexCheck, IndexRebuild, ScanPosition, ScanRules, SegmentScan
 from .report import RecoveredLog, ScanEnd, TruncatedTail
 
 # --- Actions after a scan: truncate, rebuild, delete, sync, as ``LogLoader`` found ----------------
@@ -147,20 +147,17 @@ class RecoveryActions:
     # --- segments ---------------------------------------------------------------------------------
 
     def _truncate(self, segment: ScannedSegment) -> None:
-        end = segment.end
-        if not end.byte_count:
+        stop, end_position = segment.stop, segment.metadata.byte_count
+        if not stop.byte_count:
             return
-        reason = end.reason
-        if end.end is ScanEnd.LIMIT:
-            reason = _UNPUBLISHED
         self.truncated.append(
             TruncatedTail(
-                path=end.path,
-                position=end.scan_position.position,
-                byte_count=end.byte_count,
-                first_offset=end.scan_position.next_offset,
-                reason=reason,
-                saved_as=truncate_with_backup(self._storage, end.path, end.scan_position.position),
+                path=stop.path,
+                position=end_position,
+                byte_count=stop.byte_count,
+                first_offset=segment.metadata.end_offset,
+                reason=_UNPUBLISHED if stop.kind is ScanEnd.LIMIT else stop.reason,
+                saved_as=truncate_with_backup(self._storage, stop.path, end_position),
             )
         )
 
@@ -192,7 +189,7 @@ class RecoveryActions:
     def _make_durable(self, loaded: LoadedLog) -> None:
         """Sync the segments, then raise the recovery point."""
         for segment in loaded.scanned:
-            with self._storage.open_for_writing(segment.end.path) as file:
+            with self._storage.open_for_writing(segment.stop.path) as file:
                 if segment is loaded.scanned[-1] and self._is_sync_unknown:
                     for position in range(0, segment.metadata.byte_count, _CHUNK_BYTES):
                         wanted = min(_CHUNK_BYTES, segment.metadata.byte_count - position)
@@ -213,26 +210,12 @@ class RecoveryActions:
             contents[TIME_INDEX_SUFFIX] = indexes.time_index
         for suffix, data in contents.items():
             name = offset_name(segment.metadata.base_offset, suffix)
-            if self._write_index(name, data, is_needed=suffix != TXN_INDEX_SUFFIX):
-                self.rebuilt.append(self._directory.file(name))
-
-    def _write_index(self, name: str, data: bytes, *, is_needed: bool) -> bool:
-        """Write an index file in place; return False if it has this content already."""
-        path = self._directory.file(name)
-        exists = self._directory.has(name)
-        if not exists and not data and not is_needed:
-            return False
-        opened = self._storage.open_for_writing if exists else self._storage.create_file
-        with opened(path) as file:
-            if exists and file.read_at(0, file.byte_count()) == data:
-                if not self._is_this_boot:
-                    file.sync()  # an earlier recovery may have died between write and sync
-                return False
-            file.truncate(len(data))
-            if data:
-                file.write_at(0, data)
-            file.sync()
-        return True
+            is_optional = suffix == TXN_INDEX_SUFFIX and not data
+            if is_optional and not self._directory.has(name):
+                continue
+            path = self._directory.file(name)
+            if _write_index(self._storage, path, data, sync_equal=not self._is_this_boot):
+                self.rebuilt.append(path)
 
     def _recover_checksums(self) -> None:
         if CHECKSUMS_NAME in self._checkpoints.damaged:
@@ -272,6 +255,66 @@ class RecoveryActions:
                 strays.append(name)
         if self._directory.unlink(strays):
             self._directory.sync()
+
+
+# --- Rebuild indexes ------------------------------------------------------------------------------
+
+
+def rebuild_indexes(
+    storage: WritableStorage, directory: str, base_offset: int, interval_bytes: int
+) -> tuple[str, ...]:
+    """Read a whole segment and rewrite its indexes if they are wrong; return the files' paths.
+
+    Only those of a segment that is valid to its end. No writer may have the segment open.
+    """
+    names = [offset_name(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+    paths = [storage.join(directory, name) for name in names]
+    contents = [_content(storage, path) for path in paths]
+    indexes = IndexRebuild(base_offset, interval_bytes=interval_bytes)
+    check = IndexCheck(base_offset, *(content or b"" for content in contents))
+    with storage.open_file(storage.join(directory, offset_name(base_offset, LOG_SUFFIX))) as log:
+        scan = SegmentScan(log, ScanPosition(position=0, next_offset=base_offset), ScanRules())
+        for chunk in scan:
+            indexes.add_batches(chunk.batches)
+            check.add_batches(chunk.batches)
+    indexes.close()
+    is_valid = None not in contents and check.is_valid_for(indexes)
+    if scan.stop.kind is not ScanEnd.END or is_valid:
+        return ()
+    new = (indexes.offset_index, indexes.time_index)
+    rebuilt = [
+        path
+        for path, data in zip(paths, new, strict=True)
+        if _write_index(storage, path, data, sync_equal=False)
+    ]
+    storage.sync_directory(directory)
+    return tuple(rebuilt)
+
+
+def _content(storage: WritableStorage, path: str) -> bytes | None:
+    try:
+        with storage.open_file(path) as file:
+            return file.read_at(0, file.byte_count())
+    except LogNotFoundError:
+        return None
+
+
+def _write_index(storage: WritableStorage, path: str, data: bytes, *, sync_equal: bool) -> bool:
+    """Write an index file in place and sync it; return False if it has this content already.
+
+    ``sync_equal``: sync it then too, as an earlier recovery may have died between write and sync.
+    """
+    content = _content(storage, path)
+    if content == data and not sync_equal:
+        return False
+    opened = storage.create_file if content is None else storage.open_for_writing
+    with opened(path) as file:
+        if content != data:
+            file.truncate(len(data))
+            if data:
+                file.write_at(0, data)
+        file.sync()
+    return content != data
 
 
 # --- Repair by an operator ------------------------------------------------------------------------
@@ -342,29 +385,20 @@ def _find_truncation(
     base = bases[-1]
     with storage.open_file(storage.join(directory, offset_name(base, LOG_SUFFIX))) as file:
         start = ScanPosition(position=0, next_offset=base)
-        scan = recover_segment(file, start, ScanRules(epochs=checkpoints.epochs))
-        scan_position = start
-        while True:
-            try:
-                chunk = next(scan)
-            except StopIteration as stop:
-                end: SegmentEnd = stop.value
-                break
+        scan = SegmentScan(file, start, ScanRules(epochs=checkpoints.epochs))
+        for chunk in scan:
             batches = chunk.batches
             below = int((batches.last_offset < offset).sum())
             if below < len(batches):
                 at = int(batches.position[below])
                 return base, ScanPosition(position=at, next_offset=int(batches.base_offset[below]))
-            scan_position = ScanPosition(
-                position=chunk.next_position, next_offset=int(batches.last_offset[-1]) + 1
-            )
-    if scan_position.next_offset < offset:
+    if scan.position.next_offset < offset:
         raise OptionError(
             option="cut-at",
-            reason=f"the log is valid only up to offset {scan_position.next_offset}: "
-            f"{end.description}; choose this offset or a lower one",
+            reason=f"the log is valid only up to offset {scan.position.next_offset}: "
+            f"{scan.stop.description}; choose this offset or a lower one",
         )
-    return base, scan_position
+    return base, scan.position
 
 
 class _Repair:

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from raftlog.errors import LogReadOnlyError
 from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.segment import SegmentMetadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 
 
@@ -37,25 +38,6 @@ class ScanEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentMetadata:
-    """One segment on disk after recovery.
-
-    ``end_offset`` is exclusive. Timestamps are in ms, the max timestamps of batches:
-    ``first_timestamp_ms`` is that of the first batch, which decides when the segment rolls (Kafka:
-    ``rollingBasedTimestamp``); ``max_timestamp_offset`` is the last offset of the first batch that
-    has the greatest. All three are None if no batch was read: a sealed segment below the recovery
-    point, or an empty one.
-    """
-
-    base_offset: int
-    end_offset: int
-    byte_count: int
-    first_timestamp_ms: int | None = None
-    max_timestamp_ms: int | None = None
-    max_timestamp_offset: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TruncatedTail:
     """Bytes that were truncated from a segment, or a whole segment that was deleted.
 
@@ -72,12 +54,14 @@ class TruncatedTail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Anomaly:
-    """A place where the log's batches are not contiguous or not valid, or a damaged small file.
+class ScanStop:
+    """Place where the valid batches of a log stop, and why; also damage of another file.
 
-    ``expected_offset`` is the next offset of the log there; ``found_*`` describe the valid batch
-    that is there instead, if one is; ``resumes_*`` the next valid one after damage. ``kind`` is
-    None for a file that is not a segment.
+    ``kind`` is None for a file that is not a segment. ``next_offset`` is the offset that a batch
+    must have there, ``epoch`` that of the batch before it. ``byte_count`` is the rest of the file.
+    ``found_*`` describe the batch that is there, if it is whole and its CRC matches; otherwise
+    ``reason`` is the damage. ``resumes_*`` is the next valid batch after damage, if it was searched
+    for.
     """
 
     kind: ScanEnd | None
@@ -85,7 +69,8 @@ class Anomaly:
     position: int | None
     reason: str
     byte_count: int = 0
-    expected_offset: int | None = None
+    next_offset: int | None = None
+    epoch: int | None = None
     found_base_offset: int | None = None
     found_last_offset: int | None = None
     found_epoch: int | None = None
@@ -93,8 +78,13 @@ class Anomaly:
     resumes_offset: int | None = None
 
     @property
+    def is_clean(self) -> bool:
+        """Whether nothing is wrong: the file ends after a whole batch, or the limit was reached."""
+        return self.kind in (ScanEnd.END, ScanEnd.LIMIT)
+
+    @property
     def description(self) -> str:
-        """The anomaly as text for an operator."""
+        """The place and the reason as text for an operator."""
         at = "" if self.position is None else f" at byte {self.position}"
         text = f"{self.path}{at}: {self.reason}"
         if self.resumes_position is not None:
@@ -118,7 +108,7 @@ class RecoveryReport:
     truncated: tuple[TruncatedTail, ...] = ()
     rebuilt: tuple[str, ...] = ()
     deleted_backups: tuple[str, ...] = ()
-    anomalies: tuple[Anomaly, ...] = ()
+    anomalies: tuple[ScanStop, ...] = ()
     read_only: LogReadOnlyError | None = None
 
 

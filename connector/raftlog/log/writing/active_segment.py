@@ -19,6 +19,12 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from raftlog.errors import CorruptBatchError, DiskFullError, LogNotFoundError
+from raftlog.log.format.indexer import (
+    NO_TIMESTAMP_MS,
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    SegmentIndexer,
+)
 from raftlog.log.format.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -27,13 +33,12 @@ from raftlog.log.format.names import (
     offset_name,
 )
 from raftlog.log.format.txn_index import AbortedTransaction, encode_aborted
+from raftlog.log.segment import header_at, iter_headers
 from raftlog.records.header import INT32_MAX
 from raftlog.storage.protocol import ReadableFile, WritableFile, WritableStorage
 
 from .batch_metadata import BatchMetadata
-from .indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY, SegmentIndexer
 from .properties import LogConfig
-from .segment_lookup import header_at, iter_headers
 
 _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 

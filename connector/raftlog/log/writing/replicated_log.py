@@ -47,6 +47,7 @@ from raftlog.log.format.names import LOG_SUFFIX, RAFTLOG_PROPERTIES_NAME, offset
 from raftlog.log.format.published import SYNCED_NAME, Published
 from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.recovery.report import RecoveredLog, RecoveryReport
+from raftlog.log.segment import read_batches
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.builder import BatchBuilder
 from raftlog.records.control import (
@@ -68,15 +69,19 @@ from .batch_metadata import (
     batch_metadata,
     encoded_metadata,
 )
-from .by_time import max_timestamp_ms, record_for_timestamp
 from .epoch_validation import EpochValidation
 from .log_directory import LogDirectory
 from .producer_state import ProducerStateManager
 from .properties import LogConfig, LogProperties
-from .segment_lookup import read_batches
+from .retention import (
+    VotersAt,
+    begin_snapshot,
+    check_snapshot_id,
+    clean,
+    delete_before_snapshot,
+)
 from .segments import LogSegments
 from .snapshots import SnapshotWriter
-from .upkeep import VotersAt, begin_snapshot, check_snapshot_id, clean, delete_before_snapshot
 
 _VOTERS = (LeaderChangeVoter(1),)
 _LEADER_CHANGE: Final = (LeaderChange(leader_id=1, voters=_VOTERS, granting_voters=_VOTERS),)
@@ -705,14 +710,13 @@ class ReplicatedLog:
 
         Only records below ``end_offset``, a batch boundary, are searched.
         """
-        start_offset = self.log_start_offset
-        return record_for_timestamp(
-            self._segments, timestamp_ms, start_offset=start_offset, end_offset=end_offset
+        return self._segments.record_for_timestamp(
+            timestamp_ms, start_offset=self.log_start_offset, end_offset=end_offset
         )
 
     def max_timestamp_ms(self) -> int:
         """Return the greatest timestamp of any batch; -1 if no batch has one."""
-        return max_timestamp_ms(self._segments)
+        return self._segments.max_timestamp_ms()
 
     # --- snapshots and retention ------------------------------------------------------------------
 
@@ -774,7 +778,7 @@ class ReplicatedLog:
         """Delete what exceeds retention; return whether there was anything.
 
         The active segment is rolled first if all of it has expired. ``voters_at``: see
-        ``upkeep.clean``. Raises ``LogLockedError`` while a snapshot is being written.
+        ``retention.clean``. Raises ``LogLockedError`` while a snapshot is being written.
         """
         with self._changing():
             if self._is_active_segment_expired(now_ms):

@@ -1,27 +1,47 @@
-"""Decide which old segments and snapshots retention deletes. Pure: nothing is deleted here.
+"""Retention: which old segments and snapshots are deleted, and in what order.
 
-Only segments wholly below the high watermark are deleted, oldest first and without a gap, and never
-the active segment. Kafka: ``UnifiedLog.deleteRetentionMsBreachedSegments``,
-``deleteRetentionSizeBreachedSegments``; ``KafkaRaftLog.cleanSnapshotsRetentionSize`` and
-``cleanSnapshotsRetentionMs`` for a log with a state machine.
+A log with a state machine (``kraft``) starts only at the end of a snapshot of its state. Another
+log has retention by age and size, in whole segments. Its order of durable steps:
+
+    1. write the checkpoint of the producer state at the new start (it has no records),
+       so that a replica that starts there has the producers and commits
+    2. publish the new log start           other processes detect a crash from here on
+    3. write log-start-offset-checkpoint   recovery completes the deletion from here on
+    4. delete segments, oldest first, and the snapshots before this one
+
+Kafka: ``KafkaRaftLog.createNewSnapshot``, ``deleteBeforeSnapshot``, ``maybeClean``;
+``UnifiedLog.deleteOldSegments``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    LogNotFoundError,
+    SnapshotRefusedError,
+)
+from raftlog.log.format.names import checkpoint_name
+from raftlog.log.segment import SegmentMetadata, header_at
+from raftlog.records.batch import TornTail, read_batch
+from raftlog.records.control import KRaftVoters, SnapshotHeader, decode_control
 from raftlog.types import SnapshotId
 
+from .batch_metadata import ValueKind
+from .producer_state import ProducerStateManager
+from .segments import LogSegments
+from .snapshots import SnapshotWriter, snapshot_head
 
-@dataclass(frozen=True, slots=True)
-class RetentionSegment:
-    """A sealed segment. ``max_timestamp_ms`` -1: no record has a timestamp, so it never expires."""
-
-    end_offset: int
-    byte_count: int
-    max_timestamp_ms: int
+# --- Decide what retention deletes ----------------------------------------------------------------
+# Only segments wholly below the high watermark are deleted, oldest first and without a gap, and
+# never the active segment. Kafka: ``UnifiedLog.deleteRetentionMsBreachedSegments``,
+# ``deleteRetentionSizeBreachedSegments``; ``KafkaRaftLog.cleanSnapshotsRetentionSize`` and
+# ``cleanSnapshotsRetentionMs`` for a log with a state machine.
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +54,7 @@ class RetentionSnapshot:
 
 
 def start_after_retention(
-    sealed: Sequence[RetentionSegment],
+    sealed: Sequence[SegmentMetadata],
     *,
     active_bytes: int,
     high_watermark: int,
@@ -53,6 +73,7 @@ def start_after_retention(
     for segment in sealed:
         is_old = (
             retention_ms is not None
+            and segment.max_timestamp_ms is not None
             and segment.max_timestamp_ms >= 0
             and now_ms - segment.max_timestamp_ms > retention_ms
         )
@@ -87,3 +108,188 @@ def snapshot_to_start_after(
         held -= snapshot.byte_count
         kept = following.snapshot_id
     return kept
+
+
+# --- Write snapshots and delete -------------------------------------------------------------------
+
+VotersAt: TypeAlias = Callable[[int], "tuple[int, KRaftVoters | None] | None"]
+"""Returns the kraft.version and the voters of a quorum's log below an end offset; None: unknown."""
+
+
+def check_snapshot_id(
+    segments: LogSegments, snapshot_id: SnapshotId, *, end_offset: int, high_watermark: int
+) -> bool:
+    """Return whether a snapshot is to be written: not if it exists or the log starts after it.
+
+    Raises ``SnapshotRefusedError`` for an end offset that is not committed, is inside a batch or
+    has another epoch.
+    """
+    segments.list_snapshots()
+    if snapshot_id in segments.snapshots or snapshot_id.end_offset < segments.log_start_offset:
+        return False
+    if snapshot_id.end_offset == 0:
+        return False
+    reason = None
+    epoch = segments.epochs.epoch_at(snapshot_id.end_offset - 1)
+    if snapshot_id.end_offset > high_watermark:
+        reason = f"it is above the high watermark {high_watermark}"
+    elif epoch not in (None, snapshot_id.epoch):
+        reason = f"the record before it has epoch {epoch}"
+    elif not segments.is_boundary(snapshot_id.end_offset, end_offset):
+        reason = "it is inside a batch"
+    if reason is not None:
+        raise SnapshotRefusedError(
+            path=segments.directory.path,
+            end_offset=snapshot_id.end_offset,
+            epoch=snapshot_id.epoch,
+            reason=reason,
+        )
+    return True
+
+
+def begin_snapshot(
+    segments: LogSegments,
+    snapshot_id: SnapshotId,
+    producer_state: ProducerStateManager,
+    *,
+    now_ms: int,
+    last_contained_log_timestamp_ms: int | None = None,
+    kraft_version: int | None = None,
+    voters: KRaftVoters | None = None,
+) -> SnapshotWriter:
+    """Create the writer of a checkpoint whose id was checked, and write its first batch."""
+    if last_contained_log_timestamp_ms is None:
+        last_contained_log_timestamp_ms = producer_state.log_time_ms
+    head = snapshot_head(
+        producer_state,
+        last_contained_log_timestamp_ms=last_contained_log_timestamp_ms,
+        kraft_version=kraft_version,
+        voters=voters,
+    )
+    return SnapshotWriter(
+        segments.directory,
+        snapshot_id,
+        head,
+        now_ms=now_ms,
+        batch_bytes_max=segments.config.batch_bytes_max,
+        compression=segments.config.compression,
+        on_frozen=lambda _: segments.list_snapshots(),
+    )
+
+
+def delete_before_snapshot(
+    segments: LogSegments,
+    snapshot_id: SnapshotId,
+    *,
+    high_watermark: int,
+    publish_start: Callable[[int], None],
+) -> bool:
+    """Start the log at the end of a snapshot and delete older snapshots and segments.
+
+    ``publish_start`` is called with the new log start before anything is changed. Returns whether
+    there was anything to do.
+    """
+    segments.list_snapshots()
+    if snapshot_id not in segments.snapshots or snapshot_id.end_offset > high_watermark:
+        return False
+    if snapshot_id == segments.snapshots[0] and snapshot_id.end_offset <= segments.log_start_offset:
+        return False
+    publish_start(max(segments.log_start_offset, snapshot_id.end_offset))
+    segments.advance_start(snapshot_id.end_offset)
+    segments.delete_snapshots_before(snapshot_id)
+    return True
+
+
+def clean(
+    segments: LogSegments,
+    *,
+    high_watermark: int,
+    now_ms: int,
+    publish_start: Callable[[int], None],
+    voters_at: VotersAt | None = None,
+) -> bool:
+    """Delete what exceeds retention; return whether there was anything.
+
+    ``publish_start`` is called as in ``delete_before_snapshot``. The deleted records may contain
+    the voters, so for a quorum's log ``voters_at`` returns them for the snapshot at the new start.
+    If it returns None, nothing is deleted.
+    """
+    config = segments.config
+    if config.retention_ms is None and config.retention_bytes is None:
+        return False
+    if config.values is ValueKind.KRAFT:
+        return _clean_by_snapshots(
+            segments, high_watermark=high_watermark, now_ms=now_ms, publish_start=publish_start
+        )
+    start = start_after_retention(
+        segments.timed_segments(),
+        active_bytes=segments.active.byte_count,
+        high_watermark=high_watermark,
+        now_ms=now_ms,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+    )
+    if start is None:
+        return False
+    snapshot_id = SnapshotId(epoch=segments.epochs.epoch_at(start - 1) or 0, end_offset=start)
+    segments.list_snapshots()
+    if snapshot_id not in segments.snapshots:
+        kraft = (None, None) if voters_at is None else voters_at(start)
+        if kraft is None:
+            return False
+        kraft_version, voters = kraft
+        with begin_snapshot(
+            segments,
+            snapshot_id,
+            segments.producer_state_at(start),
+            now_ms=now_ms,
+            kraft_version=kraft_version,
+            voters=voters,
+        ) as writer:
+            writer.freeze()
+    return delete_before_snapshot(
+        segments, snapshot_id, high_watermark=high_watermark, publish_start=publish_start
+    )
+
+
+def _clean_by_snapshots(
+    segments: LogSegments, *, high_watermark: int, now_ms: int, publish_start: Callable[[int], None]
+) -> bool:
+    segments.list_snapshots()
+    snapshot_id = snapshot_to_start_after(
+        [
+            one
+            for name in segments.snapshots
+            if (one := _retention_snapshot(segments, name)) is not None
+        ],
+        log_bytes=sum(one.byte_count for one in segments.sealed) + segments.active.byte_count,
+        now_ms=now_ms,
+        retention_ms=segments.config.retention_ms,
+        retention_bytes=segments.config.retention_bytes,
+    )
+    if snapshot_id is None:
+        return False
+    return delete_before_snapshot(
+        segments, snapshot_id, high_watermark=high_watermark, publish_start=publish_start
+    )
+
+
+def _retention_snapshot(segments: LogSegments, snapshot_id: SnapshotId) -> RetentionSnapshot | None:
+    """Return size and timestamp of a snapshot; None if it was deleted or its header is damaged."""
+    path = segments.directory.file(checkpoint_name(snapshot_id))
+    try:
+        with segments.directory.storage.open_file(path) as file:
+            byte_count = file.byte_count()
+            head = header_at(file, 0, byte_count)
+            batch = read_batch(file.read_at(0, head.byte_count), path=file.path)
+        if isinstance(batch, TornTail) or not batch.is_control:
+            return None
+        for record in batch.records():
+            control = decode_control(record.key, record.value)
+            if isinstance(control, SnapshotHeader):
+                return RetentionSnapshot(
+                    snapshot_id, byte_count, control.last_contained_log_timestamp_ms
+                )
+    except (LogNotFoundError, CorruptBatchError, CorruptFileError):
+        pass
+    return None

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import CorruptFileError, DiskFullError, LogNotFoundError
 from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.indexer import NO_TIMESTAMP_MS
 from raftlog.log.format.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -28,23 +29,16 @@ from raftlog.log.format.names import (
     checkpoint_name,
     offset_name,
 )
+from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.records.batch import RecordBatch
+from raftlog.records.record import Record
 from raftlog.types import SnapshotId
 
 from .active_segment import ActiveSegment
 from .batch_metadata import batch_metadata
-from .indexer import NO_TIMESTAMP_MS
 from .log_directory import LogDirectory
 from .producer_state import ProducerStateManager
 from .properties import LogConfig
-from .retention import RetentionSegment
-from .segment_lookup import (
-    contiguous_bytes,
-    floor_boundary,
-    header_at,
-    largest_timestamp_ms,
-    read_batches,
-)
 from .truncate_with_backup import DAMAGED_SUFFIX, back_up, delete_old_backups, next_backup_ordinal
 
 if TYPE_CHECKING:
@@ -53,26 +47,16 @@ if TYPE_CHECKING:
 _SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class SealedSegment:
-    """A segment that is complete and synced. ``end_offset`` is exclusive.
-
-    ``max_timestamp_ms`` None: not read yet.
-    """
-
-    base_offset: int
-    end_offset: int
-    byte_count: int
-    max_timestamp_ms: int | None = None
-
-
 class LogSegments:
-    """The files of one log that is open for writing. Not shared between threads."""
+    """The files of one log that is open for writing. Not shared between threads.
+
+    ``sealed`` are the segments before the active one, oldest first: complete and synced.
+    """
 
     def __init__(self, directory: LogDirectory, config: LogConfig) -> None:
         self.directory = directory
         self.config = config
-        self.sealed: list[SealedSegment] = []
+        self.sealed: list[SegmentMetadata] = []
         self.epochs = EpochCache()
         self.log_start_offset = 0
         self.recovery_point = 0
@@ -106,10 +90,7 @@ class LogSegments:
         self.recovery_point = recovered.recovery_point
         self.list_snapshots()
         is_read_only = recovered.report.read_only is not None
-        self.sealed = [
-            SealedSegment(one.base_offset, one.end_offset, one.byte_count, one.max_timestamp_ms)
-            for one in (recovered.segments if is_read_only else recovered.segments[:-1])
-        ]
+        self.sealed = list(recovered.segments if is_read_only else recovered.segments[:-1])
         if is_read_only:
             return
         if not recovered.segments:
@@ -170,7 +151,12 @@ class LogSegments:
             new.close()
             raise
         self.sealed.append(
-            SealedSegment(old.base_offset, end_offset, old.byte_count, old.max_timestamp_ms)
+            SegmentMetadata(
+                base_offset=old.base_offset,
+                end_offset=end_offset,
+                byte_count=old.byte_count,
+                max_timestamp_ms=old.max_timestamp_ms,
+            )
         )
         self._active = new
         old.close()
@@ -215,7 +201,7 @@ class LogSegments:
         self._unlink_producer_snapshots(lambda at: at < first)
         self.directory.sync()
 
-    def _drop_before(self, offset: int) -> list[SealedSegment]:
+    def _drop_before(self, offset: int) -> list[SegmentMetadata]:
         """Drop the segments that end at or below an offset, and their epochs; return them."""
         deleted = [segment for segment in self.sealed if segment.end_offset <= offset]
         self.sealed = self.sealed[len(deleted) :]
@@ -247,28 +233,27 @@ class LogSegments:
         After a crash in between, the log may still have its old end; the truncation is repeated.
         The files are closed on return, and the log must be recovered.
         """
-        segments = [(one.base_offset, one.byte_count) for one in self.sealed]
-        segments.append((self.active.base_offset, self.active.byte_count))
+        segments = [self._segment(one.base_offset, one.byte_count) for one in self.sealed]
+        segments.append(self._segment(self.active.base_offset, self.active.byte_count))
         self.close()
-        kept = [one for one in segments if one[0] < offset] or segments[:1]
-        base_offset, byte_count = kept[-1]
-        storage, path = self.directory.storage, self.directory.path
-        position, end_offset, _ = floor_boundary(storage, path, base_offset, byte_count, offset)
+        kept = [one for one in segments if one.base_offset < offset] or segments[:1]
+        last, storage = kept[-1], self.directory.storage
+        new_end = last.floor(offset)
+        end_offset = new_end.offset
         if self.recovery_point > end_offset:
             self.write_recovery_point(end_offset)
-        deleted = [base for base, _ in segments[len(kept) :]]
+        deleted = [one.base_offset for one in segments[len(kept) :]]
         first_backup = next_backup_ordinal(storage.list_names(self.directory.path))
         with contextlib.suppress(DiskFullError):
-            back_up(storage, self.directory.file(offset_name(base_offset, LOG_SUFFIX)), position)
+            back_up(storage, last.path(), new_end.position)
             for base in deleted:
                 back_up(storage, self.directory.file(offset_name(base, LOG_SUFFIX)), 0)
         delete_old_backups(storage, self.directory.path, before=first_backup)
         self._unlink_segments(deleted)
         self._unlink_producer_snapshots(lambda at: at > end_offset)
         self.directory.sync()
-        log_path = self.directory.file(offset_name(base_offset, LOG_SUFFIX))
-        with storage.open_for_writing(log_path) as file:
-            file.truncate(position)
+        with storage.open_for_writing(last.path()) as file:
+            file.truncate(new_end.position)
             file.sync()
         epochs = self.epochs.without_from(end_offset)
         if epochs != self.epochs:
@@ -319,48 +304,61 @@ class LogSegments:
 
     def boundary_at(self, offset: int) -> int:
         """Return the base offset of the batch that contains ``offset``."""
-        found = self._segment_of(offset)
-        assert found is not None, "the offset must be in the log"
-        base_offset, byte_count = found
-        _, boundary, _ = floor_boundary(
-            self.directory.storage, self.directory.path, base_offset, byte_count, offset
-        )
-        return boundary
+        segment = self._segment_of(offset)
+        assert segment is not None, "the offset must be in the log"
+        return segment.floor(offset).offset
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
         """Yield the batches in [start_offset, end_offset), both batch boundaries, CRCs checked."""
-        storage, path = self.directory.storage, self.directory.path
         offset = start_offset
-        while offset < end_offset and (found := self._segment_of(offset)) is not None:
-            base_offset, byte_count = found
-            position, boundary, _ = floor_boundary(storage, path, base_offset, byte_count, offset)
-            with storage.open_file(
-                self.directory.file(offset_name(base_offset, LOG_SUFFIX))
-            ) as log:
-                for batch in read_batches(log, position, byte_count, boundary, self.epochs):
-                    if batch.base_offset >= end_offset:
-                        return
-                    offset = batch.next_offset
-                    yield batch
+        while offset < end_offset and (segment := self._segment_of(offset)) is not None:
+            for batch in segment.batches(offset, self.epochs):
+                if batch.base_offset >= end_offset:
+                    return
+                offset = batch.next_offset
+                yield batch
 
     def read_bytes(self, offset: int, byte_count_max: int) -> bytes:
         """Return whole and partial batches from a batch boundary on, of one segment.
 
         At least one whole batch, otherwise at most ``byte_count_max`` bytes. b"" at the end.
         """
-        found = self._segment_of(offset)
-        if found is None:
-            return b""
-        base_offset, byte_count = found
-        storage, path = self.directory.storage, self.directory.path
-        position, boundary, _ = floor_boundary(storage, path, base_offset, byte_count, offset)
-        if boundary != offset or position >= byte_count:
-            return b""
-        with storage.open_file(self.directory.file(offset_name(base_offset, LOG_SUFFIX))) as log:
-            first = header_at(log, position, byte_count)
-            wanted = min(max(byte_count_max, first.byte_count), byte_count - position)
-            data = log.read_at(position, wanted)
-            return contiguous_bytes(data, offset, self.epochs, log.path, position)
+        segment = self._segment_of(offset)
+        return b"" if segment is None else segment.read_bytes(offset, byte_count_max, self.epochs)
+
+    def record_for_timestamp(
+        self, timestamp_ms: int, *, start_offset: int, end_offset: int
+    ) -> Record | None:
+        """Return the first record in [start_offset, end_offset) with a timestamp >= the given one.
+
+        ``end_offset`` must be a batch boundary. Control records have timestamps too (Kafka:
+        ``LogSegment.findOffsetByTimestamp``). Raises ``CorruptBatchError``.
+        """
+        from raftlog.log.reading.files import LogFiles  # imports numpy
+        from raftlog.log.reading.timestamps import find_batch_after_timestamp
+
+        files = LogFiles.of_directory(self.directory.storage, self.directory.path)
+        while start_offset < end_offset:
+            found = find_batch_after_timestamp(
+                files,
+                timestamp_ms - 1,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                contiguous=True,
+            )
+            if found is None:
+                return None
+            base_offset, next_offset = int(found.base_offset[0]), int(found.next_offset[0])
+            for batch in self.batches(base_offset, next_offset):
+                for record in batch.records():
+                    if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
+                        return record
+            start_offset = next_offset  # a header's timestamp may exceed all of its records'
+        return None
+
+    def max_timestamp_ms(self) -> int:
+        """Return the greatest timestamp of any batch on disk; -1 if no batch has one."""
+        return max(self.active.max_timestamp_ms, *map(_time_ms, self.timed_segments()), -1)
 
     def producer_state_at(self, end_offset: int) -> ProducerStateManager:
         """Return the producer state at a batch boundary.
@@ -382,35 +380,27 @@ class LogSegments:
             producer_state.apply(batch_metadata(batch, self.config.values))
         return producer_state
 
-    def retention_segments(self) -> list[RetentionSegment]:
-        """Return the sealed segments with the sizes and timestamps that retention needs."""
-        self.sealed = [self._with_time(segment) for segment in self.sealed]
-        return [
-            RetentionSegment(
-                one.end_offset,
-                one.byte_count,
-                NO_TIMESTAMP_MS if one.max_timestamp_ms is None else one.max_timestamp_ms,
-            )
-            for one in self.sealed
-        ]
+    def timed_segments(self) -> list[SegmentMetadata]:
+        """Return the sealed segments; timestamps that are not known are read."""
+        for ordinal, one in enumerate(self.sealed):
+            if one.max_timestamp_ms is None:
+                segment = self._segment(one.base_offset, one.byte_count)
+                time_ms = segment.read_max_timestamp_ms()
+                self.sealed[ordinal] = replace(one, max_timestamp_ms=time_ms)
+        return self.sealed
 
-    def _with_time(self, segment: SealedSegment) -> SealedSegment:
-        if segment.max_timestamp_ms is not None:
-            return segment
-        max_ms = largest_timestamp_ms(
-            self.directory.storage, self.directory.path, segment.base_offset, segment.byte_count
-        )
-        return SealedSegment(segment.base_offset, segment.end_offset, segment.byte_count, max_ms)
-
-    def _segment_of(self, offset: int) -> tuple[int, int] | None:
-        """Return base offset and size of the segment that contains ``offset``."""
+    def _segment_of(self, offset: int) -> Segment | None:
+        """Return the segment that contains ``offset``; None below the first one."""
         active = self._active  # None in a read-only log
         if active is not None and offset >= active.base_offset:
-            return active.base_offset, active.byte_count
+            return self._segment(active.base_offset, active.byte_count)
         for segment in reversed(self.sealed):
             if offset >= segment.base_offset:
-                return segment.base_offset, segment.byte_count
+                return self._segment(segment.base_offset, segment.byte_count)
         return None
+
+    def _segment(self, base_offset: int, byte_count: int) -> Segment:
+        return Segment(self.directory.storage, self.directory.path, base_offset, byte_count)
 
     def _producer_snapshot(self, offset: int) -> ProducerStateManager | None:
         path = self.directory.file(offset_name(offset, PRODUCER_SNAPSHOT_SUFFIX))
@@ -448,3 +438,7 @@ class LogSegments:
     def _unlink_producer_snapshots(self, is_deleted: Callable[[int], bool]) -> None:
         offsets = filter(is_deleted, self.directory.listing().producer_snapshots)
         self.directory.unlink(offset_name(at, PRODUCER_SNAPSHOT_SUFFIX) for at in offsets)
+
+
+def _time_ms(segment: SegmentMetadata) -> int:
+    return NO_TIMESTAMP_MS if segment.max_timestamp_ms is None else segment.max_timestamp_ms

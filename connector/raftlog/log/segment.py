@@ -1,0 +1,442 @@
+"""One segment of a log: walks of its batches, look-ups through its indexes, checks of both.
+
+For bytes that recovery or the writer has already checked. No numpy: opening a segment for writing
+reads only the few headers after its last index entry. Readers walk columns (``reading.cursor``),
+recovery checks every CRC (``recovery.recover_segment``).
+
+The offset index is a hint: a position from it is used only if a batch that ends with the entry's
+offset begins there. Otherwise the search starts at the beginning of the segment:
+
+    position   0        4200      8500         a look-up of offset 30
+    batches    | 0..19  | 20..39  | 40..59 |   index: last offset 39 at 4200, 59 at 8500
+    start      ^ no entry has a last offset below 30: walk from 0 to the batch 20..39
+
+Kafka: ``LogSegment``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+from raftlog.errors import CorruptBatchError, LogNotFoundError
+from raftlog.limits import BATCH_HEADER_BYTES, KIB, LOG_OVERHEAD_BYTES, MIB, READ_BATCH_BYTES_MAX
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
+from raftlog.log.format.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.header import (
+    BATCH_HEADER,
+    BATCH_MAGIC,
+    INT64_MAX,
+    LENGTH_MIN,
+    header_damage,
+    length_error,
+)
+from raftlog.storage.protocol import ReadableFile, Storage
+
+_HEADER_CHUNK_BYTES: Final = 32 * KIB
+_CHUNK_BYTES: Final = 1 * MIB
+
+# --- Headers and batches at known positions -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """Position and header fields of one batch. Offsets are inclusive."""
+
+    position: int
+    byte_count: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    max_timestamp_ms: int
+
+    @property
+    def end_position(self) -> int:
+        return self.position + self.byte_count
+
+
+def header_at(file: ReadableFile, position: int, end_position: int) -> BatchHeader:
+    """Read the header of the batch at ``position``. Raises ``CorruptBatchError``."""
+    return _header(file.read_at(position, BATCH_HEADER_BYTES), 0, file, position, end_position)
+
+
+def iter_headers(file: ReadableFile, position: int, end_position: int) -> Iterator[BatchHeader]:
+    """Yield the headers of all batches in [position, end_position), both batch boundaries.
+
+    Raises ``CorruptBatchError``.
+    """
+    chunk, chunk_position = b"", position
+    while position < end_position:
+        at = position - chunk_position
+        if at + BATCH_HEADER_BYTES > len(chunk):
+            chunk, chunk_position, at = file.read_at(position, _HEADER_CHUNK_BYTES), position, 0
+        header = _header(chunk, at, file, position, end_position)
+        yield header
+        position = header.end_position
+
+
+def _header(
+    chunk: bytes, at: int, file: ReadableFile, position: int, end_position: int
+) -> BatchHeader:
+    head = chunk[at : at + BATCH_HEADER_BYTES]
+    error = length_error(head, 0, file.path, position)
+    if error is not None:
+        raise error
+    if len(head) < BATCH_HEADER_BYTES:
+        raise CorruptBatchError(
+            reason="its header is incomplete", path=file.path, position=position
+        )
+    fields = BATCH_HEADER.unpack(head)
+    base_offset, length, leader_epoch, _, _, attributes, last_offset_delta, _, max_ms = fields[:9]
+    reason = header_damage(base_offset, attributes, last_offset_delta, fields[-1])
+    byte_count = length + LOG_OVERHEAD_BYTES
+    if reason is None and (length <= 0 or position + byte_count > end_position):
+        reason = f"its {byte_count} bytes exceed the end of the segment at byte {end_position}"
+    if reason is not None:
+        raise CorruptBatchError(
+            reason=reason, path=file.path, position=position, offset=base_offset
+        )
+    return BatchHeader(
+        position, byte_count, base_offset, base_offset + last_offset_delta, leader_epoch, max_ms
+    )
+
+
+def find_header(file: ReadableFile, position: int) -> BatchHeader | None:
+    """Return the header at ``position`` if it is plausible; the file may end inside its batch."""
+    try:
+        return header_at(file, position, INT64_MAX)
+    except CorruptBatchError:
+        return None
+
+
+def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
+    """Return the valid batch that begins at ``position`` of a file, else None."""
+    head = file.read_at(position, BATCH_HEADER_BYTES)
+    if len(head) < BATCH_HEADER_BYTES:
+        return None
+    _, length, _, magic, *_ = BATCH_HEADER.unpack(head)
+    byte_count = length + LOG_OVERHEAD_BYTES
+    if magic != BATCH_MAGIC or length < LENGTH_MIN or byte_count > READ_BATCH_BYTES_MAX:
+        return None
+    if position + byte_count > file.byte_count():
+        return None
+    try:
+        batch = read_batch(
+            file.read_at(position, byte_count), path=file.path, file_position=position
+        )
+    except CorruptBatchError:
+        return None
+    return batch if isinstance(batch, RecordBatch) else None
+
+
+def check_base_offset(
+    base_offset: int, expected: int | None, path: str | None, position: int
+) -> None:
+    """Raise ``CorruptBatchError`` for a batch that does not begin at ``expected``.
+
+    The CRC does not cover the base offset: damage to it is found only by the neighbouring batches,
+    the segment's name and the index. ``expected`` None: unknown, no check.
+    """
+    if expected is not None and base_offset != expected:
+        raise CorruptBatchError(
+            reason=f"its base offset is {base_offset}, expected {expected}",
+            path=path,
+            position=position,
+            offset=expected,
+        )
+
+
+def check_leader_epoch(
+    leader_epoch: int, base_offset: int, epochs: EpochCache, path: str | None, position: int
+) -> None:
+    """Raise ``CorruptBatchError`` for a batch whose epoch is not that of its offset in ``epochs``.
+
+    The CRC does not cover the leader epoch. Epochs are durable before their first batch is written.
+    """
+    expected = epochs.epoch_at(base_offset)
+    if expected is not None and leader_epoch != expected:
+        raise CorruptBatchError(
+            reason=f"its leader epoch is {leader_epoch}, expected {expected}",
+            path=path,
+            position=position,
+            offset=base_offset,
+        )
+
+
+def contiguous_bytes(
+    data: bytes, offset: int, epochs: EpochCache, path: str, position: int
+) -> bytes:
+    """Return the longest prefix of ``data`` whose batches are contiguous and have their epochs.
+
+    Raises ``CorruptBatchError`` if the first batch is not the one at ``offset``, or has another
+    epoch.
+    """
+    at, next_offset = 0, offset
+    while at + BATCH_HEADER_BYTES <= len(data):
+        base_offset, length, leader_epoch, _, _, _, last_offset_delta, *_ = (
+            BATCH_HEADER.unpack_from(data, at)
+        )
+        try:
+            check_base_offset(base_offset, next_offset, path, position + at)
+            check_leader_epoch(leader_epoch, base_offset, epochs, path, position + at)
+        except CorruptBatchError:
+            if not at:
+                raise
+            return data[:at]
+        next_offset = base_offset + last_offset_delta + 1
+        at += max(length, LENGTH_MIN) + LOG_OVERHEAD_BYTES
+    return data
+
+
+def read_batches(
+    file: ReadableFile,
+    position: int,
+    end_position: int,
+    next_offset: int | None = None,
+    epochs: EpochCache | None = None,
+) -> Iterator[RecordBatch]:
+    """Yield the batches in [position, end_position), with CRC and base offset checked.
+
+    ``next_offset`` is that of the first batch; None if unknown. ``epochs`` None: leader epochs are
+    not checked. Raises ``CorruptBatchError``, also if the bytes end inside a batch.
+    """
+    while position < end_position:
+        byte_count = min(_CHUNK_BYTES, end_position - position)
+        header = header_at(file, position, end_position)
+        chunk = file.read_at(position, max(byte_count, header.byte_count))
+        at = 0
+        while at < len(chunk):
+            batch = read_batch(chunk, at, path=file.path, file_position=position)
+            if isinstance(batch, TornTail):
+                break
+            check_base_offset(batch.base_offset, next_offset, file.path, position + at)
+            if epochs is not None:
+                check_leader_epoch(
+                    batch.leader_epoch, batch.base_offset, epochs, file.path, position + at
+                )
+            next_offset = batch.next_offset
+            yield batch
+            at += batch.byte_count
+        if at == 0:
+            raise CorruptBatchError(
+                reason=f"incomplete batch: the file ends before byte {end_position}",
+                path=file.path,
+                position=position,
+            )
+        position += at
+
+
+# --- Segment --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentMetadata:
+    """Offsets, size and time of a segment on disk. ``end_offset`` is exclusive.
+
+    ``max_timestamp_ms`` is the greatest timestamp of its batches; -1 if no batch has one; None if
+    it was not read.
+    """
+
+    base_offset: int
+    end_offset: int
+    byte_count: int
+    max_timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A batch boundary: its position, and the offset of the next batch.
+
+    ``before`` is the header of the batch before it; None if it was not read or does not exist.
+    """
+
+    position: int
+    offset: int
+    before: BatchHeader | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The files of a segment, whose first ``byte_count`` bytes are valid batches."""
+
+    storage: Storage
+    directory: str
+    base_offset: int
+    byte_count: int
+
+    @classmethod
+    def of_file(cls, storage: Storage, directory: str, base_offset: int) -> Self:
+        """Return a segment up to the end of its file. Raises ``LogNotFoundError``."""
+        with storage.open_file(
+            storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
+        ) as log:
+            return cls(storage, directory, base_offset, log.byte_count())
+
+    def path(self, suffix: str = LOG_SUFFIX) -> str:
+        """Return the path of the segment's file with this suffix."""
+        return self.storage.join(self.directory, offset_name(self.base_offset, suffix))
+
+    def floor(self, offset: int) -> Boundary:
+        """Return the last batch boundary that is <= ``offset``. Raises ``CorruptBatchError``."""
+        with self.storage.open_file(self.path()) as log:
+            return self._floor(log, offset)
+
+    def batches(self, offset: int, epochs: EpochCache | None = None) -> Iterator[RecordBatch]:
+        """Yield the batches from that of ``offset`` on, checked as by ``read_batches``."""
+        with self.storage.open_file(self.path()) as log:
+            start = self._floor(log, offset)
+            yield from read_batches(log, start.position, self.byte_count, start.offset, epochs)
+
+    def batches_after_index(self, epochs: EpochCache) -> Iterator[RecordBatch]:
+        """Yield the batches from that of the last offset index entry on; all without a valid one.
+
+        Checked as by ``read_batches``.
+        """
+        with self.storage.open_file(self.path()) as log:
+            entry, position = self._last_entry(INDEX_SUFFIX, OFFSET_ENTRY.size), 0
+            if entry:
+                delta, indexed = OFFSET_ENTRY.unpack(entry)
+                position = indexed if self._is_entry_valid(log, delta, indexed) else 0
+            next_offset = None if position else self.base_offset
+            yield from read_batches(log, position, self.byte_count, next_offset, epochs)
+
+    def read_bytes(self, offset: int, byte_count_max: int, epochs: EpochCache) -> bytes:
+        """Return whole and partial batches from a batch boundary on.
+
+        At least one whole batch, otherwise at most ``byte_count_max`` bytes. b"" at the end, and
+        if no batch begins at ``offset``.
+        """
+        with self.storage.open_file(self.path()) as log:
+            start = self._floor(log, offset)
+            if start.offset != offset or start.position >= self.byte_count:
+                return b""
+            first = header_at(log, start.position, self.byte_count)
+            left = self.byte_count - start.position
+            data = log.read_at(start.position, min(max(byte_count_max, first.byte_count), left))
+            return contiguous_bytes(data, offset, epochs, log.path, start.position)
+
+    def read_max_timestamp_ms(self) -> int:
+        """Return the greatest timestamp of the batches, for retention; -1 if no batch has one.
+
+        The last entry of the time index is used if its batch has that timestamp and the last batch
+        has no later one. Otherwise every header is read; for a damaged one the result is -1.
+        """
+        try:
+            with self.storage.open_file(self.path()) as log:
+                found = self._closing_time_ms(log)
+                if found is not None:
+                    return found
+                headers = iter_headers(log, 0, self.byte_count)
+                return max((one.max_timestamp_ms for one in headers), default=NO_TIMESTAMP_MS)
+        except (CorruptBatchError, LogNotFoundError):
+            return NO_TIMESTAMP_MS
+
+    def has_valid_indexes(self, end_offset: int, *, interval_bytes: int) -> bool:
+        """Return whether the last entries of both indexes are true, and none is missing entirely.
+
+        Kafka: ``LogSegment.sanityCheck``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck``.
+        """
+        try:
+            with self.storage.open_file(self.path()) as log:
+                entry = self._last_entry(INDEX_SUFFIX, OFFSET_ENTRY.size)
+                if entry is None:
+                    return False
+                if entry:
+                    if not self._is_entry_valid(log, *OFFSET_ENTRY.unpack(entry)):
+                        return False
+                elif self._has_entry_due(log, interval_bytes):
+                    return False
+                entry = self._last_entry(TIME_INDEX_SUFFIX, TIME_ENTRY.size)
+                if entry is None:
+                    return False
+                if entry:
+                    time_ms, delta = TIME_ENTRY.unpack(entry)
+                    return bool(time_ms >= 0 and 0 <= delta < end_offset - self.base_offset)
+                has_time = self.byte_count and header_at(log, 0, self.byte_count)
+                return not has_time or has_time.max_timestamp_ms < 0
+        except (LogNotFoundError, CorruptBatchError):
+            return False
+
+    # --- look-ups ---------------------------------------------------------------------------------
+
+    def _floor(self, log: ReadableFile, offset: int) -> Boundary:
+        position = self._indexed_position(log, offset)
+        before = None
+        next_offset = self.base_offset if position == 0 else None
+        for header in iter_headers(log, position, self.byte_count):
+            check_base_offset(header.base_offset, next_offset, log.path, header.position)
+            next_offset = header.last_offset + 1
+            if header.last_offset >= offset:
+                return Boundary(header.position, header.base_offset, before)
+            before = header
+        end_offset = self.base_offset if before is None else before.last_offset + 1
+        return Boundary(self.byte_count, end_offset, before)
+
+    def _indexed_position(self, log: ReadableFile, offset: int) -> int:
+        """Return the position of a batch that ends below ``offset``, by the index; else 0.
+
+        If the search ends at zeros after the last entry, the result is 0: no entry points there.
+        """
+        try:
+            with self.storage.open_file(self.path(INDEX_SUFFIX)) as index:
+                low, high = 0, index.byte_count() // OFFSET_ENTRY.size
+                while low < high:
+                    middle = (low + high) // 2
+                    if self.base_offset + _offset_entry(index, middle)[0] < offset:
+                        low = middle + 1
+                    else:
+                        high = middle
+                if low == 0:
+                    return 0
+                delta, position = _offset_entry(index, low - 1)
+        except LogNotFoundError:
+            return 0
+        return position if self._is_entry_valid(log, delta, position) else 0
+
+    def _is_entry_valid(self, log: ReadableFile, delta: int, position: int) -> bool:
+        """Return whether the batch of an offset index entry is at its position."""
+        if not 0 < position < self.byte_count:
+            return False
+        try:
+            header = header_at(log, position, self.byte_count)
+        except CorruptBatchError:
+            return False
+        return header.last_offset == self.base_offset + delta
+
+    def _closing_time_ms(self, log: ReadableFile) -> int | None:
+        """Return the time of the last time index entry, if it is that of the segment."""
+        entry = self._last_entry(TIME_INDEX_SUFFIX, TIME_ENTRY.size)
+        if not entry:
+            return None
+        time_ms, delta = TIME_ENTRY.unpack(entry)
+        last_offset = self.base_offset + delta
+        named = self._floor(log, last_offset + 1).before
+        last = self._floor(log, INT64_MAX).before
+        if named is None or last is None:
+            return None
+        is_named = (named.last_offset, named.max_timestamp_ms) == (last_offset, time_ms)
+        return time_ms if is_named and last.max_timestamp_ms <= time_ms else None
+
+    def _last_entry(self, suffix: str, entry_bytes: int) -> bytes | None:
+        """Return the last entry of an index, b"" if it is empty; None if missing or misshapen."""
+        try:
+            with self.storage.open_file(self.path(suffix)) as index:
+                byte_count = index.byte_count()
+                if byte_count % entry_bytes:
+                    return None
+                return index.read_at(max(0, byte_count - entry_bytes), entry_bytes)
+        except LogNotFoundError:
+            return None
+
+    def _has_entry_due(self, log: ReadableFile, interval_bytes: int) -> bool:
+        """Return whether any batch is due for an offset index entry."""
+        return any(one.position > interval_bytes for one in iter_headers(log, 0, self.byte_count))
+
+
+def _offset_entry(index: ReadableFile, ordinal: int) -> tuple[int, int]:
+    data = index.read_at(ordinal * OFFSET_ENTRY.size, OFFSET_ENTRY.size)
+    delta, position = OFFSET_ENTRY.unpack(data)
+    return delta, position
