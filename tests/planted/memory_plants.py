@@ -83,7 +83,7 @@ MEMORY_PLANTS: Final = (
     ),
     Plant(
         bug="a long record is printed as one text",
-        path="state/raftlog_state/cli/record_lines.py",
+        path="state/raftlog_state/cli/cat_log.py",
         old="    if is_long and not records.is_control[0]:\n",
         new="    if False:\n",
         tests=(
@@ -93,21 +93,21 @@ MEMORY_PLANTS: Final = (
     ),
     Plant(
         bug="bytes that are not UTF-8 are dropped from a long value",
-        path="state/raftlog_state/cli/record_lines.py",
+        path="state/raftlog_state/cli/cat_log.py",
         old='decoder = codecs.getincrementaldecoder("utf-8")()',
         new='decoder = codecs.getincrementaldecoder("utf-8")("ignore")',
         tests=("tests/state/cli/test_memory_of_reading.py::test_a_line_in_parts_is_the_line",),
     ),
     Plant(
         bug="a scan's records are all objects at once",
-        path="state/raftlog_state/cli/record_lines.py",
+        path="state/raftlog_state/cli/cat_log.py",
         old="begun + _SLICE_BYTES_MAX, side=",
         new="begun + 2**40, side=",
         tests=("tests/state/cli/test_memory_of_reading.py::test_slices_of_a_scan_are_bounded",),
     ),
     Plant(
         bug="headers count nothing in a slice of records",
-        path="state/raftlog_state/cli/record_lines.py",
+        path="state/raftlog_state/cli/cat_log.py",
         old="        byte_count += np.diff(np.concatenate(([0], whole))[ends], prepend=0)\n",
         new="",
         tests=("tests/state/cli/test_memory_of_reading.py::test_slices_of_a_scan_are_bounded",),

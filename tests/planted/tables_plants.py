@@ -72,14 +72,14 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="check of a damaged log ends as if it were valid",
-        path="state/raftlog_state/cli/check.py",
+        path="state/raftlog_state/cli/maintenance.py",
         old="    return 1 if damage_count else 0\n",
         new="    return 0\n",
         tests=("tests/state/cli/test_cli_check.py",),
     ),
     Plant(
         bug="cat prints records without content that were not asked for",
-        path="state/raftlog_state/cli/selection.py",
+        path="state/raftlog_state/cli/cat_log.py",
         old="        if api_key in self.hidden_api_keys:\n            return False\n",
         new="",
         tests=("tests/state/cli/test_cli_cat.py",),

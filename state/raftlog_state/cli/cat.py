@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from .output import Console, Output
-from .parser import Parser, offset, redactor
-from .source import log_of
+from .parser import Commands, add_redaction, offset, redactor
+from .source import add_decompression_limit, add_kind, add_source, open_source
 
 ABOUT = """
 Print the records of a log, one JSON object a line:
@@ -31,9 +31,11 @@ raftlog cat --bootstrap-server controller-1:9093 --from 1200 --type config
 """
 
 
-def parser() -> Parser:
-    """Return the parser of ``raftlog cat``."""
-    command = Parser("cat", ABOUT, EXAMPLES, takes_nodes=True)
+def add_cat(commands: Commands) -> None:
+    """Add ``raftlog cat``."""
+    command = commands.add_parser("cat", about=ABOUT, examples=EXAMPLES)
+    command.set_defaults(run=run_cat)
+    add_source(command)
     command.add_argument(
         "--from",
         dest="start_offset",
@@ -62,27 +64,22 @@ def parser() -> Parser:
     command.add_argument(
         "--batches", action="store_true", help="print the headers of record batches, not records"
     )
-    command.add_kind()
-    command.add_redaction()
-    command.add_decompression_limit()
-    return command
+    add_kind(command)
+    add_redaction(command)
+    add_decompression_limit(command)
 
 
-def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print records or batches; return the exit code."""
     if arguments.batches and (arguments.types or arguments.control or arguments.noop):
-        parser().error("--batches cannot be combined with --type, --control or --noop")
+        arguments.parser.error("--batches cannot be combined with --type, --control or --noop")
 
-    # Not at module level: `raftlog cat --help` loads neither numpy nor pyarrow.
-    from .selection import select
+    from .cat_log import print_batches, print_records, select
 
     selection = select(arguments.types, control=arguments.control, noop=arguments.noop)
     hide = redactor(arguments)
-
-    from .cat_log import print_batches, print_records
-
     start, end = arguments.start_offset, arguments.end_offset
-    with log_of(arguments, parser()) as log:
+    with open_source(arguments) as log:
         if arguments.batches:
             return print_batches(log, start, end, output, console)
         return print_records(log, start, end, selection, hide, output, console)

@@ -1,33 +1,140 @@
-"""Reading of a log for ``raftlog cat``.
+"""Printing of a log by ``raftlog cat``: which record types, and records and batches as JSON lines.
 
-Memory is bounded by one chunk of the log or one decompressed batch. Everything before a damaged
-batch is printed before the error. A value that cannot be parsed, in a batch with a valid CRC, is
-reported on stderr and skipped, and the exit code is 1. stderr also names the end offset in use, and
-whether the records below it are committed.
+A metadata record has ``offset``, ``leaderEpoch``, ``timestamp`` (ms), then ``type``, ``version``
+and ``data`` as kafka-dump-log prints them. So has a control record, with the type's name in Kafka's
+``ControlRecordType``. A record of an ordinary partition has ``key``, ``value`` and ``headers``:
+UTF-8 as text, other bytes as base64 in ``keyBase64`` and ``valueBase64``, null as null. A batch has
+kafka-dump-log's fields, and ``file``, the segment that ``position`` refers to.
+
+Memory is bounded by one chunk of the log or one decompressed batch: columns are converted to Python
+objects in slices, and a record that is larger than a slice is written as a line in parts.
+
+Everything before a damaged batch is printed before the error. A value that cannot be parsed, in a
+batch with a valid CRC, is reported on stderr and skipped, and the exit code is 1. stderr also names
+the end offset in use, and whether the records below it are committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, replace
+import base64
+import codecs
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
-from raftlog.errors import OffsetOutOfRangeError
-from raftlog.records import RecordBatch
+from raftlog.errors import (
+    CorruptBatchError,
+    MetadataParseError,
+    OffsetOutOfRangeError,
+    OptionError,
+)
+from raftlog.limits import KIB, MIB
+from raftlog.records import RecordBatch, TimestampType
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
-from raftlog_state.records import Redactor
+from raftlog.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    control_json,
+    control_name,
+    decode_control,
+)
+from raftlog_state.records import NO_OP_VALUE, RECORD_TYPES, NoOpRecord, Redactor, peek
 
-from .output import Console, Output
-from .record_lines import batch_line, metadata_lines, partition_lines, slices
-from .selection import Selection
+from .output import Console, Line, Output, json_text
+from .parser import nearest
 
+RecordJson = Callable[[bytes], str]
+OnDamage = Callable[[int, str], None]
+
+_API_KEY_MAX: Final = 2**15 - 1
 _OFFSET_END: Final = 2**63 - 1
 _REPORTED_MAX: Final = 20
 """Damaged values that are reported individually."""
+_SLICE_BYTES_MAX: Final = 1 * MIB
+_ROW_BYTES: Final = 64
+"""Estimated size of the Python objects of a row or header, in addition to its bytes."""
+_PART_BYTES: Final = 48 * KIB
+"""Divisible by three, so that the concatenated base64 of parts is the base64 of the whole."""
+_INT32_MAX: Final = 2**31 - 1
+_TIMESTAMP_NAMES: Final = {
+    TimestampType.CREATE_TIME: "CreateTime",
+    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
+}
+_NO_VALUE: Final = "a metadata record without a value"
+
+
+# --- Selection of record types --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Record types to print. ``api_keys`` None: all metadata types; ``control_names`` None: all
+    control types."""
+
+    api_keys: frozenset[int] | None
+    control_names: frozenset[str] | None
+    hidden_api_keys: frozenset[int]
+
+    def takes(self, api_key: int) -> bool:
+        """Return whether metadata records of this type are printed."""
+        if api_key in self.hidden_api_keys:
+            return False
+        return self.api_keys is None or api_key in self.api_keys
+
+    def takes_control(self, name: str) -> bool:
+        """Return whether control records of this type (``leader_change``) are printed."""
+        return self.control_names is None or name in self.control_names
+
+
+def select(types: Iterable[str], *, control: bool, noop: bool) -> Selection:
+    """Return the selection of the options; a named type is printed without ``control``, ``noop``.
+
+    Raises ``OptionError`` for an unknown type, with the most similar name.
+    """
+    names = list(types)
+    api_keys: set[int] = set()
+    control_names: set[str] = set()
+    metadata, controls = _metadata_names(), _control_names()
+    for name in names:
+        plain = _plain(name)
+        if plain in metadata:
+            api_keys.add(metadata[plain])
+        elif plain in controls:
+            control_names.add(controls[plain])
+        elif plain.isascii() and plain.isdigit() and len(plain) <= 5 and int(plain) <= _API_KEY_MAX:
+            api_keys.add(int(plain))
+        else:
+            hint = nearest(plain, [*metadata, *controls]) or "`topic`, `partition` are examples"
+            raise OptionError(option="--type", reason=f"unknown record type {name!r}; {hint}")
+    if not names:
+        hidden = frozenset() if noop else frozenset({NoOpRecord.schema.api_key})
+        return Selection(None, None if control else frozenset(), hidden)
+    if control and not control_names:
+        return Selection(frozenset(api_keys), None, frozenset())
+    return Selection(frozenset(api_keys), frozenset(control_names), frozenset())
+
+
+def _plain(name: str) -> str:
+    letters = "".join(letter for letter in name.lower() if letter not in "_- ")
+    return letters.removesuffix("record") or letters
+
+
+def _metadata_names() -> Mapping[str, int]:
+    return {_plain(kind.schema.name): kind.schema.api_key for kind in RECORD_TYPES}
+
+
+def _control_names() -> Mapping[str, str]:
+    return {_plain(kind.name): kind.name.lower() for kind in ControlType}
+
+
+# --- Reading --------------------------------------------------------------------------------------
 
 
 def print_records(
@@ -173,3 +280,257 @@ def _clip(records: RecordColumns, start_offset: int, end_offset: int) -> RecordC
         else:
             chosen[field.name] = None if column is None else column.filter(pa.array(mask))
     return RecordColumns(**chosen)
+
+
+# --- Slices of bounded size -----------------------------------------------------------------------
+
+
+def slices(records: RecordColumns) -> Iterator[RecordColumns]:
+    """Yield the records in slices of bounded size; a larger record is a slice of its own."""
+    ends = np.cumsum(_byte_counts(records) + _ROW_BYTES)
+    start = 0
+    while start < len(records):
+        begun = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, begun + _SLICE_BYTES_MAX, side="right")))
+        yield _slice(records, start, end)
+        start = end
+
+
+def _byte_counts(records: RecordColumns) -> npt.NDArray[np.int64]:
+    """Return the size of each record's key, value and headers, in bytes."""
+    byte_count = np.zeros(len(records), np.int64)
+    for column in (records.key, records.value):
+        if column is not None:
+            byte_count += _lengths(column)
+    if records.headers is not None and len(records):
+        fields = records.headers.flatten()
+        ends = np.cumsum(_filled(pc.list_value_length(records.headers)))
+        whole = np.cumsum(_lengths(fields.field(0)) + _lengths(fields.field(1)) + _ROW_BYTES)
+        byte_count += np.diff(np.concatenate(([0], whole))[ends], prepend=0)
+    return byte_count
+
+
+def _lengths(column: Any) -> npt.NDArray[np.int64]:
+    return _filled(pc.binary_length(column))
+
+
+def _filled(counts: Any) -> npt.NDArray[np.int64]:
+    filled: npt.NDArray[np.int64] = counts.fill_null(0).to_numpy(zero_copy_only=False)
+    return filled.astype(np.int64)
+
+
+def _slice(records: RecordColumns, start: int, end: int) -> RecordColumns:
+    part: dict[str, Any] = {}
+    for field in fields(records):
+        column = getattr(records, field.name)
+        part[field.name] = None if column is None else column[start:end]
+    return RecordColumns(**part)
+
+
+# --- Records as lines -----------------------------------------------------------------------------
+
+
+def metadata_lines(
+    records: RecordColumns, selection: Selection, record_json: RecordJson, on_damage: OnDamage
+) -> Iterator[str]:
+    """Yield the lines of a metadata log's records; ``record_json`` converts and redacts a value.
+
+    A value that cannot be parsed, in a batch with a valid CRC, is reported to ``on_damage`` with
+    its offset.
+    """
+    takes_noop = selection.takes(NoOpRecord.schema.api_key)
+    noop_json = record_json(NO_OP_VALUE)  # most records of an idle cluster: converted once
+    any_type = selection.api_keys is None and selection.hidden_api_keys <= {
+        NoOpRecord.schema.api_key
+    }
+    controls = records.is_control.tolist()
+    keys = _list(records.key, len(records))
+    rows = zip(*_offset_columns(records), _list(records.value, len(records)), strict=True)
+    for at, (offset, epoch, timestamp_ms, value) in enumerate(rows):
+        try:
+            if value == NO_OP_VALUE and not controls[at]:
+                if not takes_noop:
+                    continue
+                shown = noop_json
+            elif controls[at]:
+                if not selection.takes_control(control_name(keys[at])):
+                    continue
+                shown = _control_json(keys[at], value)
+            elif value is None:
+                on_damage(offset, _NO_VALUE)
+                continue
+            elif any_type or selection.takes(peek(value)[0]):
+                shown = record_json(value)
+            else:
+                continue
+        except (MetadataParseError, CorruptBatchError) as error:
+            on_damage(offset, error.message())
+            continue
+        yield (f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},{shown[1:]}')
+
+
+def partition_lines(
+    records: RecordColumns, selection: Selection, on_damage: OnDamage
+) -> Iterator[Line]:
+    """Yield the lines of one slice of an ordinary partition's records."""
+    is_long = len(records) == 1 and int(_byte_counts(records)[0]) > _SLICE_BYTES_MAX
+    if is_long and not records.is_control[0]:
+        yield _long_line(records)
+        return
+    controls = records.is_control.tolist()
+    count = len(records)
+    columns = (_list(records.key, count), _list(records.value, count))
+    rows = zip(*_offset_columns(records), *columns, _list(records.headers, count), strict=True)
+    for at, (offset, epoch, timestamp_ms, key, value, headers) in enumerate(rows):
+        prefix = f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},'
+        if not controls[at]:
+            pairs = [
+                f'{{"key":{_text(header["key"])},{_bytes("value", header["value"])}}}'
+                for header in headers or ()
+            ]
+            shown = f'{_bytes("key", key)},{_bytes("value", value)},"headers":[{",".join(pairs)}]}}'
+            yield prefix + shown
+            continue
+        try:
+            if selection.takes_control(control_name(key)):
+                yield prefix + _control_json(key, value)[1:]
+        except CorruptBatchError as error:
+            on_damage(offset, error.message())
+
+
+def _long_line(records: RecordColumns) -> Iterator[str]:
+    """Yield the line of one record in parts, so that only one part is in memory."""
+    (offset,), (epoch,), (timestamp_ms,) = _offset_columns(records)
+    yield f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},'
+    yield from _bytes_parts("key", _view(records.key))
+    yield ","
+    yield from _bytes_parts("value", _view(records.value))
+    yield ',"headers":['
+    assert records.headers is not None, "a requested column"
+    pairs: Any = records.headers.flatten()
+    for at in range(len(pairs)):
+        yield ',{"key":"' if at else '{"key":"'
+        yield from _text_parts(_view(pairs.field(0)[at : at + 1]) or memoryview(b""))
+        yield '",'
+        yield from _bytes_parts("value", _view(pairs.field(1)[at : at + 1]))
+        yield "}"
+    yield "]}"
+
+
+def _view(column: Any) -> memoryview | None:
+    """Return the bytes of a column's only cell, without copying them."""
+    if column is None or not column[0].is_valid:
+        return None
+    return memoryview(column[0].as_buffer())
+
+
+def _bytes_parts(name: str, data: memoryview | None) -> Iterator[str]:
+    """Yield the text that ``_bytes`` returns, in parts."""
+    if data is None or len(data) <= _PART_BYTES:
+        yield _bytes(name, None if data is None else bytes(data))
+    elif _is_utf8(data):
+        yield f'"{name}":"'
+        yield from _text_parts(data)
+        yield '"'
+    else:
+        yield f'"{name}Base64":"'
+        for at in range(0, len(data), _PART_BYTES):
+            yield base64.b64encode(data[at : at + _PART_BYTES]).decode("ascii")
+        yield '"'
+
+
+def _text_parts(data: memoryview) -> Iterator[str]:
+    """Yield UTF-8 as the content of a JSON string, without quotes."""
+    for text in _decoded(data):
+        yield _text(text)[1:-1]
+
+
+def _is_utf8(data: memoryview) -> bool:
+    try:
+        for _ in _decoded(data):
+            pass
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _decoded(data: memoryview) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(0, len(data), _PART_BYTES):
+        yield decoder.decode(data[at : at + _PART_BYTES])
+    yield decoder.decode(b"", final=True)
+
+
+def _offset_columns(records: RecordColumns) -> tuple[list[Any], list[Any], list[Any]]:
+    count = len(records)
+    return (
+        _list(records.offset, count),
+        _list(records.leader_epoch, count),
+        _list(records.timestamp_ms, count),
+    )
+
+
+def _list(column: Any, count: int) -> list[Any]:
+    return [None] * count if column is None else column.to_pylist()
+
+
+def _control_json(key: bytes | None, value: bytes | None) -> str:
+    control = decode_control(key, value)
+    data = control_json(control)
+    version = control.version if isinstance(control, EndTransactionMarker) else data.get("version")
+    shown = {"type": control_name(key).upper(), "version": version or 0, "data": data}
+    return json_text(shown)
+
+
+def _bytes(name: str, data: bytes | None) -> str:
+    if data is None:
+        return f'"{name}":null'
+    try:
+        return f'"{name}":{_text(data.decode())}'
+    except UnicodeDecodeError:
+        return f'"{name}Base64":"{base64.b64encode(data).decode("ascii")}"'
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+# --- Batches as lines -----------------------------------------------------------------------------
+
+
+def batch_line(batch: RecordBatch, file_name: str | None) -> str:
+    """Return the line of a batch with a valid CRC (Kafka: ``DumpLogSegments.printBatchLevel``).
+
+    ``file_name`` is None for a batch that was fetched from a node, and so has no position.
+    """
+    fields: dict[str, Any] = {
+        "baseOffset": batch.base_offset,
+        "lastOffset": batch.last_offset,
+        "count": batch.record_count,
+        "baseSequence": batch.base_sequence,
+        "lastSequence": _last_sequence(batch),
+        "producerId": batch.producer_id,
+        "producerEpoch": batch.producer_epoch,
+        "partitionLeaderEpoch": batch.leader_epoch,
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_control,
+        "deleteHorizonMs": batch.delete_horizon_ms,
+        "position": None if file_name is None else batch.position,
+        _TIMESTAMP_NAMES[batch.timestamp_type]: batch.max_timestamp_ms,
+        "size": batch.byte_count,
+        "magic": 2,
+        "compresscodec": batch.compression.name.lower(),
+        "crc": batch.crc,
+        "isvalid": True,
+        "file": file_name,
+    }
+    return json_text(fields)
+
+
+def _last_sequence(batch: RecordBatch) -> int:
+    """Return the sequence of the last record, which wraps around at 2**31 - 1 (Kafka:
+    ``DefaultRecordBatch.incrementSequence``)."""
+    if batch.base_sequence == -1:
+        return -1
+    last = batch.base_sequence + batch.last_offset - batch.base_offset
+    return last if last <= _INT32_MAX else last - _INT32_MAX - 1

@@ -1,8 +1,12 @@
-"""Entry point of ``raftlog``: selects the command and maps its outcome to an exit code.
+"""Entry point of ``raftlog``: the tree of its commands, and the exit code of each outcome.
 
-Only the module of the selected command is imported, so that ``raftlog --help`` loads neither numpy
-nor pyarrow. A ``RaftlogError`` is printed as one sentence on stderr, without a stack trace, after
-all output that precedes it.
+Every command has a function ``add_...``, which adds its parser to the tree, and a function
+``run_...``, which the parser sets as ``run``. All parsers are built at each start. So at module
+level, modules of commands import what parsers need; ``run_...`` imports the rest: `raftlog --help`
+loads neither numpy nor pyarrow nor the error classes.
+
+A ``RaftlogError`` is printed as one sentence on stderr, without a stack trace, after all output
+that precedes it.
 
 Exit codes: 0 success; 1 the log is damaged, or does not contain what was requested, or the command
 failed; 2 invalid arguments, or a path that cannot be read; 130 Ctrl-C; 141 the reader of stdout
@@ -11,49 +15,28 @@ closed the pipe. 130 and 141 are 128 + SIGINT and 128 + SIGPIPE, as in a shell.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
-from typing import BinaryIO, Final, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from raftlog import __version__
-from raftlog.errors import (
-    AlreadyFormattedError,
-    ConfigError,
-    LogAccessError,
-    LogNotFoundError,
-    NodeAddressError,
-    NotALogError,
-    NotFormattedError,
-    OptionError,
-    RaftlogError,
-    WrongDirectoryError,
-)
 
+from . import cat, maintenance, node, quorum, state
 from .output import Console, Output, OutputFailedError
-from .parser import WrongCallError, nearest
+from .parser import Parser, WrongCallError
+
+if TYPE_CHECKING:
+    from raftlog.errors import RaftlogError
 
 EXIT_FAILED: Final = 1
 EXIT_WRONG_CALL: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
 
-_USAGE_ERRORS: Final = (
-    AlreadyFormattedError,
-    ConfigError,
-    LogAccessError,
-    LogNotFoundError,
-    NodeAddressError,
-    NotALogError,
-    NotFormattedError,
-    OptionError,
-    WrongDirectoryError,
-)
-
-HELP: Final = """\
-usage: raftlog COMMAND PATH [OPTION ...]
-
+USAGE: Final = "raftlog COMMAND PATH [OPTION ...]"
+ABOUT: Final = """
 Read the logs of Apache Kafka from their files, also of a running broker or controller: without
 locks, and without writing to them. Secrets are redacted.
 
@@ -88,18 +71,6 @@ examples:
 Exit codes: 0 success, 1 damaged or not found in the log, 2 invalid arguments or unreadable path.
 """
 
-COMMANDS: Final = (
-    "cat",
-    "state",
-    "diff",
-    "check",
-    "snapshot",
-    "configure",
-    "repair",
-    "quorum",
-    "node",
-)
-
 
 def main(
     argv: Sequence[str] | None = None,
@@ -110,11 +81,10 @@ def main(
     console = Console(sys.stderr if stderr is None else stderr)
     output = Output(sys.stdout.buffer if stdout is None else stdout)
     try:
-        status = _run(sys.argv[1:] if argv is None else argv, output, console)
+        arguments = _parse(sys.argv[1:] if argv is None else argv)
+        status: int = arguments.run(arguments, output, console)
         console.clear()
         output.flush()
-    except RaftlogError as error:
-        return _print_error(error, output, console)
     except WrongCallError as error:
         console.write(f"{error.usage}{error.program}: error: {error.reason}\n")
         return EXIT_WRONG_CALL
@@ -130,106 +100,44 @@ def main(
     except MemoryError:
         console.log("out of memory; select fewer offsets")
         return EXIT_FAILED
+    except Exception as error:
+        from raftlog.errors import RaftlogError
+
+        if not isinstance(error, RaftlogError):
+            raise
+        return _print_error(error, output, console)
     return status
 
 
-def _run(argv: Sequence[str], output: Output, console: Console) -> int:
-    if not argv:
-        raise WrongCallError("raftlog", HELP.partition("\n")[0] + "\n", "a command is missing")
-    name, *rest = argv
-    if name in ("-h", "--help", "help"):
-        output.text(HELP)
-        return 0
-    if name == "--version":
-        output.text(f"raftlog {__version__}\n")
-        return 0
-    if name == "node":
-        if rest[:1] in (["-h"], ["--help"], ["help"]):
-            from .node import HELP as NODE_HELP
-
-            output.text(NODE_HELP)
-            return 0
-        command, rest = _node_command(rest[0] if rest else None), rest[1:]
-    else:
-        command = _command(name)
-    parser = command.parser()
-    if not {"-h", "--help"}.isdisjoint(rest):
-        output.text(parser.format_help())
-        return 0
-    status = command.run(parser.parse(rest), output, console)
-    assert isinstance(status, int)
-    return status
+def parser() -> Parser:
+    """Return the parser of ``raftlog`` with all commands, in the order of the help text."""
+    root = Parser(prog="raftlog", usage=USAGE, about=ABOUT)
+    commands = root.add_commands()
+    for add_command in (
+        cat.add_cat,
+        state.add_state,
+        state.add_diff,
+        maintenance.add_check,
+        state.add_snapshot,
+        maintenance.add_configure,
+        maintenance.add_repair,
+        quorum.add_quorum,
+        node.add_node,
+    ):
+        add_command(commands)
+    return root
 
 
-def _command(name: str) -> ModuleType:
-    match name:
-        case "cat":
-            from . import cat
-
-            return cat
-        case "state":
-            from . import state
-
-            return state
-        case "diff":
-            from . import diff
-
-            return diff
-        case "check":
-            from . import check
-
-            return check
-        case "snapshot":
-            from . import snapshot
-
-            return snapshot
-        case "configure":
-            from . import configure
-
-            return configure
-        case "repair":
-            from . import repair
-
-            return repair
-        case "quorum":
-            from . import quorum
-
-            return quorum
-    usage = HELP.partition("\n")[0] + "\n"
-    hint = nearest(name, COMMANDS) or "the commands are " + ", ".join(COMMANDS)
-    raise WrongCallError("raftlog", usage, f"unknown command {name!r}; {hint}")
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line. Raises ``WrongCallError``."""
+    if argv[:1] == ["--version"]:
+        return argparse.Namespace(run=_print_version)
+    return parser().parse(argv)
 
 
-def _node_command(name: str | None) -> ModuleType:
-    match name:
-        case "format":
-            from . import node_format
-
-            return node_format
-        case "start":
-            from . import node_start
-
-            return node_start
-        case "recover":
-            from . import node_recover
-
-            return node_recover
-        case "workload":
-            from . import node_workload
-
-            return node_workload
-        case "random-uuid":
-            from . import node_random_uuid
-
-            return node_random_uuid
-    from .node import COMMANDS as NODE_COMMANDS
-    from .node import HELP as NODE_HELP
-
-    usage = NODE_HELP.partition("\n")[0] + "\n"
-    if name is None:
-        raise WrongCallError("raftlog node", usage, "a command is missing")
-    hint = nearest(name, NODE_COMMANDS) or "the commands are " + ", ".join(NODE_COMMANDS)
-    raise WrongCallError("raftlog node", usage, f"unknown command {name!r}; {hint}")
+def _print_version(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    output.line(f"raftlog {__version__}")
+    return 0
 
 
 def _print_error(error: RaftlogError, output: Output, console: Console) -> int:
@@ -242,7 +150,27 @@ def _print_error(error: RaftlogError, output: Output, console: Console) -> int:
         console.log(f"cannot write to stdout: {failed.reason}")
         return EXIT_FAILED
     console.log(str(error))
-    return EXIT_WRONG_CALL if isinstance(error, _USAGE_ERRORS) else EXIT_FAILED
+    return EXIT_WRONG_CALL if _is_usage_error(error) else EXIT_FAILED
+
+
+def _is_usage_error(error: RaftlogError) -> bool:
+    """Return whether the command was not run, because of its arguments or of PATH."""
+    from raftlog import errors
+
+    return isinstance(
+        error,
+        (
+            errors.AlreadyFormattedError,
+            errors.ConfigError,
+            errors.LogAccessError,
+            errors.LogNotFoundError,
+            errors.NodeAddressError,
+            errors.NotALogError,
+            errors.NotFormattedError,
+            errors.OptionError,
+            errors.WrongDirectoryError,
+        ),
+    )
 
 
 def _broken_pipe(output: Output) -> int:
@@ -253,7 +181,3 @@ def _broken_pipe(output: Output) -> int:
         os.dup2(nowhere, descriptor)
         os.close(nowhere)
     return EXIT_BROKEN_PIPE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,12 +1,24 @@
-"""``raftlog node``: help text and names of the commands of a quorum's node."""
+"""``raftlog node`` and its commands: format, run, recover and load a node of a quorum."""
 
 from __future__ import annotations
 
-from typing import Final
+import argparse
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-HELP: Final = """\
-usage: raftlog node COMMAND [OPTION ...]
+from .output import Console, Output
+from .parser import Commands, Parser
+from .source import add_tls
 
+if TYPE_CHECKING:
+    from raftlog.node.config import NodeConfig
+    from raftlog.quorum.voters import VoterSet
+
+    from .counter_workload import CounterWriter, Tally, Verdict
+
+USAGE: Final = "raftlog node COMMAND [OPTION ...]"
+ABOUT: Final = """
 A quorum of three or five nodes replicates one log by KRaft. Acknowledged records survive the loss
 of any minority of the nodes. Clients are `raftlog.connect` and Apache Kafka's producers and
 consumers.
@@ -50,4 +62,407 @@ examples:
 node.toml.
 """
 
-COMMANDS: Final = ("format", "start", "recover", "workload", "random-uuid")
+
+def add_node(commands: Commands) -> None:
+    """Add ``raftlog node`` with its commands, in the order of the help text."""
+    node = commands.add_parser("node", usage=USAGE, about=ABOUT)
+    node_commands = node.add_commands()
+    for add_command in (_add_format, _add_start, _add_recover, _add_workload, _add_random_uuid):
+        add_command(node_commands)
+
+
+def _add_config(command: Parser) -> None:
+    command.add_argument(
+        "-c", "--config", metavar="FILE", required=True, help="configuration of the node (TOML)"
+    )
+
+
+# --- raftlog node format --------------------------------------------------------------------------
+
+FORMAT_ABOUT = """
+Format the directory that FILE names, like Kafka's kafka-storage, and print its cluster id, node id
+and directory id. Unless FILE has static_voters, one of these options selects the initial voters:
+
+  --standalone         this node alone; add others later (`raftlog quorum --add-voter`, or
+                       kafka-metadata-quorum add-controller)
+  --initial-voters     the listed nodes; format each of them with the same list
+  --no-initial-voters  other nodes; this node starts as an observer and can be added later
+
+A formatted directory is never overwritten: a node that loses its vote could elect a second leader
+in the same epoch. A format that was interrupted can be repeated.
+"""
+
+FORMAT_EXAMPLES = """
+raftlog node format --config node.toml --standalone
+raftlog node format --config node.toml --cluster-id 4L6g3nShT-eMCtK--X86sw \\
+  --initial-voters 1@10.0.0.1:9193:AAbC...,2@10.0.0.2:9193:BBcD...,3@10.0.0.3:9193:CCdE...
+raftlog node format --config node-4.toml --cluster-id 4L6g3nShT-eMCtK--X86sw --no-initial-voters
+"""
+
+
+def _add_format(commands: Commands) -> None:
+    """Add ``raftlog node format``."""
+    command = commands.add_parser("format", about=FORMAT_ABOUT, examples=FORMAT_EXAMPLES)
+    command.set_defaults(run=_run_format)
+    _add_config(command)
+    command.add_argument(
+        "-t",
+        "--cluster-id",
+        metavar="ID",
+        help="id of the cluster, the same for all of its nodes, from `raftlog node random-uuid`; "
+        "default with --standalone: a random id",
+    )
+    ways = command.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--standalone", action="store_true", help="this node is the only initial voter"
+    )
+    ways.add_argument(
+        "--initial-voters",
+        metavar="ID@HOST:PORT:DIRECTORY_ID,...",
+        help="the initial voters, with the addresses of their listeners for voters",
+    )
+    ways.add_argument(
+        "--no-initial-voters", action="store_true", help="this node is no initial voter"
+    )
+    command.add_argument(
+        "--ignore-formatted",
+        action="store_true",
+        help="do nothing if the directory is already formatted for this node and cluster",
+    )
+
+
+def _run_format(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Format the directory and print its identity; return the exit code."""
+    if arguments.cluster_id is None and not arguments.standalone:
+        arguments.parser.error(
+            "--cluster-id is missing: all nodes of a cluster must have the same id"
+        )
+
+    from raftlog.errors import AlreadyFormattedError
+    from raftlog.node.config import read_config
+    from raftlog.node.formatting import format_directory, random_id
+
+    config = read_config(arguments.config)
+    try:
+        format_directory(
+            config,
+            cluster_id=arguments.cluster_id or random_id(),
+            initial_voters=_initial_voters(arguments.initial_voters),
+            is_standalone=arguments.standalone,
+            is_observer=arguments.no_initial_voters,
+        )
+    except AlreadyFormattedError:
+        if not arguments.ignore_formatted:
+            raise
+    output.lines(_identity(config, arguments.cluster_id))
+    return 0
+
+
+def _initial_voters(text: str | None) -> VoterSet | None:
+    from raftlog.errors import OptionError
+    from raftlog.node.addresses import parse_initial_voters
+
+    if text is None:
+        return None
+    try:
+        return parse_initial_voters(text)
+    except ValueError as error:
+        raise OptionError(option="--initial-voters", reason=str(error)) from None
+
+
+def _identity(config: NodeConfig, cluster_id: str | None) -> tuple[str, ...]:
+    """Return the lines of ``meta.properties`` that identify the directory.
+
+    Raises:
+        WrongClusterError: The directory belongs to another cluster.
+    """
+    from raftlog.errors import WrongClusterError
+    from raftlog.node.formatting import read_identity
+
+    meta = read_identity(config)
+    assert meta.cluster_id is not None, "checked by read_identity"
+    if cluster_id not in (None, meta.cluster_id):
+        raise WrongClusterError(
+            path=config.directory, expected_cluster_id=cluster_id, cluster_id=meta.cluster_id
+        )
+    return (
+        f"cluster.id={meta.cluster_id}",
+        f"node.id={meta.node_id}",
+        f"directory.id={meta.directory_id}",
+    )
+
+
+# --- raftlog node start ---------------------------------------------------------------------------
+
+START_ABOUT = """
+Run the node that FILE configures, in a directory formatted by `raftlog node format`.
+
+SIGTERM and Ctrl-C shut it down: the node resigns leadership, completes requests in progress and
+closes its log. A second signal ends the process immediately. SIGHUP reloads certificates and the
+[access] table of FILE. If they are invalid, the old ones stay in use; clients whose permissions
+change are disconnected after their current request.
+
+Logs to stderr, one JSON object a line: elections, rejected requests and their reasons, never
+records or secrets. The exit code is 1 if the log failed.
+"""
+
+START_EXAMPLES = """
+raftlog node start --config node.toml
+"""
+
+
+def _add_start(commands: Commands) -> None:
+    """Add ``raftlog node start``."""
+    command = commands.add_parser("start", about=START_ABOUT, examples=START_EXAMPLES)
+    command.set_defaults(run=_run_start)
+    _add_config(command)
+
+
+def _run_start(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Run the node until a signal; return the exit code."""
+    from raftlog.node.config import read_config
+
+    config = read_config(arguments.config)
+
+    from raftlog.node.process import run_node
+
+    return run_node(config)
+
+
+# --- raftlog node recover -------------------------------------------------------------------------
+
+RECOVER_ABOUT = """
+Inspect the directory of a stopped node and print why the node does not vote: its log was damaged
+below the offset that it had acknowledged (it votes again once it has fetched the committed records
+from a leader), or its quorum-state is damaged, missing, or has an epoch far above that of the log.
+
+With --allow-data-loss the node votes with the log that it has. Use it if too many nodes are damaged
+to elect a leader. Acknowledged records that are only on damaged nodes are lost: first try to
+restore one of these nodes from a backup, and recover no more nodes than a majority needs. If
+quorum-state is damaged, first stop all nodes whose quorum-state is damaged.
+
+The exit code is 1 if the node still cannot vote.
+"""
+
+RECOVER_EXAMPLES = """
+raftlog node recover --config node.toml
+raftlog node recover --config node.toml --allow-data-loss
+"""
+
+
+def _add_recover(commands: Commands) -> None:
+    """Add ``raftlog node recover``."""
+    command = commands.add_parser("recover", about=RECOVER_ABOUT, examples=RECOVER_EXAMPLES)
+    command.set_defaults(run=_run_recover)
+    _add_config(command)
+    command.add_argument(
+        "--allow-data-loss",
+        action="store_true",
+        help="let the node vote even though acknowledged records may be lost",
+    )
+
+
+def _run_recover(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Print what was found and changed; return the exit code."""
+    from raftlog.node.config import read_config
+    from raftlog.node.recovery import recover_node
+
+    allows_data_loss: bool = arguments.allow_data_loss
+    found = recover_node(read_config(arguments.config), allows_data_loss=allows_data_loss)
+    output.line(f"the log ends at offset {found.end_offset} (exclusive)")
+    if found.out_of_election_reason is not None:
+        output.line(f"does not vote: {found.out_of_election_reason}")
+    if found.election_problem is not None:
+        output.line(f"cannot start or vote: {found.election_problem}")
+    if found.votes:
+        output.line("the node can vote")
+        return 0
+    if not allows_data_loss:
+        output.line("nothing was changed; with --allow-data-loss the node votes with this log")
+        return 1
+    if found.new_epoch is not None:
+        output.line(f"quorum-state was reset to epoch {found.new_epoch}, without a vote")
+    output.line("the node votes after its next start; records that no node has are lost")
+    return 0
+
+
+# --- raftlog node workload ------------------------------------------------------------------------
+
+WORKLOAD_ABOUT = """
+Increment one counter in the log of a running quorum, from several writers: each writer reads the
+counter and appends the next number at the end of the log, or fails if another writer was faster.
+Nodes can be killed meanwhile. At the end the log is read: every acknowledged number must be in it,
+once and in order. The records are not deleted: use a log for this purpose only.
+
+With --config, run the node of FILE like `raftlog node start`; while it leads, it increments the
+counter itself and logs its value every second. Three nodes started this way are a quorum under
+load. No other client may append to its log.
+
+The exit code is 1 if an acknowledged number is missing or duplicated.
+"""
+
+WORKLOAD_EXAMPLES = """
+raftlog node workload --bootstrap-server 127.0.0.1:9192,127.0.0.1:9292,127.0.0.1:9392
+raftlog node workload --config node.toml
+raftlog node workload --bootstrap-server log-1.example:9192 --seconds 60 --writers 8 \\
+  --tls-ca clients-ca.pem --tls-certificate jobs-1.pem --tls-key jobs-1.key
+"""
+
+_WRITERS_MAX: Final = 256
+_DAY_S: Final = 24 * 60 * 60
+
+
+def _add_workload(commands: Commands) -> None:
+    """Add ``raftlog node workload``."""
+    command = commands.add_parser("workload", about=WORKLOAD_ABOUT, examples=WORKLOAD_EXAMPLES)
+    command.set_defaults(run=_run_workload)
+    where = command.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "--bootstrap-server", metavar="HOST:PORT,...", help="one or more nodes of the quorum"
+    )
+    where.add_argument("-c", "--config", metavar="FILE", help="run the node that FILE configures")
+    command.add_argument(
+        "--seconds",
+        type=_int_between(1, _DAY_S),
+        default=10,
+        metavar="N",
+        help="duration; default: 10",
+    )
+    command.add_argument(
+        "--writers",
+        type=_int_between(1, _WRITERS_MAX),
+        default=4,
+        metavar="N",
+        help="number of concurrent writers; default: 4",
+    )
+    add_tls(command)
+
+
+def _run_workload(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Run the writers, print a line a second and the result; return the exit code."""
+    if arguments.config is not None:
+        return _run_node(arguments.config)
+    import raftlog
+
+    from .counter_workload import CounterWriter, Tally, verify
+
+    def connect() -> raftlog.ConnectedLog:
+        return raftlog.connect(
+            arguments.bootstrap_server,
+            tls_ca=arguments.tls_ca,
+            tls_certificate=arguments.tls_certificate,
+            tls_key=arguments.tls_key,
+        )
+
+    with connect() as log:
+        tally = Tally()
+        until_s = time.monotonic() + arguments.seconds
+        writers = [CounterWriter(connect, tally, until_s) for _ in range(arguments.writers)]
+        for writer in writers:
+            writer.start()
+        try:
+            _watch(writers, tally, output)
+        except KeyboardInterrupt:
+            console.log("stopping; verifying the acknowledged increments")
+        finally:
+            for writer in writers:
+                writer.stop()
+        for writer in writers:
+            writer.join()
+        if tally.error is not None and not tally.acknowledged:
+            raise tally.error
+        verdict = verify(log, tally)
+    _print_result(tally, verdict, output)
+    return 0 if verdict.is_correct else 1
+
+
+def _run_node(path: str) -> int:
+    """Run a node that increments the counter while it leads, until a signal."""
+    from raftlog.node.config import read_config
+
+    config = read_config(path)
+
+    from raftlog.node.process import run_node
+
+    return run_node(config, runs_counter=True)
+
+
+def _watch(writers: list[CounterWriter], tally: Tally, output: Output) -> None:
+    """Print a line a second until all writers have ended."""
+    before = 0
+    while not _are_done(writers, time.monotonic() + 1):
+        count = len(tally.acknowledged)
+        output.line(
+            f"{count - before} increments/s, {tally.conflict_count} conflicts so far, "
+            f"{tally.timeout_count} timeouts"
+        )
+        output.flush()
+        before = count
+
+
+def _are_done(writers: list[CounterWriter], until_s: float) -> bool:
+    """Wait for all writers until ``until_s``; return whether all have ended."""
+    return all(writer.join(max(until_s - time.monotonic(), 0)) for writer in writers)
+
+
+def _print_result(tally: Tally, verdict: Verdict, output: Output) -> None:
+    if tally.error is not None:
+        output.line(f"a writer failed: {tally.error}")
+    output.line(
+        f"{len(tally.acknowledged)} increments acknowledged, {tally.conflict_count} conflicts "
+        f"with another writer, {tally.timeout_count} timeouts"
+    )
+    output.line(
+        f"latency p50 {tally.latency_ms(0.5):.1f} ms, p99 {tally.latency_ms(0.99):.1f} ms, max "
+        f"{tally.latency_ms(1):.1f} ms; longest time without progress "
+        f"{tally.longest_gap_ms:.0f} ms"
+    )
+    output.line(
+        f"the counter is {verdict.value}: {len(verdict.lost)} acknowledged increments lost, "
+        f"{len(verdict.out_of_order)} out of order or duplicated"
+    )
+    if verdict.lost:
+        output.line(f"first lost increment: offset {verdict.lost[0]}")
+    if verdict.out_of_order:
+        output.line(f"first increment out of order: offset {verdict.out_of_order[0]}")
+
+
+def _int_between(at_least: int, at_most: int) -> Callable[[str], int]:
+    """Return a parser of integers between two inclusive bounds."""
+
+    def number(text: str) -> int:
+        is_number = text.isascii() and text.isdigit() and len(text) < 10
+        if not is_number or not at_least <= int(text) <= at_most:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not an integer from {at_least} to {at_most}"
+            )
+        return int(text)
+
+    return number
+
+
+# --- raftlog node random-uuid ---------------------------------------------------------------------
+
+RANDOM_UUID_ABOUT = """
+Print a random id for a cluster or for a node's directory, like `kafka-storage random-uuid`.
+"""
+
+RANDOM_UUID_EXAMPLES = """
+raftlog node random-uuid
+"""
+
+
+def _add_random_uuid(commands: Commands) -> None:
+    """Add ``raftlog node random-uuid``."""
+    command = commands.add_parser(
+        "random-uuid", about=RANDOM_UUID_ABOUT, examples=RANDOM_UUID_EXAMPLES
+    )
+    command.set_defaults(run=_run_random_uuid)
+
+
+def _run_random_uuid(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Print an id; return the exit code."""
+    from raftlog.node.formatting import random_id
+
+    output.line(random_id())
+    return 0

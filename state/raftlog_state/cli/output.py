@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO, Final, TextIO, TypeAlias
 
 from raftlog.printable import printable
@@ -21,9 +22,13 @@ _BAR_WIDTH: Final = 30
 _BAR_FIRST_MS: Final = 500
 _BAR_EVERY_MS: Final = 100
 
-
 Line: TypeAlias = str | Iterator[str]
 """A line without its newline; if it is too long to buffer, an iterator over its parts."""
+
+
+def json_text(data: Mapping[str, object]) -> str:
+    """Return an object as one line of JSON, without spaces."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
 
 
 class OutputFailedError(Exception):

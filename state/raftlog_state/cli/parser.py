@@ -1,28 +1,27 @@
-"""Argument parser of a command, with the options that several commands share.
+"""Argument parser of ``raftlog`` and of each of its commands, and options that commands share.
 
 Options cannot be abbreviated: ``--rev`` must not reveal a secret by accident. Positional arguments
-and options may be in any order. An unknown option is answered with the most similar one.
+and options may be in any order. An unknown command or option is answered with the most similar one.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
-from raftlog.errors import OptionError
-from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
+from .output import Console, Output
 
 if TYPE_CHECKING:
-    from raftlog.client import LogKind
     from raftlog_state.records import Redactor
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+"""Registry of the commands of one level; ``add_parser`` adds one and returns its parser."""
 
 REDACT_KEY_VARIABLE: Final = "RAFTLOG_REDACT_KEY"
 _OFFSET_MAX: Final = 2**63 - 1
 _KEY_BYTES_MAX: Final = 4096
-NODES_TIMEOUT_MS: Final = 30_000
 
 
 class WrongCallError(Exception):
@@ -36,100 +35,49 @@ class WrongCallError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of one command's arguments. ``--help`` is handled by ``main``."""
+    """Parser of the arguments of one command, or of a level of commands (``add_commands``)."""
 
     def __init__(
         self,
-        command: str,
-        about: str,
-        examples: str,
         *,
-        takes_path: bool = True,
-        takes_nodes: bool = False,
+        prog: str,
+        about: str,
+        examples: str | None = None,
+        usage: str | None = None,
+        **options: Any,
     ) -> None:
-        """``takes_nodes``: ``--bootstrap-server`` is accepted in place of PATH, see ``source``."""
-        examples = textwrap.indent(textwrap.dedent(examples).strip(), "  ")
+        """``usage``: replaces the usage that argparse derives from the arguments.
+
+        ``options``: those that ``add_parser`` of some versions of argparse adds.
+        """
         super().__init__(
-            prog=f"raftlog {command}",
-            description=textwrap.dedent(about).strip(),
-            epilog=f"examples:\n{examples}",
+            prog=prog,
+            usage=usage,
+            description=about.strip(),
+            epilog=examples and "\n  ".join(["examples:", *examples.strip().split("\n")]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             add_help=False,
             allow_abbrev=False,
+            **options,
         )
-        if takes_path:
-            self.add_argument(
-                "path",
-                metavar="PATH",
-                nargs="?" if takes_nodes else None,
-                help="directory or file to read, see `raftlog --help`",
-            )
-        if takes_nodes:
-            self.add_nodes(is_required=not takes_path)
+        self.set_defaults(parser=self)
+        self._commands: Commands | None = None
 
-    def add_nodes(self, *, is_required: bool) -> None:
-        """Add the options of every command that connects to nodes."""
-        nodes = self.add_argument_group("nodes" if is_required else "nodes, instead of PATH")
-        nodes.add_argument(
-            "--bootstrap-server",
-            metavar="HOST:PORT,...",
-            required=is_required,
-            help="one or more nodes of a raftlog quorum"
-            if is_required
-            else "one or more controllers of a running Kafka cluster, or nodes of a raftlog quorum",
-        )
-        nodes.add_argument(
-            "--tls-ca",
-            metavar="FILE",
-            help="PEM file of the CA that signed the nodes' certificates",
-        )
-        nodes.add_argument(
-            "--tls-certificate", metavar="FILE", help="PEM file of this client's certificate"
-        )
-        nodes.add_argument(
-            "--tls-key", metavar="FILE", help="PEM file of the private key of --tls-certificate"
-        )
-        nodes.add_argument(
-            "--timeout-ms",
-            metavar="MS",
-            type=int,
-            help="how long to retry a request until the leader answers, in milliseconds; default: "
-            f"{NODES_TIMEOUT_MS}",
-        )
-
-    def add_redaction(self) -> None:
-        """Add the options of every command that prints values."""
-        self.add_argument("--reveal", action="store_true", help="print secrets in clear text")
-        self.add_argument(
-            "--redact-key-file",
-            metavar="FILE",
-            help="print a keyed hash instead of each secret, so that changes are visible; FILE "
-            f"contains the key (or set the environment variable {REDACT_KEY_VARIABLE})",
-        )
-
-    def add_kind(self) -> None:
-        """Add ``--as``, for every command that reads metadata logs and partitions."""
-        self.add_argument(
-            "--as",
-            dest="record_kind",
-            choices=("metadata", "partition"),
-            help="the kind of records in PATH, if it cannot be detected from its files: metadata "
-            "records, whose secrets are redacted, or those of a partition, printed unchanged",
-        )
-
-    def add_decompression_limit(self) -> None:
-        """Add ``--max-decompressed-bytes``, for every command that decodes records."""
-        self.add_argument(
-            "--max-decompressed-bytes",
-            metavar="BYTES",
-            type=_decompressed_bytes,
-            default=DECOMPRESSED_BYTES_MAX,
-            help="fail on a record batch that decompresses to more bytes than this; default: "
-            f"{DECOMPRESSED_BYTES_MAX}, at most {DECOMPRESSED_BYTES_OPTION_MAX}",
-        )
+    def add_commands(self) -> Commands:
+        """Expect a command as first argument; return the registry to which commands are added."""
+        self._commands = self.add_subparsers(prog=self.prog, help=argparse.SUPPRESS)
+        return self._commands
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments. Raises ``WrongCallError``."""
+        """Parse the arguments. Raises ``WrongCallError``.
+
+        ``run(arguments, output, console)`` of the result runs the command and returns its exit
+        code; with ``--help`` anywhere it prints the help. ``parser`` is the command's parser.
+        """
+        if self._commands is not None:
+            return self._parse_command(self._commands, argv)
+        if not {"-h", "--help"}.isdisjoint(argv):
+            return self._help()
         found, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             name = unknown[0].partition("=")[0]
@@ -140,9 +88,32 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown option {name!r}; {hint}")
         return found
 
+    def _parse_command(self, commands: Commands, argv: Sequence[str]) -> argparse.Namespace:
+        # argparse would pass the rest to the command's parser, but accept no options between its
+        # positional arguments, and report an unknown option with the usage of the whole program.
+        if not argv:
+            self.error("a command is missing")
+        name, *rest = argv
+        if name in ("-h", "--help", "help"):
+            return self._help()
+        command = commands.choices.get(name)
+        if command is None:
+            hint = nearest(name, commands.choices)
+            hint = hint or "the commands are " + ", ".join(commands.choices)
+            self.error(f"unknown command {name!r}; {hint}")
+        return command.parse(rest)
+
+    def _help(self) -> argparse.Namespace:
+        return argparse.Namespace(run=_print_help, parser=self)
+
     def error(self, message: str) -> NoReturn:
         """Raise ``WrongCallError`` instead of exiting the process."""
         raise WrongCallError(self.prog, self.format_usage(), message)
+
+
+def _print_help(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    output.text(arguments.parser.format_help())
+    return 0
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -161,22 +132,15 @@ def offset(text: str) -> int:
     return int(text)
 
 
-def _decompressed_bytes(text: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= len(str(DECOMPRESSED_BYTES_OPTION_MAX)):
-        byte_count = int(text)
-        if 1 <= byte_count <= DECOMPRESSED_BYTES_OPTION_MAX:
-            return byte_count
-    raise argparse.ArgumentTypeError(
-        f"{text!r} is not a number of bytes from 1 to {DECOMPRESSED_BYTES_OPTION_MAX}"
+def add_redaction(command: Parser) -> None:
+    """Add the options of every command that prints values."""
+    command.add_argument("--reveal", action="store_true", help="print secrets in clear text")
+    command.add_argument(
+        "--redact-key-file",
+        metavar="FILE",
+        help="print a keyed hash instead of each secret, so that changes are visible; FILE "
+        f"contains the key (or set the environment variable {REDACT_KEY_VARIABLE})",
     )
-
-
-def kind_of(arguments: argparse.Namespace) -> LogKind | None:
-    """Return the kind that ``--as`` declares, None without it."""
-    from raftlog.client import LogKind
-
-    name: str | None = getattr(arguments, "record_kind", None)
-    return None if name is None else LogKind(name)
 
 
 def redactor(arguments: argparse.Namespace) -> Redactor:
@@ -188,6 +152,8 @@ def redactor(arguments: argparse.Namespace) -> Redactor:
 
 def _redact_key(file_name: str | None) -> bytes | None:
     """Return the key for keyed hashes, None if no key is configured."""
+    from raftlog.errors import OptionError
+
     if file_name is None:
         text = os.environ.get(REDACT_KEY_VARIABLE)
         return os.fsencode(text) if text else None

@@ -8,15 +8,13 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from raftlog.errors import OptionError
-from raftlog.types import ReplicaKey
-
 from .output import Console, Output
-from .parser import Parser
-from .source import quorum_of
+from .parser import Commands
+from .source import add_nodes, leader_client
 
 if TYPE_CHECKING:
     from raftlog.client.remote.voters import NodeAddress, QuorumInfo, ReplicaState
+    from raftlog.types import ReplicaKey
 
 ABOUT = """
 Describe a quorum from its leader's view: leader, voters and observers, log end offset and lag of
@@ -31,9 +29,11 @@ raftlog quorum --bootstrap-server 127.0.0.1:9192 --remove-voter 1:DIRECTORY_ID
 """
 
 
-def parser() -> Parser:
-    """Return the parser of ``raftlog quorum``."""
-    command = Parser("quorum", ABOUT, EXAMPLES, takes_path=False, takes_nodes=True)
+def add_quorum(commands: Commands) -> None:
+    """Add ``raftlog quorum``."""
+    command = commands.add_parser("quorum", about=ABOUT, examples=EXAMPLES)
+    command.set_defaults(run=run_quorum)
+    add_nodes(command)
     change = command.add_mutually_exclusive_group()
     change.add_argument(
         "--add-voter",
@@ -47,10 +47,9 @@ def parser() -> Parser:
         help="remove this voter: node id and directory id, as this command prints them",
     )
     command.add_argument("--json", action="store_true", help="print one JSON object, not a table")
-    return command
 
 
-def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+def run_quorum(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Change the voters if requested, then describe the quorum; return the exit code."""
     from raftlog.client.remote.voters import add_voter, describe_quorum, remove_voter
 
@@ -58,12 +57,12 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     removed = (
         None if arguments.remove_voter is None else _parse_removed_voter(arguments.remove_voter)
     )
-    with closing(quorum_of(arguments)) as quorum:
+    with closing(leader_client(arguments)) as leader:
         if added is not None:
-            add_voter(quorum, *added)
+            add_voter(leader, *added)
         if removed is not None:
-            remove_voter(quorum, removed)
-        quorum_info = describe_quorum(quorum)
+            remove_voter(leader, removed)
+        quorum_info = describe_quorum(leader)
     if arguments.json:
         output.line(json.dumps(_as_json(quorum_info)))
     else:
@@ -74,6 +73,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
 def _parse_added_voter(text: str) -> tuple[ReplicaKey, list[NodeAddress]]:
     """Parse ``--add-voter`` into a replica key and its listeners. Raises ``OptionError``."""
     from raftlog.client.remote.voters import NodeAddress
+    from raftlog.errors import OptionError
     from raftlog.node.addresses import parse_initial_voters
 
     try:
@@ -88,7 +88,9 @@ def _parse_added_voter(text: str) -> tuple[ReplicaKey, list[NodeAddress]]:
 
 def _parse_removed_voter(text: str) -> ReplicaKey:
     """Parse ``--remove-voter``. Raises ``OptionError``."""
+    from raftlog.errors import OptionError
     from raftlog.node.addresses import is_directory_id
+    from raftlog.types import ReplicaKey
 
     node_id, _, directory_id = text.partition(":")
     if not (node_id.isascii() and node_id.isdigit() and is_directory_id(directory_id)):

@@ -1,33 +1,146 @@
-"""Source of a command: either PATH or ``--bootstrap-server``."""
+"""Source of a command, PATH or ``--bootstrap-server``: the options, and what they select.
+
+A command that reads a log calls ``add_source``, which adds both; ``open_source`` opens the log.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from .parser import NODES_TIMEOUT_MS, Parser, kind_of
+from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
+
+from .parser import Parser
 
 if TYPE_CHECKING:
-    from raftlog.client import LogReader
+    from raftlog.client import LogKind, LogReader
     from raftlog.client.remote.leader_client import LeaderClient
 
+Options: TypeAlias = "argparse._ActionsContainer"
+"""A parser, or a group of its options."""
+
+NODES_TIMEOUT_MS: Final = 30_000
 _NODE_OPTIONS: Final = ("tls_ca", "tls_certificate", "tls_key", "timeout_ms")
 
 
+def add_path(parser: Parser) -> None:
+    """Add PATH to a command that reads only files."""
+    _add_path(parser, nargs=None)
+
+
+def add_source(parser: Parser) -> None:
+    """Add PATH and ``--bootstrap-server``; see ``open_source``."""
+    _add_path(parser, nargs="?")
+    nodes = parser.add_argument_group("nodes, instead of PATH")
+    nodes.add_argument(
+        "--bootstrap-server",
+        metavar="HOST:PORT,...",
+        help="one or more controllers of a running Kafka cluster, or nodes of a raftlog quorum",
+    )
+    _add_connection(nodes)
+
+
+def add_nodes(parser: Parser) -> None:
+    """Add ``--bootstrap-server`` to a command that reads no files; see ``leader_client``."""
+    nodes = parser.add_argument_group("nodes")
+    nodes.add_argument(
+        "--bootstrap-server",
+        metavar="HOST:PORT,...",
+        required=True,
+        help="one or more nodes of a raftlog quorum",
+    )
+    _add_connection(nodes)
+
+
+def _add_path(parser: Parser, nargs: str | None) -> None:
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs=nargs,
+        help="directory or file to read, see `raftlog --help`",
+    )
+
+
+def _add_connection(options: Options) -> None:
+    add_tls(options)
+    options.add_argument(
+        "--timeout-ms",
+        metavar="MS",
+        type=int,
+        help="how long to retry a request until the leader answers, in milliseconds; default: "
+        f"{NODES_TIMEOUT_MS}",
+    )
+
+
+def add_tls(options: Options) -> None:
+    """Add the options for connections by TLS."""
+    options.add_argument(
+        "--tls-ca", metavar="FILE", help="PEM file of the CA that signed the nodes' certificates"
+    )
+    options.add_argument(
+        "--tls-certificate", metavar="FILE", help="PEM file of this client's certificate"
+    )
+    options.add_argument(
+        "--tls-key", metavar="FILE", help="PEM file of the private key of --tls-certificate"
+    )
+
+
+def add_kind(parser: Parser) -> None:
+    """Add ``--as``, for every command that reads metadata logs and partitions."""
+    parser.add_argument(
+        "--as",
+        dest="record_kind",
+        choices=("metadata", "partition"),
+        help="the kind of records in PATH, if it cannot be detected from its files: metadata "
+        "records, whose secrets are redacted, or those of a partition, printed unchanged",
+    )
+
+
+def add_decompression_limit(parser: Parser) -> None:
+    """Add ``--max-decompressed-bytes``, for every command that decodes records."""
+    parser.add_argument(
+        "--max-decompressed-bytes",
+        metavar="BYTES",
+        type=_decompressed_bytes,
+        default=DECOMPRESSED_BYTES_MAX,
+        help="fail on a record batch that decompresses to more bytes than this; default: "
+        f"{DECOMPRESSED_BYTES_MAX}, at most {DECOMPRESSED_BYTES_OPTION_MAX}",
+    )
+
+
+def _decompressed_bytes(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= len(str(DECOMPRESSED_BYTES_OPTION_MAX)):
+        byte_count = int(text)
+        if 1 <= byte_count <= DECOMPRESSED_BYTES_OPTION_MAX:
+            return byte_count
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a number of bytes from 1 to {DECOMPRESSED_BYTES_OPTION_MAX}"
+    )
+
+
+def kind_of(arguments: argparse.Namespace) -> LogKind | None:
+    """Return the kind that ``--as`` declares, None without it."""
+    from raftlog.client import LogKind
+
+    name: str | None = getattr(arguments, "record_kind", None)
+    return None if name is None else LogKind(name)
+
+
 @contextmanager
-def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]:
+def open_source(arguments: argparse.Namespace) -> Iterator[LogReader]:
     """Open the log that PATH or ``--bootstrap-server`` names.
 
     Raises ``WrongCallError``, ``OptionError`` and the errors of ``open_path``.
     """
+    error = arguments.parser.error
     if arguments.bootstrap_server is None:
         if arguments.path is None:
-            parser.error("PATH or --bootstrap-server is required")
+            error("PATH or --bootstrap-server is required")
         for name in _NODE_OPTIONS:
             if getattr(arguments, name) is not None:
-                parser.error(f"--{name.replace('_', '-')} requires --bootstrap-server")
+                error(f"--{name.replace('_', '-')} requires --bootstrap-server")
 
         from raftlog.client import open_path
 
@@ -35,18 +148,21 @@ def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]
         yield open_path(arguments.path, kind=kind_of(arguments), decompressed_bytes_max=limit)
         return
     if arguments.path is not None:
-        parser.error("PATH and --bootstrap-server are mutually exclusive")
+        error("PATH and --bootstrap-server are mutually exclusive")
     if getattr(arguments, "record_kind", None) is not None:
-        parser.error("--as requires PATH: nodes report the kind of their log")
+        error("--as requires PATH: nodes report the kind of their log")
 
     from raftlog.client.remote.log import RemoteLog
 
-    with closing(quorum_of(arguments)) as quorum:
-        yield RemoteLog(quorum, decompressed_bytes_max=arguments.max_decompressed_bytes)
+    with closing(leader_client(arguments)) as leader:
+        yield RemoteLog(leader, decompressed_bytes_max=arguments.max_decompressed_bytes)
 
 
-def quorum_of(arguments: argparse.Namespace) -> LeaderClient:
-    """Return a client for the nodes in ``Parser.add_nodes``' options. Raises ``OptionError``."""
+def leader_client(arguments: argparse.Namespace) -> LeaderClient:
+    """Return a client of the leader of the nodes in ``--bootstrap-server``.
+
+    Raises ``OptionError``.
+    """
     from raftlog.client.arguments import milliseconds
     from raftlog.client.remote.addresses import parse_addresses
     from raftlog.client.remote.leader_client import LeaderClient

@@ -1,12 +1,14 @@
-"""``raftlog state``: print the cluster state at an offset."""
+"""``raftlog state``, ``diff`` and ``snapshot``: print or write the cluster state at an offset."""
 
 from __future__ import annotations
 
 import argparse
 
-from .output import Console, Output
-from .parser import Parser, nearest, offset, redactor
-from .source import log_of
+from .output import Console, Output, json_text
+from .parser import Commands, add_redaction, nearest, offset, redactor
+from .source import add_decompression_limit, add_source, open_source
+
+# --- raftlog state --------------------------------------------------------------------------------
 
 KINDS = (
     "features",
@@ -25,7 +27,7 @@ KINDS = (
 HISTORY_KINDS = ("epochs", "transactions")
 """Kinds that are not state, but history: from the log start offset on."""
 
-ABOUT = f"""
+STATE_ABOUT = f"""
 Print the cluster state that results from the records of a metadata log, as JSON: one object, or
 with KIND one row a line.
 
@@ -40,7 +42,7 @@ loaded snapshot are printed to stderr. Records of an open metadata transaction a
 state.
 """
 
-EXAMPLES = """
+STATE_EXAMPLES = """
 raftlog state __cluster_metadata-0 topics | jq -r .name
 raftlog state __cluster_metadata-0 --at 1022 partitions
 raftlog state node-1,node-2,node-3 brokers
@@ -49,20 +51,14 @@ raftlog state __cluster_metadata-0 --at 1022 --format records
 """
 
 
-def kind(name: str) -> str:
-    """Parse KIND."""
-    plain = name.lower().replace("-", "_")
-    kinds = (*KINDS, *HISTORY_KINDS)
-    if plain in kinds:
-        return plain
-    hint = nearest(plain, kinds) or "see --help"
-    raise argparse.ArgumentTypeError(f"unknown kind {name!r}; {hint}")
-
-
-def parser() -> Parser:
-    """Return the parser of ``raftlog state``."""
-    command = Parser("state", ABOUT, EXAMPLES, takes_nodes=True)
-    command.add_argument("kind", metavar="KIND", nargs="?", type=kind, help="print only these rows")
+def add_state(commands: Commands) -> None:
+    """Add ``raftlog state``."""
+    command = commands.add_parser("state", about=STATE_ABOUT, examples=STATE_EXAMPLES)
+    command.set_defaults(run=run_state)
+    add_source(command)
+    command.add_argument(
+        "kind", metavar="KIND", nargs="?", type=_kind, help="print only these rows"
+    )
     command.add_argument(
         "--at", metavar="OFFSET", type=offset, help="print the state of all records below OFFSET"
     )
@@ -72,37 +68,25 @@ def parser() -> Parser:
         default="json",
         help="records: the records of a snapshot of this state, as `raftlog cat` prints them",
     )
-    command.add_redaction()
-    command.add_decompression_limit()
-    return command
+    add_redaction(command)
+    add_decompression_limit(command)
 
 
-def _take_kind_from_path(arguments: argparse.Namespace) -> None:
-    """With ``--bootstrap-server``, use the first positional argument as KIND."""
-    if arguments.bootstrap_server is None or arguments.path is None:
-        return
-    if arguments.kind is not None:
-        parser().error("PATH and --bootstrap-server are mutually exclusive")
-    try:
-        arguments.kind = kind(arguments.path)
-    except argparse.ArgumentTypeError as error:
-        parser().error(f"argument KIND: {error}")
-    arguments.path = None
-
-
-def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+def run_state(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print the state; return the exit code."""
     _take_kind_from_path(arguments)
     hide = redactor(arguments)
     if arguments.kind and arguments.format == "records":
-        parser().error("--format records prints the whole state: it cannot be used with KIND")
+        arguments.parser.error(
+            "--format records prints the whole state: it cannot be used with KIND"
+        )
 
     from raftlog_state.image_reader import ImageReader
 
     from .state_text import print_image, print_records, print_rows
 
     from_oldest = arguments.kind in HISTORY_KINDS
-    with log_of(arguments, parser()) as log:
+    with open_source(arguments) as log:
         images = ImageReader(log, hide, console, from_oldest=from_oldest)
         image = images.image_at(images.end_offset() if arguments.at is None else arguments.at)
     if arguments.format == "records":
@@ -111,4 +95,163 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         print_rows(image, arguments.kind, output)
     else:
         print_image(image, output)
+    return 0
+
+
+def _take_kind_from_path(arguments: argparse.Namespace) -> None:
+    """With ``--bootstrap-server``, use the first positional argument as KIND."""
+    if arguments.bootstrap_server is None or arguments.path is None:
+        return
+    if arguments.kind is not None:
+        arguments.parser.error("PATH and --bootstrap-server are mutually exclusive")
+    try:
+        arguments.kind = _kind(arguments.path)
+    except argparse.ArgumentTypeError as error:
+        arguments.parser.error(f"argument KIND: {error}")
+    arguments.path = None
+
+
+def _kind(name: str) -> str:
+    """Parse KIND."""
+    plain = name.lower().replace("-", "_")
+    kinds = (*KINDS, *HISTORY_KINDS)
+    if plain in kinds:
+        return plain
+    hint = nearest(plain, kinds) or "see --help"
+    raise argparse.ArgumentTypeError(f"unknown kind {name!r}; {hint}")
+
+
+# --- raftlog diff ---------------------------------------------------------------------------------
+
+DIFF_ABOUT = """
+Print the rows that differ between the cluster states at two offsets, one JSON object a line:
+entity, key, op (c created, u updated, d deleted), and the row after, the row before, or each
+changed field before and after.
+
+Both offsets are end offsets (exclusive), like --at of `raftlog state`: the differences are the
+effect of the records that `raftlog cat --from A --to B` prints.
+"""
+
+DIFF_EXAMPLES = """
+raftlog diff __cluster_metadata-0 --from 1200 --to 1300
+raftlog diff --bootstrap-server controller-1:9093 --from 1200
+raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition") | .changed.isr'
+"""
+
+
+def add_diff(commands: Commands) -> None:
+    """Add ``raftlog diff``."""
+    command = commands.add_parser("diff", about=DIFF_ABOUT, examples=DIFF_EXAMPLES)
+    command.set_defaults(run=run_diff)
+    add_source(command)
+    command.add_argument(
+        "--from",
+        dest="start_offset",
+        metavar="OFFSET",
+        type=offset,
+        required=True,
+        help="first state: all records below this offset",
+    )
+    command.add_argument(
+        "--to",
+        dest="end_offset",
+        metavar="OFFSET",
+        type=offset,
+        help="second state: all records below this offset; default: the end of the log",
+    )
+    add_redaction(command)
+    add_decompression_limit(command)
+
+
+def run_diff(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Print the differences; return the exit code."""
+    hide = redactor(arguments)
+    start, end = arguments.start_offset, arguments.end_offset
+    if end is not None and end < start:
+        arguments.parser.error(f"--to {end} is less than --from {start}")
+
+    from raftlog_state.delta import diff
+    from raftlog_state.image_reader import ImageReader
+
+    from .state_text import change_line
+
+    with open_source(arguments) as log:
+        images = ImageReader(log, hide, console)
+        if end is None:
+            end = images.end_offset()
+            if end < start:
+                from raftlog.errors import OptionError
+
+                raise OptionError(
+                    option="--from", reason=f"exceeds the end offset of the log, {end}"
+                )
+        before = images.image_at(start)
+        after = images.image_at(end)
+    for change in diff(before, after):
+        output.line(change_line(change))
+    return 0
+
+
+# --- raftlog snapshot -----------------------------------------------------------------------------
+
+SNAPSHOT_ABOUT = """
+Write the state of a metadata log to a snapshot: a .checkpoint file that kafka-dump-log and
+kafka-metadata-shell read, and that a Kafka controller loads from its metadata directory.
+
+TO is a directory, in which the file gets Kafka's name for it, or a file name that ends in
+.checkpoint. An existing file is never replaced.
+
+--at OFFSET is an end offset (exclusive), as in the name of a .checkpoint file: the state of all
+records below it. Default: the end of one log directory, or the committed end of several voters'
+directories and of running nodes.
+
+With --bootstrap-server the source is a running Kafka cluster, or a raftlog quorum with
+values=kraft. The log of the nodes is not trimmed.
+
+A snapshot contains secrets in clear text, like Kafka's own: passwords in configs and the keys of
+SCRAM credentials. Its file mode is 0600, and --reveal is required as a confirmation.
+"""
+
+SNAPSHOT_EXAMPLES = """
+raftlog snapshot cluster-0 backup/ --reveal
+raftlog snapshot __cluster_metadata-0 before.checkpoint --at 1022 --reveal
+raftlog snapshot --bootstrap-server controller-1:9093 backup/ --reveal
+"""
+
+
+def add_snapshot(commands: Commands) -> None:
+    """Add ``raftlog snapshot``."""
+    command = commands.add_parser("snapshot", about=SNAPSHOT_ABOUT, examples=SNAPSHOT_EXAMPLES)
+    command.set_defaults(run=run_snapshot)
+    add_source(command)
+    command.add_argument(
+        "to", metavar="TO", help="directory, or name of a file that ends in .checkpoint"
+    )
+    command.add_argument(
+        "--at", metavar="OFFSET", type=offset, help="write the state of all records below OFFSET"
+    )
+    command.add_argument(
+        "--reveal", action="store_true", help="confirm that the file contains secrets in clear text"
+    )
+    add_decompression_limit(command)
+
+
+def run_snapshot(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Write the snapshot and print its path and id; return the exit code."""
+    if arguments.path is None and arguments.bootstrap_server is None:
+        arguments.parser.error("PATH and TO are required, or TO and --bootstrap-server")
+    if not arguments.reveal:
+        arguments.parser.error("a snapshot contains secrets in clear text: confirm with --reveal")
+
+    from raftlog_state.snapshot_writer import export_snapshot
+
+    with open_source(arguments) as log:
+        done = export_snapshot(log, arguments.to, end_offset=arguments.at)
+    found = {
+        "path": done.path,
+        "end_offset": done.snapshot_id.end_offset,
+        "leader_epoch": done.snapshot_id.epoch,
+        "bytes": done.byte_count,
+    }
+    output.line(json_text(found))
     return 0

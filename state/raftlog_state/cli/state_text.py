@@ -6,8 +6,6 @@ are omitted, so that the state at an offset does not depend on the snapshot that
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -24,7 +22,7 @@ from raftlog_state.image import (
 from raftlog_state.image_writer import image_records
 from raftlog_state.records import to_json_text
 
-from .output import Output
+from .output import Output, json_text
 
 
 def print_image(image: MetadataImage, output: Output) -> None:
@@ -37,10 +35,10 @@ def print_image(image: MetadataImage, output: Output) -> None:
         "kraft_version": quorum.kraft_version,
         "voters": [asdict(voter) for voter in quorum.voters],
     }
-    end = _text(head)[:-1]
+    end = json_text(head)[:-1]
     for entity in STATE_ENTITIES:
         output.line(f"{end},")
-        rows = [_text(_row(row)) for row in image.rows(entity)]
+        rows = [json_text(_row(row)) for row in image.rows(entity)]
         output.line(f'"{table_of(entity)}":[')
         output.lines(f"{row}," for row in rows[:-1])
         output.lines(rows[-1:])
@@ -52,7 +50,7 @@ def print_rows(image: MetadataImage, kind: str, output: Output) -> None:
     """Print the rows of one kind, one line each."""
     (entity,) = (entity for entity in Entity if table_of(entity) == kind)
     for row in image.rows(entity):
-        output.line(_text(_row(row)))
+        output.line(json_text(_row(row)))
 
 
 def print_records(image: MetadataImage, output: Output) -> None:
@@ -87,7 +85,7 @@ def change_line(change: RowChange) -> str:
         line["after"] = _row(change.after)
     elif change.before is not None:
         line["before"] = _row(change.before)
-    return _text(line)
+    return json_text(line)
 
 
 def _row(row: Row) -> dict[str, object]:
@@ -96,7 +94,3 @@ def _row(row: Row) -> dict[str, object]:
         if not column.compare:
             del kept[column.name]
     return kept
-
-
-def _text(data: Mapping[str, object]) -> str:
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)

@@ -14,8 +14,7 @@ from raftlog.limits import MIB
 from raftlog.records import Compression, Header, NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.batch_columns import Column, RecordColumns
 from raftlog.records.scan import scan
-from raftlog_state.cli import record_lines
-from raftlog_state.cli.selection import select
+from raftlog_state.cli import cat_log
 
 LIMIT_BYTES = 32 * MIB
 RATIO = 3
@@ -57,11 +56,11 @@ def columns_of(rows: list[tuple[bytes | None, bytes | None, tuple[Header, ...]]]
 
 
 def printed(records: RecordColumns) -> list[str]:
-    everything = select((), control=True, noop=True)
+    everything = cat_log.select((), control=True, noop=True)
     return [
         line if isinstance(line, str) else "".join(line)
-        for part in record_lines.slices(records)
-        for line in record_lines.partition_lines(part, everything, on_damage=lambda *_: None)
+        for part in cat_log.slices(records)
+        for line in cat_log.partition_lines(part, everything, on_damage=lambda *_: None)
     ]
 
 
@@ -73,16 +72,16 @@ def test_a_line_in_parts_is_the_line(
     whole = printed(records)
     assert len(whole) == len(rows)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(record_lines, "_SLICE_BYTES_MAX", 1)
-        patched.setattr(record_lines, "_PART_BYTES", 3)
+        patched.setattr(cat_log, "_SLICE_BYTES_MAX", 1)
+        patched.setattr(cat_log, "_PART_BYTES", 3)
         assert printed(records) == whole
 
 
 def test_a_long_record_is_never_one_text() -> None:
     records = columns_of([(b"k", b"\0" * 3 * MIB, (Header("h", b"\xff" * 3 * MIB),))])
-    everything = select((), control=True, noop=True)
-    (part,) = record_lines.slices(records)
-    (line,) = record_lines.partition_lines(part, everything, on_damage=lambda *_: None)
+    everything = cat_log.select((), control=True, noop=True)
+    (part,) = cat_log.slices(records)
+    (line,) = cat_log.partition_lines(part, everything, on_damage=lambda *_: None)
     assert not isinstance(line, str)
     assert max(len(text) for text in line) < MIB
 
@@ -90,6 +89,6 @@ def test_a_long_record_is_never_one_text() -> None:
 def test_slices_of_a_scan_are_bounded() -> None:
     large = bytes(MIB // 4)
     records = columns_of([(None, large, ())] * 10 + [(None, None, (Header("h", large),))] * 10)
-    counts = [len(part) for part in record_lines.slices(records)]
+    counts = [len(part) for part in cat_log.slices(records)]
     assert sum(counts) == 20
     assert max(counts) <= 4
