@@ -164,6 +164,7 @@ class QuorumCore:
         self._leadership.poll()
         self._elections.poll_resigned()
         self._following.poll()
+        state.check_invariants()
         return state.take_effects()
 
     def _handle_event(self, event: Event) -> None:

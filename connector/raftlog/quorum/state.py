@@ -276,6 +276,16 @@ class ReplicaState:
             return role.has_fetched_from_leader and self.now_ms < role.fetch_deadline_ms
         return isinstance(role, Leader)
 
+    def check_invariants(self) -> None:
+        """Assert what holds after every step, whatever the other replicas sent."""
+        role, high_watermark, log = self.role, self.high_watermark, self.log
+        assert role.epoch == self._persisted.epoch, "the epoch of the role is the stored one"
+        assert role.epoch >= log.last_fetched_epoch, "the log has no later epoch"
+        assert (role.leader_id == self.node_id) is isinstance(role, Leader | Resigned)
+        if isinstance(role, Candidate):
+            assert self.voted_key == self.key, "a candidate votes for itself"
+        assert high_watermark is None or high_watermark <= log.end_offset
+
     # --- effects ----------------------------------------------------------------------------------
 
     def emit(self, effect: Effect) -> None:

@@ -127,6 +127,7 @@ class ReplicatedLog:
         self._high_watermark = max(self._high_watermark, recovered.log_start_offset)
         if not self.is_read_only:
             self._sync = SyncState(recovered.end_offset, self._segments.active.byte_count)
+            self._check_invariants()
             self._publish()
 
     # --- state ------------------------------------------------------------------------------------
@@ -245,6 +246,7 @@ class ReplicatedLog:
         if pending.state is not self._sync:
             return
         self._sync.advance(pending.end_offset, pending.position)
+        self._check_invariants()
         with self._failing(also_full=True):  # unpublished, others would truncate it
             self._publish()
         self._producer_state.drop_decided(self.high_watermark)
@@ -369,6 +371,7 @@ class ReplicatedLog:
             self._directory.remove_clean_shutdown()
             self._is_changed = True
             yield
+        self._check_invariants()
 
     @contextlib.contextmanager
     def _failing(self, *, also_full: bool = False) -> Iterator[None]:
@@ -395,6 +398,14 @@ class ReplicatedLog:
                 shown: dict[str, Any] = {"path": self._directory.storage.split(path)[1]}
                 error = replace(error, **shown)
             self._release(f"{cause}: {error.message()}")
+
+    def _check_invariants(self) -> None:
+        """Assert what holds after every change of the log."""
+        start, end, synced = self.log_start_offset, self._end_offset, self.synced_end_offset
+        assert start <= self.high_watermark <= end, (start, self.high_watermark, end)
+        assert synced <= end, (synced, end)
+        assert self._producer_state.end_offset == end, (self._producer_state.end_offset, end)
+        self._segments.check_invariants(end)
 
     # --- create and open --------------------------------------------------------------------------
 

@@ -75,6 +75,17 @@ class LogSegments:
         """The base offset of the oldest segment."""
         return self.sealed[0].base_offset if self.sealed else self.active.base_offset
 
+    def check_invariants(self, end_offset: int) -> None:
+        """Assert what holds after every change of a log that ends at ``end_offset``."""
+        active = self.active
+        assert self.first_base_offset <= self.log_start_offset <= end_offset
+        assert active.base_offset <= end_offset
+        assert self.recovery_point <= end_offset, (self.recovery_point, end_offset)
+        if self.sealed:
+            assert self.sealed[-1].end_offset == active.base_offset, "segments are contiguous"
+        if self.epochs.entries:
+            assert self.epochs.entries[-1].start_offset <= end_offset
+
     # --- open and close ---------------------------------------------------------------------------
 
     def create_first_segment(self, base_offset: int) -> None:
