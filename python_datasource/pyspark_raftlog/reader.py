@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from raftlog.client import Isolation, LogKind, LogReader
+from raftlog.client.clock import Clock
 from raftlog.client.location import open_reader
 from raftlog.errors import DataLossError, LogNotFoundError, RaftlogError, SegmentDeletedError
 from raftlog_state.records import Redactor
@@ -26,33 +26,6 @@ if TYPE_CHECKING:
     from raftlog.types import SnapshotId
 
     from .options import RaftlogOptions
-
-
-# --- Clock of the data source; no other module reads the time or sleeps ---------------------------
-
-
-class Clock(Protocol):
-    """Clock in milliseconds, as Kafka's ``Time``."""
-
-    def now_ms(self) -> int:
-        """Return milliseconds since 1970, to compare with record timestamps."""
-        ...
-
-    def sleep_ms(self, duration_ms: int) -> None:
-        """Sleep for ``duration_ms``."""
-        ...
-
-
-class SystemClock:
-    """Clock of the operating system."""
-
-    def now_ms(self) -> int:
-        """Return milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
-
-    def sleep_ms(self, duration_ms: int) -> None:
-        """Sleep for ``duration_ms``."""
-        time.sleep(duration_ms / 1_000)
 
 
 # --- Retries of reads that fail because the node deletes files meanwhile --------------------------
@@ -79,11 +52,11 @@ def retry(action: Callable[[], T], clock: Clock, *, is_new_read: bool = False) -
             is_retriable = error.retriable or (is_new_read and isinstance(error, DataLossError))
             if not is_retriable or attempt == ATTEMPTS_MAX:
                 raise
-            clock.sleep_ms(RETRY_BACKOFF_MS)
+            clock.pause(RETRY_BACKOFF_MS / 1_000)
     raise AssertionError("the loop returns or raises")
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Reader of a batch query ----------------------------------------------------------------------
 
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
@@ -105,14 +78,14 @@ class RaftlogReader(DataSourceReader):
     ) -> None:
         self._options = options
         self._columns = columns
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
 
     def partitions(self) -> list[InputPartition]:
         """Plan the partitions; on the driver, once."""
 
         def plan() -> list[InputPartition]:
             log = open_source(self._options)
-            return plan_batch(log, self._options, now_ms=self._clock.now_ms())
+            return plan_batch(log, self._options, now_ms=self._clock.wall_ms())
 
         return retry(plan, self._clock, is_new_read=True)
 

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from raftlog import limits as raftlog_limits
 from raftlog.client import EndBasis, LogReader, ReadEnd
+from raftlog.client.clock import Clock
 from raftlog.errors import DivergedLogError
 
 from .admission import BatchLimits, available_rows, check_data_loss, epoch_before, next_batch
@@ -28,7 +29,7 @@ from .compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAva
 from .errors import DataLoss, data_loss
 from .offsets import FROM_SPARK, StreamOffset
 from .planning import StartPosition, plan_partitions, start_position
-from .reader import Clock, SystemClock, open_source, read_partition, retry
+from .reader import open_source, read_partition, retry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +50,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         self._options = options
         self._columns = columns
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._reset()
 
     def _reset(self) -> None:
@@ -101,12 +102,12 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             batch = retry(lambda: self._next_batch(position, limits), self._clock)
             if batch is not None:
-                self._triggered_at_ms = self._clock.now_ms()
+                self._triggered_at_ms = self._clock.wall_ms()
                 return batch.to_json()
             if remaining_ms <= 0:
                 return start
             step_ms = min(POLL_STEP_MS, remaining_ms)
-            self._clock.sleep_ms(step_ms)
+            self._clock.pause(step_ms / 1_000)
             remaining_ms -= step_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -223,7 +224,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return log.read_end(
                 isolation=self._options.isolation,
                 holdback_ms=holdback_ms,
-                now_ms=self._clock.now_ms(),
+                now_ms=self._clock.wall_ms(),
                 previous=previous,
             )
 
@@ -273,5 +274,5 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         if end_offset - offset >= least or self._triggered_at_ms is None:
             return False
-        waited_ms = self._clock.now_ms() - self._triggered_at_ms
+        waited_ms = self._clock.wall_ms() - self._triggered_at_ms
         return waited_ms < self._options.max_trigger_delay_ms

@@ -44,7 +44,9 @@ Json = dict[str, Any]
 def stream(path: Path, clock: StoppedClock | None = None, **options: str) -> RaftlogStreamReader:
     """A reader as Spark's stream process makes it."""
     parsed = RaftlogOptions.parse({"path": str(path), "pollWaitMs": "0", **options})
-    return RaftlogStreamReader(parsed, ("offset", "snapshotPosition"), clock or StoppedClock())
+    return RaftlogStreamReader(
+        parsed, ("offset", "snapshotPosition"), (clock or StoppedClock()).as_clock()
+    )
 
 
 def rows(reader: RaftlogStreamReader, start: Json, end: Json) -> list[tuple[int, int | None]]:

@@ -48,7 +48,7 @@ def test_a_stream_asks_again_for_what_vanishes_while_it_is_planned(
     directory, clock = vanishing
     options = {"startingOffset": "earliest", "isolationLevel": "read_uncommitted"}
     options |= {"minPartitions": "4", "maxOffsetsPerTrigger": "10", "path": str(directory)}
-    reader = RaftlogStreamReader(RaftlogOptions.parse(options), ("offset",), clock)
+    reader = RaftlogStreamReader(RaftlogOptions.parse(options), ("offset",), clock.as_clock())
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert end["offset"] == 10
@@ -60,7 +60,7 @@ def test_a_batch_asks_again_for_what_vanishes_while_it_is_planned(
 ) -> None:
     directory, clock = vanishing
     options = RaftlogOptions.parse({"path": str(directory), "minPartitions": "4"})
-    assert len(RaftlogReader(options, ("offset",), clock).partitions()) == 4
+    assert len(RaftlogReader(options, ("offset",), clock.as_clock()).partitions()) == 4
 
 
 def test_what_goes_on_vanishing_is_told(tmp_path: Path) -> None:
@@ -70,5 +70,5 @@ def test_what_goes_on_vanishing_is_told(tmp_path: Path) -> None:
     clock = StoppedClock()
     options = RaftlogOptions.parse({"path": str(log.directory)})
     with pytest.raises(SegmentDeletedError):
-        RaftlogReader(options, ("offset",), clock).partitions()
+        RaftlogReader(options, ("offset",), clock.as_clock()).partitions()
     assert len(clock.slept_ms) == 4
