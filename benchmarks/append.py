@@ -66,7 +66,7 @@ def values_of(count: int) -> list[bytes]:
 def build_ours(values: list[bytes]) -> bytes:
     builder = BatchBuilder(base_timestamp_ms=TIME_MS, byte_count_max=64 * MIB)
     builder.append(values)
-    return builder.build(0, 1)
+    return builder.build(0, 1).data
 
 
 def build_aiokafka(values: list[bytes]) -> bytes:

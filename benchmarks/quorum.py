@@ -150,7 +150,7 @@ def produced(value: bytes) -> bytes:
     """The body of a Produce request with one record."""
     builder = BatchBuilder(base_timestamp_ms=time.time_ns() // 1_000_000, byte_count_max=2**20)
     builder.append([value])
-    partition: Any = produce.PartitionProduceData(index=0, records=builder.build(0, -1))
+    partition: Any = produce.PartitionProduceData(index=0, records=builder.build(0, -1).data)
     topic: Any = latest_schemas.ProduceTopic(name=TOPIC, topic_id=None, partition_data=(partition,))
     wait: Any = timedelta(seconds=30)
     return encode(
