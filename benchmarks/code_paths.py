@@ -50,6 +50,7 @@ PACKAGES: Final = tuple(
     for root in ("connector/raftlog", "state/raftlog_state", "python_datasource/pyspark_raftlog")
 )
 LOOP_THREAD: Final = "code-paths-node"
+NODE_THREADS: Final = (LOOP_THREAD, "raftlog-sync", "raftlog-executor")
 TIMEOUT_S: Final = 20.0
 
 
@@ -209,7 +210,9 @@ def measure_node(recorder: Recorder, home: Path) -> dict[str, dict[str, Any]]:
         loop_thread.join()
     return {
         "Produce request in a node": produced.figures(threads=lambda name: name == LOOP_THREAD),
-        "connect().append()": appended.figures(threads=lambda name: name != LOOP_THREAD),
+        "connect().append()": appended.figures(
+            threads=lambda name: not name.startswith(NODE_THREADS)
+        ),
     }
 
 
