@@ -24,8 +24,8 @@ from typing import Any, Final
 from raftlog.errors import MalformedVarintError, MetadataParseError
 from raftlog.limits import STRING_BYTES_MAX
 from raftlog.records.varint import read_unsigned_varint
+from raftlog_state.fast_dataclass import positional_constructor
 
-from .building import builder
 from .declare import Array, FieldSchema, MetadataRecord, Scalar, Struct, UnknownTag
 from .scalars import UUID_BYTES, uuid_text
 
@@ -79,7 +79,7 @@ def _struct_reader(cls: type[Struct], context: _RecordContext, prefix: str) -> V
     steps = _steps(plain, context, prefix)
     # A row: plain fields, the other fields at their defaults, unknown tags.
     order = (*(field.attribute for field in plain + others), "unknown_tags")
-    build = builder(cls, order)
+    build = positional_constructor(cls, order)
     defaults = (*(field.default for field in others), ())
     read_tags = _tags_reader(cls, order, context, prefix)
     tags_label = f"{prefix}tagged fields"
