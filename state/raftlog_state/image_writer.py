@@ -12,7 +12,8 @@ Source: Kafka ``MetadataImage.write``, ``MetadataVersion``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 from .image import (
     METADATA_VERSION,
@@ -40,25 +41,9 @@ from .record_versions import (
     RecordVersions,
     partition_record,
 )
-from .records import (
-    AccessControlEntryRecord,
-    BrokerEndpoint,
-    BrokerFeature,
-    ClientQuotaRecord,
-    ConfigRecord,
-    ControllerEndpoint,
-    ControllerFeature,
-    DecodedRecord,
-    DelegationTokenRecord,
-    EntityData,
-    FeatureLevelRecord,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-    RegisterControllerRecord,
-    TopicRecord,
-    UserScramCredentialRecord,
-    ZkMigrationStateRecord,
-)
+from .records import DecodedRecord, MetadataRecord
+from .row_schema import row_writer
+from .rows import RECORD_ROW_TYPES, RecordRow
 
 
 def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
@@ -70,12 +55,12 @@ def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
     versions = RecordVersions.of_image(image)
     yield from _feature_records(image, versions)
     for broker in image.rows_of(BrokerRow):
-        yield DecodedRecord(versions.register_broker, _broker_record(broker))
+        yield DecodedRecord(versions.register_broker, _record_of(broker))
     for controller in image.rows_of(ControllerRow):
-        versions.require(LEVEL_CONTROLLERS, RegisterControllerRecord, "controllers are registered")
-        yield DecodedRecord(0, _controller_record(controller))
+        versions.require(LEVEL_CONTROLLERS, ControllerRow.RECORD, "controllers are registered")
+        yield DecodedRecord(0, _record_of(controller))
     for topic in image.rows_of(TopicRow):
-        yield DecodedRecord(0, TopicRecord(name=topic.name, topic_id=topic.topic_id))
+        yield DecodedRecord(0, _record_of(topic))
         for key in sorted(image.group((Entity.PARTITION, topic.topic_id, ""))):
             row = image.find(PartitionRow, *key)
             assert row is not None, "the keys of a group are those of rows"
@@ -86,128 +71,34 @@ def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
 def _feature_records(image: MetadataImage, versions: RecordVersions) -> Iterator[DecodedRecord]:
     rows = image.rows_of(FeatureRow)
     for row in sorted(rows, key=lambda row: (row.name != METADATA_VERSION, row.name)):
-        yield DecodedRecord(0, FeatureLevelRecord(name=row.name, feature_level=row.level))
+        yield DecodedRecord(0, _record_of(row))
     if LEVEL_ZK_MIGRATION <= versions.level <= LEVEL_ZK_MIGRATION_LAST:
         for migration in image.rows_of(ZkMigrationRow):
-            yield DecodedRecord(0, ZkMigrationStateRecord(zk_migration_state=migration.state))
-
-
-def _broker_record(row: BrokerRow) -> RegisterBrokerRecord:
-    return RegisterBrokerRecord(
-        broker_id=row.broker_id,
-        is_migrating_zk_broker=row.is_migrating_zk_broker,
-        incarnation_id=row.incarnation_id,
-        broker_epoch=row.broker_epoch,
-        end_points=tuple(
-            BrokerEndpoint(name=at.name, host=at.host, port=at.port, security_protocol=at.protocol)
-            for at in row.endpoints
-        ),
-        features=tuple(
-            BrokerFeature(
-                name=of.name,
-                min_supported_version=of.min_version,
-                max_supported_version=of.max_version,
-            )
-            for of in row.features
-        ),
-        rack=row.rack,
-        fenced=row.fenced,
-        in_controlled_shutdown=row.in_controlled_shutdown,
-        log_dirs=row.log_dirs,
-        cordoned_log_dirs=row.cordoned_log_dirs,
-    )
-
-
-def _controller_record(row: ControllerRow) -> RegisterControllerRecord:
-    return RegisterControllerRecord(
-        controller_id=row.controller_id,
-        incarnation_id=row.incarnation_id,
-        zk_migration_ready=row.zk_migration_ready,
-        end_points=tuple(
-            ControllerEndpoint(
-                name=at.name, host=at.host, port=at.port, security_protocol=at.protocol
-            )
-            for at in row.endpoints
-        ),
-        features=tuple(
-            ControllerFeature(
-                name=of.name,
-                min_supported_version=of.min_version,
-                max_supported_version=of.max_version,
-            )
-            for of in row.features
-        ),
-    )
+            yield DecodedRecord(0, _record_of(migration))
 
 
 def _access_records(image: MetadataImage, versions: RecordVersions) -> Iterator[DecodedRecord]:
     for config in image.rows_of(ConfigRow):
-        yield DecodedRecord(
-            0,
-            ConfigRecord(
-                resource_type=config.resource_type,
-                resource_name=config.resource_name,
-                name=config.name,
-                value=config.value,
-            ),
-        )
+        yield DecodedRecord(0, _record_of(config))
     for quota in image.rows_of(QuotaRow):
-        yield DecodedRecord(0, _quota_record(quota))
+        yield DecodedRecord(0, _record_of(quota))
     for ids in image.rows_of(ProducerIdsRow):
-        record = ProducerIdsRecord(
-            broker_id=-1, broker_epoch=-1, next_producer_id=ids.next_producer_id
-        )
-        yield DecodedRecord(0, record)
+        # A snapshot does not have the broker of the last block.
+        yield DecodedRecord(0, _record_of(ProducerIdsRow(next_producer_id=ids.next_producer_id)))
     for acl in image.rows_of(AclRow):
-        yield DecodedRecord(0, _acl_record(acl))
+        yield DecodedRecord(0, _record_of(acl))
     for credential in image.rows_of(ScramRow):
-        versions.require(LEVEL_SCRAM, UserScramCredentialRecord, "SCRAM credentials exist")
-        yield DecodedRecord(0, _scram_record(credential))
+        versions.require(LEVEL_SCRAM, ScramRow.RECORD, "SCRAM credentials exist")
+        yield DecodedRecord(0, _record_of(credential))
     for token in image.rows_of(TokenRow):
-        versions.require(LEVEL_TOKENS, DelegationTokenRecord, "delegation tokens exist")
-        yield DecodedRecord(0, _token_record(token))
+        versions.require(LEVEL_TOKENS, TokenRow.RECORD, "delegation tokens exist")
+        yield DecodedRecord(0, _record_of(token))
 
 
-def _quota_record(row: QuotaRow) -> ClientQuotaRecord:
-    return ClientQuotaRecord(
-        entity=tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in row.entity),
-        key=row.quota,
-        value=row.value,
-        remove=False,
-    )
+def _record_of(row: RecordRow) -> MetadataRecord:
+    return _WRITERS[type(row)](row)
 
 
-def _acl_record(row: AclRow) -> AccessControlEntryRecord:
-    return AccessControlEntryRecord(
-        id=row.acl_id,
-        resource_type=row.resource_type,
-        resource_name=row.resource_name,
-        pattern_type=row.pattern_type,
-        principal=row.principal,
-        host=row.host,
-        operation=row.operation,
-        permission_type=row.permission,
-    )
-
-
-def _scram_record(row: ScramRow) -> UserScramCredentialRecord:
-    return UserScramCredentialRecord(
-        name=row.user,
-        mechanism=row.mechanism,
-        salt=row.salt,
-        stored_key=row.stored_key,
-        server_key=row.server_key,
-        iterations=row.iterations,
-    )
-
-
-def _token_record(row: TokenRow) -> DelegationTokenRecord:
-    return DelegationTokenRecord(
-        owner=row.owner,
-        requester=row.requester,
-        renewers=row.renewers,
-        issue_timestamp=row.issue_timestamp_ms,
-        max_timestamp=row.max_timestamp_ms,
-        expiration_timestamp=row.expiration_timestamp_ms,
-        token_id=row.token_id,
-    )
+_WRITERS: Final[Mapping[type[RecordRow], Callable[[Any], MetadataRecord]]] = {
+    kind: row_writer(kind, kind.RECORD) for kind in RECORD_ROW_TYPES if kind is not PartitionRow
+}

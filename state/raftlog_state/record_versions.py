@@ -5,6 +5,7 @@ Source: Kafka ``MetadataVersion``, ``PartitionRegistration.toRecord``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from raftlog.errors import UnsupportedVersionError
@@ -18,6 +19,7 @@ from .records import (
     RegisterBrokerRecord,
 )
 from .replay.topics import DIRECTORY_MIGRATING
+from .row_schema import row_writer
 
 LEVEL_MIN: Final = 7
 """3.3-IV3: assumed for a log without metadata.version."""
@@ -81,24 +83,15 @@ class RecordVersions:
             raise UnsupportedVersionError(record=kind.schema.name, version=0, reason=reason)
 
 
+_partition_record: Final[Callable[[PartitionRow, tuple[str, ...]], PartitionRecord]] = row_writer(
+    PartitionRow, PartitionRecord, "directories"
+)
+
+
 def partition_record(row: PartitionRow, versions: RecordVersions) -> PartitionRecord:
     """Return the PartitionRecord of ``row``, with the fields that the level has."""
     directories = row.directories
     if not versions.directories and set(directories) <= {DIRECTORY_MIGRATING}:
         directories = ()
-    return PartitionRecord(
-        partition_id=row.partition_id,
-        topic_id=row.topic_id,
-        replicas=row.replicas,
-        isr=row.isr,
-        removing_replicas=row.removing_replicas,
-        adding_replicas=row.adding_replicas,
-        leader=row.leader,
-        leader_recovery_state=row.leader_recovery_state,
-        leader_epoch=row.leader_epoch,
-        partition_epoch=row.partition_epoch,
-        directories=directories,
-        # Tagged fields: Kafka writes them only if not empty and while the feature is enabled.
-        eligible_leader_replicas=(row.elr or None) if versions.elr else None,
-        last_known_elr=(row.last_known_elr or None) if versions.elr else None,
-    )
+    # Kafka writes the tagged fields of the ELR only while its feature is enabled.
+    return _partition_record(row if versions.elr else row.without_elr(), directories)

@@ -1,7 +1,8 @@
 """Rows of cluster state: one frozen dataclass for each kind of entity in Kafka's metadata.
 
-Field names are the column names of the tables. A row has every field of Kafka's records, so that
-it can be written back as a record without loss.
+A field is declared here once: ``RECORD`` is the record that the row is read from and written to,
+and the columns of the tables have the names of the fields (see ``row_schema``). A row has every
+field of its record, so that it can be written back without loss.
 
 Rows are immutable values. Collections that Kafka keeps in hash maps (endpoints, features, quota
 entities, log directories) are sorted, so that a state replayed from the log equals the same state
@@ -14,9 +15,11 @@ milliseconds since 1970 UTC; uuids are Kafka's base64 text of 22 characters.
 from __future__ import annotations
 
 import base64
+import binascii
 import json
+import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -34,9 +37,29 @@ from .enums import (
     ZK_MIGRATION_STATES,
     enum_name,
 )
+from .records import (
+    AccessControlEntryRecord,
+    BrokerEndpoint,
+    BrokerFeature,
+    ClientQuotaRecord,
+    ConfigRecord,
+    DelegationTokenRecord,
+    FeatureLevelRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    TopicRecord,
+    UserScramCredentialRecord,
+    ZkMigrationStateRecord,
+)
+from .records.declare import INT32, INT64, STRING
+from .row_schema import TEXT_PAIRS, TIMESTAMP_MS, Parts, column, part, row, row_schema
 
 Key = tuple[int | str, ...]
 """Primary key of a row within its entity."""
+
+_SIGNED_LONGS: Final = struct.Struct(">qq")
 
 
 class Entity(StrEnum):
@@ -65,53 +88,53 @@ STATE_ENTITIES = tuple(e for e in Entity if e not in (Entity.EPOCH, Entity.TRANS
 # --- parts of rows --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@part
 class Endpoint:
     """Listener of a broker or controller; ``protocol`` is the id of Kafka's SecurityProtocol."""
 
-    name: str
-    host: str
-    port: int
-    protocol: int
+    RECORD: ClassVar = BrokerEndpoint
+    name: str = column()
+    host: str = column()
+    port: int = column()
+    protocol: int = column(record="security_protocol")
 
     @property
     def protocol_name(self) -> str:
         return enum_name(SECURITY_PROTOCOLS, self.protocol)
 
 
-@dataclass(frozen=True, slots=True)
+@part
 class FeatureRange:
     """Levels of one feature that a node supports, both inclusive."""
 
-    name: str
-    min_version: int
-    max_version: int
+    RECORD: ClassVar = BrokerFeature
+    name: str = column()
+    min_version: int = column(record="min_supported_version")
+    max_version: int = column(record="max_supported_version")
 
 
-@dataclass(frozen=True, slots=True)
+@part
 class VoterEndpoint:
     """Listener of a voter (Kafka: VotersRecord)."""
 
-    name: str
-    host: str
-    port: int
+    name: str = column(STRING)
+    host: str = column(STRING)
+    port: int = column(INT32)
 
 
-@dataclass(frozen=True, slots=True)
+@part
 class Voter:
     """Voter of the quorum. Of a LeaderChangeMessage only ids are known; the rest has defaults."""
 
-    voter_id: int
-    directory_id: str = ZERO_UUID
-    endpoints: tuple[VoterEndpoint, ...] = ()
-    min_kraft_version: int = 0
-    max_kraft_version: int = 0
+    voter_id: int = column(INT32)
+    directory_id: str = column(STRING, default=ZERO_UUID)
+    endpoints: tuple[VoterEndpoint, ...] = column(Parts(VoterEndpoint), default=())
+    min_kraft_version: int = column(INT32, default=0)
+    max_kraft_version: int = column(INT32, default=0)
 
 
 Part = Endpoint | FeatureRange | VoterEndpoint | Voter
 """Dataclasses that a row may have tuples of, besides plain values."""
-
-PARTS: Final = (Endpoint, FeatureRange, VoterEndpoint, Voter)
 
 
 def quota_entity_key(entity: tuple[tuple[str, str | None], ...]) -> str:
@@ -119,28 +142,41 @@ def quota_entity_key(entity: tuple[tuple[str, str | None], ...]) -> str:
     return json.dumps(dict(sorted(entity)), separators=(",", ":"), ensure_ascii=False)
 
 
+def _sorted_uuids(uuids: tuple[str, ...]) -> tuple[str, ...]:
+    """Sort in the order of Kafka's ``Uuid``: as pairs of signed 64-bit numbers."""
+    return tuple(sorted(uuids, key=_uuid_order))
+
+
+def _uuid_order(uuid: str) -> tuple[int, int]:
+    raw = binascii.a2b_base64(uuid.replace("-", "+").replace("_", "/") + "==")
+    high, low = _SIGNED_LONGS.unpack(raw)
+    return high, low
+
+
 # --- rows -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class FeatureRow:
     """Finalized feature, for instance ``metadata.version``; ``level`` > 0 (0 deletes the row)."""
 
     ENTITY: ClassVar[Entity] = Entity.FEATURE
-    name: str
-    level: int
+    RECORD: ClassVar = FeatureLevelRecord
+    name: str = column()
+    level: int = column(record="feature_level")
 
     @property
     def key(self) -> Key:
         return (self.name,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class ZkMigrationRow:
     """State of a migration from ZooKeeper, written by Kafka 3.4 to 3.9 and ignored by 4.x."""
 
     ENTITY: ClassVar[Entity] = Entity.ZK_MIGRATION
-    state: int
+    RECORD: ClassVar = ZkMigrationStateRecord
+    state: int = column(record="zk_migration_state")
 
     @property
     def key(self) -> Key:
@@ -151,76 +187,80 @@ class ZkMigrationRow:
         return enum_name(ZK_MIGRATION_STATES, self.state)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class BrokerRow:
     """Registered broker. ``cordoned_log_dirs`` is None if the broker never sent it."""
 
     ENTITY: ClassVar[Entity] = Entity.BROKER
-    broker_id: int
-    incarnation_id: str
-    broker_epoch: int
-    rack: str | None
-    fenced: bool
-    in_controlled_shutdown: bool
-    is_migrating_zk_broker: bool
-    endpoints: tuple[Endpoint, ...]
-    features: tuple[FeatureRange, ...]
-    log_dirs: tuple[str, ...]
-    cordoned_log_dirs: tuple[str, ...] | None
+    RECORD: ClassVar = RegisterBrokerRecord
+    broker_id: int = column()
+    incarnation_id: str = column()
+    broker_epoch: int = column()
+    rack: str | None = column()
+    fenced: bool = column()
+    in_controlled_shutdown: bool = column()
+    is_migrating_zk_broker: bool = column()
+    endpoints: tuple[Endpoint, ...] = column(Parts(Endpoint), record="end_points")
+    features: tuple[FeatureRange, ...] = column(Parts(FeatureRange, by_name=True))
+    log_dirs: tuple[str, ...] = column(sort=_sorted_uuids)
+    cordoned_log_dirs: tuple[str, ...] | None = column()
 
     @property
     def key(self) -> Key:
         return (self.broker_id,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class ControllerRow:
     """Registered controller."""
 
     ENTITY: ClassVar[Entity] = Entity.CONTROLLER
-    controller_id: int
-    incarnation_id: str
-    zk_migration_ready: bool
-    endpoints: tuple[Endpoint, ...]
-    features: tuple[FeatureRange, ...]
+    RECORD: ClassVar = RegisterControllerRecord
+    controller_id: int = column()
+    incarnation_id: str = column()
+    zk_migration_ready: bool = column()
+    endpoints: tuple[Endpoint, ...] = column(Parts(Endpoint), record="end_points")
+    features: tuple[FeatureRange, ...] = column(Parts(FeatureRange, by_name=True))
 
     @property
     def key(self) -> Key:
         return (self.controller_id,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class TopicRow:
     """Topic. A topic that was deleted and created again under its name has another id."""
 
     ENTITY: ClassVar[Entity] = Entity.TOPIC
-    topic_id: str
-    name: str
+    RECORD: ClassVar = TopicRecord
+    topic_id: str = column()
+    name: str = column()
 
     @property
     def key(self) -> Key:
         return (self.topic_id,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class PartitionRow:
     """Partition. ``directories`` is parallel to ``replicas``; ``leader`` -1: no leader."""
 
     ENTITY: ClassVar[Entity] = Entity.PARTITION
-    topic_id: str
-    partition_id: int
-    topic_name: str
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    adding_replicas: tuple[int, ...]
-    removing_replicas: tuple[int, ...]
-    elr: tuple[int, ...]
-    last_known_elr: tuple[int, ...]
-    directories: tuple[str, ...]
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    leader_recovery_state: int
+    RECORD: ClassVar = PartitionRecord
+    topic_id: str = column()
+    partition_id: int = column()
+    topic_name: str = column(STRING)
+    replicas: tuple[int, ...] = column()
+    isr: tuple[int, ...] = column()
+    adding_replicas: tuple[int, ...] = column(default=())
+    removing_replicas: tuple[int, ...] = column(default=())
+    elr: tuple[int, ...] = column(record="eligible_leader_replicas", default=(), empty_is_null=True)
+    last_known_elr: tuple[int, ...] = column(default=(), empty_is_null=True)
+    directories: tuple[str, ...] = column()
+    leader: int = column()
+    leader_epoch: int = column()
+    partition_epoch: int = column()
+    leader_recovery_state: int = column(default=0)
 
     @property
     def key(self) -> Key:
@@ -230,8 +270,14 @@ class PartitionRow:
     def leader_recovery_state_name(self) -> str:
         return enum_name(LEADER_RECOVERY_STATES, self.leader_recovery_state)
 
+    def without_elr(self) -> PartitionRow:
+        """Return the row without eligible leader replicas (KIP-966): itself if it has none."""
+        if not self.elr and not self.last_known_elr:
+            return self
+        return replace(self, elr=(), last_known_elr=())
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@row
 class ConfigRow:
     """Config that is set. A broker config with resource name "" is the default of all brokers.
 
@@ -239,10 +285,11 @@ class ConfigRow:
     """
 
     ENTITY: ClassVar[Entity] = Entity.CONFIG
-    resource_type: int
-    resource_name: str
-    name: str
-    value: str = field(repr=False)
+    RECORD: ClassVar = ConfigRecord
+    resource_type: int = column()
+    resource_name: str = column()
+    name: str = column()
+    value: str = column()
 
     @property
     def key(self) -> Key:
@@ -253,15 +300,16 @@ class ConfigRow:
         return enum_name(CONFIG_RESOURCE_TYPES, self.resource_type)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class QuotaRow:
     """Client quota. ``entity``: pairs of type (user, client-id, ip) and name (None: the default),
     sorted by type."""
 
     ENTITY: ClassVar[Entity] = Entity.QUOTA
-    entity: tuple[tuple[str, str | None], ...]
-    quota: str
-    value: float
+    RECORD: ClassVar = ClientQuotaRecord
+    entity: tuple[tuple[str, str | None], ...] = column(TEXT_PAIRS)
+    quota: str = column(record="key")
+    value: float = column()
 
     @property
     def key(self) -> Key:
@@ -273,7 +321,7 @@ class QuotaRow:
         return quota_entity_key(self.entity)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class ProducerIdsRow:
     """Next producer id to allocate: a single row.
 
@@ -282,28 +330,30 @@ class ProducerIdsRow:
     """
 
     ENTITY: ClassVar[Entity] = Entity.PRODUCER_IDS
-    next_producer_id: int
-    broker_id: int = field(default=-1, compare=False)
-    broker_epoch: int = field(default=-1, compare=False)
+    RECORD: ClassVar = ProducerIdsRecord
+    next_producer_id: int = column()
+    broker_id: int = column(default=-1, compare=False)
+    broker_epoch: int = column(default=-1, compare=False)
 
     @property
     def key(self) -> Key:
         return ("next",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class AclRow:
     """ACL. ACLs with equal content and different ids are separate rows."""
 
     ENTITY: ClassVar[Entity] = Entity.ACL
-    acl_id: str
-    resource_type: int
-    resource_name: str
-    pattern_type: int
-    principal: str
-    host: str
-    operation: int
-    permission: int
+    RECORD: ClassVar = AccessControlEntryRecord
+    acl_id: str = column(record="id")
+    resource_type: int = column()
+    resource_name: str = column()
+    pattern_type: int = column()
+    principal: str = column()
+    host: str = column()
+    operation: int = column()
+    permission: int = column(record="permission_type")
 
     @property
     def key(self) -> Key:
@@ -326,17 +376,18 @@ class AclRow:
         return enum_name(ACL_PERMISSIONS, self.permission)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class ScramRow:
     """SCRAM credential of a user. Salt and keys are secrets and not in ``repr``."""
 
     ENTITY: ClassVar[Entity] = Entity.SCRAM
-    user: str
-    mechanism: int
-    iterations: int
-    salt: bytes = field(repr=False)
-    stored_key: bytes = field(repr=False)
-    server_key: bytes = field(repr=False)
+    RECORD: ClassVar = UserScramCredentialRecord
+    user: str = column(record="name")
+    mechanism: int = column()
+    iterations: int = column()
+    salt: bytes = column()
+    stored_key: bytes = column()
+    server_key: bytes = column()
 
     @property
     def key(self) -> Key:
@@ -347,25 +398,26 @@ class ScramRow:
         return enum_name(SCRAM_MECHANISMS, self.mechanism)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class TokenRow:
     """Delegation token: owner, renewers and expiry. Its HMAC is not in the log."""
 
     ENTITY: ClassVar[Entity] = Entity.TOKEN
-    token_id: str
-    owner: str
-    requester: str
-    renewers: tuple[str, ...]
-    issue_timestamp_ms: int
-    max_timestamp_ms: int
-    expiration_timestamp_ms: int
+    RECORD: ClassVar = DelegationTokenRecord
+    token_id: str = column()
+    owner: str = column()
+    requester: str = column()
+    renewers: tuple[str, ...] = column()
+    issue_timestamp_ms: int = column(TIMESTAMP_MS, record="issue_timestamp")
+    max_timestamp_ms: int = column(TIMESTAMP_MS, record="max_timestamp")
+    expiration_timestamp_ms: int = column(TIMESTAMP_MS, record="expiration_timestamp")
 
     @property
     def key(self) -> Key:
         return (self.token_id,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class EpochRow:
     """Leader epoch. ``end_offset`` (exclusive) is None for the current epoch or if unknown.
 
@@ -374,12 +426,12 @@ class EpochRow:
     """
 
     ENTITY: ClassVar[Entity] = Entity.EPOCH
-    leader_epoch: int
-    start_offset: int | None
-    end_offset: int | None
-    leader_id: int | None
-    voters: tuple[Voter, ...]
-    kraft_version: int
+    leader_epoch: int = column(INT32)
+    start_offset: int | None = column(INT64)
+    end_offset: int | None = column(INT64)
+    leader_id: int | None = column(INT32)
+    voters: tuple[Voter, ...] = column(Parts(Voter))
+    kraft_version: int = column(INT32)
 
     @property
     def key(self) -> Key:
@@ -393,7 +445,7 @@ class TransactionOutcome(StrEnum):
     ABORTED = "aborted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row
 class TransactionRow:
     """Completed metadata transaction (KIP-868).
 
@@ -402,19 +454,19 @@ class TransactionRow:
     """
 
     ENTITY: ClassVar[Entity] = Entity.TRANSACTION
-    begin_offset: int
-    end_offset: int
-    outcome: TransactionOutcome
-    name: str | None
-    reason: str | None
-    record_count: int
+    begin_offset: int = column(INT64)
+    end_offset: int = column(INT64)
+    outcome: TransactionOutcome = column(TransactionOutcome)
+    name: str | None = column(STRING)
+    reason: str | None = column(STRING)
+    record_count: int = column(INT32)
 
     @property
     def key(self) -> Key:
         return (self.begin_offset,)
 
 
-Row = (
+RecordRow = (
     FeatureRow
     | ZkMigrationRow
     | BrokerRow
@@ -427,29 +479,29 @@ Row = (
     | AclRow
     | ScramRow
     | TokenRow
-    | EpochRow
-    | TransactionRow
 )
+"""Row of state: it has a ``RECORD``."""
+
+Row = RecordRow | EpochRow | TransactionRow
 """Any row."""
 
+RECORD_ROW_TYPES: Final[tuple[type[RecordRow], ...]] = (
+    FeatureRow,
+    ZkMigrationRow,
+    BrokerRow,
+    ControllerRow,
+    TopicRow,
+    PartitionRow,
+    ConfigRow,
+    QuotaRow,
+    ProducerIdsRow,
+    AclRow,
+    ScramRow,
+    TokenRow,
+)
+
 ROW_TYPES: Final[Mapping[Entity, type[Row]]] = {
-    kind.ENTITY: kind
-    for kind in (
-        FeatureRow,
-        ZkMigrationRow,
-        BrokerRow,
-        ControllerRow,
-        TopicRow,
-        PartitionRow,
-        ConfigRow,
-        QuotaRow,
-        ProducerIdsRow,
-        AclRow,
-        ScramRow,
-        TokenRow,
-        EpochRow,
-        TransactionRow,
-    )
+    kind.ENTITY: kind for kind in (*RECORD_ROW_TYPES, EpochRow, TransactionRow)
 }
 assert set(ROW_TYPES) == set(Entity), "every entity has a row type"
 
@@ -492,15 +544,13 @@ def _plain(value: object) -> object:
 
 def _with_names(value: Row | Part) -> dict[str, object]:
     found: dict[str, object] = {}
-    for entry in fields(value):
-        column = getattr(value, entry.name)
-        if isinstance(column, tuple):
-            found[entry.name] = [
-                _with_names(item) if isinstance(item, PARTS) else item for item in column
-            ]
+    declared = row_schema(type(value))
+    for entry in declared:
+        content = getattr(value, entry.name)
+        if isinstance(entry.kind, Parts):
+            found[entry.name] = [_with_names(item) for item in content]
         else:
-            found[entry.name] = _plain(column)
-    for name in vars(type(value)):
-        if name.endswith("_name") and name not in found:
-            found[name] = getattr(value, name)
+            found[entry.name] = _plain(content)
+    for name in (f"{entry.name}_name" for entry in declared if entry.has_enum_name):
+        found[name] = getattr(value, name)
     return found

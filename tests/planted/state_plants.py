@@ -103,14 +103,14 @@ STATE_PLANTS: Final = (
         bug="the leader epoch stays when the same leader is named again",
         path=f"{STATE}/replay/topics.py",
         old="    if record.leader != LEADER_UNCHANGED:\n",
-        new="    if record.leader not in (LEADER_UNCHANGED, leader):\n",
+        new="    if record.leader not in (LEADER_UNCHANGED, row.leader):\n",
         tests=("tests/state/loader/test_replay_topics.py",),
     ),
     Plant(
         bug="an empty list in a partition change keeps what was there",
-        path=f"{STATE}/replay/topics.py",
-        old="    return before if value is None else value\n",
-        new="    return value or before\n",
+        path=f"{STATE}/row_schema.py",
+        old='is_same = "is None" if field.default is None else',
+        new='is_same = "in (None, ())" if field.default is None else',
         tests=("tests/state/loader/test_replay_topics.py",),
     ),
     Plant(
@@ -163,6 +163,13 @@ STATE_PLANTS: Final = (
         tests=(REDACTION,),
     ),
     Plant(
+        bug="a row shows what its record hides",
+        path=f"{STATE}/row_schema.py",
+        old='            entry.repr = (entry.metadata["record"] or name) not in secret\n',
+        new="            pass\n",
+        tests=("tests/state/loader/test_row_schema.py", REDACTION),
+    ),
+    Plant(
         bug="one secret in two fields has one stand-in",
         path=f"{STATE}/records/redaction.py",
         old='        salted = f"{len(label)} {label} ".encode(*_ANY_TEXT) + secret\n',
@@ -206,9 +213,9 @@ STATE_PLANTS: Final = (
     ),
     Plant(
         bug="an exported checkpoint forgets that a broker is shutting down",
-        path=f"{STATE}/image_writer.py",
-        old="        in_controlled_shutdown=row.in_controlled_shutdown,\n",
-        new="",
+        path=f"{STATE}/row_schema.py",
+        old="        if name in columns and name not in given:\n",
+        new="        if name in columns and columns[name].kind is not Scalar.BOOL:\n",
         tests=("tests/state/loader/test_image_records.py",),
     ),
     Plant(

@@ -271,14 +271,9 @@ def _write_partition(
         topic_name=topic,
         replicas=tuple(replicas),
         isr=isr,
-        adding_replicas=(),
-        removing_replicas=(),
-        elr=(),
-        last_known_elr=(),
         directories=tuple(default_directory(one, state) for one in replicas),
         leader=isr[0],
         leader_epoch=0,
         partition_epoch=0,
-        leader_recovery_state=0,
     )
     state.write(partition_record(row, state.versions))

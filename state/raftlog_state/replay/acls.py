@@ -14,7 +14,6 @@ from raftlog_state.image import (
     QuotaRow,
     ScramRow,
     TokenRow,
-    quota_entity_key,
 )
 from raftlog_state.records import (
     AccessControlEntryRecord,
@@ -26,9 +25,16 @@ from raftlog_state.records import (
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
+from raftlog_state.row_schema import row_reader
 
 from .dispatch import replay
 from .position import Position, contradiction
+
+_config_row = row_reader(ConfigRow, ConfigRecord)
+_quota_row = row_reader(QuotaRow, ClientQuotaRecord)
+_acl_row = row_reader(AclRow, AccessControlEntryRecord)
+_scram_row = row_reader(ScramRow, UserScramCredentialRecord)
+_token_row = row_reader(TokenRow, DelegationTokenRecord)
 
 
 @replay.register
@@ -38,25 +44,17 @@ def config(record: ConfigRecord, delta: MetadataDelta, at: Position) -> None:
         key = (record.resource_type, record.resource_name, record.name)
         delta.delete(Entity.CONFIG, key)
         return
-    delta.put(
-        ConfigRow(
-            resource_type=record.resource_type,
-            resource_name=record.resource_name,
-            name=record.name,
-            value=record.value,
-        )
-    )
+    delta.put(_config_row(record))
 
 
 @replay.register
 def client_quota(record: ClientQuotaRecord, delta: MetadataDelta, at: Position) -> None:
     """Set or remove a client quota; the entity's parts may be in any order."""
-    named = {part.entity_type: part.entity_name for part in record.entity}
-    entity = tuple((kind, named[kind]) for kind in sorted(named))
+    row = _quota_row(record)
     if record.remove:
-        delta.delete(Entity.QUOTA, (quota_entity_key(entity), record.key))
+        delta.delete(Entity.QUOTA, row.key)
     else:
-        delta.put(QuotaRow(entity=entity, quota=record.key, value=record.value))
+        delta.put(row)
 
 
 @replay.register
@@ -64,18 +62,7 @@ def access_control_entry(
     record: AccessControlEntryRecord, delta: MetadataDelta, at: Position
 ) -> None:
     """Add an ACL by its id: equal content with another id is another ACL."""
-    delta.put(
-        AclRow(
-            acl_id=record.id,
-            resource_type=record.resource_type,
-            resource_name=record.resource_name,
-            pattern_type=record.pattern_type,
-            principal=record.principal,
-            host=record.host,
-            operation=record.operation,
-            permission=record.permission_type,
-        )
-    )
+    delta.put(_acl_row(record))
 
 
 @replay.register
@@ -92,16 +79,7 @@ def user_scram_credential(
     record: UserScramCredentialRecord, delta: MetadataDelta, at: Position
 ) -> None:
     """Set a user's SCRAM credential for one mechanism."""
-    delta.put(
-        ScramRow(
-            user=record.name,
-            mechanism=record.mechanism,
-            iterations=record.iterations,
-            salt=record.salt,
-            stored_key=record.stored_key,
-            server_key=record.server_key,
-        )
-    )
+    delta.put(_scram_row(record))
 
 
 @replay.register
@@ -115,17 +93,7 @@ def remove_user_scram_credential(
 @replay.register
 def delegation_token(record: DelegationTokenRecord, delta: MetadataDelta, at: Position) -> None:
     """Create or renew a delegation token."""
-    delta.put(
-        TokenRow(
-            token_id=record.token_id,
-            owner=record.owner,
-            requester=record.requester,
-            renewers=record.renewers,
-            issue_timestamp_ms=record.issue_timestamp,
-            max_timestamp_ms=record.max_timestamp,
-            expiration_timestamp_ms=record.expiration_timestamp,
-        )
-    )
+    delta.put(_token_row(record))
 
 
 @replay.register

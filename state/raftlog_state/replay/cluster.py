@@ -9,28 +9,20 @@ Source: Kafka ``ClusterDelta``, ``BrokerRegistration``, ``ControllerRegistration
 
 from __future__ import annotations
 
-import binascii
 import dataclasses
-import struct
 from typing import Final
 
 from raftlog_state.delta import MetadataDelta
 from raftlog_state.image import (
     BrokerRow,
     ControllerRow,
-    Endpoint,
     Entity,
-    FeatureRange,
     FeatureRow,
     ProducerIdsRow,
     ZkMigrationRow,
 )
 from raftlog_state.records import (
-    BrokerEndpoint,
-    BrokerFeature,
     BrokerRegistrationChangeRecord,
-    ControllerEndpoint,
-    ControllerFeature,
     FeatureLevelRecord,
     FenceBrokerRecord,
     MetadataRecord,
@@ -43,32 +35,25 @@ from raftlog_state.records import (
     UnregisterControllerRecord,
     ZkMigrationStateRecord,
 )
+from raftlog_state.row_schema import row_reader, row_updater
 
 from .dispatch import replay
 from .position import Position, contradiction
 
 KRAFT_VERSION: Final = "kraft.version"
-_SIGNED_LONGS: Final = struct.Struct(">qq")
+
+_broker_row = row_reader(BrokerRow, RegisterBrokerRecord)
+_changed_broker = row_updater(BrokerRow, BrokerRegistrationChangeRecord)
+_controller_row = row_reader(ControllerRow, RegisterControllerRecord)
+_feature_row = row_reader(FeatureRow, FeatureLevelRecord)
+_zk_migration_row = row_reader(ZkMigrationRow, ZkMigrationStateRecord)
+_producer_ids_row = row_reader(ProducerIdsRow, ProducerIdsRecord)
 
 
 @replay.register
 def register_broker(record: RegisterBrokerRecord, delta: MetadataDelta, at: Position) -> None:
     """Register a broker, replacing an earlier registration of its id."""
-    delta.put(
-        BrokerRow(
-            broker_id=record.broker_id,
-            incarnation_id=record.incarnation_id,
-            broker_epoch=record.broker_epoch,
-            rack=record.rack,
-            fenced=record.fenced,
-            in_controlled_shutdown=record.in_controlled_shutdown,
-            is_migrating_zk_broker=record.is_migrating_zk_broker,
-            endpoints=_endpoints(record.end_points),
-            features=_features(record.features),
-            log_dirs=_sorted_directories(record.log_dirs),
-            cordoned_log_dirs=record.cordoned_log_dirs,
-        )
-    )
+    delta.put(_broker_row(record))
 
 
 @replay.register
@@ -97,9 +82,7 @@ def broker_registration_change(
 ) -> None:
     """Change some fields of a broker's registration.
 
-    ``fenced``: 1 fence, 0 no change, -1 unfence. ``in_controlled_shutdown``: 1 set, 0 no change;
-    only a new registration unsets it. ``log_dirs``: empty is no change. ``cordoned_log_dirs``: None
-    is no change, empty clears.
+    Only a new registration unsets ``in_controlled_shutdown``.
     """
     row = _broker(record, record.broker_id, record.broker_epoch, delta, at)
     if record.fenced not in (-1, 0, 1):
@@ -107,21 +90,7 @@ def broker_registration_change(
     if record.in_controlled_shutdown not in (0, 1):
         what = f"unknown value for inControlledShutdown field: {record.in_controlled_shutdown}"
         raise contradiction(record, at, what)
-    log_dirs, cordoned = row.log_dirs, row.cordoned_log_dirs
-    if record.log_dirs:
-        log_dirs = _sorted_directories(record.log_dirs)
-    if record.cordoned_log_dirs is not None:
-        cordoned = record.cordoned_log_dirs
-    delta.replace(
-        row,
-        dataclasses.replace(
-            row,
-            fenced=row.fenced if record.fenced == 0 else record.fenced == 1,
-            in_controlled_shutdown=row.in_controlled_shutdown or record.in_controlled_shutdown == 1,
-            log_dirs=log_dirs,
-            cordoned_log_dirs=cordoned,
-        ),
-    )
+    delta.replace(row, _changed_broker(row, record))
 
 
 @replay.register
@@ -129,15 +98,7 @@ def register_controller(
     record: RegisterControllerRecord, delta: MetadataDelta, at: Position
 ) -> None:
     """Register a controller, replacing an earlier registration of its id."""
-    delta.put(
-        ControllerRow(
-            controller_id=record.controller_id,
-            incarnation_id=record.incarnation_id,
-            zk_migration_ready=record.zk_migration_ready,
-            endpoints=_endpoints(record.end_points),
-            features=_features(record.features),
-        )
-    )
+    delta.put(_controller_row(record))
 
 
 @replay.register
@@ -160,25 +121,19 @@ def feature_level(record: FeatureLevelRecord, delta: MetadataDelta, at: Position
     if record.feature_level == 0:
         delta.delete(Entity.FEATURE, (record.name,))
     else:
-        delta.put(FeatureRow(name=record.name, level=record.feature_level))
+        delta.put(_feature_row(record))
 
 
 @replay.register
 def zk_migration_state(record: ZkMigrationStateRecord, delta: MetadataDelta, at: Position) -> None:
     """Set the state of a migration from ZooKeeper (Kafka 3.4 to 3.9; Kafka 4 ignores it)."""
-    delta.put(ZkMigrationRow(state=record.zk_migration_state))
+    delta.put(_zk_migration_row(record))
 
 
 @replay.register
 def producer_ids(record: ProducerIdsRecord, delta: MetadataDelta, at: Position) -> None:
     """Allocate a block of producer ids."""
-    delta.put(
-        ProducerIdsRow(
-            next_producer_id=record.next_producer_id,
-            broker_id=record.broker_id,
-            broker_epoch=record.broker_epoch,
-        )
-    )
+    delta.put(_producer_ids_row(record))
 
 
 @replay.register
@@ -196,32 +151,3 @@ def _broker(
         what = f"broker {broker_id} has epoch {row.broker_epoch}, but the record has {epoch}"
         raise contradiction(record, at, what)
     return row
-
-
-def _endpoints(
-    listeners: tuple[BrokerEndpoint, ...] | tuple[ControllerEndpoint, ...],
-) -> tuple[Endpoint, ...]:
-    """Sort by name; of equal names keep the last, as in Kafka's map."""
-    found = {at.name: Endpoint(at.name, at.host, at.port, at.security_protocol) for at in listeners}
-    return tuple(found[name] for name in sorted(found))
-
-
-def _features(
-    supported: tuple[BrokerFeature, ...] | tuple[ControllerFeature, ...],
-) -> tuple[FeatureRange, ...]:
-    found = {
-        of.name: FeatureRange(of.name, of.min_supported_version, of.max_supported_version)
-        for of in supported
-    }
-    return tuple(found[name] for name in sorted(found))
-
-
-def _sorted_directories(directories: tuple[str, ...]) -> tuple[str, ...]:
-    """Sort in the order of Kafka's ``Uuid``: as pairs of signed 64-bit numbers."""
-    return tuple(sorted(directories, key=_uuid_order))
-
-
-def _uuid_order(uuid: str) -> tuple[int, int]:
-    raw = binascii.a2b_base64(uuid.replace("-", "+").replace("_", "/") + "==")
-    high, low = _SIGNED_LONGS.unpack(raw)
-    return high, low

@@ -8,10 +8,10 @@ Source: Kafka ``TopicsDelta``, ``TopicDelta``, ``PartitionRegistration``, ``Dire
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final
 
 from raftlog_state.delta import MetadataDelta
-from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image import Entity, PartitionRow, TopicRow
 from raftlog_state.records import (
     ClearElrRecord,
@@ -20,11 +20,10 @@ from raftlog_state.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from raftlog_state.row_schema import row_reader, row_updater
 
 from .dispatch import replay
 from .position import Position, contradiction
-
-T = TypeVar("T")
 
 DIRECTORY_MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """Directory of a replica whose broker has not reported one (Kafka: ``DirectoryId.MIGRATING``)."""
@@ -33,7 +32,13 @@ LEADER_UNCHANGED: Final = -2
 RECOVERY_UNCHANGED: Final = -1
 CONFIG_OF_TOPIC: Final = 2
 
-_partition_row = fast_dataclass(PartitionRow)
+_topic_row = row_reader(TopicRow, TopicRecord)
+_partition_row: Final[Callable[[PartitionRecord, str, tuple[str, ...]], PartitionRow]] = row_reader(
+    PartitionRow, PartitionRecord, "topic_name", "directories"
+)
+_changed_partition: Final[
+    Callable[[PartitionRow, PartitionChangeRecord, int, int], PartitionRow]
+] = row_updater(PartitionRow, PartitionChangeRecord, "leader_epoch", "partition_epoch")
 
 
 @replay.register
@@ -43,7 +48,7 @@ def topic(record: TopicRecord, delta: MetadataDelta, at: Position) -> None:
         raise contradiction(record, at, f"topic id {record.topic_id} already exists")
     if delta.group((Entity.TOPIC, record.name, "")):
         raise contradiction(record, at, f"topic {record.name!r} already exists")
-    delta.put(TopicRow(topic_id=record.topic_id, name=record.name))
+    delta.put(_topic_row(record))
 
 
 @replay.register
@@ -67,24 +72,8 @@ def partition(record: PartitionRecord, delta: MetadataDelta, at: Position) -> No
         raise contradiction(record, at, f"there is no topic with id {record.topic_id}")
     if record.leader_recovery_state not in (0, 1):
         raise contradiction(record, at, _unknown_recovery_state(record.leader_recovery_state))
-    delta.put(
-        _partition_row(
-            topic_id=record.topic_id,
-            partition_id=record.partition_id,
-            topic_name=row.name,
-            replicas=record.replicas,
-            isr=record.isr,
-            adding_replicas=record.adding_replicas,
-            removing_replicas=record.removing_replicas,
-            elr=record.eligible_leader_replicas or (),
-            last_known_elr=record.last_known_elr or (),
-            directories=_directories(record, record.directories, len(record.replicas), at),
-            leader=record.leader,
-            leader_epoch=record.leader_epoch,
-            partition_epoch=record.partition_epoch,
-            leader_recovery_state=record.leader_recovery_state,
-        )
-    )
+    directories = _directories(record, record.directories, len(record.replicas), at)
+    delta.put(_partition_row(record, row.name, directories))
 
 
 @replay.register
@@ -98,35 +87,16 @@ def partition_change(record: PartitionChangeRecord, delta: MetadataDelta, at: Po
     if row is None:
         what = f"topic id {record.topic_id} has no partition {record.partition_id}"
         raise contradiction(record, at, what)
-    recovery = record.leader_recovery_state
-    if recovery == RECOVERY_UNCHANGED:
-        recovery = row.leader_recovery_state
-    elif recovery not in (0, 1):
-        raise contradiction(record, at, _unknown_recovery_state(recovery))
-    leader, leader_epoch = row.leader, row.leader_epoch
+    if record.leader_recovery_state not in (RECOVERY_UNCHANGED, 0, 1):
+        raise contradiction(record, at, _unknown_recovery_state(record.leader_recovery_state))
+    leader_epoch = row.leader_epoch
     if record.leader != LEADER_UNCHANGED:
-        leader, leader_epoch = record.leader, leader_epoch + 1
-    replicas = _coalesce(record.replicas, row.replicas)
-    directories = _coalesce(record.directories, row.directories)
-    delta.replace(
-        row,
-        _partition_row(
-            topic_id=row.topic_id,
-            partition_id=row.partition_id,
-            topic_name=row.topic_name,
-            replicas=replicas,
-            isr=_coalesce(record.isr, row.isr),
-            adding_replicas=_coalesce(record.adding_replicas, row.adding_replicas),
-            removing_replicas=_coalesce(record.removing_replicas, row.removing_replicas),
-            elr=_coalesce(record.eligible_leader_replicas, row.elr),
-            last_known_elr=_coalesce(record.last_known_elr, row.last_known_elr),
-            directories=_directories(record, directories, len(replicas), at),
-            leader=leader,
-            leader_epoch=leader_epoch,
-            partition_epoch=row.partition_epoch + 1,
-            leader_recovery_state=recovery,
-        ),
-    )
+        leader_epoch += 1
+    after = _changed_partition(row, record, leader_epoch, row.partition_epoch + 1)
+    if len(after.directories) != len(after.replicas):
+        directories = _directories(record, after.directories, len(after.replicas), at)
+        after = dataclasses.replace(after, directories=directories)
+    delta.replace(row, after)
 
 
 @replay.register
@@ -145,17 +115,11 @@ def clear_elr(record: ClearElrRecord, delta: MetadataDelta, at: Position) -> Non
         keys = delta.keys(Entity.PARTITION)
     for key in sorted(keys):
         row = delta.find(PartitionRow, *key)
-        if row is not None and (row.elr or row.last_known_elr):
-            delta.replace(row, _without_elr(row))
-
-
-def _without_elr(row: PartitionRow) -> PartitionRow:
-    epoch = row.partition_epoch + 1
-    return dataclasses.replace(row, elr=(), last_known_elr=(), partition_epoch=epoch)
-
-
-def _coalesce(value: tuple[T, ...] | None, before: tuple[T, ...]) -> tuple[T, ...]:
-    return before if value is None else value
+        assert row is not None, "the keys are those of rows"
+        after = row.without_elr()
+        if after is not row:
+            epoch = row.partition_epoch + 1
+            delta.replace(row, dataclasses.replace(after, partition_epoch=epoch))
 
 
 def _directories(

@@ -10,37 +10,23 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
 
 from raftlog_state.delta import RecordChanges, RowChange
 from raftlog_state.records import MASK
-from raftlog_state.rows import (
-    ROW_TYPES,
-    BrokerRow,
-    ConfigRow,
-    ControllerRow,
-    Endpoint,
-    Entity,
-    FeatureRange,
-    QuotaRow,
-    Row,
-    TokenRow,
-    TransactionOutcome,
-    TransactionRow,
-    Voter,
-    VoterEndpoint,
-)
+from raftlog_state.records.declare import Array
+from raftlog_state.row_schema import Kind, Parts, Special, row_schema
+from raftlog_state.rows import ROW_TYPES, ConfigRow, Entity, Row
 
 from .schema import BY_ENTITY, CHANGES_COLUMNS, arrow_schema, struct
 
 MICROSECONDS: Final = 1_000
 _LONG_MAX: Final = 2**63 - 1
 _KEYED_HASH: Final = re.compile(r"hmac:[0-9a-f]{32}")
-_TOKEN_TIMES: Final = ("issue_timestamp", "max_timestamp", "expiration_timestamp")
 _CHANGES_ARROW: Final = arrow_schema(struct(CHANGES_COLUMNS))
 
 Columns = dict[str, Any]
@@ -53,23 +39,16 @@ def microseconds(timestamp_ms: int) -> int:
 
 def columns_of(row: Row) -> Columns:
     """A row's columns by name."""
-    special = _SPECIAL_COLUMNS.get(type(row))
-    found = {} if special is None else special(row)
-    for name in BY_ENTITY[row.ENTITY].columns:
-        if name not in found:
-            found[name] = _plain(getattr(row, name))
+    found = {name: convert(getattr(row, at)) for name, at, convert in _TABLE_STEPS[type(row)]}
+    if isinstance(row, ConfigRow):
+        found["redacted"] = row.value == MASK or _KEYED_HASH.fullmatch(row.value) is not None
     return found
 
 
 def row_of(entity: Entity, columns: Mapping[str, Any]) -> Row:
     """The row that a table's columns are, as ``plain_rows`` gives them."""
     kind = ROW_TYPES[entity]
-    special = _SPECIAL_ROWS.get(entity)
-    found = {} if special is None else special(columns)
-    for part in fields(kind):
-        if part.name not in found:
-            found[part.name] = _frozen(columns[part.name])
-    return kind(**found)
+    return kind(**{at: convert(columns[name]) for name, at, convert in _ROW_STEPS[kind]})
 
 
 def plain_rows(table: pa.Table) -> list[Columns]:
@@ -116,94 +95,76 @@ def _change(record: RecordChanges, change: RowChange, seq: int) -> Columns:
     }
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Endpoint | Voter | VoterEndpoint):
-        return {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
+# --- conversions of a row's fields, derived from their declaration --------------------------------
+
+_Step = tuple[str, str, Callable[[Any], Any]]
+"""Column, attribute of the row, and the conversion of the one's value to the other's."""
+
+
+def _table_steps(kind: type[Row]) -> tuple[_Step, ...]:
+    declared = {entry.column: entry for entry in row_schema(kind)}
+    return tuple(
+        (name, declared[name].name, _to_column(declared[name].kind))
+        if name in declared
+        else (name, name, _same)
+        for name in BY_ENTITY[kind.ENTITY].columns
+        if name in declared or hasattr(kind, name)
+    )
+
+
+def _row_steps(kind: type) -> tuple[_Step, ...]:
+    return tuple((entry.column, entry.name, _to_field(entry.kind)) for entry in row_schema(kind))
+
+
+def _to_column(kind: Kind) -> Callable[[Any], Any]:
+    if isinstance(kind, Parts):
+        return _parts_to_column(kind)
+    if isinstance(kind, Array):
+        return lambda values: None if values is None else list(values)
+    if kind is Special.TIMESTAMP_MS:
+        return microseconds
+    if kind is Special.TEXT_PAIRS:
+        return list
+    return str if isinstance(kind, type) else _same
+
+
+def _to_field(kind: Kind) -> Callable[[Any], Any]:
+    if isinstance(kind, Parts):
+        return _parts_to_field(kind)
+    if isinstance(kind, Array):
+        return lambda values: None if values is None else tuple(values)
+    if kind is Special.TIMESTAMP_MS:
+        return lambda time: time // MICROSECONDS
+    if kind is Special.TEXT_PAIRS:
+        return lambda pairs: tuple(sorted(pairs, key=itemgetter(0)))
+    return kind if isinstance(kind, type) else _same
+
+
+def _parts_to_column(kind: Parts) -> Callable[[Any], Any]:
+    steps = [(entry.column, entry.name, _to_column(entry.kind)) for entry in row_schema(kind.part)]
+    key = steps[0][0]
+
+    def convert(parts: Iterable[object]) -> list[Any]:
+        found = [{name: of(getattr(one, at)) for name, at, of in steps} for one in parts]
+        return [(columns.pop(key), columns) for columns in found] if kind.by_name else found
+
+    return convert
+
+
+def _parts_to_field(kind: Parts) -> Callable[[Any], Any]:
+    steps = _row_steps(kind.part)
+    key = steps[0][0]
+
+    def convert(values: Iterable[Any]) -> tuple[Any, ...]:
+        found = [{**of, key: name} for name, of in sorted(values)] if kind.by_name else values
+        return tuple(kind.part(**{at: of(one[name]) for name, at, of in steps}) for one in found)
+
+    return convert
+
+
+def _same(value: Any) -> Any:
     return value
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-# --- what is not the same on both sides -----------------------------------------------------------
-
-
-def _config_columns(row: ConfigRow) -> Columns:
-    hidden = row.value == MASK or _KEYED_HASH.fullmatch(row.value) is not None
-    return {"redacted": hidden}
-
-
-def _token_columns(row: TokenRow) -> Columns:
-    return {name: microseconds(getattr(row, f"{name}_ms")) for name in _TOKEN_TIMES}
-
-
-def _node_columns(row: BrokerRow | ControllerRow) -> Columns:
-    features = [
-        (of.name, {"min_version": of.min_version, "max_version": of.max_version})
-        for of in row.features
-    ]
-    return {"features": features}
-
-
-def _quota_columns(row: QuotaRow) -> Columns:
-    return {"entity": list(row.entity)}
-
-
-def _transaction_columns(row: TransactionRow) -> Columns:
-    return {"outcome": str(row.outcome)}
-
-
-_SPECIAL_COLUMNS: Final[Mapping[type[Row], Callable[[Any], Columns]]] = {
-    ConfigRow: _config_columns,
-    TokenRow: _token_columns,
-    BrokerRow: _node_columns,
-    ControllerRow: _node_columns,
-    QuotaRow: _quota_columns,
-    TransactionRow: _transaction_columns,
-}
-
-
-def _token_row(columns: Mapping[str, Any]) -> Columns:
-    return {f"{name}_ms": columns[name] // MICROSECONDS for name in _TOKEN_TIMES}
-
-
-def _node_row(columns: Mapping[str, Any]) -> Columns:
-    features = sorted(columns["features"])
-    return {
-        "endpoints": tuple(Endpoint(**endpoint) for endpoint in columns["endpoints"]),
-        "features": tuple(FeatureRange(name, **levels) for name, levels in features),
-    }
-
-
-def _quota_row(columns: Mapping[str, Any]) -> Columns:
-    return {"entity": tuple(sorted(columns["entity"], key=_first))}
-
-
-def _first(pair: Sequence[Any]) -> Any:
-    return pair[0]
-
-
-def _epoch_row(columns: Mapping[str, Any]) -> Columns:
-    return {"voters": tuple(_voter(voter) for voter in columns["voters"])}
-
-
-def _voter(columns: Mapping[str, Any]) -> Voter:
-    endpoints = tuple(VoterEndpoint(**endpoint) for endpoint in columns["endpoints"])
-    return Voter(**{**columns, "endpoints": endpoints})
-
-
-def _transaction_row(columns: Mapping[str, Any]) -> Columns:
-    return {"outcome": TransactionOutcome(columns["outcome"])}
-
-
-_SPECIAL_ROWS: Final[Mapping[Entity, Callable[[Mapping[str, Any]], Columns]]] = {
-    Entity.TOKEN: _token_row,
-    Entity.BROKER: _node_row,
-    Entity.CONTROLLER: _node_row,
-    Entity.QUOTA: _quota_row,
-    Entity.EPOCH: _epoch_row,
-    Entity.TRANSACTION: _transaction_row,
-}
+_TABLE_STEPS: Final = {kind: _table_steps(kind) for kind in ROW_TYPES.values()}
+_ROW_STEPS: Final = {kind: _row_steps(kind) for kind in ROW_TYPES.values()}

@@ -2,9 +2,9 @@
 
 Rules of this file:
 
-1. A typed table's columns are its row's fields (``raftlog_state.rows``) in their order, names
-   after their codes, then five columns with the record that wrote the row. Times are UTC TIMESTAMP,
-   integers INT or BIGINT, never narrower.
+1. A typed table's columns derive from its row's fields (``raftlog_state.rows``), in their order,
+   names after their codes; then come five columns with the record that wrote the row. Times are UTC
+   TIMESTAMP, integers INT or BIGINT, never narrower.
 2. Every table can be read and written by any Delta engine: no column mapping, no deletion vectors,
    no generated columns, no identity; checks are plain comparisons.
 3. Columns are nullable for Delta; what must be there is a CHECK.
@@ -32,7 +32,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from raftlog_state.rows import Entity, table_of
+from raftlog_state.records.declare import Array, Scalar
+from raftlog_state.row_schema import Kind, Parts, Special, row_schema
+from raftlog_state.rows import ROW_TYPES, Entity, Row, Voter, table_of
 
 RETENTION: Final = "interval 30 days"
 """How long old versions of a table can be read, and how long its files are kept for that."""
@@ -44,7 +46,6 @@ DOUBLE: Final = DoubleType()
 STRING: Final = StringType()
 BINARY: Final = BinaryType()
 TIMESTAMP: Final = TimestampType()
-INTS: Final = ArrayType(INT)
 STRINGS: Final = ArrayType(STRING)
 
 
@@ -53,19 +54,51 @@ def struct(columns: Mapping[str, DataType]) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
-ENDPOINTS: Final = ArrayType(struct({"name": STRING, "host": STRING, "port": INT, "protocol": INT}))
-FEATURE_RANGES: Final = MapType(STRING, struct({"min_version": INT, "max_version": INT}))
-VOTERS: Final = ArrayType(
-    struct(
-        {
-            "voter_id": INT,
-            "directory_id": STRING,
-            "endpoints": ArrayType(struct({"name": STRING, "host": STRING, "port": INT})),
-            "min_kraft_version": INT,
-            "max_kraft_version": INT,
-        }
-    )
-)
+_SCALARS: Final[Mapping[Scalar | Special, DataType]] = {
+    Scalar.BOOL: BOOLEAN,
+    Scalar.INT8: INT,
+    Scalar.INT16: INT,
+    Scalar.UINT16: INT,
+    Scalar.INT32: INT,
+    Scalar.INT64: BIGINT,
+    Scalar.FLOAT64: DOUBLE,
+    Scalar.UUID: STRING,
+    Scalar.STRING: STRING,
+    Scalar.BYTES: BINARY,
+    Special.TIMESTAMP_MS: TIMESTAMP,
+    Special.TEXT_PAIRS: MapType(STRING, STRING),
+}
+
+
+def column_type(kind: Kind) -> DataType:
+    """The Spark type of a row's field."""
+    if isinstance(kind, Array):
+        assert isinstance(kind.element, Scalar), "an array of structs is declared with its parts"
+        return ArrayType(column_type(kind.element))
+    if isinstance(kind, Parts):
+        of = part_type(kind.part)
+        if not kind.by_name:
+            return ArrayType(of)
+        return MapType(of.fields[0].dataType, StructType(of.fields[1:]))
+    return STRING if isinstance(kind, type) else _SCALARS[kind]
+
+
+def part_type(part: type) -> StructType:
+    """The Spark type of a part of a row."""
+    return struct({entry.column: column_type(entry.kind) for entry in row_schema(part)})
+
+
+def row_columns(kind: type[Row]) -> dict[str, DataType]:
+    """The columns of a row's fields, the name of a code after it."""
+    columns: dict[str, DataType] = {}
+    for entry in row_schema(kind):
+        columns[entry.column] = column_type(entry.kind)
+        if entry.has_enum_name:
+            columns[f"{entry.column}_name"] = STRING
+    return columns
+
+
+VOTERS: Final = ArrayType(part_type(Voter))
 
 # --- the three tables that only grow --------------------------------------------------------------
 
@@ -138,79 +171,33 @@ class TypedTable:
         return struct({**self.columns, **ORIGIN_COLUMNS})
 
 
-def _typed(entity: Entity, *key: str, columns: Mapping[str, DataType], **checks: str) -> TypedTable:
+def _typed(
+    entity: Entity,
+    *key: str,
+    before: Mapping[str, DataType] | None = None,
+    after: Mapping[str, DataType] | None = None,
+    **checks: str,
+) -> TypedTable:
+    """A table of an entity; ``before`` and ``after``: columns that are not fields of its row."""
+    columns = {**(before or {}), **row_columns(ROW_TYPES[entity]), **(after or {})}
     assert set(key) <= set(columns), entity
     return TypedTable(entity=entity, key=key, columns=columns, checks=checks)
 
 
 TYPED_TABLES: Final = (
-    _typed(
-        Entity.FEATURE,
-        "name",
-        columns={"name": STRING, "level": INT},
-        level_is_positive="level > 0",
-    ),
-    _typed(
-        Entity.ZK_MIGRATION,
-        columns={"state": INT, "state_name": STRING},
-    ),
-    _typed(
-        Entity.BROKER,
-        "broker_id",
-        columns={
-            "broker_id": INT,
-            "incarnation_id": STRING,
-            "broker_epoch": BIGINT,
-            "rack": STRING,
-            "fenced": BOOLEAN,
-            "in_controlled_shutdown": BOOLEAN,
-            "is_migrating_zk_broker": BOOLEAN,
-            "endpoints": ENDPOINTS,
-            "features": FEATURE_RANGES,
-            "log_dirs": STRINGS,
-            "cordoned_log_dirs": STRINGS,
-        },
-        broker_is_named="broker_id >= 0",
-    ),
-    _typed(
-        Entity.CONTROLLER,
-        "controller_id",
-        columns={
-            "controller_id": INT,
-            "incarnation_id": STRING,
-            "zk_migration_ready": BOOLEAN,
-            "endpoints": ENDPOINTS,
-            "features": FEATURE_RANGES,
-        },
-        controller_is_named="controller_id >= 0",
-    ),
+    _typed(Entity.FEATURE, "name", level_is_positive="level > 0"),
+    _typed(Entity.ZK_MIGRATION),
+    _typed(Entity.BROKER, "broker_id", broker_is_named="broker_id >= 0"),
+    _typed(Entity.CONTROLLER, "controller_id", controller_is_named="controller_id >= 0"),
     _typed(
         Entity.TOPIC,
         "topic_id",
-        columns={"topic_id": STRING, "name": STRING},
         topic_is_named="topic_id IS NOT NULL AND name IS NOT NULL",
     ),
     _typed(
         Entity.PARTITION,
         "topic_id",
         "partition_id",
-        columns={
-            "topic_id": STRING,
-            "partition_id": INT,
-            "topic_name": STRING,
-            "replicas": INTS,
-            "isr": INTS,
-            "adding_replicas": INTS,
-            "removing_replicas": INTS,
-            "elr": INTS,
-            "last_known_elr": INTS,
-            "directories": STRINGS,
-            "leader": INT,
-            "leader_epoch": INT,
-            "partition_epoch": INT,
-            "leader_recovery_state": INT,
-            "leader_recovery_state_name": STRING,
-        },
         partition_is_numbered="partition_id >= 0",
         leader_is_a_broker_or_none="leader >= -1",
         partition_epoch_is_counted="partition_epoch >= 0",
@@ -220,108 +207,22 @@ TYPED_TABLES: Final = (
         "resource_type",
         "resource_name",
         "name",
-        columns={
-            "resource_type": INT,
-            "resource_type_name": STRING,
-            "resource_name": STRING,
-            "name": STRING,
-            "value": STRING,
-            "redacted": BOOLEAN,
-        },
+        after={"redacted": BOOLEAN},
         value_is_set="value IS NOT NULL",
     ),
-    _typed(
-        Entity.QUOTA,
-        "entity_key",
-        "quota",
-        columns={
-            "entity_key": STRING,
-            "entity": MapType(STRING, STRING),
-            "quota": STRING,
-            "value": DOUBLE,
-        },
-    ),
-    _typed(
-        Entity.PRODUCER_IDS,
-        columns={
-            "next_producer_id": BIGINT,
-            "broker_id": INT,
-            "broker_epoch": BIGINT,
-        },
-    ),
-    _typed(
-        Entity.ACL,
-        "acl_id",
-        columns={
-            "acl_id": STRING,
-            "resource_type": INT,
-            "resource_type_name": STRING,
-            "resource_name": STRING,
-            "pattern_type": INT,
-            "pattern_type_name": STRING,
-            "principal": STRING,
-            "host": STRING,
-            "operation": INT,
-            "operation_name": STRING,
-            "permission": INT,
-            "permission_name": STRING,
-        },
-    ),
-    _typed(
-        Entity.SCRAM,
-        "user",
-        "mechanism",
-        columns={
-            "user": STRING,
-            "mechanism": INT,
-            "mechanism_name": STRING,
-            "iterations": INT,
-            "salt": BINARY,
-            "stored_key": BINARY,
-            "server_key": BINARY,
-        },
-    ),
-    _typed(
-        Entity.TOKEN,
-        "token_id",
-        columns={
-            "token_id": STRING,
-            "owner": STRING,
-            "requester": STRING,
-            "renewers": STRINGS,
-            "issue_timestamp": TIMESTAMP,
-            "max_timestamp": TIMESTAMP,
-            "expiration_timestamp": TIMESTAMP,
-        },
-    ),
+    _typed(Entity.QUOTA, "entity_key", "quota", before={"entity_key": STRING}),
+    _typed(Entity.PRODUCER_IDS),
+    _typed(Entity.ACL, "acl_id"),
+    _typed(Entity.SCRAM, "user", "mechanism"),
+    _typed(Entity.TOKEN, "token_id"),
     _typed(
         Entity.EPOCH,
         "leader_epoch",
-        columns={
-            "leader_epoch": INT,
-            "start_offset": BIGINT,
-            "end_offset": BIGINT,
-            "leader_id": INT,
-            "voters": VOTERS,
-            "kraft_version": INT,
-        },
         reign_is_not_empty=(
             "end_offset IS NULL OR start_offset IS NULL OR end_offset > start_offset"
         ),
     ),
-    _typed(
-        Entity.TRANSACTION,
-        "begin_offset",
-        columns={
-            "begin_offset": BIGINT,
-            "end_offset": BIGINT,
-            "outcome": STRING,
-            "name": STRING,
-            "reason": STRING,
-            "record_count": INT,
-        },
-        markers_are_in_order="end_offset > begin_offset",
-    ),
+    _typed(Entity.TRANSACTION, "begin_offset", markers_are_in_order="end_offset > begin_offset"),
 )
 
 BY_NAME: Final[Mapping[str, TypedTable]] = {table.name: table for table in TYPED_TABLES}

@@ -22,7 +22,9 @@ from pyspark.sql.types import DataType, MapType
 
 from raftlog_state.image import MetadataImage
 from raftlog_state.records import is_secret_config
+from raftlog_state.row_schema import row_schema
 from raftlog_state.rows import Row as StateRow
+from raftlog_state.rows import ScramRow
 
 from . import sql_cluster, sql_quorum, sql_topics
 from .convert import plain_rows, row_of
@@ -33,7 +35,7 @@ from .sql_parts import Records, computed
 from .store import DeltaStore
 
 HIDDEN: Final = "(hidden)"
-_SCRAM_SECRETS: Final = frozenset({"salt", "stored_key", "server_key"})
+_SCRAM_SECRETS: Final = frozenset(entry.column for entry in row_schema(ScramRow) if entry.is_secret)
 _ROW: Final = "(row)"
 """Stands for a column where a whole row is missing, double, or should not be there."""
 _SIDES: Final = ("expected", "found")
