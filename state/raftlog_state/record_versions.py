@@ -18,8 +18,8 @@ from .records import (
     PartitionRecord,
     RegisterBrokerRecord,
 )
-from .replay.topics import DIRECTORY_MIGRATING
 from .row_schema import row_writer
+from .rows import DIRECTORY_MIGRATING
 
 LEVEL_MIN: Final = 7
 """3.3-IV3: assumed for a log without metadata.version."""

@@ -59,6 +59,9 @@ from .row_schema import TEXT_PAIRS, TIMESTAMP_MS, Parts, column, part, row, row_
 Key = tuple[int | str, ...]
 """Primary key of a row within its entity."""
 
+DIRECTORY_MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""Directory of a replica whose broker has not reported one (Kafka: ``DirectoryId.MIGRATING``)."""
+
 _SIGNED_LONGS: Final = struct.Struct(">qq")
 
 

@@ -21,12 +21,10 @@ from raftlog_state.records import (
     TopicRecord,
 )
 from raftlog_state.row_schema import row_reader, row_updater
+from raftlog_state.rows import DIRECTORY_MIGRATING
 
 from .dispatch import replay
 from .position import Position, contradiction
-
-DIRECTORY_MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
-"""Directory of a replica whose broker has not reported one (Kafka: ``DirectoryId.MIGRATING``)."""
 
 LEADER_UNCHANGED: Final = -2
 RECOVERY_UNCHANGED: Final = -1

@@ -48,7 +48,7 @@ from raftlog_state.records import (
     RegisterBrokerRecord,
     decode,
 )
-from raftlog_state.replay.topics import DIRECTORY_MIGRATING
+from raftlog_state.rows import DIRECTORY_MIGRATING
 
 ORDERS = CreateTopic(topic="orders", assignment=((1, 2, 3), (2, 3, 1)))
 MIN_ISR = SetConfig(
