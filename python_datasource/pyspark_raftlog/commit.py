@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from raftlog.client import LogReader
     from raftlog.client.location import AnyLog
     from raftlog.records.encoding import RecordToAppend
-    from raftlog_state.record_versions import RecordVersions
+    from raftlog_state.image.record_versions import RecordVersions
 
 
 # --- Commit message of a task: its rows as Arrow IPC bytes, with their length and CRC-32C ---------
@@ -215,8 +215,8 @@ def _lack_versions(columns: InputColumns) -> bool:
 
 
 def _versions_of(log: LogReader) -> RecordVersions:
-    from raftlog_state.image_reader import ImageReader
-    from raftlog_state.record_versions import RecordVersions
+    from raftlog_state.image.record_versions import RecordVersions
+    from raftlog_state.loader.image_reader import ImageReader
     from raftlog_state.records import Redactor
 
     images = ImageReader(log, Redactor())

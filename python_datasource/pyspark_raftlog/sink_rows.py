@@ -62,7 +62,7 @@ from raftlog_state.records.declare import Array, Scalar
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
-    from raftlog_state.record_versions import RecordVersions
+    from raftlog_state.image.record_versions import RecordVersions
 
 
 # --- Check of a DataFrame's columns, on the driver, before any task runs --------------------------

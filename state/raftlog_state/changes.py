@@ -27,7 +27,7 @@ from raftlog.errors import (
 
 from .controller import TRANSACTION_NAME, ChangeRequest, ControllerResult, Random, plan_changes
 from .image import MetadataImage
-from .image_reader import ImageReader
+from .loader.image_reader import ImageReader
 from .records import Redactor
 
 

@@ -19,8 +19,8 @@ from raftlog.errors import InvalidRecordError, OptionError, UnsupportedVersionEr
 from raftlog.types import SnapshotId
 
 from .image import ConfigRow, MetadataImage, ScramRow
-from .image_reader import ImageReader
-from .image_writer import image_records
+from .image.image_writer import image_records
+from .loader.image_reader import ImageReader
 from .records import MASK, Redactor, encode
 from .snapshots import snapshot_bytes
 

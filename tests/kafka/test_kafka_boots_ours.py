@@ -15,8 +15,8 @@ from tests.support.kafka_answers import assert_same_access, ordered
 import raftlog
 from raftlog_state import ExportedSnapshot, apply_changes, export_snapshot
 from raftlog_state.image import ConfigRow, FeatureRow, MetadataImage, PartitionRow
-from raftlog_state.image_reader import ImageReader
-from raftlog_state.image_writer import image_records
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.image_reader import ImageReader
 from raftlog_state.records import Redactor, to_json_text
 
 pytestmark = pytest.mark.kafka

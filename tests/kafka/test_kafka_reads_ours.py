@@ -29,8 +29,8 @@ from raftlog.records import (
 )
 from raftlog.records.control import ControlType, EndTransactionMarker
 from raftlog_state.image import MetadataImage
-from raftlog_state.image_writer import image_records
-from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import TopicRecord, encode, to_json_text
 
 pytestmark = pytest.mark.kafka

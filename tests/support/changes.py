@@ -16,7 +16,7 @@ from raftlog_state.image import (
     PartitionRow,
     Row,
 )
-from raftlog_state.metadata_loader import LogRecord, MetadataLoader
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import DecodedRecord
 
 LEVELS = (7, 8, 11, 12, 13, 14, 15, 17, 21, 23, 30)

@@ -12,8 +12,8 @@ from raftlog.records import iter_batches
 from raftlog.records.control import SnapshotFooter, SnapshotHeader
 from raftlog.types import SnapshotId
 from raftlog_state.image import MetadataImage
-from raftlog_state.metadata_loader import MetadataLoader
-from raftlog_state.payload import Decode, LogRecord, batch_records
+from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.loader.payload import Decode, LogRecord, batch_records
 from raftlog_state.records import decode
 
 

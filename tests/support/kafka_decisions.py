@@ -23,7 +23,7 @@ from raftlog_state.controller.partition_change import (
 )
 from raftlog_state.controller.pending_state import TOPIC
 from raftlog_state.image import PartitionRow
-from raftlog_state.record_versions import RecordVersions
+from raftlog_state.image.record_versions import RecordVersions
 from raftlog_state.records import DecodedRecord, encode
 from tests.support.kafka import KAFKA_VERSION, kafka_jars, run_java
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from raftlog.records import iter_batches
 from raftlog.types import SnapshotId
-from raftlog_state.delta import MetadataDelta, RecordChanges, RowChange
 from raftlog_state.image import MetadataImage
-from raftlog_state.metadata_loader import LogRecord, MetadataLoader, batch_records
+from raftlog_state.image.delta import MetadataDelta, RecordChanges, RowChange
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, batch_records
 from raftlog_state.records import DecodedRecord, MetadataRecord, decode, to_json
 from raftlog_state.replay import Position, replay
 from tests.support.checkpoints import snapshot_log_records

@@ -42,7 +42,7 @@ from raftlog_state.image import (
     ScramRow,
     TopicRow,
 )
-from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import DecodedRecord
 from tests.support.changes import replayed
 from tests.support.metadata_logs import at

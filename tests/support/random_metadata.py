@@ -21,7 +21,7 @@ from raftlog_state.image import (
     TokenRow,
     TopicRow,
 )
-from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import (
     AccessControlEntryRecord,
     BrokerEndpoint,

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from raftlog.records import encode_control
 from raftlog.records.control import control_json
-from raftlog_state.metadata_loader import LogRecord
+from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,

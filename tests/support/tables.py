@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from raftlog_state.image import MetadataImage
-from raftlog_state.metadata_loader import LogRecord
+from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.tables import ClusterTables, ClusterView, open_cluster
 from raftlog_state.tables.convert import plain_rows, row_of
 from raftlog_state.tables.parallel import for_each

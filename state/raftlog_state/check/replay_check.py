@@ -22,10 +22,10 @@ from raftlog.errors import (
     SegmentDeletedError,
 )
 from raftlog.types import SnapshotId
-from raftlog_state.delta import diff
 from raftlog_state.image import MetadataImage
-from raftlog_state.metadata_loader import MetadataLoader
-from raftlog_state.scans import LOADER_COLUMNS, append_scan, load_snapshot
+from raftlog_state.image.delta import diff
+from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.loader.scans import LOADER_COLUMNS, append_scan, load_snapshot
 
 from .findings import Finding, Kind, damage, note, of_error
 

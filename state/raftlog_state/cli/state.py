@@ -81,7 +81,7 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
             "--format records prints the whole state: it cannot be used with KIND"
         )
 
-    from raftlog_state.image_reader import ImageReader
+    from raftlog_state.loader.image_reader import ImageReader
 
     from .state_text import print_image, print_records, print_rows
 
@@ -170,8 +170,8 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
     if end is not None and end < start:
         arguments.parser.error(f"--to {end} is less than --from {start}")
 
-    from raftlog_state.delta import diff
-    from raftlog_state.image_reader import ImageReader
+    from raftlog_state.image.delta import diff
+    from raftlog_state.loader.image_reader import ImageReader
 
     from .state_text import change_line
 

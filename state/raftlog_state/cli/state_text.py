@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import Any
 
-from raftlog_state.delta import Op, RowChange
 from raftlog_state.image import (
     STATE_ENTITIES,
     Entity,
@@ -19,7 +18,8 @@ from raftlog_state.image import (
     row_json,
     table_of,
 )
-from raftlog_state.image_writer import image_records
+from raftlog_state.image.delta import Op, RowChange
+from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import to_json_text
 
 from .output import Output, json_text

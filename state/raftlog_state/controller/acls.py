@@ -22,7 +22,7 @@ from raftlog_state.enums import (
     SCRAM_MECHANISMS,
 )
 from raftlog_state.image import AclRow, QuotaRow, ScramRow, quota_entity_key
-from raftlog_state.record_versions import LEVEL_SCRAM
+from raftlog_state.image.record_versions import LEVEL_SCRAM
 from raftlog_state.records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,

@@ -15,7 +15,7 @@ from typing import Final
 
 from raftlog_state.enums import CONFIG_RESOURCE_TYPES, enum_name
 from raftlog_state.image import BrokerRow, ControllerRow
-from raftlog_state.record_versions import LEVEL_CORDONED
+from raftlog_state.image.record_versions import LEVEL_CORDONED
 from raftlog_state.records import ClearElrRecord, ConfigRecord
 
 from .api_exception import (

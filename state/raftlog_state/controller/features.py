@@ -23,7 +23,7 @@ from raftlog_state.image import (
     ControllerRow,
     FeatureRow,
 )
-from raftlog_state.record_versions import (
+from raftlog_state.image.record_versions import (
     ELR_FEATURE,
     LEVEL_CONTROLLERS,
     LEVEL_ELR,

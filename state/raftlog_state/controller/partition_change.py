@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from raftlog_state.image import PartitionRow
-from raftlog_state.record_versions import LEVEL_NO_EPOCH_BUMP, RecordVersions
+from raftlog_state.image.record_versions import LEVEL_NO_EPOCH_BUMP, RecordVersions
 from raftlog_state.records import PartitionChangeRecord
 from raftlog_state.replay.topics import LEADER_UNCHANGED, RECOVERY_UNCHANGED
 

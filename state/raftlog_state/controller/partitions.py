@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from raftlog_state.image import BrokerRow, PartitionRow
-from raftlog_state.rows import DIRECTORY_MIGRATING
+from raftlog_state.image.rows import DIRECTORY_MIGRATING
 
 from .api_exception import (
     ELECTION_NOT_NEEDED,

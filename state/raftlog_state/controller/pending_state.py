@@ -12,9 +12,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
-from raftlog_state.delta import MetadataDelta
 from raftlog_state.image import (
     METADATA_VERSION,
     AclRow,
@@ -24,12 +23,15 @@ from raftlog_state.image import (
     FeatureRow,
     MetadataImage,
     PartitionRow,
-    R,
+    Row,
     TopicRow,
 )
-from raftlog_state.record_versions import ELR_FEATURE, LEVEL_MIN, RecordVersions
+from raftlog_state.image.delta import MetadataDelta
+from raftlog_state.image.record_versions import ELR_FEATURE, LEVEL_MIN, RecordVersions
 from raftlog_state.records import DecodedRecord, MetadataRecord
 from raftlog_state.replay import Position, replay
+
+R = TypeVar("R", bound=Row)
 
 TOPIC: Final = 2
 BROKER: Final = 4

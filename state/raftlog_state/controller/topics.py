@@ -18,9 +18,9 @@ from typing import Final
 
 from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog_state.image import BrokerRow, PartitionRow, TopicRow
-from raftlog_state.record_versions import partition_record
+from raftlog_state.image.record_versions import partition_record
+from raftlog_state.image.rows import DIRECTORY_MIGRATING
 from raftlog_state.records import RemoveTopicRecord, TopicRecord
-from raftlog_state.rows import DIRECTORY_MIGRATING
 
 from .api_exception import (
     INVALID_PARTITIONS,

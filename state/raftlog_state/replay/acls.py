@@ -6,7 +6,6 @@ Source: Kafka ``ConfigurationsDelta``, ``ClientQuotasDelta``, ``AclsDelta``, ``S
 
 from __future__ import annotations
 
-from raftlog_state.delta import MetadataDelta
 from raftlog_state.image import (
     AclRow,
     ConfigRow,
@@ -15,6 +14,8 @@ from raftlog_state.image import (
     ScramRow,
     TokenRow,
 )
+from raftlog_state.image.delta import MetadataDelta
+from raftlog_state.image.row_schema import row_reader
 from raftlog_state.records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
@@ -25,7 +26,6 @@ from raftlog_state.records import (
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
-from raftlog_state.row_schema import row_reader
 
 from .dispatch import replay
 from .position import Position, contradiction

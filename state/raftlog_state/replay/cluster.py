@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from raftlog_state.delta import MetadataDelta
 from raftlog_state.image import (
     BrokerRow,
     ControllerRow,
@@ -21,6 +20,8 @@ from raftlog_state.image import (
     ProducerIdsRow,
     ZkMigrationRow,
 )
+from raftlog_state.image.delta import MetadataDelta
+from raftlog_state.image.row_schema import row_reader, row_updater
 from raftlog_state.records import (
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
@@ -35,7 +36,6 @@ from raftlog_state.records import (
     UnregisterControllerRecord,
     ZkMigrationStateRecord,
 )
-from raftlog_state.row_schema import row_reader, row_updater
 
 from .dispatch import replay
 from .position import Position, contradiction

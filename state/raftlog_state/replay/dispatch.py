@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from raftlog_state.delta import MetadataDelta
+from raftlog_state.image.delta import MetadataDelta
 from raftlog_state.records import MetadataRecord
 
 from .position import Position, contradiction

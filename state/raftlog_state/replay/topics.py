@@ -11,8 +11,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from raftlog_state.delta import MetadataDelta
 from raftlog_state.image import Entity, PartitionRow, TopicRow
+from raftlog_state.image.delta import MetadataDelta
+from raftlog_state.image.row_schema import row_reader, row_updater
+from raftlog_state.image.rows import DIRECTORY_MIGRATING
 from raftlog_state.records import (
     ClearElrRecord,
     PartitionChangeRecord,
@@ -20,8 +22,6 @@ from raftlog_state.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from raftlog_state.row_schema import row_reader, row_updater
-from raftlog_state.rows import DIRECTORY_MIGRATING
 
 from .dispatch import replay
 from .position import Position, contradiction

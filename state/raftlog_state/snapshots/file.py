@@ -17,9 +17,9 @@ from raftlog.records.control import (
     SnapshotHeader,
     encode_control,
 )
-from raftlog_state.control_records import kraft_voters
 from raftlog_state.image import MetadataImage
-from raftlog_state.image_writer import image_records
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.control_records import kraft_voters
 from raftlog_state.records import encode
 
 RECORD_OVERHEAD_BYTES_MAX: Final = 19

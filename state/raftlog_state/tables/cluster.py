@@ -200,8 +200,8 @@ class ClusterTables:
     def image(self, offset: int | None = None) -> MetadataImage:
         """Return the state after ``offset`` (inclusive; None: newest publication) as an image.
 
-        It is in memory of the driver; ``raftlog_state.image_writer.image_records(image)`` returns
-        its records.
+        It is in memory of the driver; ``image_records(image)`` of
+        ``raftlog_state.image.image_writer`` returns its records.
 
         Raises:
             As ``at`` and ``latest``; TablesError: ``offset`` is inside a metadata transaction.

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from raftlog_state.delta import RecordChanges, RowChange
+from raftlog_state.image.delta import RecordChanges, RowChange
+from raftlog_state.image.row_schema import Kind, Parts, Special, row_schema
+from raftlog_state.image.rows import ROW_TYPES, ConfigRow, Entity, Row
 from raftlog_state.records import MASK
 from raftlog_state.records.declare import Array
-from raftlog_state.row_schema import Kind, Parts, Special, row_schema
-from raftlog_state.rows import ROW_TYPES, ConfigRow, Entity, Row
 
 from .schema import BY_ENTITY, CHANGES_COLUMNS, arrow_schema, struct
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 
 from raftlog.errors import TablesError
 from raftlog_state.image import MetadataImage
-from raftlog_state.rows import Row
+from raftlog_state.image.rows import Row
 from raftlog_state.snapshot_writer import ExportedSnapshot, hidden_secrets, write_snapshot
 
 from .convert import MICROSECONDS, plain_rows, row_of

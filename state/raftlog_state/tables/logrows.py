@@ -20,8 +20,8 @@ import pyarrow.compute
 from raftlog.errors import CorruptBatchError, ReplayError
 from raftlog.records.control import ControlRecord, decode_control
 from raftlog.types import SnapshotId
-from raftlog_state.delta import RecordChanges
-from raftlog_state.metadata_loader import LogRecord, MetadataLoader
+from raftlog_state.image.delta import RecordChanges
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 
 from .batch import CheckedBatch
 from .convert import MICROSECONDS

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from raftlog_state.delta import Op, RecordChanges
-from raftlog_state.rows import Entity, Key, Row
+from raftlog_state.image.delta import Op, RecordChanges
+from raftlog_state.image.rows import Entity, Key, Row
 
 from .asof import OP, last_of_all
 from .convert import Columns, columns_of, microseconds, plain_rows, row_of

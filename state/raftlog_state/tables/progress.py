@@ -17,8 +17,8 @@ from pyspark.sql import functions as sf
 
 from raftlog.errors import TablesError
 from raftlog_state.image import MetadataImage, Quorum
-from raftlog_state.metadata_loader import MetadataLoader
-from raftlog_state.rows import EpochRow, Row
+from raftlog_state.image.rows import EpochRow, Row
+from raftlog_state.loader.metadata_loader import MetadataLoader
 
 from .asof import visible_between
 from .convert import MICROSECONDS

@@ -21,8 +21,8 @@ from pyspark.sql import functions as sf
 
 import raftlog
 from raftlog.errors import ConcurrentWriterError
-from raftlog_state.delta import Op
 from raftlog_state.image import MetadataImage
+from raftlog_state.image.delta import Op
 
 from .asof import OP
 from .convert import MICROSECONDS

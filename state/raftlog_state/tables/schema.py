@@ -2,9 +2,9 @@
 
 Rules of this file:
 
-1. A typed table's columns derive from its row's fields (``raftlog_state.rows``), in their order,
-   names after their codes; then come five columns with the record that wrote the row. Times are UTC
-   TIMESTAMP, integers INT or BIGINT, never narrower.
+1. A typed table's columns derive from its row's fields (``raftlog_state.image.rows``), in their
+   order, names after their codes; then come five columns with the record that wrote the row. Times
+   are UTC TIMESTAMP, integers INT or BIGINT, never narrower.
 2. Every table can be read and written by any Delta engine: no column mapping, no deletion vectors,
    no generated columns, no identity; checks are plain comparisons.
 3. Columns are nullable for Delta; what must be there is a CHECK.
@@ -32,9 +32,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from raftlog_state.image.row_schema import Kind, Parts, Special, row_schema
+from raftlog_state.image.rows import ROW_TYPES, Entity, Row, Voter, table_of
 from raftlog_state.records.declare import Array, Scalar
-from raftlog_state.row_schema import Kind, Parts, Special, row_schema
-from raftlog_state.rows import ROW_TYPES, Entity, Row, Voter, table_of
 
 RETENTION: Final = "interval 30 days"
 """How long old versions of a table can be read, and how long its files are kept for that."""

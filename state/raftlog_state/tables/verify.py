@@ -21,10 +21,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, MapType
 
 from raftlog_state.image import MetadataImage
+from raftlog_state.image.row_schema import row_schema
+from raftlog_state.image.rows import Row as StateRow
+from raftlog_state.image.rows import ScramRow
 from raftlog_state.records import is_secret_config
-from raftlog_state.row_schema import row_schema
-from raftlog_state.rows import Row as StateRow
-from raftlog_state.rows import ScramRow
 
 from . import sql_cluster, sql_quorum, sql_topics
 from .convert import plain_rows, row_of

@@ -31,8 +31,8 @@ from raftlog.errors import (
     TablesError,
     WrongClusterError,
 )
-from raftlog_state.delta import RecordChanges
-from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.image.delta import RecordChanges
+from raftlog_state.loader.metadata_loader import MetadataLoader
 
 from .batch import CheckedBatch, check_batch, epoch_ranges
 from .convert import changes_table

@@ -18,7 +18,7 @@ import raftlog
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind, open_path
 from raftlog.client.remote.log import RemoteLog
 from raftlog.errors import DataLossError, NodeRefusedError, OffsetOutOfRangeError
-from raftlog_state.image_reader import ImageReader
+from raftlog_state.loader.image_reader import ImageReader
 from raftlog_state.records import Redactor
 
 pytestmark = pytest.mark.kafka

@@ -23,7 +23,7 @@ from raftlog import ValueKind
 from raftlog.errors import InvalidRowError
 from raftlog.records.encoding import RecordToAppend, encode_records
 from raftlog.records.record import Header, NewRecord
-from raftlog_state.record_versions import RecordVersions
+from raftlog_state.image.record_versions import RecordVersions
 from raftlog_state.records import (
     BeginTransactionRecord,
     ConfigRecord,

@@ -26,7 +26,7 @@ from raftlog.errors import (
 from raftlog_state import AppliedChanges, apply_changes
 from raftlog_state.controller import Random
 from raftlog_state.image import MetadataImage, PartitionRow, TopicRow
-from raftlog_state.image_reader import ImageReader
+from raftlog_state.loader.image_reader import ImageReader
 from raftlog_state.records import BeginTransactionRecord, DecodedRecord, Redactor, encode
 
 FIRST = [

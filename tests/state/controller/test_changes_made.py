@@ -37,6 +37,7 @@ from raftlog_state.controller import (
     plan_changes,
 )
 from raftlog_state.image import AclRow, BrokerRow, ConfigRow, MetadataImage, PartitionRow, QuotaRow
+from raftlog_state.image.rows import DIRECTORY_MIGRATING
 from raftlog_state.records import (
     AccessControlEntryRecord,
     BeginTransactionRecord,
@@ -48,7 +49,6 @@ from raftlog_state.records import (
     RegisterBrokerRecord,
     decode,
 )
-from raftlog_state.rows import DIRECTORY_MIGRATING
 
 ORDERS = CreateTopic(topic="orders", assignment=((1, 2, 3), (2, 3, 1)))
 MIN_ISR = SetConfig(

@@ -22,10 +22,10 @@ from raftlog.errors import (
 from raftlog_state import apply_changes, export_snapshot, snapshot_log, write_snapshot
 from raftlog_state.controller import SetConfig, SetScram
 from raftlog_state.image import BrokerRow, MetadataImage, PartitionRow
-from raftlog_state.image_reader import ImageReader, NullListener
-from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.loader.image_reader import ImageReader, NullListener
+from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.loader.scans import load_snapshot
 from raftlog_state.records import Redactor, decode
-from raftlog_state.scans import load_snapshot
 
 FIRST = [
     {"change": "set_feature", "feature": "metadata.version", "level": 30},

@@ -15,7 +15,7 @@ from raftlog_state.controller import ChangeRequest
 from raftlog_state.controller.dispatch import write
 from raftlog_state.controller.pending_state import PendingState
 from raftlog_state.image import MetadataImage
-from raftlog_state.metadata_loader import LogRecord, MetadataLoader, batch_records
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, batch_records
 from raftlog_state.records import DecodedRecord, TopicRecord, decode
 
 

@@ -34,7 +34,6 @@ from raftlog_state.controller import (
     UnfenceBroker,
     UnregisterBroker,
 )
-from raftlog_state.delta import diff
 from raftlog_state.image import (
     AclRow,
     BrokerRow,
@@ -47,8 +46,9 @@ from raftlog_state.image import (
     ScramRow,
     quota_entity_key,
 )
-from raftlog_state.image_writer import image_records
-from raftlog_state.metadata_loader import LogRecord, MetadataLoader
+from raftlog_state.image.delta import diff
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import decode, encode
 
 MAY_CHANGE: dict[str, set[Entity]] = {

@@ -13,8 +13,8 @@ from tests.support.source_rows import source_rows
 import raftlog
 from raftlog_state import apply_changes
 from raftlog_state.image import MetadataImage, PartitionRow, TopicRow
-from raftlog_state.image_writer import image_records
-from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import Redactor, decode, encode
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from raftlog.records.control import (
     Voter,
 )
 from raftlog.types import SnapshotId
-from raftlog_state.delta import Op
 from raftlog_state.image import Entity, EpochRow, Quorum
 from raftlog_state.image import Voter as VoterRow
-from raftlog_state.metadata_loader import LogRecord, MetadataLoader, SkippedRecords
+from raftlog_state.image.delta import Op
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, SkippedRecords
 from raftlog_state.records import (
     ConfigRecord,
     FeatureLevelRecord,

@@ -19,8 +19,8 @@ from tests.support.metadata_logs import (
 )
 
 from raftlog_state.image import MetadataImage
-from raftlog_state.image_writer import image_records
-from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import DecodedRecord, MetadataRecord, PartitionRecord, TopicRecord
 from raftlog_state.snapshots import snapshot_bytes
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog_state.delta import MetadataDelta, Op, RecordChanges, RowChange, diff
 from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image import (
     ROW_TYPES,
@@ -37,6 +36,7 @@ from raftlog_state.image import (
     row_json,
     table_of,
 )
+from raftlog_state.image.delta import MetadataDelta, Op, RecordChanges, RowChange, diff
 from raftlog_state.replay import Position
 
 TOPICS = [TopicRow(topic_id=str(number), name=f"t{number}") for number in range(4)]

@@ -16,7 +16,7 @@ from raftlog.errors import (
 )
 from raftlog.records import iter_batches
 from raftlog_state.image import MetadataImage
-from raftlog_state.image_writer import image_records
+from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import (
     AccessControlEntryRecord,
     BrokerEndpoint,

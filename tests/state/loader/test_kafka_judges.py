@@ -13,8 +13,8 @@ from tests.support.kafka_images import LEVELS, Answer, ask_kafka, random_values,
 from tests.support.metadata_logs import CLUSTERS, LOGS, metadata_log, multiset, restored
 
 from raftlog_state.image import ConfigRow, MetadataImage, PartitionRow
-from raftlog_state.image_writer import image_records
-from raftlog_state.metadata_loader import LogRecord, MetadataLoader
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import decode, to_json_text
 from raftlog_state.snapshots import snapshot_bytes
 

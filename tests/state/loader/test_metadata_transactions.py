@@ -8,9 +8,9 @@ from tests.support.metadata_logs import at, flat, replayed, state_after
 from raftlog.errors import ReplayError
 from raftlog.records.control import LeaderChange
 from raftlog.types import SnapshotId
-from raftlog_state.delta import Op
 from raftlog_state.image import Entity, MetadataImage, TransactionOutcome, TransactionRow
-from raftlog_state.metadata_loader import LogRecord, MetadataLoader, SkippedRecords
+from raftlog_state.image.delta import Op
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, SkippedRecords
 from raftlog_state.records import (
     NO_OP_VALUE,
     AbortTransactionRecord,

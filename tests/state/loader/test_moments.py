@@ -9,7 +9,7 @@ import pytest
 from tests.support.small_logs import copy_log
 
 from raftlog.errors import DataLossError
-from raftlog_state.image_reader import ImageReader
+from raftlog_state.loader.image_reader import ImageReader
 from raftlog_state.records import Redactor
 
 METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"

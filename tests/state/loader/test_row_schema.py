@@ -7,12 +7,19 @@ from typing import ClassVar
 
 import pytest
 
+from raftlog_state.image.row_schema import (
+    column,
+    row,
+    row_reader,
+    row_schema,
+    row_updater,
+    row_writer,
+)
+from raftlog_state.image.rows import RECORD_ROW_TYPES, PartitionRow, row_json
 from raftlog_state.records.declare import BYTES, INT64, STRING, MetadataRecord, field, record
 from raftlog_state.records.reader import record_reader
 from raftlog_state.records.schema_topics import PartitionChangeRecord, PartitionRecord
 from raftlog_state.records.writer import record_writer
-from raftlog_state.row_schema import column, row, row_reader, row_schema, row_updater, row_writer
-from raftlog_state.rows import RECORD_ROW_TYPES, PartitionRow, row_json
 from raftlog_state.tables.schema import BIGINT, column_type, row_columns
 from raftlog_state.tables.schema import STRING as TEXT
 
@@ -63,7 +70,7 @@ def test_a_field_is_named_in_four_files_at_most(name: str) -> None:
     json_name = head + "".join(word.capitalize() for word in tail)
     texts = {path.relative_to(STATE): path.read_text() for path in sorted(STATE.rglob("*.py"))}
     named = [path for path, text in texts.items() if name in text or json_name in text]
-    assert Path("raftlog_state/rows.py") in named
+    assert Path("raftlog_state/image/rows.py") in named
     assert len(named) <= 4, named
 
 

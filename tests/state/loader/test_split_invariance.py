@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.metadata_logs import LOGS, MetadataLog, flat, metadata_log
 
-from raftlog_state.delta import RecordChanges
 from raftlog_state.image import Entity, MetadataImage
-from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.image.delta import RecordChanges
+from raftlog_state.loader.metadata_loader import MetadataLoader
 
 THREE_NODES = LOGS / "three-nodes-4.3.1" / "node-100" / "__cluster_metadata-0"
 RECORDS = 1_200

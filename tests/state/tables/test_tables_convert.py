@@ -10,9 +10,9 @@ from tests.support.metadata_logs import MetadataLog, at, metadata_log, restored
 from tests.support.random_metadata import RandomLog
 
 from raftlog_state.image import MetadataImage
-from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.image.rows import ROW_TYPES, ConfigRow, Entity, Row, TokenRow
+from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import ConfigRecord, RemoveTopicRecord, TopicRecord
-from raftlog_state.rows import ROW_TYPES, ConfigRow, Entity, Row, TokenRow
 from raftlog_state.tables.convert import changes_table, columns_of, plain_rows, row_of
 from raftlog_state.tables.pending import Pending
 from raftlog_state.tables.schema import (

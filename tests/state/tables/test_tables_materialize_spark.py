@@ -17,7 +17,7 @@ from tests.support.tables import Feed, contents, crash_after, image_of, offsets_
 
 from raftlog.errors import DivergedLogError, OptionError, TablesError, WrongClusterError
 from raftlog.types import SnapshotId
-from raftlog_state.image_writer import image_records
+from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import Redactor
 from raftlog_state.tables import ClusterTables
 from raftlog_state.tables.materialize import Sink, seconds_between

@@ -12,7 +12,7 @@ from tests.support.source_rows import without_secrets
 from tests.support.tables import Feed, contents, image_of
 
 from raftlog.errors import OffsetOutOfRangeError, TablesError
-from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.tables import ClusterTables
 
 pytestmark = pytest.mark.spark

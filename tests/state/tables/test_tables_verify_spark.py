@@ -27,8 +27,8 @@ from raftlog.records.control import (
     Voter,
     VoterEndpoint,
 )
-from raftlog_state.image_writer import image_records
-from raftlog_state.metadata_loader import LogRecord, MetadataLoader
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,

@@ -22,10 +22,9 @@ from raftlog.records.control import (
 )
 from raftlog.records.control import Voter as ControlVoter
 from raftlog.records.control import VoterEndpoint as ControlEndpoint
-
-from .delta import MetadataDelta
-from .image import Entity, EpochRow, Quorum, Voter, VoterEndpoint
-from .replay import Position
+from raftlog_state.image import Entity, EpochRow, Quorum, Voter, VoterEndpoint
+from raftlog_state.image.delta import MetadataDelta
+from raftlog_state.replay import Position
 
 
 def replay_control(

@@ -21,11 +21,20 @@ from typing import Final, TypeAlias
 from raftlog.errors import OffsetGapError, ReplayError
 from raftlog.records.control import ControlRecord, UnknownControl
 from raftlog.types import SnapshotId
+from raftlog_state.fast_dataclass import fast_dataclass
+from raftlog_state.image import MetadataImage, Quorum, TransactionOutcome
+from raftlog_state.image.delta import MetadataDelta, RecordChanges
+from raftlog_state.records import (
+    NO_OP_VALUE,
+    RECORD_TYPES,
+    DecodedRecord,
+    MetadataRecord,
+    UnknownRecord,
+    decode,
+)
+from raftlog_state.replay import Position, replay
 
 from .control_records import replay_control
-from .delta import MetadataDelta, RecordChanges
-from .fast_dataclass import fast_dataclass
-from .image import MetadataImage, Quorum, TransactionOutcome
 from .payload import (
     JSON_TYPES,
     Decode,
@@ -35,8 +44,6 @@ from .payload import (
     batch_records,
     metadata_record,
 )
-from .records import NO_OP_VALUE, RECORD_TYPES, DecodedRecord, MetadataRecord, UnknownRecord, decode
-from .replay import Position, replay
 from .snapshot_loader import SnapshotLoader
 from .transactions import MARKERS, BeginMarker, EndMarker, OpenTransaction, marker_of
 

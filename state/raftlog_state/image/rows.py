@@ -24,8 +24,7 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from raftlog.types import ZERO_UUID
-
-from .enums import (
+from raftlog_state.enums import (
     ACL_OPERATIONS,
     ACL_PERMISSIONS,
     ACL_RESOURCE_TYPES,
@@ -37,7 +36,7 @@ from .enums import (
     ZK_MIGRATION_STATES,
     enum_name,
 )
-from .records import (
+from raftlog_state.records import (
     AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerFeature,
@@ -53,7 +52,8 @@ from .records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from .records.declare import INT32, INT64, STRING
+from raftlog_state.records.declare import INT32, INT64, STRING
+
 from .row_schema import TEXT_PAIRS, TIMESTAMP_MS, Parts, column, part, row, row_schema
 
 Key = tuple[int | str, ...]

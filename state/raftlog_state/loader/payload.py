@@ -9,8 +9,7 @@ from typing import Final, TypeAlias
 from raftlog.errors import CorruptBatchError, MetadataParseError, ReplayError
 from raftlog.records import RecordBatch, decode_control
 from raftlog.records.control import ControlRecord
-
-from .records import RECORD_TYPES, DecodedRecord, MetadataRecord, UnknownRecord
+from raftlog_state.records import RECORD_TYPES, DecodedRecord, MetadataRecord, UnknownRecord
 
 Payload: TypeAlias = bytes | DecodedRecord | ControlRecord | None
 """Value bytes, a decoded metadata record or a control record; None (no value) is an error."""

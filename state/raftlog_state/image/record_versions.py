@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Final
 
 from raftlog.errors import UnsupportedVersionError
-
-from .image import FeatureRow, MetadataImage, PartitionRow
-from .records import (
+from raftlog_state.records import (
     BrokerRegistrationChangeRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
 )
+
+from .metadata_image import MetadataImage
 from .row_schema import row_writer
-from .rows import DIRECTORY_MIGRATING
+from .rows import DIRECTORY_MIGRATING, FeatureRow, PartitionRow
 
 LEVEL_MIN: Final = 7
 """3.3-IV3: assumed for a log without metadata.version."""

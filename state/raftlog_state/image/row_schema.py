@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, dataclass_transform, overload
 
-from .fast_dataclass import compile_constructor, positional_constructor
-from .records.declare import Array, FieldSchema, Scalar, Struct
+from raftlog_state.fast_dataclass import compile_constructor, positional_constructor
+from raftlog_state.records.declare import Array, FieldSchema, Scalar, Struct
 
 R = TypeVar("R")
 S = TypeVar("S", bound=Struct)

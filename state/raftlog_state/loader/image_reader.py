@@ -21,11 +21,11 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
 )
 from raftlog.types import SnapshotId
+from raftlog_state.image import MetadataImage
+from raftlog_state.records import DecodedRecord, Redactor, decode
 
-from .image import MetadataImage
 from .metadata_loader import MetadataLoader
 from .payload import SkippedRecords
-from .records import DecodedRecord, Redactor, decode
 from .scans import LOADER_COLUMNS, append_scan, load_snapshot
 
 

@@ -11,13 +11,13 @@ from typing import Final
 from raftlog.errors import ReplayError
 from raftlog.records.control import KRaftVersion, KRaftVoters, SnapshotHeader
 from raftlog.types import SnapshotId
+from raftlog_state.image import STATE_ENTITIES, Entity, EpochRow, MetadataImage, Quorum
+from raftlog_state.image.delta import MetadataDelta, Op, RecordChanges, RowChange
+from raftlog_state.records import DecodedRecord, MetadataRecord, UnknownRecord
+from raftlog_state.replay import Position, replay
 
 from .control_records import quorum_after
-from .delta import MetadataDelta, Op, RecordChanges, RowChange
-from .image import STATE_ENTITIES, Entity, EpochRow, MetadataImage, Quorum
 from .payload import JSON_TYPES, Decode, LogRecord, metadata_record
-from .records import DecodedRecord, MetadataRecord, UnknownRecord
-from .replay import Position, replay
 
 HEADER_TYPE: Final = "SNAPSHOT_HEADER"
 FOOTER_TYPE: Final = "SNAPSHOT_FOOTER"

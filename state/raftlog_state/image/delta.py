@@ -12,20 +12,10 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Final, TypeVar, cast
 
-from .fast_dataclass import fast_dataclass
-from .image import (
-    STATE_ENTITIES,
-    Entity,
-    Group,
-    Groups,
-    Key,
-    MetadataImage,
-    Quorum,
-    Row,
-    RowMaps,
-    group_of,
-    next_digest_sum,
-)
+from raftlog_state.fast_dataclass import fast_dataclass
+
+from .metadata_image import Group, Groups, MetadataImage, Quorum, RowMaps, group_of, next_digest_sum
+from .rows import STATE_ENTITIES, Entity, Key, Row
 
 R = TypeVar("R", bound=Row)
 

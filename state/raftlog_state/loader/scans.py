@@ -11,8 +11,8 @@ from raftlog.client import SnapshotReader
 from raftlog.errors import CorruptBatchError, ReplayError
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
 from raftlog.records.control import decode_control
+from raftlog_state.image.delta import RecordChanges
 
-from .delta import RecordChanges
 from .metadata_loader import LogRecord, MetadataLoader
 from .payload import Payload
 

@@ -15,23 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from .image import (
-    METADATA_VERSION,
-    AclRow,
-    BrokerRow,
-    ConfigRow,
-    ControllerRow,
-    Entity,
-    FeatureRow,
-    MetadataImage,
-    PartitionRow,
-    ProducerIdsRow,
-    QuotaRow,
-    ScramRow,
-    TokenRow,
-    TopicRow,
-    ZkMigrationRow,
-)
+from raftlog_state.records import DecodedRecord, MetadataRecord
+
+from .metadata_image import METADATA_VERSION, MetadataImage
 from .record_versions import (
     LEVEL_CONTROLLERS,
     LEVEL_SCRAM,
@@ -41,9 +27,24 @@ from .record_versions import (
     RecordVersions,
     partition_record,
 )
-from .records import DecodedRecord, MetadataRecord
 from .row_schema import row_writer
-from .rows import RECORD_ROW_TYPES, RecordRow
+from .rows import (
+    RECORD_ROW_TYPES,
+    AclRow,
+    BrokerRow,
+    ConfigRow,
+    ControllerRow,
+    Entity,
+    FeatureRow,
+    PartitionRow,
+    ProducerIdsRow,
+    QuotaRow,
+    RecordRow,
+    ScramRow,
+    TokenRow,
+    TopicRow,
+    ZkMigrationRow,
+)
 
 
 def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 
 from raftlog.records.control import ControlRecord
-
-from .image import TransactionOutcome, TransactionRow
-from .records import (
+from raftlog_state.image import TransactionOutcome, TransactionRow
+from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     MetadataRecord,
     UnknownRecord,
 )
-from .replay import Position
+from raftlog_state.replay import Position
 
 
 @dataclass(frozen=True, slots=True)
