@@ -187,16 +187,23 @@ QUORUM_KEY_PLANTS: Final = (
     ),
     Plant(
         bug="a voter without a directory id is let into the set",
-        path=f"{WIRE}/request_decoding.py",
+        path=f"{WIRE}/raft_codec.py",
         old=" if key.directory_id == ZERO_UUID else None\n",
         new=" if key.directory_id is None else None\n",
         tests=("tests/wire/test_quorum_requests.py",),
     ),
     Plant(
         bug="a voter that the others cannot reach is let into the set",
-        path=f"{WIRE}/request_decoding.py",
+        path=f"{WIRE}/raft_codec.py",
         old="    if problem is None and all(one.name !=",
         new="    if problem is None and not voter.endpoints and all(one.name !=",
+        tests=("tests/wire/test_quorum_requests.py",),
+    ),
+    Plant(
+        bug="a request to a voter is sent without its directory id to a node of an old version",
+        path=f"{WIRE}/raft_codec.py",
+        old='        must_keep={".voter_directory_id": _OTHER_VOTER},\n',
+        new="",
         tests=("tests/wire/test_quorum_requests.py",),
     ),
     Plant(

@@ -22,7 +22,7 @@ from tests.support.wire_vectors import Vector, message_vector, message_vectors
 import raftlog.wire
 from raftlog.errors import UnsupportedFieldError
 from raftlog.wire import latest_schemas
-from raftlog.wire.decoding import decode
+from raftlog.wire.decoding import decode, decode_fields
 from raftlog.wire.encoding import encode
 from raftlog.wire.schema import StructPlan, message_plan
 
@@ -76,6 +76,8 @@ def test_every_message_is_read_as_it_was_written(message: tuple[type[Any], int],
     assert again == value
     assert encode(again, version) == data
     assert decode(kind, version, b"head" + data, start=4) == value
+    fields = decode_fields(kind, version, b"head" + data, start=4)
+    assert encode(fields, version, kind) == data
 
 
 def test_what_an_old_version_does_not_have_takes_its_default() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from tests.support.quorum_messages import IDENTITY, keys, requests, voters
+from tests.support.quorum_messages import IDENTITY, keys, requests, set_keys, voters
 from tests.support.wire_vectors import message_vector
 
 from raftlog.errors import UnsupportedFieldError
@@ -308,6 +308,14 @@ def test_a_vote_before_the_vote_needs_version_two(candidate: ReplicaKey) -> None
     with pytest.raises(UnsupportedFieldError) as caught:
         encode_request(request, 1, IDENTITY)
     assert (caught.value.field, caught.value.kafka_code) == ("pre_vote", 35)
+
+
+@given(set_keys)
+def test_a_voter_with_a_directory_id_needs_version_one(voter: ReplicaKey) -> None:
+    for request in (replace(VOTE, voter=voter), replace(BEGIN, voter=voter)):
+        with pytest.raises(UnsupportedFieldError, match="another directory id") as caught:
+            encode_request(request, 0, IDENTITY)
+        assert caught.value.field == "voter_directory_id"
 
 
 @given(voters)

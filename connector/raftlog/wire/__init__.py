@@ -29,10 +29,16 @@ from .headers import (
     receive_request,
 )
 from .log_identity import LogIdentity, RequestError
-from .request_decoding import QUORUM_APIS, decode_request, fetching_replica_id
-from .request_encoding import encode_request, request_api_key
-from .response_decoding import decode_response
-from .response_encoding import encode_error_response, encode_response
+from .raft_codec import (
+    QUORUM_APIS,
+    decode_request,
+    decode_response,
+    encode_error_response,
+    encode_request,
+    encode_response,
+    fetching_replica_id,
+    request_api_key,
+)
 
 __all__ = [
     "APIS",

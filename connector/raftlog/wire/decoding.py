@@ -18,6 +18,7 @@ import struct
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, Final, NoReturn, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -26,7 +27,7 @@ from raftlog.errors import MalformedMessageError, MalformedVarintError
 from raftlog.limits import STRING_BYTES_MAX, WIRE_ELEMENTS_MAX
 from raftlog.records.varint import read_unsigned_varint
 
-from .schema import SIZED, FieldPlan, StructPlan, message_plan
+from .schema import SIZED, FieldPlan, StructPlan, message_plan, with_target
 
 T = TypeVar("T")
 _ERRORS: Final = {int(one): one for one in ErrorCode}
@@ -94,6 +95,7 @@ class Cursor:
 
 Reader = Callable[[Cursor], Any]
 _READERS: Final[dict[tuple[type[Any], int], Reader]] = {}
+_FIELD_READERS: Final[dict[tuple[type[Any], int], Reader]] = {}
 
 
 def decode(
@@ -113,8 +115,28 @@ def decode(
     cursor = Cursor(data, target.__name__, version, start=start, elements_max=elements_max)
     value: T = _reader(target, version)(cursor)
     if cursor.position != cursor.end and not may_trail:
-        cursor.fail(f"{cursor.end - cursor.position} bytes remain after the message")
+        cursor.fail(_trailing(cursor))
     return value
+
+
+def decode_fields(schema: type[Any], version: int, data: bytes, *, start: int = 0) -> Any:
+    """Decode a message as nested namespaces with the fields of ``schema``, faster than ``decode``.
+
+    For a message that is converted to another class. Raises ``MalformedMessageError``.
+    """
+    reader = _FIELD_READERS.get((schema, version))
+    if reader is None:
+        plan = with_target(message_plan(schema, version), SimpleNamespace)
+        reader = _FIELD_READERS[schema, version] = _struct_reader(plan)
+    cursor = Cursor(data, schema.__name__, version, start=start)
+    value = reader(cursor)
+    if cursor.position != cursor.end:
+        cursor.fail(_trailing(cursor))
+    return value
+
+
+def _trailing(cursor: Cursor) -> str:
+    return f"{cursor.end - cursor.position} bytes remain after the message"
 
 
 def _reader(target: type[Any], version: int) -> Reader:

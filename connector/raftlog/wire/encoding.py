@@ -40,18 +40,19 @@ class _UnwritableError(Exception):
         self.reason = reason
 
 
-def encode(message: Any, version: int) -> bytes:
+def encode(message: Any, version: int, schema: type[Any] | None = None) -> bytes:
     """Return the bytes of a request or response body, without its header.
 
-    ``message`` is of kio's newest class, or of one of ``latest_schemas``. Raises
-    ``UnsupportedFieldError``.
+    ``message`` is of kio's newest class, or of one of ``latest_schemas``; or ``schema`` is, and
+    ``message`` any object with its fields. Raises ``UnsupportedFieldError``.
     """
+    kind = type(message) if schema is None else schema
     out: list[bytes] = []
     try:
-        _writer(type(message), version)(out, message)
+        _writer(kind, version)(out, message)
     except _UnwritableError as error:
         raise UnsupportedFieldError(
-            api=type(message).__name__, version=version, field=error.field, reason=error.reason
+            api=kind.__name__, version=version, field=error.field, reason=error.reason
         ) from None
     return b"".join(out)
 

@@ -17,8 +17,6 @@ from typing import Final, cast
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import Records, i8, i16, i32, i32Timedelta, i64, u16
 
-from raftlog.quorum.messages import LeaderAndEpoch
-from raftlog.quorum.voters import Endpoint
 from raftlog.types import ZERO_UUID, ReplicaKey
 
 from .apis import ApiKey
@@ -75,40 +73,13 @@ def uuid_text(value: uuid.UUID | None) -> str:
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
-def replica_key(node_id: int, directory_id: uuid.UUID | None) -> ReplicaKey:
-    return ReplicaKey(node_id, uuid_text(directory_id))
-
-
-def replica_key_or_none(node_id: int, directory_id: uuid.UUID | None) -> ReplicaKey | None:
-    """Return the replica key; None for a negative node id, which means no replica."""
-    return None if node_id < 0 else replica_key(node_id, directory_id)
-
-
 def directory_of(key: ReplicaKey | None) -> uuid.UUID | None:
     return None if key is None else uuid_or_none(key.directory_id)
-
-
-def leader_endpoint(leader_and_epoch: LeaderAndEpoch, identity: LogIdentity) -> Endpoint | None:
-    """Return the leader's endpoint of the voters' listener; None if unknown."""
-    if leader_and_epoch.leader_id is None:
-        return None
-    return next(
-        (
-            endpoint
-            for endpoint in leader_and_epoch.leader_endpoints
-            if endpoint.name == identity.listener_name
-        ),
-        None,
-    )
 
 
 def or_minus_one(value: int | None) -> int:
     """Return the value, or -1, which Kafka's messages have for unknown values."""
     return -1 if value is None else value
-
-
-def none_below_zero(value: int) -> int | None:
-    return None if value < 0 else value
 
 
 def milliseconds(value: timedelta) -> int:

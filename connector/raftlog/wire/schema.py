@@ -108,6 +108,18 @@ def message_plan(target: type[Any], version: int) -> StructPlan:
     return plan
 
 
+def with_target(plan: StructPlan, target: type[Any]) -> StructPlan:
+    """Return the layout with this class for every structure."""
+
+    def changed(field: FieldPlan) -> FieldPlan:
+        if field.struct is None:
+            return field
+        return dataclasses.replace(field, struct=with_target(field.struct, target))
+
+    fields, tagged = tuple(map(changed, plan.fields)), tuple(map(changed, plan.tagged))
+    return dataclasses.replace(plan, target=target, fields=fields, tagged=tagged)
+
+
 def _plan(target: type[Any], version: int) -> StructPlan:
     kind = target.__type__
     assert kind in (EntityType.request, EntityType.response), "not a request or response"

@@ -1,0 +1,422 @@
+"""Attributes of the quorum's messages, and the fields of Kafka's messages that have their values.
+
+1. An attribute has the value of one field, or a ``Type`` that converts it to one or more fields and
+   back. The table in ``raft_codec`` names them; the layout of Kafka's messages is kio's.
+2. A path names a field of Kafka's message; one that starts with a dot, of the only partition.
+3. A field without attribute has its default. A field that the version lacks is omitted, as in
+   Kafka; if the request would then have another meaning, encoding raises ``UnsupportedFieldError``.
+4. None is encoded as -1 or as the zero id. The leader's endpoint in a response has no listener
+   name; it is decoded with that of the voters' listener.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn, TypeAlias, cast
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode as WireCode
+
+from raftlog.errors import MalformedMessageError, UnsupportedFieldError
+from raftlog.quorum.messages import ErrorCode, FetchResponse, LeaderAndEpoch
+from raftlog.quorum.voters import Endpoint, Voter, is_host
+from raftlog.types import OffsetAndEpoch, ReplicaKey, SnapshotId
+
+from .apis import ApiKey
+from .encoding import encode
+from .log_identity import (
+    PARTITION,
+    PORT_MAX,
+    LogIdentity,
+    RequestError,
+    directory_of,
+    duration,
+    milliseconds,
+    or_minus_one,
+    uuid_or_none,
+    uuid_text,
+)
+from .schema import StructPlan, message_plan
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseContext:
+    """API, version and log of the response that is decoded; ``end`` is its size in bytes."""
+
+    api_key: ApiKey
+    version: int
+    identity: LogIdentity
+    end: int
+
+    def fail(self, reason: str) -> NoReturn:
+        raise MalformedMessageError(
+            api=f"{self.api_key.name} response",
+            version=self.version,
+            position=self.end,
+            reason=reason,
+        )
+
+    def request_error(self, code: int, reason: str, *, is_top_level: bool) -> RequestError:
+        return RequestError(
+            api_key=self.api_key, error=code, reason=reason, is_top_level=is_top_level
+        )
+
+
+# --- Types ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """Conversion of an attribute to the values of its fields, and back.
+
+    ``to_wire`` has the attribute, its message and the log as arguments; ``from_wire`` the context
+    of a response, or None, and the values of the fields. None: the value is the same. The value of
+    a structure is any object with its fields.
+    """
+
+    to_wire: Callable[[Any, Any, LogIdentity], tuple[Any, ...]] | None
+    from_wire: Callable[..., Any] | None
+
+
+CODES: Final = {int(one): one for one in ErrorCode}
+SAME: Final = Type(None, None)
+OPTIONAL_NUMBER: Final = Type(
+    lambda number, *_: (or_minus_one(number),), lambda _, value: None if value < 0 else value
+)
+MILLISECONDS: Final = Type(
+    lambda number, *_: (duration(number),), lambda _, value: milliseconds(value)
+)
+
+
+def _key_to_wire(key: ReplicaKey | None, *_: object) -> tuple[Any, ...]:
+    return -1 if key is None else key.node_id, directory_of(key)
+
+
+def _key(_: object, node_id: int, directory_id: UUID | None) -> ReplicaKey:
+    return ReplicaKey(node_id, uuid_text(directory_id))
+
+
+KEY: Final = Type(_key_to_wire, _key)
+OPTIONAL_KEY: Final = Type(
+    _key_to_wire, lambda _, node_id, uuid: None if node_id < 0 else _key(_, node_id, uuid)
+)
+NODE_IDS: Final = Type(
+    lambda keys, *_: (tuple(key.node_id for key in keys),),
+    lambda _, ids: tuple(map(ReplicaKey, ids)),
+)
+CANDIDATES: Final = Type(
+    lambda keys, *_: (
+        tuple(
+            SimpleNamespace(candidate_id=key.node_id, candidate_directory_id=directory_of(key))
+            for key in keys
+        ),
+    ),
+    lambda _, infos: tuple(_key(_, one.candidate_id, one.candidate_directory_id) for one in infos),
+)
+
+
+def _endpoints(_: object, listeners: Sequence[Any]) -> tuple[Endpoint, ...]:
+    return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)
+
+
+def _voter_to_wire(voter: Voter, *_: object) -> tuple[Any, ...]:
+    levels = (voter.kraft_version_min, voter.kraft_version_max)
+    return (*_key_to_wire(voter.key), voter.endpoints, *levels)
+
+
+def _voter(
+    _: object, node_id: int, directory_id: UUID | None, listeners: Sequence[Any], *levels: int
+) -> Voter:
+    """Return a voter. ``levels``: minimum and maximum of kraft.version, if the message has them."""
+    names = ("kraft_version_min", "kraft_version_max")
+    return Voter(
+        key=_key(_, node_id, directory_id),
+        endpoints=_endpoints(_, listeners),
+        **dict(zip(names, levels, strict=False)),
+    )
+
+
+ENDPOINTS: Final = Type(None, _endpoints)
+VOTER: Final = Type(lambda voter, *_: _voter_to_wire(voter)[:3], _voter)
+VOTER_AND_LEVELS: Final = Type(_voter_to_wire, _voter)
+
+
+def _leader_to_wire(leader: LeaderAndEpoch, _: object, identity: LogIdentity) -> tuple[Any, ...]:
+    """Return the leader's id, epoch and endpoint of the voters' listener."""
+    leader_id = or_minus_one(leader.leader_id)
+    if leader.leader_id is not None:
+        for one in leader.leader_endpoints:
+            if one.name == identity.listener_name:
+                endpoint = SimpleNamespace(node_id=leader_id, host=one.host, port=one.port)
+                return leader_id, leader.epoch, (endpoint,)
+    return leader_id, leader.epoch, ()
+
+
+def _leader_at_to_wire(leader: LeaderAndEpoch, _: object, identity: LogIdentity) -> tuple[Any, ...]:
+    """Return the leader's id, epoch, host and port."""
+    leader_id, epoch, endpoints = _leader_to_wire(leader, _, identity)
+    return leader_id, epoch, *((endpoints[0].host, endpoints[0].port) if endpoints else ("", 0))
+
+
+def _leader(
+    context: ResponseContext, leader_id: int, epoch: int, endpoints: Sequence[Any]
+) -> LeaderAndEpoch:
+    for one in endpoints:
+        if one.node_id == leader_id:
+            return _leader_at(context, leader_id, epoch, one.host, one.port)
+    return _leader_at(context, leader_id, epoch, "", 0)
+
+
+def _leader_at(
+    context: ResponseContext, leader_id: int, epoch: int, host: str, port: int
+) -> LeaderAndEpoch:
+    """Return the leader; without endpoint if the host is empty."""
+    if leader_id < 0:
+        return LeaderAndEpoch(epoch=max(epoch, 0))
+    if not host:
+        return LeaderAndEpoch(epoch=max(epoch, 0), leader_id=leader_id)
+    if not 0 <= port <= PORT_MAX:
+        context.fail("the leader's port is out of range")
+    if not is_host(host):
+        context.fail("the leader's host is not a host name or an IP address")
+    endpoint = Endpoint(context.identity.listener_name, host, port)
+    return LeaderAndEpoch(epoch=max(epoch, 0), leader_id=leader_id, leader_endpoints=(endpoint,))
+
+
+LEADER: Final = Type(_leader_to_wire, _leader)
+LEADER_WITHOUT_ENDPOINT: Final = Type(
+    lambda leader, *_: (or_minus_one(leader.leader_id), leader.epoch, ()), _leader
+)
+LEADER_AT: Final = Type(_leader_at_to_wire, _leader_at)
+NO_LEADER: Final = Type(lambda *_: (), lambda _: LeaderAndEpoch(epoch=0))
+ERROR: Final = Type(None, lambda _, code: CODES[code])
+
+
+def _end_or_none(context: ResponseContext, end: Any) -> Any:
+    """Return epoch and end offset; None if both are unset."""
+    if end.epoch < 0 and end.end_offset < 0:
+        return None
+    if end.epoch < 0 or end.end_offset < 0:
+        context.fail("epoch without end offset, or end offset without epoch")
+    return SnapshotId(end.epoch, end.end_offset)
+
+
+def _diverging(context: ResponseContext, end: Any) -> OffsetAndEpoch | None:
+    found = _end_or_none(context, end)
+    return None if found is None else OffsetAndEpoch(found.epoch, found.end_offset)
+
+
+def _records_to_wire(records: bytes, response: FetchResponse, _: object) -> tuple[Any, ...]:
+    """Return null with an error, a diverging epoch or a snapshot id (Kafka: ``RaftUtil``)."""
+    is_null = response.error or response.diverging or response.snapshot_id
+    return (None if is_null else records,)
+
+
+_NO_END: Final = SnapshotId(-1, -1)
+SNAPSHOT_ID: Final = Type(None, lambda _, one: SnapshotId(one.epoch, one.end_offset))
+OPTIONAL_SNAPSHOT_ID: Final = Type(lambda found, *_: (found or _NO_END,), _end_or_none)
+DIVERGING: Final = Type(
+    lambda end, *_: (_NO_END if end is None else SnapshotId(end.epoch, end.offset),), _diverging
+)
+RECORDS: Final = Type(_records_to_wire, lambda _, records: records or b"")
+
+
+# --- Messages -------------------------------------------------------------------------------------
+
+Fields: TypeAlias = str | tuple[Type | str, ...]
+"""Path of a field with the attribute's value, or a type and the paths of its fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFields:
+    """Names of the fields with the topics, a topic's name or id, and a partition's index."""
+
+    topics: str
+    topic: str
+    index: str
+    has_topic_id: bool = False
+
+    def full(self, path: str) -> str:
+        """Return the path from the message on."""
+        return f"{self.topics}.partitions{path}" if path.startswith(".") else path
+
+    def find(self, message: Any) -> tuple[str, int, Any] | None:
+        """Return topic, index and partition; None if there is not exactly one partition."""
+        topics = getattr(message, self.topics)
+        if len(topics) != 1 or len(topics[0].partitions) != 1:
+            return None
+        topic, partition = getattr(topics[0], self.topic), topics[0].partitions[0]
+        name = uuid_text(topic) if self.has_topic_id else topic
+        return name, getattr(partition, self.index), partition
+
+    def expected(self, identity: LogIdentity) -> tuple[str, int]:
+        """Return topic and index of the log."""
+        return identity.topic_id if self.has_topic_id else identity.topic, PARTITION
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """Request or response: its class, Kafka's newest class, and the fields of its attributes.
+
+    An attribute whose fields differ between versions has them by the first version. ``must_keep``
+    has the fields without which a request has another meaning, and that meaning. ``not_negative``
+    has the numbers of a request that must not be negative, with the error if one is; ``problem``
+    returns what else is invalid in a request or response.
+    """
+
+    kind: type[Any]
+    schema: type[Any]
+    partition: PartitionFields | None
+    attributes: Mapping[str, Fields | Mapping[int, Fields]]
+    must_keep: Mapping[str, str] = field(default_factory=dict)
+    not_negative: Mapping[str, WireCode] = field(default_factory=dict)
+    problem: Callable[[Any, LogIdentity], str | None] = lambda *_: None
+    layouts: dict[int, Layout] = field(default_factory=dict)
+
+    def layout(self, version: int) -> Layout:
+        """Return the layout of a version, cached."""
+        layout = self.layouts.get(version)
+        if layout is None:
+            layout = self.layouts[version] = Layout(self, version)
+        return layout
+
+
+class Layout:
+    """The attributes of a message and their fields in one version."""
+
+    def __init__(self, message: Message, version: int) -> None:
+        self._schema, self._version = message.schema, version
+        rows = [(name, *_in_version(one, version)) for name, one in message.attributes.items()]
+        paths = [path for _, _, own in rows for path in own]
+        log = message.partition or PartitionFields("", "", "")
+        of_the_log = (f"{log.topics}.{log.topic}", log.full(f".{log.index}"), "cluster_id")
+        places = {path: place for place, path in enumerate([*of_the_log, *map(log.full, paths)])}
+        plan = message_plan(message.schema, version)
+        absent = dict(_absent_fields(plan))
+        must_keep = {log.full(path): reason for path, reason in message.must_keep.items()}
+        self._has_topic_id = log.has_topic_id
+        self._build = _builder(plan, places)
+        self._attributes = tuple((attrgetter(name), type_.to_wire) for name, type_, _ in rows)
+        self._lost = tuple(
+            (places[path], path.rpartition(".")[2], absent[path], reason)
+            for path, reason in must_keep.items()
+            if path in absent
+        )
+        self._errors = tuple(message.not_negative.values())
+        self._numbers = attrgetter(*message.not_negative) if self._errors else None
+        self.read = _reader(message.kind, rows)
+
+    def encode(
+        self, message: Any, identity: LogIdentity, topic: str | None = None, index: int = PARTITION
+    ) -> bytes:
+        """Return the body of a message. ``topic`` and ``index`` are set if not those of the log.
+
+        Raises ``UnsupportedFieldError``.
+        """
+        log = uuid_or_none(identity.topic_id) if self._has_topic_id else identity.topic
+        values = [log if topic is None else topic, index, identity.cluster_id]
+        for get, convert in self._attributes:
+            if convert is None:
+                values.append(get(message))
+            else:
+                values += convert(get(message), message, identity)
+        for place, name, default, reason in self._lost:
+            if values[place] != default:
+                raise UnsupportedFieldError(
+                    api=self._schema.__name__, version=self._version, field=name, reason=reason
+                )
+        return encode(self._build(values), self._version, self._schema)
+
+    @functools.cached_property
+    def _build_error(self) -> Callable[[Sequence[Any]], Any]:
+        plan = message_plan(self._schema, self._version)
+        return _builder(plan, {"error_code": 0, "error_message": 1})
+
+    def encode_top_level_error(self, error: int, reason: str) -> bytes:
+        """Return the body of a response that has an error, its reason if it can, nothing else."""
+        return encode(self._build_error((error, reason)), self._version, self._schema)
+
+    def negative_error(self, request: Any) -> WireCode | None:
+        """Return the error of the first number that is negative; None if none is."""
+        if self._numbers is None or min(numbers := self._numbers(request)) >= 0:
+            return None
+        return next(
+            error for number, error in zip(numbers, self._errors, strict=True) if number < 0
+        )
+
+
+def _in_version(
+    fields: Fields | Mapping[int, Fields], version: int
+) -> tuple[Type, tuple[str, ...]]:
+    """Return type and paths of an attribute in a version."""
+    if isinstance(fields, Mapping):
+        fields = fields[max(first for first in fields if first <= version)]
+    if isinstance(fields, str):
+        return SAME, (fields,)
+    return cast("tuple[Type, tuple[str, ...]]", (fields[0], fields[1:]))
+
+
+def _reader(
+    kind: type[Any], rows: Sequence[tuple[str, Type, tuple[str, ...]]]
+) -> Callable[[Any, Any, ResponseContext | None], Any]:
+    """Return a function from Kafka's message, its partition and the context to a message.
+
+    It is one generated expression, ``kind(epoch=partition.leader_epoch, ...)``, because a loop over
+    the attributes takes twice as long.
+    """
+    names: dict[str, Any] = {"kind": kind}
+    arguments = []
+    for name, type_, paths in rows:
+        values = [f"partition{one}" if one.startswith(".") else f"message.{one}" for one in paths]
+        if type_.from_wire is None:
+            arguments.append(f"{name}={values[0]}")
+        else:
+            names[f"read_{name}"] = type_.from_wire
+            arguments.append(f"{name}=read_{name}({', '.join(['context', *values])})")
+    source = f"lambda message, partition, context: kind({', '.join(arguments)})"
+    return cast("Callable[[Any, Any, ResponseContext | None], Any]", eval(source, names))
+
+
+def _absent_fields(plan: StructPlan, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the paths of the fields that a version lacks, with their defaults."""
+    yield from ((prefix + name, default) for name, default in plan.absent.items())
+    for one in (*plan.fields, *plan.tagged):
+        if one.struct is not None:
+            yield from _absent_fields(one.struct, f"{prefix}{one.name}.")
+
+
+def _builder(plan: StructPlan, places: Mapping[str, int]) -> Callable[[Sequence[Any]], Any]:
+    """Return a function from values to Kafka's message; ``places`` has their places by path.
+
+    It is one generated expression, ``fields(voter_id=values[4], topics=(fields(...),))``, for the
+    reason above.
+    """
+    defaults: dict[str, object] = {}
+    source = f"lambda values: {_structure(plan, places, defaults, '')}"
+    names = {"fields": SimpleNamespace, "defaults": defaults}
+    return cast("Callable[[Sequence[Any]], Any]", eval(source, names))
+
+
+def _structure(
+    plan: StructPlan, places: Mapping[str, int], defaults: dict[str, object], prefix: str
+) -> str:
+    """Return the expression of a structure. An array on the way to a value has one element."""
+    arguments = []
+    for one in (*plan.fields, *plan.tagged):
+        path = prefix + one.name
+        if path in places:
+            value = f"values[{places[path]}]"
+        elif one.struct is not None and any(found.startswith(f"{path}.") for found in places):
+            value = _structure(one.struct, places, defaults, f"{path}.")
+            value = f"({value},)" if one.is_array else value
+        elif one.is_kept and one.tag is None:
+            defaults[path] = one.default
+            value = f"defaults[{path!r}]"
+        else:
+            continue
+        arguments.append(f"{one.name}={value}")
+    return f"fields({', '.join(arguments)})"
