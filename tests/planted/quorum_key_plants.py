@@ -227,8 +227,8 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="a set of voters with an id twice is appended, and ends the node",
         path="connector/raftlog/records/control.py",
-        old="    if not voters or min(ids) < 0 or len(set(ids)) < len(ids):\n",
-        new="    if not voters or min(ids) < 0:\n",
+        old="        if not ids or min(ids) < 0 or len(set(ids)) < len(ids):\n",
+        new="        if not ids or min(ids) < 0:\n",
         tests=(
             *transcript("requests/voters_that_make_no_sense"),
             "tests/records/test_control.py",

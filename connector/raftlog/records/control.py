@@ -7,7 +7,8 @@ import enum
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 from raftlog.errors import CorruptBatchError, MalformedVarintError
 from raftlog.limits import STRING_BYTES_MAX
@@ -131,8 +132,7 @@ def tagged_bytes(tagged: tuple[TaggedField, ...]) -> bytes:
 
 # --- Messages of control records, one class per type ----------------------------------------------
 # Fields have Kafka's names in snake case and Kafka's order. ``tagged_fields`` (unknown tags) and
-# ``trailing`` (bytes after the message) are kept and written back. A ``match`` on ``ControlRecord``
-# must handle all of its classes.
+# ``trailing`` (bytes after the message) are kept and written back.
 
 
 class ControlType(enum.IntEnum):
@@ -269,6 +269,119 @@ ControlRecord: TypeAlias = (
 )
 
 
+# --- Fields of the messages, in Kafka's order -----------------------------------------------------
+# Bytes and JSON derive from these.
+
+
+class _Type(NamedTuple):
+    read: Callable[[FieldReader], Any]
+    write: Callable[[Any], bytes]
+
+
+_INT16: Final = _Type(FieldReader.int16, struct.Struct(">h").pack)
+_UINT16: Final = _Type(FieldReader.uint16, struct.Struct(">H").pack)
+_INT32: Final = _Type(FieldReader.int32, struct.Struct(">i").pack)
+_INT64: Final = _Type(FieldReader.int64, struct.Struct(">q").pack)
+_UUID: Final = _Type(FieldReader.uuid, uuid_bytes)
+_STRING: Final = _Type(FieldReader.string, string_bytes)
+_TAGGED: Final = _Type(FieldReader.tagged_fields, tagged_bytes)
+
+
+class _Field(NamedTuple):
+    """Attribute, its name in JSON ("" if it is not printed), and its type.
+
+    A class as type is that of an array's elements. ``first`` is the first version with the field.
+    """
+
+    attribute: str
+    json: str
+    type: _Type | type[Any]
+    first: int = 0
+
+
+_TAGGED_FIELDS: Final = _Field("tagged_fields", "", _TAGGED)
+_FIELDS: Final[dict[type[Any], tuple[_Field, ...]]] = {
+    LeaderChangeVoter: (
+        _Field("voter_id", "voterId", _INT32),
+        _Field("voter_directory_id", "voterDirectoryId", _UUID, first=1),
+        _TAGGED_FIELDS,
+    ),
+    LeaderChange: (
+        _Field("leader_id", "leaderId", _INT32),
+        _Field("voters", "voters", LeaderChangeVoter),
+        _Field("granting_voters", "grantingVoters", LeaderChangeVoter),
+        _TAGGED_FIELDS,
+    ),
+    SnapshotHeader: (
+        _Field("last_contained_log_timestamp_ms", "lastContainedLogTimestamp", _INT64),
+        _TAGGED_FIELDS,
+    ),
+    SnapshotFooter: (_TAGGED_FIELDS,),
+    KRaftVersion: (_Field("kraft_version", "kRaftVersion", _INT16), _TAGGED_FIELDS),
+    VoterEndpoint: (
+        _Field("name", "name", _STRING),
+        _Field("host", "host", _STRING),
+        _Field("port", "port", _UINT16),
+        _TAGGED_FIELDS,
+    ),
+    Voter: (
+        _Field("voter_id", "voterId", _INT32),
+        _Field("voter_directory_id", "voterDirectoryId", _UUID),
+        _Field("endpoints", "endpoints", VoterEndpoint),
+        _Field("min_supported_version", "kRaftVersionFeature.minSupportedVersion", _INT16),
+        _Field("max_supported_version", "kRaftVersionFeature.maxSupportedVersion", _INT16),
+        _Field("feature_tagged_fields", "", _TAGGED),
+        _TAGGED_FIELDS,
+    ),
+    KRaftVoters: (_Field("voters", "voters", Voter), _TAGGED_FIELDS),
+}
+
+
+def _read(kind: type[Any], reader: FieldReader, version: int) -> dict[str, Any]:
+    """Return the attributes of a structure."""
+    values: dict[str, Any] = {}
+    for name, _, type_, first in _FIELDS[kind]:
+        if version < first:
+            continue
+        if isinstance(type_, _Type):
+            values[name] = type_.read(reader)
+        else:
+            values[name] = reader.array(partial(_read_element, type_, version))
+    return values
+
+
+def _read_element(kind: type[Any], version: int, reader: FieldReader) -> Any:
+    return kind(**_read(kind, reader, version))
+
+
+def _bytes(value: Any, version: int) -> bytes:
+    """Return the bytes of a structure."""
+    out = []
+    for name, _, type_, first in _FIELDS[type(value)]:
+        if version < first:
+            continue
+        attribute = getattr(value, name)
+        if isinstance(type_, _Type):
+            out.append(type_.write(attribute))
+        else:
+            out.append(array_bytes(tuple([_bytes(element, version) for element in attribute])))
+    return b"".join(out)
+
+
+def _json(value: Any, version: int) -> dict[str, Any]:
+    """Return the JSON object of a structure."""
+    out: dict[str, Any] = {}
+    for name, json, type_, first in _FIELDS[type(value)]:
+        if version < first or not json:
+            continue
+        attribute = getattr(value, name)
+        if not isinstance(type_, _Type):
+            attribute = [_json(element, version) for element in attribute]
+        structure, _, key = json.rpartition(".")
+        (out.setdefault(structure, {}) if structure else out)[key] = attribute
+    return out
+
+
 # --- Encoding and decoding of control records -----------------------------------------------------
 # The key is an int16 version (0) and an int16 type; further bytes are ignored (Kafka:
 # ``ControlRecordType``). The value is an int16 version and the message.
@@ -323,8 +436,7 @@ def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     """Decode a record of a control batch. Raises ``CorruptBatchError``."""
     type_id = control_type_id(key)
     assert key is not None
-    decoder = _DECODERS.get(type_id)
-    if decoder is None:
+    if type_id not in _KINDS:
         return UnknownControl(type_id, key, value)
     name = ControlType(type_id).name
     if value is None or len(value) < 2:
@@ -332,13 +444,36 @@ def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     reader = FieldReader(value)
     version = reader.int16()
     try:
-        if version < 0:
-            raise CorruptBatchError(reason=f"invalid version {version}")
-        return decoder(reader, version, type_id)
+        return _decode(ControlType(type_id), version, reader)
     except CorruptBatchError as error:
         if version > _VERSION_MAX.get(type_id, 0):
             return UnknownControl(type_id, key, value)
         raise CorruptBatchError(reason=f"control record {name}: {error.reason}") from None
+
+
+def _decode(type_: ControlType, version: int, reader: FieldReader) -> ControlRecord:
+    if version < 0:
+        raise CorruptBatchError(reason=f"invalid version {version}")
+    kind = _KINDS[type_]
+    if kind is EndTransactionMarker:
+        return EndTransactionMarker(
+            version=version,
+            control_type=type_,
+            coordinator_epoch=reader.int32(),
+            trailing=reader.rest(),
+        )
+    if kind is LeaderChange and version > _VERSION_MAX[type_]:
+        raise CorruptBatchError(reason=f"unknown version {version}")
+    record: ControlRecord = kind(
+        version=version, **_read(kind, reader, version), trailing=reader.rest()
+    )
+    if isinstance(record, KRaftVoters):
+        ids = [voter.voter_id for voter in record.voters]
+        if not ids or min(ids) < 0 or len(set(ids)) < len(ids):
+            raise CorruptBatchError(
+                reason="invalid voter set: it is empty, or a voter id is duplicate or negative"
+            )
+    return record
 
 
 def encode_control(record: ControlRecord) -> tuple[bytes, bytes | None]:
@@ -347,150 +482,22 @@ def encode_control(record: ControlRecord) -> tuple[bytes, bytes | None]:
         return record.key, record.value
     key = _KEY.pack(0, record.control_type)
     version = struct.pack(">h", record.version)
-    match record:
-        case LeaderChange():
-            body = (
-                struct.pack(">i", record.leader_id)
-                + _leader_change_voters(record.voters, record.version)
-                + _leader_change_voters(record.granting_voters, record.version)
-            )
-        case SnapshotHeader():
-            body = struct.pack(">q", record.last_contained_log_timestamp_ms)
-        case SnapshotFooter():
-            body = b""
-        case KRaftVersion():
-            body = struct.pack(">h", record.kraft_version)
-        case KRaftVoters():
-            body = array_bytes(tuple(map(_voter_bytes, record.voters)))
-        case EndTransactionMarker():
-            epoch = struct.pack(">i", record.coordinator_epoch)
-            return key, version + epoch + record.trailing
-    return key, version + body + tagged_bytes(record.tagged_fields) + record.trailing
+    if isinstance(record, EndTransactionMarker):
+        return key, version + struct.pack(">i", record.coordinator_epoch) + record.trailing
+    return key, version + _bytes(record, record.version) + record.trailing
 
 
-def _leader_change(reader: FieldReader, version: int, _type_id: int) -> LeaderChange:
-    if version > 1:
-        raise CorruptBatchError(reason=f"unknown version {version}")
-
-    def voter(fields: FieldReader) -> LeaderChangeVoter:
-        voter_id = fields.int32()
-        directory_id = fields.uuid() if version >= 1 else ZERO_UUID
-        return LeaderChangeVoter(voter_id, directory_id, fields.tagged_fields())
-
-    return LeaderChange(
-        version=version,
-        leader_id=reader.int32(),
-        voters=reader.array(voter),
-        granting_voters=reader.array(voter),
-        tagged_fields=reader.tagged_fields(),
-        trailing=reader.rest(),
-    )
-
-
-def _snapshot_header(reader: FieldReader, version: int, _type_id: int) -> SnapshotHeader:
-    return SnapshotHeader(
-        version=version,
-        last_contained_log_timestamp_ms=reader.int64(),
-        tagged_fields=reader.tagged_fields(),
-        trailing=reader.rest(),
-    )
-
-
-def _snapshot_footer(reader: FieldReader, version: int, _type_id: int) -> SnapshotFooter:
-    return SnapshotFooter(
-        version=version, tagged_fields=reader.tagged_fields(), trailing=reader.rest()
-    )
-
-
-def _kraft_version(reader: FieldReader, version: int, _type_id: int) -> KRaftVersion:
-    return KRaftVersion(
-        version=version,
-        kraft_version=reader.int16(),
-        tagged_fields=reader.tagged_fields(),
-        trailing=reader.rest(),
-    )
-
-
-def _kraft_voters(reader: FieldReader, version: int, _type_id: int) -> KRaftVoters:
-    voters = reader.array(_voter)
-    ids = [voter.voter_id for voter in voters]
-    if not voters or min(ids) < 0 or len(set(ids)) < len(ids):
-        raise CorruptBatchError(
-            reason="invalid voter set: it is empty, or a voter id is duplicate or negative"
-        )
-    return KRaftVoters(
-        version=version,
-        voters=voters,
-        tagged_fields=reader.tagged_fields(),
-        trailing=reader.rest(),
-    )
-
-
-def _voter(reader: FieldReader) -> Voter:
-    return Voter(
-        voter_id=reader.int32(),
-        voter_directory_id=reader.uuid(),
-        endpoints=reader.array(_voter_endpoint),
-        min_supported_version=reader.int16(),
-        max_supported_version=reader.int16(),
-        feature_tagged_fields=reader.tagged_fields(),
-        tagged_fields=reader.tagged_fields(),
-    )
-
-
-def _voter_endpoint(reader: FieldReader) -> VoterEndpoint:
-    return VoterEndpoint(reader.string(), reader.string(), reader.uint16(), reader.tagged_fields())
-
-
-def _end_transaction(reader: FieldReader, version: int, type_id: int) -> EndTransactionMarker:
-    return EndTransactionMarker(
-        version=version,
-        control_type=ControlType(type_id),
-        coordinator_epoch=reader.int32(),
-        trailing=reader.rest(),
-    )
-
-
-_DECODERS: Final[dict[int, Callable[[FieldReader, int, int], ControlRecord]]] = {
-    ControlType.ABORT: _end_transaction,
-    ControlType.COMMIT: _end_transaction,
-    ControlType.LEADER_CHANGE: _leader_change,
-    ControlType.SNAPSHOT_HEADER: _snapshot_header,
-    ControlType.SNAPSHOT_FOOTER: _snapshot_footer,
-    ControlType.KRAFT_VERSION: _kraft_version,
-    ControlType.KRAFT_VOTERS: _kraft_voters,
+_KINDS: Final[dict[int, type[Any]]] = {
+    ControlType.ABORT: EndTransactionMarker,
+    ControlType.COMMIT: EndTransactionMarker,
+    ControlType.LEADER_CHANGE: LeaderChange,
+    ControlType.SNAPSHOT_HEADER: SnapshotHeader,
+    ControlType.SNAPSHOT_FOOTER: SnapshotFooter,
+    ControlType.KRAFT_VERSION: KRaftVersion,
+    ControlType.KRAFT_VOTERS: KRaftVoters,
 }
 _VERSION_MAX: Final[dict[int, int]] = {ControlType.LEADER_CHANGE: 1}
 """Newest known version of a message; 0 if not listed."""
-
-
-def _leader_change_voters(voters: tuple[LeaderChangeVoter, ...], version: int) -> bytes:
-    return array_bytes(
-        tuple(
-            struct.pack(">i", voter.voter_id)
-            + (uuid_bytes(voter.voter_directory_id) if version >= 1 else b"")
-            + tagged_bytes(voter.tagged_fields)
-            for voter in voters
-        )
-    )
-
-
-def _voter_bytes(voter: Voter) -> bytes:
-    endpoints = tuple(
-        string_bytes(endpoint.name)
-        + string_bytes(endpoint.host)
-        + struct.pack(">H", endpoint.port)
-        + tagged_bytes(endpoint.tagged_fields)
-        for endpoint in voter.endpoints
-    )
-    return (
-        struct.pack(">i", voter.voter_id)
-        + uuid_bytes(voter.voter_directory_id)
-        + array_bytes(endpoints)
-        + struct.pack(">hh", voter.min_supported_version, voter.max_supported_version)
-        + tagged_bytes(voter.feature_tagged_fields)
-        + tagged_bytes(voter.tagged_fields)
-    )
 
 
 # --- JSON of control records as ``kafka-dump-log`` prints it (Kafka: ``DumpLogSegments``) ---------
@@ -503,27 +510,6 @@ def control_json(record: ControlRecord) -> dict[str, Any]:
     An unknown control record has its type id and no payload, as in ``kafka-dump-log``.
     """
     match record:
-        case LeaderChange():
-            return {
-                "version": record.version,
-                "leaderId": record.leader_id,
-                "voters": [_leader_change_json(voter, record.version) for voter in record.voters],
-                "grantingVoters": [
-                    _leader_change_json(voter, record.version) for voter in record.granting_voters
-                ],
-            }
-        case SnapshotHeader():
-            return {
-                "version": record.version,
-                "lastContainedLogTimestamp": record.last_contained_log_timestamp_ms,
-            }
-        case SnapshotFooter():
-            return {"version": record.version}
-        case KRaftVersion():
-            return {"version": record.version, "kRaftVersion": record.kraft_version}
-        case KRaftVoters():
-            voters = [_voter_json(voter) for voter in record.voters]
-            return {"version": record.version, "voters": voters}
         case EndTransactionMarker():
             return {
                 "endTxnMarker": record.control_type.name,
@@ -531,25 +517,5 @@ def control_json(record: ControlRecord) -> dict[str, Any]:
             }
         case UnknownControl():
             return {"controlType": "UNKNOWN", "typeId": record.type_id}
-
-
-def _leader_change_json(voter: LeaderChangeVoter, version: int) -> dict[str, Any]:
-    out: dict[str, Any] = {"voterId": voter.voter_id}
-    if version >= 1:
-        out["voterDirectoryId"] = voter.voter_directory_id
-    return out
-
-
-def _voter_json(voter: Voter) -> dict[str, Any]:
-    return {
-        "voterId": voter.voter_id,
-        "voterDirectoryId": voter.voter_directory_id,
-        "endpoints": [
-            {"name": endpoint.name, "host": endpoint.host, "port": endpoint.port}
-            for endpoint in voter.endpoints
-        ],
-        "kRaftVersionFeature": {
-            "minSupportedVersion": voter.min_supported_version,
-            "maxSupportedVersion": voter.max_supported_version,
-        },
-    }
+        case _:
+            return {"version": record.version} | _json(record, record.version)
