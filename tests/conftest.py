@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.report_lines import pytest_terminal_summary as pytest_terminal_summary
-from tests.support.spark_session import java_is_there, shared_session
+from tests.support.spark_session import has_java, shared_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +37,6 @@ def data() -> Path:
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     """The session that all Spark tests share."""
-    if not java_is_there():
+    if not has_java():
         pytest.skip("Spark needs Java 17 or newer, and no java was found")
     return shared_session()

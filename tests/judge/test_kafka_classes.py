@@ -25,7 +25,7 @@ POLLS = [
 ]
 
 
-def test_a_right_history_has_no_anomaly() -> None:
+def test_a_correct_history_has_no_anomaly() -> None:
     assert anomalies(SENDS, POLLS) == {}
 
 
@@ -48,5 +48,5 @@ def test_a_right_history_has_no_anomaly() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_anomaly_is_found(expected: str, sends: list[Send], polls: list[Poll]) -> None:
+def test_each_anomaly_is_found(expected: str, sends: list[Send], polls: list[Poll]) -> None:
     assert expected in anomalies(sends, polls)

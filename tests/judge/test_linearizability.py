@@ -107,7 +107,7 @@ def test_a_correct_history_has_no_anomaly(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_judge_finds_what_a_search_of_all_orders_finds(seed: int) -> None:
+def test_the_checker_agrees_with_an_exhaustive_search(seed: int) -> None:
     rng = random.Random(1_000 + seed)
     wrong = 0
     for _ in range(400):

@@ -61,7 +61,7 @@ def said(batches: list[DumpBatch]) -> Iterator[str]:
             yield record.text
 
 
-def test_the_log_begins_with_its_leader_and_its_voters(dumped: dict[str, list[DumpBatch]]) -> None:
+def test_the_log_starts_with_a_leader_change_and_voters(dumped: dict[str, list[DumpBatch]]) -> None:
     leader_change, version, voters, more = said(dumped[".log"])
     assert leader_change.startswith("LeaderChange")
     assert version.startswith("KRaftVersion")
@@ -70,7 +70,7 @@ def test_the_log_begins_with_its_leader_and_its_voters(dumped: dict[str, list[Du
     assert [ids(one) for one in (voters, more)] == [[1, 2], [1, 2, 3]]
 
 
-def test_a_snapshot_says_who_votes(dumped: dict[str, list[DumpBatch]]) -> None:
+def test_a_snapshot_has_the_voters(dumped: dict[str, list[DumpBatch]]) -> None:
     header, version, voters, footer = said(dumped[".checkpoint"])
     assert header.startswith("SnapshotHeader")
     assert version.startswith("KRaftVersion")

@@ -22,12 +22,12 @@ EPOCHS_AND_OFFSETS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 40)), 
     ("asked", "epoch", "offset"),
     [(1, 1, 10), (2, 2, 20), (3, 2, 20), (5, 4, 30), (7, 7, 45)],
 )
-def test_the_end_of_an_epoch_is_what_kafka_answers(asked: int, epoch: int, offset: int) -> None:
+def test_end_offsets_of_epochs_equal_kafkas_answers(asked: int, epoch: int, offset: int) -> None:
     assert CACHE.end_offset_for(asked, 45) == OffsetAndEpoch(epoch=epoch, offset=offset)
 
 
 @pytest.mark.parametrize("asked", [8, -1])
-def test_nothing_is_said_of_an_epoch_that_is_not_known(asked: int) -> None:
+def test_unknown_epochs_have_no_end_offset(asked: int) -> None:
     assert CACHE.end_offset_for(asked, 45) is None
     assert EpochCache().end_offset_for(asked, 45) is None
 
@@ -36,21 +36,21 @@ def test_the_epoch_of_a_record() -> None:
     assert [CACHE.epoch_at(offset) for offset in (9, 10, 19, 20, 30, 99)] == [None, 2, 2, 4, 7, 7]
 
 
-def test_a_later_claim_gives_way_to_an_assignment() -> None:
+def test_a_later_claim_is_replaced_by_an_assignment() -> None:
     assert CACHE.assign(5, 25).entries[-2:] == (EpochEntry(4, 20), EpochEntry(5, 25))
     assert CACHE.assign(9, 20).entries == (EpochEntry(2, 10), EpochEntry(9, 20))
     assert CACHE.assign(7, 33) is CACHE
 
 
 @given(EPOCHS_AND_OFFSETS)
-def test_entries_ascend_whatever_was_assigned(assigned: list[tuple[int, int]]) -> None:
+def test_entries_ascend_whatever_is_assigned(assigned: list[tuple[int, int]]) -> None:
     entries = EpochCache.of(assigned).entries
     for earlier, later in itertools.pairwise(entries):
         assert earlier.epoch < later.epoch
         assert earlier.start_offset < later.start_offset
 
 
-def test_the_checkpoint_of_kafka_is_read(data: Path) -> None:
+def test_kafkas_checkpoint_is_read(data: Path) -> None:
     directory = data / "kraft-logs/three-nodes-4.3.1/node-102/__cluster_metadata-0"
     cache = parse_epoch_checkpoint((directory / "leader-epoch-checkpoint").read_bytes(), "x")
     pairs = [(entry.epoch, entry.start_offset) for entry in cache.entries]
@@ -77,14 +77,14 @@ def test_an_empty_checkpoint_has_no_epochs() -> None:
         b"0\n-1\n",
     ],
 )
-def test_a_damaged_checkpoint_is_named(content: bytes) -> None:
+def test_a_damaged_checkpoint_is_reported(content: bytes) -> None:
     with pytest.raises(CorruptFileError) as caught:
         parse_epoch_checkpoint(content, "leader-epoch-checkpoint")
     assert caught.value.path == "leader-epoch-checkpoint"
 
 
 @given(st.binary(max_size=40) | st.text("0123 -\n", max_size=40).map(str.encode))
-def test_any_bytes_are_epochs_or_a_typed_error(content: bytes) -> None:
+def test_arbitrary_bytes_are_epochs_or_a_typed_error(content: bytes) -> None:
     with contextlib.suppress(CorruptFileError):
         parse_epoch_checkpoint(content, "x")
 
@@ -116,7 +116,7 @@ class Counted(int):
     __hash__ = int.__hash__
 
 
-def test_assigning_epochs_compares_each_a_few_times_however_many_there_are() -> None:
+def test_assigning_an_epoch_takes_a_few_comparisons_however_many_there_are() -> None:
     """A quorum that elects once a minute has 500,000 epochs in a year."""
     count = 2_000
     Counted.comparisons = 0
@@ -131,7 +131,7 @@ def test_assigning_epochs_compares_each_a_few_times_however_many_there_are() -> 
 
 
 @given(EPOCHS_AND_OFFSETS, EPOCHS_AND_OFFSETS)
-def test_assigning_many_is_assigning_each(
+def test_assigning_many_epochs_equals_assigning_each(
     first: list[tuple[int, int]], then: list[tuple[int, int]]
 ) -> None:
     cache = EpochCache.of(first)

@@ -31,7 +31,7 @@ def vectors(data: Path) -> dict[str, bytes]:
     return {row[1]: bytes.fromhex(row[3]) for row in rows}
 
 
-def test_an_offset_index_of_kafka_is_read(vectors: dict[str, bytes]) -> None:
+def test_kafkas_offset_index_is_read(vectors: dict[str, bytes]) -> None:
     index = parse_offset_index(vectors["00000000000000000100.index"], 100)
     assert index.last_offsets.tolist() == [150, 200]
     assert index.positions.tolist() == [4100, 9000]
@@ -40,14 +40,14 @@ def test_an_offset_index_of_kafka_is_read(vectors: dict[str, bytes]) -> None:
 @pytest.mark.parametrize(
     ("offset", "ordinal"), [(99, None), (149, None), (150, 0), (199, 0), (200, 1), (10**9, 1)]
 )
-def test_the_entry_before_an_offset_never_begins_behind_it(
+def test_the_entry_for_an_offset_is_not_after_it(
     vectors: dict[str, bytes], offset: int, ordinal: int | None
 ) -> None:
     index = parse_offset_index(vectors["00000000000000000100.index"], 100)
     assert index.entry_before(offset) == ordinal
 
 
-def test_a_time_index_of_kafka_is_read(vectors: dict[str, bytes]) -> None:
+def test_kafkas_time_index_is_read(vectors: dict[str, bytes]) -> None:
     index = parse_time_index(vectors["00000000000000000100.timeindex"], 100)
     assert index.timestamps_ms.tolist() == [1000, 1001]
     assert index.last_offsets.tolist() == [150, 200]
@@ -69,38 +69,38 @@ def test_an_index_is_read_up_to_the_first_entry_that_does_not_ascend() -> None:
     assert index.last_offsets.tolist() == [5, 9]
 
 
-def test_aborted_transactions_of_kafka_are_read(vectors: dict[str, bytes]) -> None:
+def test_kafkas_aborted_transactions_are_read(vectors: dict[str, bytes]) -> None:
     assert parse_txn_index(vectors["00000000000000000100.txnindex"], "x") == (
         AbortedTransaction(producer_id=1, first_offset=2, last_offset=3, last_stable_offset=4),
     )
 
 
-def test_a_torn_transaction_index_says_where(vectors: dict[str, bytes]) -> None:
+def test_a_torn_transaction_index_is_reported_with_its_position(vectors: dict[str, bytes]) -> None:
     whole = vectors["00000000000000000100.txnindex"]
     with pytest.raises(CorruptFileError) as caught:
         parse_txn_index(whole + whole[:9], "x.txnindex")
     assert (caught.value.path, caught.value.position) == ("x.txnindex", 34)
 
 
-def test_the_empty_producer_snapshot_of_kafka_has_no_producers(vectors: dict[str, bytes]) -> None:
+def test_kafkas_empty_producer_snapshot_has_no_producers(vectors: dict[str, bytes]) -> None:
     assert parse_producer_snapshot(vectors["empty producer state .snapshot"], "x") == ()
 
 
-def test_a_producer_snapshot_of_kafka_is_read(data: Path) -> None:
+def test_kafkas_producer_snapshot_is_read(data: Path) -> None:
     path = data / "kraft-logs/trimmed-3.9.2/node-1/pay-0-0/00000000000000000034.snapshot"
     (state,) = parse_producer_snapshot(path.read_bytes(), "x")
     assert (state.producer_id, state.last_offset, state.offset_delta) == (0, 32, 9)
     assert state.open_transaction_first_offset is None
 
 
-def test_bytes_behind_a_producer_snapshot_that_its_crc_does_not_cover_are_damage(
+def test_bytes_after_a_producer_snapshot_outside_its_crc_are_damage(
     vectors: dict[str, bytes],
 ) -> None:
     with pytest.raises(CorruptFileError):
         parse_producer_snapshot(vectors["empty producer state .snapshot"] + b"\0", "x")
 
 
-def test_every_index_and_snapshot_of_the_bundled_logs_is_read_whole(data: Path) -> None:
+def test_every_index_and_snapshot_of_the_bundled_logs_is_read_completely(data: Path) -> None:
     for path in (data / "kraft-logs").rglob("*.*index"):
         content = path.read_bytes()
         base_offset = int(path.name.split(".")[0])
@@ -115,7 +115,7 @@ def test_every_index_and_snapshot_of_the_bundled_logs_is_read_whole(data: Path) 
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**63 - 1))
-def test_any_bytes_are_an_index_or_a_typed_error(content: bytes, base_offset: int) -> None:
+def test_arbitrary_bytes_are_an_index_or_a_typed_error(content: bytes, base_offset: int) -> None:
     parse_offset_index(content, base_offset % 2**31)
     parse_time_index(content, base_offset % 2**31)
     for parse in (parse_txn_index, parse_producer_snapshot):

@@ -63,7 +63,7 @@ def nodes(*node_ids: int) -> str:
         ((100, 102), 3131, 2),
     ],
 )
-def test_the_end_is_what_a_majority_of_the_sample_holds(
+def test_the_committed_end_of_the_sample_is_that_of_a_majority(
     given: tuple[int, ...], offset: int, epoch: int, observers: tuple[int, ...]
 ) -> None:
     log = open_path(nodes(*observers, *given))
@@ -76,7 +76,9 @@ def test_the_end_is_what_a_majority_of_the_sample_holds(
 
 
 @pytest.mark.parametrize(("node_id", "offset"), [(100, 3131), (101, 3132), (102, 3133), (1, 2685)])
-def test_one_directory_alone_gives_its_own_end_and_says_so(node_id: int, offset: int) -> None:
+def test_one_directory_gives_its_own_end_and_reports_that_it_is_unconfirmed(
+    node_id: int, offset: int
+) -> None:
     end = open_path(nodes(node_id)).read_end(isolation=COMMITTED)
     assert (end.offset, end.basis) == (offset, EndBasis.DIRECTORY)
     assert "may not be committed" in end.explanation
@@ -89,13 +91,13 @@ def test_a_pattern_gives_the_same_end() -> None:
     assert open_path(str(THREE / "*")).read_end(isolation=COMMITTED).offset == 3132
 
 
-def test_a_voter_and_an_observer_are_too_few() -> None:
+def test_a_voter_and_an_observer_are_no_majority() -> None:
     with pytest.raises(TooFewVotersError) as caught:
         open_path(nodes(1, 100)).read_end(isolation=COMMITTED)
     assert (caught.value.given, caught.value.voters) == ((100,), (100, 101, 102))
 
 
-def test_the_same_directory_twice_is_one() -> None:
+def test_the_same_directory_twice_counts_once() -> None:
     log = open_path(f"{THREE}/node-100,{THREE}/node-100/")
     assert log.source is SourceKind.DIRECTORY
 
@@ -106,18 +108,18 @@ def test_directories_of_two_clusters_are_refused() -> None:
     assert caught.value.cluster_id == "EBdCvGFfRxuQkA0NCMDqLg"
 
 
-def test_partitions_are_no_voters_of_a_cluster() -> None:
+def test_partitions_are_no_voters() -> None:
     with pytest.raises(NotALogError, match="copies of one log, and the first is of pay-0-0"):
         open_path(f"{TRIMMED}/node-1/pay-0-0,{TRIMMED}/node-1/pay-0-1")
 
 
-def test_static_voters_are_known_from_leader_changes() -> None:
+def test_static_voters_are_read_from_leader_changes() -> None:
     log = open_path(f"{TRIMMED}/node-1,{TRIMMED}/node-1/../node-1/__cluster_metadata-0")
     end = log.read_end(isolation=COMMITTED)
     assert (end.offset, end.basis) == (1305, EndBasis.MAJORITY)
 
 
-def test_static_voters_are_known_though_their_leader_change_lies_behind_a_checkpoint() -> None:
+def test_static_voters_are_known_though_their_leader_change_is_below_a_snapshot() -> None:
     storage = MemoryStorage()
     storage.copy_in(TRIMMED / "node-1", "/node")
     storage.delete("/node/__cluster_metadata-0/quorum-state")
@@ -128,7 +130,7 @@ def test_static_voters_are_known_though_their_leader_change_lies_behind_a_checkp
     assert (voters.offset, voters.voters) == (643, (ReplicaKey(1),))
 
 
-def test_a_majority_read_gives_the_same_slices_and_snapshots_as_a_copy() -> None:
+def test_a_majority_read_has_the_same_splits_and_snapshots_as_a_copy() -> None:
     log = open_path(nodes(100, 101, 102))
     end = log.read_end(isolation=COMMITTED).offset
     one = open_path(nodes(102))
@@ -178,12 +180,12 @@ def end_of(*copies: ReplicaLogState, voters: tuple[ReplicaKey, ...] = VOTERS) ->
     return majority_end(copies, voters).offset
 
 
-def test_a_record_that_a_majority_holds_in_the_latest_epoch_is_committed() -> None:
+def test_a_record_of_the_latest_epoch_on_a_majority_is_committed() -> None:
     assert end_of(copy_of(1, [1, 2, 2]), copy_of(2, [1, 2, 2]), copy_of(3, [1, 2])) == 2
     assert end_of(copy_of(1, [1, 2, 2]), copy_of(2, [1, 2, 2]), copy_of(3, [1, 2, 2])) == 3
 
 
-def test_raft_s_figure_8_an_old_record_on_a_majority_is_not_committed_yet() -> None:
+def test_raft_figure_8_an_old_record_on_a_majority_is_not_yet_committed() -> None:
     """Leader 1 of epoch 4 copied the record of epoch 2 to a majority; node 5 led epoch 3."""
     copies = (
         copy_of(1, [1, 2, 4]),
@@ -196,7 +198,7 @@ def test_raft_s_figure_8_an_old_record_on_a_majority_is_not_committed_yet() -> N
     assert end_of(*copies[:4], copy_of(5, [1], known=4)) == 2
 
 
-def test_raft_s_figure_8_when_the_rival_was_not_given() -> None:
+def test_raft_figure_8_without_the_copy_of_the_rival() -> None:
     copies = (copy_of(1, [1, 2, 4]), copy_of(2, [1, 2], known=4), copy_of(3, [1, 2], known=4))
     result = majority_end(copies, VOTERS)
     assert result.offset == 0
@@ -209,19 +211,19 @@ def test_raft_s_figure_8_when_the_rival_was_not_given() -> None:
     assert end_of(*(copy_of(n, [1, 2, 4]) for n in (1, 2, 3))) == 3
 
 
-def test_an_observer_is_not_counted_but_may_contradict() -> None:
+def test_an_observer_does_not_count_but_may_contradict() -> None:
     voters = VOTERS[:3]
     copies = (copy_of(1, [1, 2]), copy_of(2, [1, 2]), copy_of(3, [1]))
     assert end_of(*copies, voters=voters) == 2
     assert end_of(*copies, copy_of(9, [1, 3]), voters=voters) == 1
 
 
-def test_a_checkpoint_of_one_voter_moves_the_end_beyond_what_a_laggard_holds() -> None:
+def test_a_voters_snapshot_advances_the_end_above_the_end_of_a_lagging_voter() -> None:
     voters = VOTERS[:3]
     assert end_of(copy_of(1, [1] * 9, snapshot=7), copy_of(2, [1] * 3), voters=voters) == 7
 
 
-def test_of_two_copies_of_one_voter_the_one_that_is_behind_counts() -> None:
+def test_of_two_copies_of_one_voter_the_lagging_one_counts() -> None:
     voters = VOTERS[:3]
     copies = (copy_of(1, [1] * 9), copy_of(2, [1] * 9), copy_of(2, [1] * 4))
     assert end_of(*copies, voters=voters) == 4
@@ -247,7 +249,7 @@ def test_a_replaced_disk_is_no_voter() -> None:
     assert not is_voter(other, [ReplicaKey(1, "directory-of-voter-xyzz")])
 
 
-def test_logs_agree_up_to_where_their_lineages_part() -> None:
+def test_logs_agree_up_to_the_divergence_of_their_epochs() -> None:
     assert agreed_end(copy_of(1, [1, 1, 2, 2, 4]), copy_of(2, [1, 1, 2, 3, 3])) == 3
     assert agreed_end(copy_of(1, [1, 1]), copy_of(2, [1, 1, 1, 2])) == 2
     assert agreed_end(copy_of(1, [1, 1, 2, 2], start=3), copy_of(2, [1, 1])) == 0
@@ -363,22 +365,22 @@ CLUSTERS = given(st.integers(0, 2**32), st.sampled_from([3, 5, 5]), st.booleans(
 
 @settings(max_examples=250)
 @CLUSTERS
-def test_what_is_called_committed_is_in_the_log_of_whoever_can_lead_later(
+def test_committed_records_are_in_the_log_of_every_possible_leader(
     seed: int, size: int, still: bool
 ) -> None:
-    whoever_can_lead_later_has_what_is_called_committed(seed, size, still)
+    assert_possible_leaders_have_committed_records(seed, size, still)
 
 
 @pytest.mark.slow
 @settings(max_examples=5000)
 @CLUSTERS
-def test_in_many_clusters_whoever_can_lead_later_has_what_is_called_committed(
+def test_committed_records_are_in_the_log_of_every_possible_leader_of_many_clusters(
     seed: int, size: int, still: bool
 ) -> None:
-    whoever_can_lead_later_has_what_is_called_committed(seed, size, still)
+    assert_possible_leaders_have_committed_records(seed, size, still)
 
 
-def whoever_can_lead_later_has_what_is_called_committed(seed: int, size: int, still: bool) -> None:
+def assert_possible_leaders_have_committed_records(seed: int, size: int, still: bool) -> None:
     rng = random.Random(seed)
     cluster = Cluster(size, rng)
     voters = tuple(ReplicaKey(node) for node in range(size))
@@ -425,7 +427,7 @@ def open_three(storage: MemoryStorage) -> object:
     return open_path("/nodes/1,/nodes/2,/nodes/3", storage=storage)
 
 
-def test_a_directory_that_another_cluster_took_over_is_refused_at_the_next_look() -> None:
+def test_a_directory_replaced_by_another_cluster_is_refused_on_refresh() -> None:
     storage = MemoryStorage()
     three(storage)
     log = open_path("/nodes/1,/nodes/2,/nodes/3", storage=storage)
@@ -441,7 +443,7 @@ def test_a_directory_that_another_cluster_took_over_is_refused_at_the_next_look(
         list(log.scan(0, 7))
 
 
-def test_voters_of_a_checkpoint_count_where_the_log_has_none_behind_it() -> None:
+def test_the_voters_of_a_snapshot_count_where_the_log_after_it_has_none() -> None:
     storage = MemoryStorage()
     for key in (A, B):
         builder = voter_log(storage, key, start=100)
@@ -473,7 +475,7 @@ def test_a_voter_that_was_removed_does_not_count() -> None:
     assert caught.value.voters == (1, 2)
 
 
-def test_the_end_follows_as_voters_catch_up_and_never_falls() -> None:
+def test_the_end_advances_as_voters_catch_up_and_never_decreases() -> None:
     storage = MemoryStorage()
     builders = three(storage)
     log = open_path("/nodes/1,/nodes/2,/nodes/3", storage=storage)
@@ -492,7 +494,7 @@ def test_the_end_follows_as_voters_catch_up_and_never_falls() -> None:
     assert "the end is now 7" in kept.explanation
 
 
-def test_only_a_conflict_of_epochs_at_the_previous_end_is_loss() -> None:
+def test_only_an_epoch_conflict_at_the_previous_end_is_data_loss() -> None:
     storage = MemoryStorage()
     builders = three(storage)
     alone = open_path("/nodes/1", storage=storage)
@@ -508,7 +510,7 @@ def test_only_a_conflict_of_epochs_at_the_previous_end_is_loss() -> None:
     assert (caught.value.offset, caught.value.expected_epoch, caught.value.epoch) == (10, 1, 2)
 
 
-def test_the_end_stays_before_a_transaction_whose_end_is_not_on_a_majority() -> None:
+def test_the_end_is_before_a_transaction_whose_end_is_not_on_a_majority() -> None:
     storage = MemoryStorage()
     builders = three(storage)
     for builder in builders:
@@ -525,7 +527,7 @@ def test_the_end_stays_before_a_transaction_whose_end_is_not_on_a_majority() -> 
     assert log.read_end(isolation=COMMITTED).offset == 11
 
 
-def test_what_the_newest_copy_has_deleted_is_read_from_one_that_agrees() -> None:
+def test_records_deleted_from_the_newest_copy_are_read_from_one_that_agrees() -> None:
     storage = MemoryStorage()
     builders = three(storage)
     for builder in builders:
@@ -551,7 +553,7 @@ def test_what_the_newest_copy_has_deleted_is_read_from_one_that_agrees() -> None
     assert caught.value.condition == "OFFSETS_DELETED"
 
 
-def test_a_limit_does_not_cut_a_transaction_where_the_newest_copy_begins() -> None:
+def test_a_limit_does_not_split_a_transaction_at_the_start_of_the_newest_copy() -> None:
     storage = MemoryStorage()
     for node_id in VOTERS[:3]:
         builder = voter_log(storage, node_id)
@@ -577,7 +579,7 @@ def test_a_limit_does_not_cut_a_transaction_where_the_newest_copy_begins() -> No
     assert ends == [6, 6, 14, 14, 18]
 
 
-def test_a_directory_that_does_not_say_whose_it_is_cannot_be_counted() -> None:
+def test_a_directory_without_meta_properties_does_not_count() -> None:
     storage = MemoryStorage()
     three(storage)
     storage.delete("/nodes/2/meta.properties")
@@ -585,7 +587,7 @@ def test_a_directory_that_does_not_say_whose_it_is_cannot_be_counted() -> None:
         open_path("/nodes/1,/nodes/2", storage=storage)
 
 
-def test_a_log_that_names_no_voters_is_told() -> None:
+def test_a_log_without_voters_is_reported() -> None:
     storage = MemoryStorage()
     for key in (A, B):
         voter_log(storage, key).no_ops(3)
@@ -600,7 +602,7 @@ def test_a_log_that_names_no_voters_is_told() -> None:
     assert log.read_end(isolation=COMMITTED).offset == 3
 
 
-def test_a_checkpoint_without_voters_is_of_no_help_and_no_harm() -> None:
+def test_a_snapshot_without_voters_changes_nothing() -> None:
     storage = MemoryStorage()
     for builder in three(storage):
         storage.write(

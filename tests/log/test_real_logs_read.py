@@ -51,7 +51,7 @@ def rows(log: LogReader, start: int, end: int) -> list[tuple[int, int, bytes | N
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=name_of)
-def test_every_record_of_a_directory_comes_out_as_dump_log_prints_it(directory: Path) -> None:
+def test_every_record_of_a_directory_equals_dump_logs_output(directory: Path) -> None:
     log = open_path(str(directory))
     expected = [
         (record.offset, record.timestamp_ms, record.value_bytes)
@@ -65,7 +65,7 @@ def test_every_record_of_a_directory_comes_out_as_dump_log_prints_it(directory: 
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=name_of)
-def test_batches_come_with_dump_log_s_headers(directory: Path) -> None:
+def test_batches_have_dump_logs_headers(directory: Path) -> None:
     log = open_path(str(directory))
     found = list(log.batches(log.log_start_offset, log.log_end_offset))
     expected = dumped_batches(directory)
@@ -85,7 +85,7 @@ def test_epochs_are_those_of_the_batches(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("node", ["node-1", "node-100", "node-101", "node-102"])
-def test_a_node_s_directory_leads_to_its_metadata_log(node: str) -> None:
+def test_a_nodes_directory_resolves_to_its_metadata_log(node: str) -> None:
     log = open_path(str(THREE / node))
     assert (log.kind, log.source) == (LogKind.METADATA, SourceKind.DIRECTORY)
     assert (log.topic, log.partition) == ("__cluster_metadata", 0)
@@ -96,13 +96,13 @@ def test_a_node_s_directory_leads_to_its_metadata_log(node: str) -> None:
     )
 
 
-def test_snapshots_are_listed_without_the_bootstrap() -> None:
+def test_snapshots_are_listed_without_the_bootstrap_file() -> None:
     log = open_path(str(THREE / "node-100"))
     assert log.snapshots == (SnapshotId(1, 636), SnapshotId(2, 1762), SnapshotId(2, 3128))
     assert log.newest_snapshot() == SnapshotId(2, 3128)
 
 
-def test_a_trimmed_log_begins_where_its_first_segment_does() -> None:
+def test_a_trimmed_log_starts_at_its_first_segment() -> None:
     log = open_path(str(TRIMMED))
     assert (log.log_start_offset, log.log_end_offset) == (416, 1305)
     assert log.snapshots == (SnapshotId(2, 1022),)
@@ -113,7 +113,7 @@ def test_a_trimmed_log_begins_where_its_first_segment_does() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS, ids=name_of)
-def test_a_checkpoint_is_read_as_dump_log_prints_it(checkpoint: Path) -> None:
+def test_a_snapshot_equals_dump_logs_output(checkpoint: Path) -> None:
     log = open_path(str(checkpoint))
     assert log.source is SourceKind.CHECKPOINT
     assert log.log_start_offset == log.log_end_offset
@@ -129,7 +129,7 @@ def test_a_checkpoint_is_read_as_dump_log_prints_it(checkpoint: Path) -> None:
     assert snapshot.kraft_version == (1 if snapshot.voters else 0)
 
 
-def test_a_checkpoint_by_its_path_is_a_log_that_is_empty_behind_it() -> None:
+def test_a_snapshot_opened_by_path_is_a_log_that_is_empty_after_it() -> None:
     path = THREE / "node-100/__cluster_metadata-0/00000000000000003128-0000000002.checkpoint"
     log = open_path(str(path))
     end = log.read_end(isolation=Isolation.READ_COMMITTED)
@@ -147,7 +147,7 @@ def test_a_checkpoint_by_its_path_is_a_log_that_is_empty_behind_it() -> None:
     ],
     ids=lambda path: path.name,
 )
-def test_checkpoints_that_no_listing_names_can_be_read_by_path(path: Path) -> None:
+def test_unlisted_snapshots_can_be_read_by_path(path: Path) -> None:
     log = open_path(str(path))
     (snapshot_id,) = log.snapshots
     assert sum(len(scan.records) for scan in log.read_snapshot(snapshot_id).scan()) > 0
@@ -155,7 +155,7 @@ def test_checkpoints_that_no_listing_names_can_be_read_by_path(path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["00000000000000000436.log", "00000000000000002232.log"])
-def test_one_segment_alone_is_a_log(name: str) -> None:
+def test_a_single_segment_is_a_log(name: str) -> None:
     path = THREE / "node-102/__cluster_metadata-0" / name
     log = open_path(str(path))
     assert (log.kind, log.source) == (LogKind.METADATA, SourceKind.SEGMENT)
@@ -169,7 +169,7 @@ def test_a_deleted_segment_can_be_read_by_its_path() -> None:
     assert (log.log_start_offset, log.log_end_offset) == (0, 416)
 
 
-def test_a_segment_that_was_copied_away_is_known_by_its_first_batch(tmp_path: Path) -> None:
+def test_a_copied_segment_is_identified_by_its_first_batch(tmp_path: Path) -> None:
     source = THREE / "node-102/__cluster_metadata-0/00000000000000000436.log"
     (tmp_path / "copy.log").write_bytes(source.read_bytes())
     log = open_path(str(tmp_path / "copy.log"))
@@ -177,7 +177,7 @@ def test_a_segment_that_was_copied_away_is_known_by_its_first_batch(tmp_path: Pa
     assert (log.log_start_offset, log.log_end_offset) == (436, 1288)
 
 
-def test_a_running_node_s_directory(tmp_path: Path) -> None:
+def test_a_running_nodes_directory_is_read(tmp_path: Path) -> None:
     with tarfile.open(LOGS / "running-4.3.1/running.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     log = open_path(str(tmp_path))
@@ -191,7 +191,7 @@ def test_a_running_node_s_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("directory", ORDINARY, ids=name_of)
-def test_aborted_transactions_are_those_of_kafka_s_transaction_index(directory: Path) -> None:
+def test_aborted_transactions_equal_kafkas_transaction_index(directory: Path) -> None:
     log = open_path(str(directory))
     end = log.read_end(isolation=Isolation.READ_COMMITTED)
     assert end.offset == log.log_end_offset
@@ -235,7 +235,7 @@ def test_the_bootstrap_transaction_of_a_new_cluster_is_found() -> None:
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=name_of)
-def test_a_timestamp_leads_to_the_first_record_that_is_not_older(directory: Path) -> None:
+def test_the_offset_of_a_timestamp_is_the_first_that_is_not_older(directory: Path) -> None:
     log = open_path(str(directory))
     records = [record for batch in dumped_batches(directory) for record in batch.records]
     times = sorted({record.timestamp_ms for record in records})
@@ -244,18 +244,18 @@ def test_a_timestamp_leads_to_the_first_record_that_is_not_older(directory: Path
         assert log.offset_for_timestamp(wanted) == expected
 
 
-def test_headers_of_a_scan_are_those_of_the_buffer_reader() -> None:
+def test_headers_of_a_scan_equal_those_of_the_buffer_reader() -> None:
     log = open_path(str(TRIMMED / "pay-0-0"))
     scan = next(log.scan(0, 34, columns=Column.ALL))
     assert isinstance(scan.records.headers, pa.ListArray)
 
 
-def test_a_log_that_was_opened_through_a_file_uri() -> None:
+def test_a_log_is_opened_through_a_file_uri() -> None:
     assert open_path(f"file://{TRIMMED}").log_end_offset == 1305
     assert open_path(f"file:{TRIMMED}").log_end_offset == 1305
 
 
-def test_nothing_is_written_beside_a_log(tmp_path: Path) -> None:
+def test_nothing_is_written_to_the_directory_of_a_log(tmp_path: Path) -> None:
     with tarfile.open(LOGS / "running-4.3.1/running.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     before = sorted((p, p.stat().st_mtime_ns) for p in tmp_path.rglob("*"))

@@ -59,7 +59,7 @@ class Follower:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_log_that_grows_byte_by_byte_is_never_wrong(seed: int) -> None:
+def test_a_log_that_grows_byte_by_byte_is_read_correctly(seed: int) -> None:
     rng = random.Random(seed)
     storage = MemoryStorage()
     directory = "/node/__cluster_metadata-0"
@@ -90,7 +90,7 @@ def test_a_log_that_grows_byte_by_byte_is_never_wrong(seed: int) -> None:
     assert follower.rows == rows(whole, 0, whole.log_end_offset)
 
 
-def test_a_batch_that_is_written_byte_by_byte_is_seen_once_it_is_whole() -> None:
+def test_a_batch_written_byte_by_byte_is_read_once_it_is_complete() -> None:
     builder = LogBuilder()
     builder.no_ops(3)
     whole = bytes(builder.storage.files[builder.path()])
@@ -109,7 +109,7 @@ def test_a_batch_that_is_written_byte_by_byte_is_seen_once_it_is_whole() -> None
 
 
 @pytest.mark.parametrize("kind", ["__cluster_metadata-0", "orders-0"])
-def test_refreshing_costs_what_is_new(kind: str) -> None:
+def test_refreshing_costs_only_the_new_part(kind: str) -> None:
     builder = LogBuilder(directory=f"/node/{kind}", preallocated_bytes=100_000)
     builder.no_ops(3000)
     log = opened(builder)
@@ -132,7 +132,7 @@ def test_refreshing_costs_what_is_new(kind: str) -> None:
     assert storage.open_files == 0
 
 
-def test_preallocated_zeros_behind_the_last_batch_are_no_damage() -> None:
+def test_preallocated_zeros_after_the_last_batch_are_no_damage() -> None:
     builder = LogBuilder(preallocated_bytes=10_000)
     builder.no_ops(300)
     path = builder.path()
@@ -151,7 +151,7 @@ def test_preallocated_zeros_behind_the_last_batch_are_no_damage() -> None:
 
 
 @pytest.mark.parametrize("nth_read", range(1, 6))
-def test_a_batch_that_is_completed_in_front_of_zeros_while_it_is_read_is_no_damage(
+def test_a_batch_completed_before_zeros_during_a_read_is_no_damage(
     nth_read: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = LogBuilder(directory="/node/orders-0", with_indexes=False)
@@ -181,7 +181,7 @@ def test_a_batch_that_is_completed_in_front_of_zeros_while_it_is_read_is_no_dama
     assert end == 2
 
 
-def test_a_directory_that_another_cluster_took_over_is_seen_as_such() -> None:
+def test_a_directory_replaced_by_another_cluster_is_detected() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     log = opened(builder)
@@ -192,7 +192,7 @@ def test_a_directory_that_another_cluster_took_over_is_seen_as_such() -> None:
         assert log.cluster_id == cluster_id
 
 
-def test_a_roll_between_two_looks_is_followed() -> None:
+def test_a_roll_between_two_refreshes_is_followed() -> None:
     builder = LogBuilder()
     builder.no_ops(3)
     log = opened(builder)
@@ -235,7 +235,7 @@ class GrowingStorage(MemoryStorage):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_node_that_writes_between_any_two_reads_is_never_wrong(seed: int) -> None:
+def test_a_node_that_writes_between_any_two_reads_is_read_correctly(seed: int) -> None:
     segment = METADATA / "00000000000000000000.log"
     directory = "/node/__cluster_metadata-0"
     storage = GrowingStorage(
@@ -261,7 +261,7 @@ class BusyStorage(MemoryStorage):
         return super().open_file(path)
 
 
-def test_a_log_that_rolls_while_it_is_read_is_read_on() -> None:
+def test_a_log_that_rolls_while_it_is_read_is_followed() -> None:
     storage = BusyStorage()
     builder = LogBuilder(storage)
     builder.no_ops(5)
@@ -277,7 +277,7 @@ def test_a_log_that_rolls_while_it_is_read_is_read_on() -> None:
     assert [row[0] for row in found] == list(range(15))
 
 
-def test_a_segment_that_is_deleted_before_it_is_opened_is_data_loss_if_it_was_asked_for() -> None:
+def test_a_requested_segment_deleted_before_it_is_opened_is_data_loss() -> None:
     storage = BusyStorage()
     builder = LogBuilder(storage)
     builder.no_ops(5)
@@ -292,7 +292,7 @@ def test_a_segment_that_is_deleted_before_it_is_opened_is_data_loss_if_it_was_as
     assert [row[0] for row in rows(log, 5, 10)] == [5, 6, 7, 8, 9]
 
 
-def test_a_segment_that_is_renamed_while_it_is_open_is_read_to_its_end() -> None:
+def test_an_open_segment_that_is_renamed_is_read_to_its_end() -> None:
     builder = LogBuilder()
     for _ in range(4):
         builder.no_ops(40)
@@ -310,7 +310,7 @@ def test_a_segment_that_is_renamed_while_it_is_open_is_read_to_its_end() -> None
     assert log.log_start_offset == 40
 
 
-def test_a_segment_that_a_cleaner_is_swapping_in_is_not_missed() -> None:
+def test_a_segment_that_a_cleaner_is_replacing_is_found() -> None:
     builder = LogBuilder(directory="/node/orders-0")
     builder.data(b"a")
     builder.roll()
@@ -323,7 +323,7 @@ def test_a_segment_that_a_cleaner_is_swapping_in_is_not_missed() -> None:
     assert [row[0] for row in rows(log, 0, 2)] == [0, 1]
 
 
-def test_a_segment_that_a_cleaner_merged_into_the_one_before_is_read_on_there() -> None:
+def test_a_segment_merged_into_the_previous_one_by_a_cleaner_is_read_there() -> None:
     builder = LogBuilder(directory="/node/orders-0")
     values = [b"%04d" % number for number in range(700)]
     for value in values[:600]:
@@ -349,7 +349,7 @@ def test_a_segment_that_a_cleaner_merged_into_the_one_before_is_read_on_there() 
     assert found == list(enumerate(values))
 
 
-def test_a_directory_that_always_loses_what_it_listed_is_told_as_such() -> None:
+def test_a_directory_that_always_loses_listed_files_is_reported() -> None:
     class Vanishing(MemoryStorage):
         def list_names(self, directory: str) -> list[str]:
             return ["00000000000000000000.log"]
@@ -362,7 +362,7 @@ def test_a_directory_that_always_loses_what_it_listed_is_told_as_such() -> None:
     assert caught.value.retriable
 
 
-def test_a_trimmed_log_goes_on_and_what_is_gone_is_named() -> None:
+def test_a_trimmed_log_is_read_on_and_deleted_offsets_are_reported() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     builder.roll()
@@ -383,7 +383,7 @@ def test_a_trimmed_log_goes_on_and_what_is_gone_is_named() -> None:
     assert log.plan(20, 25, isolation=COMMITTED).splits
 
 
-def test_a_checkpoint_is_listed_when_it_is_finished() -> None:
+def test_a_snapshot_is_listed_once_it_is_complete() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     part = builder.file("00000000000000000005-0000000001-83746.checkpoint.part")
@@ -396,7 +396,7 @@ def test_a_checkpoint_is_listed_when_it_is_finished() -> None:
     assert log.snapshots == (SnapshotId(epoch=1, end_offset=5),)
 
 
-def test_a_log_that_is_empty_behind_a_checkpoint() -> None:
+def test_a_log_may_be_empty_after_a_snapshot() -> None:
     builder = LogBuilder(start_offset=100)
     snapshot_id = builder.checkpoint(epoch=3)
     log = opened(builder)
@@ -412,7 +412,7 @@ def test_a_log_that_is_empty_behind_a_checkpoint() -> None:
 # --- truncation ---
 
 
-def test_what_a_node_truncated_and_wrote_anew_is_read_anew() -> None:
+def test_truncated_and_rewritten_records_are_read_again() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     builder.data(begin("lost"), NO_OP)
@@ -431,7 +431,7 @@ def test_what_a_node_truncated_and_wrote_anew_is_read_anew() -> None:
     assert [entry.epoch for entry in log.epochs.entries] == [1, 2]
 
 
-def test_a_truncation_behind_the_last_look_is_found_when_the_file_is_long_again() -> None:
+def test_a_truncation_is_found_though_the_file_is_as_long_again() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     log = opened(builder)
@@ -447,7 +447,7 @@ def test_a_truncation_behind_the_last_look_is_found_when_the_file_is_long_again(
     assert (caught.value.offset, caught.value.expected_epoch, caught.value.epoch) == (4, 1, 2)
 
 
-def test_an_end_that_fell_stands_until_the_log_passes_it_again() -> None:
+def test_a_decreased_end_is_kept_until_the_log_exceeds_it_again() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     log = opened(builder)
@@ -466,7 +466,7 @@ def test_an_end_that_fell_stands_until_the_log_passes_it_again() -> None:
     assert log.read_end(isolation=COMMITTED, previous=kept).offset == 7
 
 
-def test_a_later_epoch_that_begins_before_the_previous_end_is_a_conflict_at_once() -> None:
+def test_a_later_epoch_that_starts_below_the_previous_end_is_a_conflict() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     log = opened(builder)
@@ -480,7 +480,7 @@ def test_a_later_epoch_that_begins_before_the_previous_end_is_a_conflict_at_once
         log.read_end(isolation=COMMITTED, previous=first)
 
 
-def test_a_range_that_was_truncated_meanwhile_is_named() -> None:
+def test_a_range_truncated_meanwhile_is_reported() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     log = opened(builder)
@@ -496,7 +496,7 @@ def test_a_range_that_was_truncated_meanwhile_is_named() -> None:
 # --- storage that refuses ---
 
 
-def test_a_file_that_may_not_be_read_is_told_from_one_that_is_gone() -> None:
+def test_a_file_without_permission_is_distinguished_from_a_missing_one() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     builder.roll()
@@ -515,7 +515,7 @@ def test_a_file_that_may_not_be_read_is_told_from_one_that_is_gone() -> None:
         log.refresh()
 
 
-def test_damage_behind_the_end_is_said_and_the_rest_is_read() -> None:
+def test_damage_after_the_end_is_reported_and_the_rest_is_read() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     builder.storage.files[builder.path()][-1] ^= 1

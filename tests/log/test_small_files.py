@@ -57,7 +57,7 @@ def test_quorum_state_of_dynamic_voters() -> None:
     )
 
 
-def test_a_field_that_is_not_known_is_passed_over_and_voters_may_be_null() -> None:
+def test_unknown_fields_are_ignored_and_voters_may_be_null() -> None:
     content = QUORUM_STATE_0.replace(b'[{"voterId":1},{"voterId":2}]', b'null,"news":1')
     assert parse_quorum_state(content, "x").voters is None
 
@@ -75,7 +75,7 @@ def test_every_field_of_quorum_state_is_mandatory(field: str) -> None:
     "content",
     [b"", b"{", b"[]", b"\xff", b"[" * 5000, b"9" * 5000, QUORUM_STATE_1.replace(b":1}", b":2}")],
 )
-def test_a_damaged_quorum_state_is_named(content: bytes) -> None:
+def test_a_damaged_quorum_state_is_reported(content: bytes) -> None:
     with pytest.raises(CorruptFileError):
         parse_quorum_state(content, "quorum-state")
 
@@ -90,7 +90,7 @@ def test_meta_properties_of_kafka(data: Path) -> None:
     )
 
 
-def test_meta_properties_of_the_first_version_call_a_node_a_broker() -> None:
+def test_meta_properties_of_version_0_name_a_broker() -> None:
     found = parse_meta_properties(b"broker.id=7\ncluster.id=abc\n", "x")
     assert found == MetaProperties(version=0, cluster_id="abc", node_id=7, directory_id=None)
 
@@ -99,12 +99,12 @@ def test_meta_properties_of_the_first_version_call_a_node_a_broker() -> None:
     "content",
     [b"version=2\nnode.id=1\ncluster.id=a", b"version=1\nnode.id=1", b"version=1\ncluster.id=a"],
 )
-def test_meta_properties_without_what_their_version_asks_for_are_damage(content: bytes) -> None:
+def test_meta_properties_without_required_fields_are_damage(content: bytes) -> None:
     with pytest.raises(CorruptFileError):
         parse_meta_properties(content, "meta.properties")
 
 
-def test_properties_are_read_as_java_reads_them() -> None:
+def test_properties_are_parsed_as_java_parses_them() -> None:
     content = rb"""
 # a comment = no pair
 ! another
@@ -158,19 +158,19 @@ def test_partition_metadata_of_kafka(data: Path) -> None:
         b"words",
     ],
 )
-def test_damaged_partition_metadata_is_named(content: bytes) -> None:
+def test_damaged_partition_metadata_is_reported(content: bytes) -> None:
     with pytest.raises(CorruptFileError):
         parse_partition_metadata(content, "partition.metadata")
 
 
 @given(st.binary(max_size=60) | st.text('{}[]":,0123=\\u\n version', max_size=60).map(str.encode))
-def test_any_bytes_are_a_small_file_or_a_typed_error(content: bytes) -> None:
+def test_arbitrary_bytes_are_a_small_file_or_a_typed_error(content: bytes) -> None:
     for parse in (parse_quorum_state, parse_meta_properties, parse_partition_metadata):
         with contextlib.suppress(CorruptFileError):
             parse(content, "x")
 
 
-def test_names_go_both_ways() -> None:
+def test_file_names_round_trip() -> None:
     assert offset_name(436, ".log") == "00000000000000000436.log"
     assert parse_offset_name("00000000000000000436.log", ".log") == 436
     name = checkpoint_name(SnapshotId(epoch=2, end_offset=1022))
@@ -190,12 +190,14 @@ def test_names_go_both_ways() -> None:
         "0000000000000000436x.log",
     ],
 )
-def test_what_is_not_exactly_a_segment_is_none(name: str) -> None:
+def test_other_names_are_no_segments(name: str) -> None:
     assert parse_offset_name(name, ".log") is None
 
 
 @pytest.mark.parametrize("state", ["delete", "future", "stray"])
-def test_a_directory_on_its_way_in_or_out_is_still_that_partition(state: str) -> None:
+def test_a_partition_directory_that_is_future_or_deleted_is_still_that_partition(
+    state: str,
+) -> None:
     unique_id = "0d0f7a5c9d4f4f0b8a5f3e1b2c3d4e5f"
     assert parse_partition_name(f"a.b-1-7.{unique_id}-{state}") == TopicPartition("a.b-1", 7)
     log = LogBuilder(directory=f"/node/orders-3.{unique_id}-{state}")
@@ -211,11 +213,11 @@ def test_a_directory_on_its_way_in_or_out_is_still_that_partition(state: str) ->
         *("a-0.-delete", "a-0.1f-gone", "a-0.1f", "a.1f-delete", "a-x.1f-delete"),
     ],
 )
-def test_what_is_not_exactly_a_partition_is_none(name: str) -> None:
+def test_other_names_are_no_partitions(name: str) -> None:
     assert parse_partition_name(name) is None
 
 
-def test_a_listing_leaves_out_what_is_unfinished_deleted_or_the_bootstrap() -> None:
+def test_a_listing_omits_incomplete_deleted_and_bootstrap_files() -> None:
     listing = read_listing(
         [
             "00000000000000000000.log.deleted",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.errors import LogAccessError, LogNotFoundError, NotALogError
@@ -72,21 +72,21 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
     return make(tmp_path)
 
 
-def test_it_is_a_storage(node: Node) -> None:
+def test_it_implements_the_storage_protocol(node: Node) -> None:
     node.append("a.log", b"x")
     assert isinstance(node.storage, Storage)
     with node.storage.open_file(node.path("a.log")) as file:
         assert isinstance(file, ReadableFile)
 
 
-def test_names_come_sorted(node: Node) -> None:
+def test_names_are_sorted(node: Node) -> None:
     for name in ("b.log", "a.log", "c/d.log"):
         node.append(name, b"x")
     assert node.storage.list_names(node.home) == ["a.log", "b.log", "c"]
     assert node.storage.list_names(node.path("c")) == ["d.log"]
 
 
-def test_a_read_is_short_only_at_the_end(node: Node) -> None:
+def test_a_read_is_short_only_at_the_end_of_the_file(node: Node) -> None:
     node.append("a.log", b"0123456789")
     with node.storage.open_file(node.path("a.log")) as file:
         assert file.read_at(2, 3) == b"234"
@@ -96,7 +96,7 @@ def test_a_read_is_short_only_at_the_end(node: Node) -> None:
         assert file.read_at(0, 0) == b""
 
 
-def test_an_open_file_grows_under_its_reader(node: Node) -> None:
+def test_an_open_file_grows(node: Node) -> None:
     node.append("a.log", b"01")
     with node.storage.open_file(node.path("a.log")) as file:
         assert file.byte_count() == 2
@@ -106,7 +106,7 @@ def test_an_open_file_grows_under_its_reader(node: Node) -> None:
 
 
 @pytest.mark.parametrize("leave", ["delete", "rename"])
-def test_an_open_file_stays_readable_when_it_leaves_the_directory(node: Node, leave: str) -> None:
+def test_an_open_file_stays_readable_after_it_is_unlinked(node: Node, leave: str) -> None:
     node.append("a.log", b"01")
     with node.storage.open_file(node.path("a.log")) as file:
         if leave == "delete":
@@ -120,7 +120,7 @@ def test_an_open_file_stays_readable_when_it_leaves_the_directory(node: Node, le
             node.storage.open_file(node.path("a.log"))
 
 
-def test_what_is_not_there_is_named(node: Node) -> None:
+def test_missing_paths_are_reported(node: Node) -> None:
     node.append("a.log", b"01")
     missing = node.path("missing")
     for call in (node.storage.list_names, node.storage.open_file, node.storage.is_directory):
@@ -129,7 +129,7 @@ def test_what_is_not_there_is_named(node: Node) -> None:
         assert caught.value.path == missing
 
 
-def test_a_directory_is_no_file_and_a_file_no_directory(node: Node) -> None:
+def test_directories_and_files_are_distinguished(node: Node) -> None:
     node.append("c/d.log", b"x")
     assert node.storage.is_directory(node.path("c"))
     assert not node.storage.is_directory(node.path("c/d.log"))
@@ -139,7 +139,7 @@ def test_a_directory_is_no_file_and_a_file_no_directory(node: Node) -> None:
         node.storage.list_names(node.path("c/d.log"))
 
 
-def test_paths_are_put_together_and_taken_apart(node: Node) -> None:
+def test_paths_are_joined_and_split(node: Node) -> None:
     path = node.storage.join(node.home, "a.log")
     assert path == node.path("a.log")
     assert node.storage.split(path) == (node.home, "a.log")
@@ -162,7 +162,7 @@ def test_closing_twice_is_allowed(node: Node) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_no_permission_is_told_from_not_there(tmp_path: Path) -> None:
+def test_missing_permission_is_distinguished_from_a_missing_file(tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_bytes(b"x")
     file.chmod(0)
@@ -171,13 +171,13 @@ def test_no_permission_is_told_from_not_there(tmp_path: Path) -> None:
     assert "permission denied" in str(caught.value)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_opening_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.log")
     with pytest.raises(NotALogError):
         LocalStorage().open_file(str(tmp_path / "a.log"))
 
 
-def test_a_path_with_a_zero_byte_is_no_path(tmp_path: Path) -> None:
+def test_a_path_with_a_nul_byte_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogNotFoundError):
         LocalStorage().open_file("a\0b")
     with pytest.raises(LogNotFoundError):

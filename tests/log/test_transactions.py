@@ -41,7 +41,7 @@ def spans(log: LogReader, start: int | None = None, end: int | None = None) -> l
 # --- metadata ---
 
 
-def test_a_transaction_is_framed_by_its_markers_and_keeps_its_name() -> None:
+def test_a_transaction_is_framed_by_its_markers_and_has_their_name() -> None:
     builder = LogBuilder()
     builder.data(begin("one"), NO_OP, END)
     builder.data(NO_OP)
@@ -61,13 +61,13 @@ def test_markers_are_found_in_compressed_batches(compression: Compression) -> No
     assert spans(metadata_log(builder)) == [(1, 3, Outcome.COMMITTED, -1)]
 
 
-def test_values_that_only_look_like_markers_are_none() -> None:
+def test_values_that_resemble_markers_are_none() -> None:
     builder = LogBuilder()
     builder.data(b"", None, b"\x01", b"\x00\x17\x00", b"\x01\x97\x00", b"\x02\x17\x00")
     assert spans(metadata_log(builder)) == []
 
 
-def test_the_end_stays_before_the_batch_in_which_an_open_transaction_begins() -> None:
+def test_the_end_is_before_the_batch_in_which_an_open_transaction_begins() -> None:
     builder = LogBuilder()
     builder.no_ops(3)
     builder.data(NO_OP, NO_OP, begin())
@@ -93,7 +93,7 @@ def test_one_batch_may_end_a_transaction_and_begin_another() -> None:
     assert log.read_end(isolation=COMMITTED).offset == 2
 
 
-def test_a_log_whose_beginning_is_gone_may_begin_inside_a_transaction() -> None:
+def test_a_log_without_its_first_segments_may_start_inside_a_transaction() -> None:
     builder = LogBuilder(start_offset=50)
     builder.no_ops(2)
     builder.data(END)
@@ -101,7 +101,7 @@ def test_a_log_whose_beginning_is_gone_may_begin_inside_a_transaction() -> None:
     assert spans(metadata_log(builder)) == [(50, 52, Outcome.COMMITTED, -1)]
 
 
-def test_a_checkpoint_never_ends_inside_a_transaction() -> None:
+def test_a_snapshot_never_ends_inside_a_transaction() -> None:
     builder = LogBuilder(start_offset=50)
     builder.checkpoint(end_offset=50)
     builder.data(END)
@@ -114,9 +114,7 @@ def test_a_checkpoint_never_ends_inside_a_transaction() -> None:
     [([END], 2), ([ABORT], 2), ([begin(), NO_OP, begin("again"), END], 4)],
     ids=["stray end", "stray abort", "nested begin"],
 )
-def test_markers_that_contradict_stop_committed_reads_and_nothing_else(
-    values: list[bytes], offset: int
-) -> None:
+def test_contradicting_markers_stop_committed_reads_only(values: list[bytes], offset: int) -> None:
     builder = LogBuilder()
     builder.no_ops(2)
     builder.data(*values)
@@ -130,7 +128,7 @@ def test_markers_that_contradict_stop_committed_reads_and_nothing_else(
     assert sum(len(s.records) for s in log.scan(0, builder.next_offset)) == builder.next_offset
 
 
-def test_a_leader_that_fails_inside_a_transaction_leaves_it_to_the_next_one_to_abort() -> None:
+def test_a_transaction_of_a_failed_leader_is_aborted_by_the_next_one() -> None:
     builder = LogBuilder()
     builder.data(begin("long"))
     builder.no_ops(2)
@@ -143,7 +141,7 @@ def test_a_leader_that_fails_inside_a_transaction_leaves_it_to_the_next_one_to_a
     assert spans(log) == [(0, 4, Outcome.ABORTED, -1)]
 
 
-def test_a_plan_far_behind_knows_the_transactions_there() -> None:
+def test_a_plan_of_an_early_range_knows_the_transactions_there() -> None:
     builder = LogBuilder()
     builder.no_ops(5)
     builder.data(begin("early"))
@@ -164,7 +162,7 @@ def test_a_plan_far_behind_knows_the_transactions_there() -> None:
 # --- ordinary partitions ---
 
 
-def test_producers_transactions_may_overlap_and_committed_ones_are_not_named() -> None:
+def test_producers_transactions_may_overlap_and_committed_ones_are_not_listed() -> None:
     builder = partition_builder()
     builder.data(b"a", b"b", producer_id=7)
     builder.data(b"c", producer_id=8)
@@ -194,7 +192,7 @@ def test_the_last_stable_offset_is_that_of_the_first_open_transaction() -> None:
     assert spans(log) == [(1, 4, Outcome.ABORTED, 7)]
 
 
-def test_an_abort_behind_the_range_is_known_to_it() -> None:
+def test_an_abort_after_the_range_is_known_in_it() -> None:
     builder = partition_builder()
     builder.data(b"a", producer_id=7)
     builder.data(*[b"x"] * 10)
@@ -203,7 +201,7 @@ def test_an_abort_behind_the_range_is_known_to_it() -> None:
     assert spans(log, 0, 5) == [(0, 11, Outcome.ABORTED, 7)]
 
 
-def test_a_marker_without_records_ends_nothing() -> None:
+def test_a_marker_without_records_ends_no_transaction() -> None:
     builder = partition_builder()
     builder.end_producer(7, commit=False)
     builder.data(b"a", producer_id=7)
@@ -212,7 +210,7 @@ def test_a_marker_without_records_ends_nothing() -> None:
     assert spans(metadata_log(builder)) == []
 
 
-def test_a_producer_snapshot_tells_what_was_open_so_that_little_is_read() -> None:
+def test_a_producer_snapshot_has_the_open_transactions_so_that_little_is_read() -> None:
     builder = partition_builder()
     first = builder.data(b"a", producer_id=7)
     for _ in range(200):
@@ -231,7 +229,7 @@ def test_a_producer_snapshot_tells_what_was_open_so_that_little_is_read() -> Non
 
 
 @pytest.mark.parametrize("damage", ["crc", "far", "gone"])
-def test_a_producer_snapshot_that_cannot_be_believed_is_passed_over(damage: str) -> None:
+def test_an_untrustworthy_producer_snapshot_is_skipped(damage: str) -> None:
     builder = partition_builder()
     builder.data(b"a", producer_id=7)
     builder.producer_snapshot({})
@@ -247,7 +245,7 @@ def test_a_producer_snapshot_that_cannot_be_believed_is_passed_over(damage: str)
     assert metadata_log(builder).read_end(isolation=COMMITTED).offset == 0
 
 
-def test_a_plan_far_behind_reads_from_the_producer_snapshot_before_it() -> None:
+def test_a_plan_of_an_early_range_reads_from_the_producer_snapshot_before_it() -> None:
     builder = partition_builder()
     boundaries = []
     for generation in range(4):
@@ -272,7 +270,7 @@ def test_a_plan_far_behind_reads_from_the_producer_snapshot_before_it() -> None:
         assert spans(log, first + 2, first + 3) == inside
 
 
-def test_ended_transactions_beyond_what_is_kept_are_read_again(
+def test_ended_transactions_beyond_the_cache_are_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("raftlog.log.reading.replay.ENDED_RETAINED_MAX", 3)
@@ -288,7 +286,7 @@ def test_ended_transactions_beyond_what_is_kept_are_read_again(
     assert log.read_end(isolation=COMMITTED).offset == 20
 
 
-def test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again(
+def test_ended_metadata_transactions_are_cached_up_to_a_limit_and_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = random.Random(11)
@@ -317,7 +315,7 @@ def test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again(
     assert log.read_end(isolation=COMMITTED).offset == end
 
 
-def test_a_plan_at_the_end_looks_at_no_older_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_at_the_end_reads_no_older_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     transactions = TransactionIndex("x", complete_from=0, retained_max=None)
     for offset in range(0, 30_000, 3):
         transactions.metadata_marker(Marker.BEGIN, offset, batch_base_offset=offset)
@@ -334,7 +332,7 @@ def test_a_plan_at_the_end_looks_at_no_older_transaction(monkeypatch: pytest.Mon
     assert len(looked_at) == len(found) + 1
 
 
-def test_the_stable_end_looks_back_over_markers_behind_it() -> None:
+def test_the_last_stable_offset_takes_account_of_markers_after_it() -> None:
     transactions = TransactionIndex("x", complete_from=0, retained_max=None)
     transactions.open_transaction(7, 5)
     transactions.open_transaction(8, 10)
@@ -350,7 +348,7 @@ def test_the_stable_end_looks_back_over_markers_behind_it() -> None:
     ]
 
 
-def test_open_and_ended_transactions_are_forgotten_only_when_they_are_over() -> None:
+def test_open_and_ended_transactions_are_dropped_only_once_decided() -> None:
     transactions = TransactionIndex("x", complete_from=0, retained_max=1)
     for producer_id in (1, 2):
         transactions.open_transaction(producer_id, producer_id)
@@ -368,7 +366,7 @@ def test_open_and_ended_transactions_are_forgotten_only_when_they_are_over() -> 
     assert not transactions.opened_before(2)
 
 
-def test_what_touches_each_of_many_ranges_is_found_in_one_pass() -> None:
+def test_transactions_of_many_ranges_are_found_in_one_pass() -> None:
     rng = random.Random(3)
     spans = []
     for producer_id in range(60):

@@ -28,20 +28,20 @@ from tests.model.state_key import KIND_OF, SPECIAL
 STATES = int(os.environ.get("RAFTLOG_MODEL_STATES", "3000"))
 
 
-def test_in_every_history_of_one_election_what_is_committed_stays() -> None:
+def test_committed_records_survive_every_history_of_one_election() -> None:
     bounds = Bounds(epoch_max=1, value_count_max=1, restart_count_max=0)
     assert explore(beginning(), bounds) > 300
 
 
 @pytest.mark.slow
-def test_in_every_history_of_one_election_and_two_records_what_is_committed_stays() -> None:
+def test_committed_records_survive_every_history_of_one_election_and_two_records() -> None:
     bounds = Bounds(epoch_max=1, value_count_max=2, restart_count_max=0)
     assert explore(beginning(), bounds) > 1_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restarts", [0, 1])
-def test_in_the_shortest_histories_of_two_elections_what_is_committed_stays(restarts: int) -> None:
+def test_committed_records_survive_the_shortest_histories_of_two_elections(restarts: int) -> None:
     bounds = Bounds(epoch_max=2, value_count_max=1, restart_count_max=restarts)
     assert explore(beginning(), bounds, state_count_max=STATES) == STATES
 
@@ -50,20 +50,20 @@ FIGURE_8 = ("elect 0 by 1", "append 0", "restart 0", "elect 1 by 2", "append 1",
 """Two leaders, each with a record that no other replica has."""
 
 
-def test_after_two_leaders_that_replicated_nothing_what_is_committed_stays() -> None:
+def test_committed_records_survive_after_two_leaders_that_replicated_nothing() -> None:
     """A record of an older epoch can be lost although a majority has it (Raft, figure 8)."""
     assert explore(after_actions(*FIGURE_8), Bounds(), state_count_max=600) == 600
 
 
 @pytest.mark.slow
-def test_in_more_that_may_follow_two_such_leaders_what_is_committed_stays() -> None:
+def test_committed_records_survive_in_longer_histories_after_two_such_leaders() -> None:
     assert explore(after_actions(*FIGURE_8), Bounds(), state_count_max=STATES) == STATES
 
 
 # --- the key --------------------------------------------------------------------------------------
 
 
-def test_every_field_that_a_role_remembers_is_declared_in_the_key() -> None:
+def test_every_field_of_every_role_is_declared_in_the_key() -> None:
     """Every field is declared; an undeclared one also raises when a key is built."""
     kinds = (roles.Unattached, roles.Prospective, Candidate, Follower, Leader, roles.Resigned)
     named = {one.name for kind in kinds for one in fields(kind)}
@@ -74,7 +74,7 @@ def changed(state: ModelState, node_id: int) -> ModelState:
     return state.changed("changed", node_id)
 
 
-def test_two_states_that_differ_in_what_a_replica_has_fetched_are_two() -> None:
+def test_states_that_differ_in_fetched_offsets_have_different_keys() -> None:
     state = after_actions("elect 0 by 1", "exchange 0 with 1", "exchange 1 with 0")
     other = changed(state, 1)
     role = other.nodes[1].core.role
@@ -83,7 +83,7 @@ def test_two_states_that_differ_in_what_a_replica_has_fetched_are_two() -> None:
     assert other.key() != state.key() == changed(state, 1).key()
 
 
-def test_two_states_that_differ_in_the_votes_of_a_candidate_are_two() -> None:
+def test_states_that_differ_in_votes_have_different_keys() -> None:
     state = after_actions("elect 0 by 1")
     one, other = changed(state, 2), changed(state, 2)
     for found, votes in ((one, Votes({2})), (other, Votes({2}, {1}))):
@@ -92,7 +92,7 @@ def test_two_states_that_differ_in_the_votes_of_a_candidate_are_two() -> None:
     assert one.key() != other.key()
 
 
-def test_two_states_that_differ_in_what_is_on_its_way_are_two() -> None:
+def test_states_that_differ_in_requests_in_flight_have_different_keys() -> None:
     state = after_actions("elect 0 by 1")
     other = changed(state, 0)
     target = next(iter(other.nodes[0].sent))
@@ -100,14 +100,14 @@ def test_two_states_that_differ_in_what_is_on_its_way_are_two() -> None:
     assert other.key() != state.key()
 
 
-def test_states_that_differ_in_names_alone_are_one() -> None:
+def test_states_that_differ_in_names_only_have_equal_keys() -> None:
     one = after_actions("elect 0 by 1", "append 0", "exchange 0 with 1")
     other = after_actions("elect 2 by 0", "append 2", "exchange 2 with 0")
     third = after_actions("elect 2 by 0", "append 2", "exchange 2 with 1")
     assert one.key() == other.key() != third.key()
 
 
-def test_states_of_one_key_have_next_states_of_the_same_keys() -> None:
+def test_states_with_equal_keys_have_successors_with_equal_keys() -> None:
     """Fields that a key omits do not affect the successors."""
     bounds = Bounds(epoch_max=2, value_count_max=1, restart_count_max=1)
     one = after_actions("elect 0 by 1", "append 0", "exchange 0 with 1")

@@ -189,12 +189,12 @@ class Matrix:
     async def try_all(self, identities: Iterable[Identity]) -> None:
         for identity in identities:
             if not identity.is_let_in:
-                await self._check_shut_out(identity)
+                await self._check_refused_handshake(identity)
                 continue
             for kind in kinds():
                 await self._try(identity, kind)
 
-    async def _check_shut_out(self, identity: Identity) -> None:
+    async def _check_refused_handshake(self, identity: Identity) -> None:
         before = state_of(self._node)
         connection = None
         with contextlib.suppress(OSError):
@@ -293,7 +293,9 @@ def check_all(
     return asyncio.run(check())
 
 
-def test_every_identity_is_served_or_refused_every_request_as_it_should_be(tmp_path: Path) -> None:
+def test_every_identity_is_served_or_refused_every_request_according_to_its_rights(
+    tmp_path: Path,
+) -> None:
     authorities = Authorities(tmp_path)
     listeners, access = configuration(clients=authorities.clients, voters=authorities.voters)
     counts = check_all(
@@ -302,7 +304,7 @@ def test_every_identity_is_served_or_refused_every_request_as_it_should_be(tmp_p
     assert all(counts.values()), counts
 
 
-def test_a_port_for_all_gives_everybody_no_more_than_their_own(tmp_path: Path) -> None:
+def test_a_shared_port_grants_every_identity_only_its_own_rights(tmp_path: Path) -> None:
     authorities = Authorities(tmp_path)
     listeners, access = configuration(both=authorities.voters)
     identities = authorities.identities_at_one_port()
@@ -310,7 +312,7 @@ def test_a_port_for_all_gives_everybody_no_more_than_their_own(tmp_path: Path) -
     assert not counts["closed"], "everything is served at such a port"
 
 
-def test_without_tls_everybody_is_served_what_the_port_is_for(tmp_path: Path) -> None:
+def test_without_tls_every_caller_has_all_rights_of_the_port(tmp_path: Path) -> None:
     ports = free_ports(2)
     listeners = "".join(
         f'[listeners.{name}]\naddress = "127.0.0.1:{port}"\n'
@@ -330,5 +332,5 @@ def test_without_tls_everybody_is_served_what_the_port_is_for(tmp_path: Path) ->
     assert counts["served"]
 
 
-def test_every_request_that_is_served_is_in_the_matrix() -> None:
+def test_every_served_request_is_in_the_matrix() -> None:
     assert {kind.key for kind in kinds()} == set(APIS) - {ApiKey.API_VERSIONS}

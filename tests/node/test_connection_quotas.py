@@ -60,7 +60,7 @@ def counted(found: CountedConnection | LimitExceeded) -> CountedConnection:
     return found
 
 
-def test_connections_of_clients_leave_voters_their_places() -> None:
+def test_client_connections_leave_slots_to_voters() -> None:
     here = Quotas(connections_max=2, voters_connections_max=4)
     clients = [counted(here.let_in(CLIENTS)) for _ in range(2)]
     assert limit_of(here.let_in(CLIENTS)) == "connections_max"
@@ -72,7 +72,7 @@ def test_connections_of_clients_leave_voters_their_places() -> None:
     assert (here.quotas.clients.count, here.quotas.voters.count) == (2, 4)
 
 
-def test_a_node_that_proves_its_id_has_a_place_at_a_listener_for_both() -> None:
+def test_a_node_that_proves_its_id_has_a_slot_at_a_listener_for_both() -> None:
     here = Quotas(connections_max=1, voters_connections_max=4)
     counted(here.let_in(BOTH, name="jobs-1"))
     assert limit_of(here.let_in(BOTH, name="jobs-2")) == "connections_max"
@@ -82,7 +82,7 @@ def test_a_node_that_proves_its_id_has_a_place_at_a_listener_for_both() -> None:
     counted(here.let_in(BOTH, name="node-2", node_id=2))
 
 
-def test_an_address_and_a_principal_have_limits_of_their_own_among_clients_and_voters() -> None:
+def test_addresses_and_principals_have_separate_limits_for_clients_and_voters() -> None:
     here = Quotas(connections_per_address_max=2, connections_per_principal_max=3)
     for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
         counted(here.let_in(CLIENTS, host=host, name="jobs-1"))
@@ -95,13 +95,13 @@ def test_an_address_and_a_principal_have_limits_of_their_own_among_clients_and_v
     assert limit_of(here.let_in(VOTERS)) == "connections_per_address_max"
 
 
-def test_names_that_are_not_proven_share_no_limit() -> None:
+def test_unauthenticated_names_share_no_limit() -> None:
     here = Quotas(connections_per_principal_max=1)
     for host in ("10.0.0.1", "10.0.0.2"):
         counted(here.let_in(CLIENTS, host=host))
 
 
-def test_hosts_of_one_network_of_ipv6_are_one_address() -> None:
+def test_hosts_of_one_ipv6_network_are_one_address() -> None:
     here = Quotas(connections_per_address_max=1)
     counted(here.let_in(CLIENTS, host="2001:db8::1"))
     found = here.let_in(CLIENTS, host="2001:db8::ffff:2%eth0")
@@ -111,7 +111,7 @@ def test_hosts_of_one_network_of_ipv6_are_one_address() -> None:
     assert limit_of(here.let_in(CLIENTS, host="10.0.0.1")) == "connections_per_address_max"
 
 
-def test_connections_without_a_right_have_a_small_pool_and_a_short_time() -> None:
+def test_connections_without_rights_have_a_small_pool_and_a_short_timeout() -> None:
     here = Quotas(stranger_connections_max=2, handshake_ms=5_000)
     first = counted(here.enter(CLIENTS, "a", 0))
     second = counted(here.enter(CLIENTS, "b", 0.5))
@@ -133,7 +133,7 @@ def test_connections_without_a_right_have_a_small_pool_and_a_short_time() -> Non
     assert here.closed == ["a", "b", "d"]
 
 
-def test_a_connection_with_a_right_stays() -> None:
+def test_a_connection_with_rights_is_kept() -> None:
     here = Quotas(stranger_connections_max=1, handshake_ms=5_000)
     entered = counted(here.let_in(CLIENTS))
     here.quotas.close_overdue(1_000)
@@ -144,7 +144,7 @@ def test_a_connection_with_a_right_stays() -> None:
     assert not here.quotas.clients.by_address
 
 
-def test_an_address_makes_connections_at_a_rate_and_may_save_up() -> None:
+def test_an_address_has_a_connection_rate_with_bursts() -> None:
     here = Quotas(connection_rate_per_address_max=10)
     for _ in range(50):
         here.quotas.leave(counted(here.enter(CLIENTS)))
@@ -156,7 +156,7 @@ def test_an_address_makes_connections_at_a_rate_and_may_save_up() -> None:
     assert not here.quotas._buckets, "what has saved up is not remembered"
 
 
-def test_a_voter_is_served_while_clients_have_taken_all_their_places(tmp_path: Path) -> None:
+def test_a_voter_is_served_while_clients_use_all_their_slots(tmp_path: Path) -> None:
     clients, voters = free_ports(2)
     listeners = (
         f'[listeners.clients]\naddress = "127.0.0.1:{clients}"\n'

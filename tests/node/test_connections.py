@@ -30,7 +30,7 @@ def with_node(home: Path, check: Callable[[ServedNode], Awaitable[None]], extra:
     asyncio.run(run())
 
 
-def parked_fetch(node: ServedNode, max_wait_ms: int) -> bytes:
+def delayed_fetch(node: ServedNode, max_wait_ms: int) -> bytes:
     """A fetch of a replica that has everything: it waits for news."""
     return encode_request(node.fetch_at_the_end(max_wait_ms), 17, node.node.log_identity)
 
@@ -41,10 +41,10 @@ async def still_serves(node: ServedNode) -> None:
         assert (await other.answer(ApiKey.API_VERSIONS, 3))[0] == 9
 
 
-def test_answers_leave_in_the_order_of_the_questions(tmp_path: Path) -> None:
+def test_responses_are_sent_in_the_order_of_requests(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:
-            connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 100), 1)
+            connection.ask(ApiKey.FETCH, 17, delayed_fetch(node, 100), 1)
             connection.ask_versions(2)
             assert (await connection.answer(ApiKey.FETCH, 17))[0] == 1
             assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 2
@@ -52,11 +52,11 @@ def test_answers_leave_in_the_order_of_the_questions(tmp_path: Path) -> None:
     with_node(tmp_path, check)
 
 
-def test_a_fetch_whose_asker_left_is_dropped(tmp_path: Path) -> None:
+def test_a_delayed_fetch_of_a_closed_connection_is_dropped(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         role = node.node.driver.replica.core.role
         async with await node.connect() as connection:
-            connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 60_000), 1)
+            connection.ask(ApiKey.FETCH, 17, delayed_fetch(node, 60_000), 1)
             connection.ask_versions(2)
             while not role.delayed_fetches:  # type: ignore[union-attr]
                 await asyncio.sleep(0)
@@ -66,19 +66,19 @@ def test_a_fetch_whose_asker_left_is_dropped(tmp_path: Path) -> None:
     with_node(tmp_path, check)
 
 
-def test_an_answer_that_cannot_be_said_holds_up_nobody_else(
+def test_a_response_that_cannot_be_encoded_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unsayable(*_: object) -> bytes:
+    def not_encodable(*_: object) -> bytes:
         raise UnsupportedFieldError(api="Fetch", version=17, field="f", reason="a bug")
 
     async def check(node: ServedNode) -> None:
         driver = node.node.driver
         async with await node.connect() as connection:
-            connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 60_000), 1)
+            connection.ask(ApiKey.FETCH, 17, delayed_fetch(node, 60_000), 1)
             while not driver.replica.core.role.delayed_fetches:  # type: ignore[union-attr]
                 await asyncio.sleep(0)
-            monkeypatch.setattr(raft_request_handler, "encode_response", unsayable)
+            monkeypatch.setattr(raft_request_handler, "encode_response", not_encodable)
             answer = await driver.append(AppendRequest(records=(b"a",), deadline_ms=1e12))
             assert isinstance(answer, Done)
             await _closes(connection, node)
@@ -92,7 +92,7 @@ async def _closes(connection: RawConnection, node: ServedNode) -> None:
     await still_serves(node)
 
 
-def test_a_frame_that_is_too_long_closes_the_connection_before_it_is_read(tmp_path: Path) -> None:
+def test_a_frame_above_the_limit_closes_the_connection_before_it_is_read(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:
             connection.writer.write((2**30).to_bytes(4, "big"))
@@ -102,7 +102,7 @@ def test_a_frame_that_is_too_long_closes_the_connection_before_it_is_read(tmp_pa
     with_node(tmp_path, check)
 
 
-def test_a_connection_that_cannot_be_accepted_does_not_close_the_door(
+def test_a_failed_accept_does_not_close_the_listener(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check(node: ServedNode) -> None:
@@ -126,7 +126,7 @@ def test_a_connection_that_cannot_be_accepted_does_not_close_the_door(
     with_node(tmp_path, check)
 
 
-def test_who_cannot_be_answered_is_told_by_the_end(
+def test_a_client_that_cannot_be_answered_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check(node: ServedNode) -> None:
@@ -150,7 +150,7 @@ def test_bytes_that_are_no_request_close_the_connection(tmp_path: Path) -> None:
     with_node(tmp_path, check)
 
 
-def test_a_request_that_is_not_served_closes_the_connection(tmp_path: Path) -> None:
+def test_an_unsupported_request_closes_the_connection(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:
             header = (11).to_bytes(2, "big") + bytes(2) + bytes(4) + b"\xff\xff"  # JoinGroup
@@ -160,7 +160,7 @@ def test_a_request_that_is_not_served_closes_the_connection(tmp_path: Path) -> N
     with_node(tmp_path, check)
 
 
-def test_versions_are_told_to_whoever_speaks_a_newer_protocol(tmp_path: Path) -> None:
+def test_supported_versions_are_sent_to_clients_of_a_newer_protocol(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:
             header = (18).to_bytes(2, "big") + (99).to_bytes(2, "big") + bytes(4) + b"\xff\xff"
@@ -188,7 +188,7 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     with_node(tmp_path, check, "[limits]\nconnections_per_address_max = 2\n")
 
 
-def test_who_is_silent_for_long_is_sent_away(tmp_path: Path) -> None:
+def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:
             assert await connection.next_frame() is None
@@ -196,7 +196,7 @@ def test_who_is_silent_for_long_is_sent_away(tmp_path: Path) -> None:
     with_node(tmp_path, check, "[limits]\nidle_ms = 40\n")
 
 
-def test_who_is_silent_and_takes_no_answer_is_sent_away_too(tmp_path: Path) -> None:
+def test_an_idle_connection_with_unread_responses_is_closed_too(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:
             connection.ask_versions()
@@ -213,10 +213,10 @@ def test_who_is_silent_and_takes_no_answer_is_sent_away_too(tmp_path: Path) -> N
     with_node(tmp_path, check, "[limits]\nidle_ms = 40\n")
 
 
-def test_no_more_questions_are_taken_than_may_be_under_way(tmp_path: Path) -> None:
+def test_requests_in_flight_are_bounded(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:
-            connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 200), 1)
+            connection.ask(ApiKey.FETCH, 17, delayed_fetch(node, 200), 1)
             for number in range(2, 40):
                 connection.ask_versions(number)
             await connection.writer.drain()
@@ -232,7 +232,7 @@ def test_no_more_questions_are_taken_than_may_be_under_way(tmp_path: Path) -> No
     with_node(tmp_path, check, "[limits]\nrequests_in_flight_max = 4\n")
 
 
-def test_a_slow_reader_makes_nobody_keep_its_answers(tmp_path: Path) -> None:
+def test_responses_to_a_slow_reader_do_not_occupy_the_node(tmp_path: Path) -> None:
     """A connection that asks and never reads is asked nothing more after a while, and the node
     goes on with others."""
 
@@ -257,7 +257,7 @@ def test_a_slow_reader_makes_nobody_keep_its_answers(tmp_path: Path) -> None:
     with_node(tmp_path, check)
 
 
-def test_room_that_an_answer_leaves_begins_no_question_within_that_step(
+def test_memory_released_by_a_response_starts_no_request_in_the_same_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     depth = deepest = 0
@@ -273,10 +273,10 @@ def test_room_that_an_answer_leaves_begins_no_question_within_that_step(
     async def check(node: ServedNode) -> None:
         driver = node.node.driver
         async with await node.connect() as first, await node.connect() as second:
-            first.ask(ApiKey.FETCH, 17, parked_fetch(node, 60_000), 1)
+            first.ask(ApiKey.FETCH, 17, delayed_fetch(node, 60_000), 1)
             while not driver.replica.core.role.delayed_fetches:  # type: ignore[union-attr]
                 await asyncio.sleep(0)
-            second.ask(ApiKey.FETCH, 17, parked_fetch(node, 0), 2)
+            second.ask(ApiKey.FETCH, 17, delayed_fetch(node, 0), 2)
             await second.writer.drain()
             await asyncio.sleep(0.05)
             monkeypatch.setattr(Driver, "act", counted)

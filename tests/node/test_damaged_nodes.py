@@ -29,7 +29,7 @@ def flip_a_bit(directory: Path) -> None:
     (directory / "raftlog-0" / ".kafka_cleanshutdown").unlink()
 
 
-def test_a_quorum_without_a_majority_says_why_until_an_operator_ends_it(tmp_path: Path) -> None:
+def test_a_quorum_without_a_majority_logs_why_until_an_operator_repairs_it(tmp_path: Path) -> None:
     with QuorumProcesses(tmp_path) as quorum:
         with raftlog.connect(quorum.bootstrap) as log:
             log.append([b"kept"])

@@ -13,7 +13,7 @@ from raftlog.node.config import parse_config
 from raftlog.node.descriptors import descriptors_needed
 from raftlog.storage.spare_descriptors import SPARE_DESCRIPTORS
 from raftlog.wire import ApiKey
-from tests.support.no_descriptors import all_but
+from tests.support.descriptor_exhaustion import occupy_descriptors
 from tests.support.served_node import RawConnection, ServedNode, served_node
 
 CONFIG = """[node]
@@ -55,7 +55,7 @@ def test_a_node_raises_the_soft_limit_to_what_its_connections_need() -> None:
     assert start(NEEDED + 1, NEEDED + 2) == [str(NEEDED + 1)], "it is high enough"
 
 
-def test_a_node_whose_connections_do_not_fit_does_not_start() -> None:
+def test_a_node_whose_connections_exceed_the_limit_does_not_start() -> None:
     reason, soft = start(300, NEEDED - 1)
     assert "node.toml: limits.connections_max" in reason
     assert f"need {NEEDED} file descriptors, but the limit of open files is {NEEDED - 1}" in reason
@@ -63,7 +63,9 @@ def test_a_node_whose_connections_do_not_fit_does_not_start() -> None:
     assert soft == "300"
 
 
-def test_a_node_without_descriptors_goes_on_and_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_node_without_free_descriptors_continues_and_accepts_no_connection(
+    tmp_path: Path,
+) -> None:
     async def check(node: ServedNode) -> None:
         loop = asyncio.get_running_loop()
         early = await node.connect()
@@ -72,7 +74,7 @@ def test_a_node_without_descriptors_goes_on_and_lets_nobody_in(tmp_path: Path) -
         late = [socket.socket() for _ in range(2 * SPARE_DESCRIPTORS)]
         for one in late:
             one.setblocking(False)
-        with all_but(0):
+        with occupy_descriptors(0):
             for one in late:
                 await loop.sock_connect(one, ("127.0.0.1", node.port))  # in the backlog
             for at in range(40):
@@ -96,7 +98,7 @@ def test_a_node_without_descriptors_goes_on_and_lets_nobody_in(tmp_path: Path) -
     asyncio.run(run())
 
 
-def test_a_connection_that_is_closed_before_its_handshake_is_counted_no_more(
+def test_a_connection_closed_before_its_handshake_is_not_counted(
     tmp_path: Path,
 ) -> None:
     async def run() -> None:
@@ -105,7 +107,7 @@ def test_a_connection_that_is_closed_before_its_handshake_is_counted_no_more(
             peers = [socket.socket() for _ in range(2)]
             for one in peers:
                 one.setblocking(False)
-            with all_but(1):
+            with occupy_descriptors(1):
                 for one in peers:
                     await loop.sock_connect(one, ("127.0.0.1", node.port))  # in the backlog
                 await _until_said(node)

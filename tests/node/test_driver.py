@@ -37,7 +37,7 @@ def batch_at(driver: Driver, offset: int) -> RecordBatch:
     return batch
 
 
-def test_appends_of_one_moment_share_a_batch_and_keep_their_order(tmp_path: Path) -> None:
+def test_concurrent_appends_share_a_batch_and_keep_their_order(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         start = driver.replica.log.end_offset
         waiting = [driver.append(append_of(b"%d" % number)) for number in range(5)]
@@ -50,7 +50,7 @@ def test_appends_of_one_moment_share_a_batch_and_keep_their_order(tmp_path: Path
     with_driver(tmp_path, check)
 
 
-def test_appends_wait_for_others_as_long_as_the_log_lingers(tmp_path: Path) -> None:
+def test_appends_are_delayed_by_the_linger_of_the_log(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         start = driver.replica.log.end_offset
         waiting = []
@@ -69,7 +69,7 @@ def test_appends_wait_for_others_as_long_as_the_log_lingers(tmp_path: Path) -> N
     with_driver(tmp_path, check, extra=extra)
 
 
-def test_an_append_that_only_asks_ends_lingering(tmp_path: Path) -> None:
+def test_an_append_without_records_ends_lingering(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         epoch = driver.replica.core.epoch
         waiting = driver.append(append_of(b"a"))
@@ -81,14 +81,14 @@ def test_an_append_that_only_asks_ends_lingering(tmp_path: Path) -> None:
     with_driver(tmp_path, check, extra="[log]\nlinger_ms = 86400000\n")
 
 
-def test_lingering_ends_in_time(tmp_path: Path) -> None:
+def test_lingering_ends_at_its_deadline(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         assert isinstance(await driver.append(append_of(b"a")), Done)
 
     with_driver(tmp_path, check, extra="[log]\nlinger_ms = 1\n")
 
 
-def test_of_rivals_of_one_moment_the_first_wins(tmp_path: Path) -> None:
+def test_of_concurrent_rivals_the_first_wins(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         end = driver.replica.log.end_offset
         won, lost = await asyncio.gather(
@@ -104,7 +104,7 @@ def test_of_rivals_of_one_moment_the_first_wins(tmp_path: Path) -> None:
     with_driver(tmp_path, check)
 
 
-def test_nobody_knows_what_becomes_of_an_append_when_the_node_stops(tmp_path: Path) -> None:
+def test_appends_pending_when_the_node_stops_have_an_unknown_outcome(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         waiting = driver.append(append_of(b"late"))
         await driver.close()
@@ -117,7 +117,7 @@ def test_nobody_knows_what_becomes_of_an_append_when_the_node_stops(tmp_path: Pa
     with_driver(tmp_path, check)
 
 
-def test_waiting_ends_with_news_with_time_or_with_the_node(tmp_path: Path) -> None:
+def test_a_delayed_request_ends_with_records_its_deadline_or_the_node(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         log = driver.replica.log
         end = log.end_offset
@@ -136,7 +136,7 @@ def test_waiting_ends_with_news_with_time_or_with_the_node(tmp_path: Path) -> No
     with_driver(tmp_path, check)
 
 
-def test_who_waits_for_records_is_looked_at_when_there_are_some(tmp_path: Path) -> None:
+def test_a_delayed_fetch_is_checked_when_records_arrive(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         end = driver.replica.log.end_offset
         looks: list[int] = []
@@ -178,7 +178,7 @@ def test_who_waits_for_records_is_looked_at_when_there_are_some(tmp_path: Path) 
     with_driver(tmp_path, check)
 
 
-def test_who_cannot_look_for_news_holds_up_nobody_else(tmp_path: Path) -> None:
+def test_a_delayed_request_whose_check_fails_affects_no_other(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         is_broken = False
 
@@ -197,7 +197,7 @@ def test_who_cannot_look_for_news_holds_up_nobody_else(tmp_path: Path) -> None:
     with_driver(tmp_path, check)
 
 
-def test_a_step_that_went_wrong_ends_the_replica(tmp_path: Path) -> None:
+def test_a_failed_step_stops_the_replica(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         def wrong(now_ms: int, time_ms: int) -> list[Outgoing]:
             raise AssertionError("a bug")

@@ -37,7 +37,7 @@ def batch_of(sequence: int) -> AppendRequest:
         (batch_of(0), batch_of(9), OutOfOrderSequenceError),
     ],
 )
-def test_a_refusal_for_what_the_log_holds_waits_until_that_is_committed(
+def test_a_refusal_due_to_the_logs_content_waits_until_that_is_committed(
     first: AppendRequest, second: AppendRequest, error: type[Exception]
 ) -> None:
     one = OneReplica()
@@ -60,7 +60,7 @@ def test_a_refusal_for_what_the_log_holds_waits_until_that_is_committed(
     assert isinstance(refusal.error, error)
 
 
-def test_what_is_placed_holds_its_records_no_more_and_is_answered_as_what_it_was() -> None:
+def test_an_appended_request_releases_its_records_and_keeps_its_type() -> None:
     one = OneReplica()
     one.elect()
     told: dict[AppendRequest, RequestResult] = {}
@@ -79,7 +79,7 @@ def test_what_is_placed_holds_its_records_no_more_and_is_answered_as_what_it_was
     assert isinstance(refused.error, NotLeaderError)
 
 
-class Room:
+class Space:
     """A leader whose disk may be full, and what it answers."""
 
     def __init__(self) -> None:
@@ -105,8 +105,8 @@ def of_line(
     return AppendRequest(records=(b"x" * byte_count,), gate=gate, producer=stamp, deadline_ms=1e12)
 
 
-def test_behind_what_found_no_room_nothing_of_its_line_is_placed() -> None:
-    room, line = Room(), InOrderGate()
+def test_after_a_request_without_space_no_later_one_of_its_sender_is_appended() -> None:
+    room, line = Space(), InOrderGate()
     room.one.disk.leave_room(10_000)
     assert room.append(of_line(line, 1, 100_000)) == [DiskFullError]
     assert room.append(of_line(line, 2)) == [DiskFullError]
@@ -116,8 +116,8 @@ def test_behind_what_found_no_room_nothing_of_its_line_is_placed() -> None:
     assert room.append(of_line(line, 5)) == [DiskFullError], "it was under way already"
 
 
-def test_when_it_comes_again_it_is_placed_and_what_was_behind_it() -> None:
-    room, line, neighbour = Room(), InOrderGate(), InOrderGate()
+def test_a_retry_is_appended_and_the_requests_after_it() -> None:
+    room, line, neighbour = Space(), InOrderGate(), InOrderGate()
     room.one.disk.leave_room(10_000)
     together = (of_line(line, 1, 100_000), of_line(line, 2), of_line(neighbour, 3))
     assert room.append(*together) == [DiskFullError] * 3
@@ -129,8 +129,8 @@ def test_when_it_comes_again_it_is_placed_and_what_was_behind_it() -> None:
     assert room.append(of_line(line, 1, 100_000), of_line(line, 2)) == [Done, Done]
 
 
-def test_a_sender_who_never_comes_again_is_not_refused_for_ever() -> None:
-    room, line = Room(), InOrderGate()
+def test_a_sender_without_a_retry_is_not_refused_forever() -> None:
+    room, line = Space(), InOrderGate()
     room.one.disk.leave_room(10_000)
     assert room.append(of_line(line, 0, 100_000)) == [DiskFullError]
     found = [room.append(of_line(line, number))[0] for number in range(1, 20)]

@@ -25,7 +25,7 @@ class FullStream(io.StringIO):
         super().flush()
 
 
-def test_a_line_that_finds_no_room_ends_nothing() -> None:
+def test_a_line_that_cannot_be_written_stops_nothing() -> None:
     stream = FullStream()
     lines = LogLines(stream, 1)
     lines.log("role", new="leader")
@@ -34,7 +34,7 @@ def test_a_line_that_finds_no_room_ends_nothing() -> None:
     assert '"event": "leader"' in stream.getvalue()
 
 
-def test_what_asyncio_logs_is_a_line_like_the_others(capfd: pytest.CaptureFixture[str]) -> None:
+def test_asyncios_log_lines_have_the_same_form(capfd: pytest.CaptureFixture[str]) -> None:
     async def fail() -> None:
         raise ValueError("nobody looks at this")
 
@@ -62,7 +62,7 @@ def test_what_asyncio_logs_is_a_line_like_the_others(capfd: pytest.CaptureFixtur
     assert not logging.getLogger("asyncio").handlers
 
 
-def test_a_library_s_logger_is_left_as_it_was() -> None:
+def test_a_librarys_logger_is_not_changed() -> None:
     logger = logging.getLogger("asyncio")
     before = logger.propagate
     with asyncio_lines(LogLines(io.StringIO(), 1)):

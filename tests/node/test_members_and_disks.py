@@ -40,7 +40,7 @@ def follower_of(quorum: QuorumProcesses) -> NodeProcess:
     return next(node for node in quorum.nodes if node is not leader)
 
 
-def test_voters_come_and_go_while_users_append(tmp_path: Path) -> None:
+def test_voters_are_added_and_removed_while_users_append(tmp_path: Path) -> None:
     with QuorumProcesses(tmp_path) as quorum, Load(quorum.bootstrap) as load:
         grows(load)
         new = quorum.new_node()
@@ -60,7 +60,7 @@ def test_voters_come_and_go_while_users_append(tmp_path: Path) -> None:
         check_nothing_is_lost(quorum.bootstrap, load.book)
 
 
-def test_a_node_that_lost_its_disk_comes_back_by_snapshot_and_tail(tmp_path: Path) -> None:
+def test_a_node_that_lost_its_disk_recovers_by_snapshot_and_log(tmp_path: Path) -> None:
     with (
         QuorumProcesses(tmp_path, extra=FORGETFUL, node_keys=OFTEN) as quorum,
         Load(quorum.bootstrap, value_bytes=400) as load,
@@ -90,7 +90,7 @@ def test_a_node_that_lost_its_disk_comes_back_by_snapshot_and_tail(tmp_path: Pat
         check_nothing_is_lost(quorum.bootstrap, load.book, is_whole=False)
 
 
-def small_disks_can_be_made() -> bool:
+def can_mount_small_disks() -> bool:
     """Whether this machine lets us mount a small file system of our own."""
     if shutil.which("unshare") is None:
         return False
@@ -99,8 +99,8 @@ def small_disks_can_be_made() -> bool:
     return done.returncode == 0
 
 
-@pytest.mark.skipif(not small_disks_can_be_made(), reason="needs unshare and user namespaces")
-def test_a_full_disk_stops_one_node_and_nobody_else(tmp_path: Path) -> None:
+@pytest.mark.skipif(not can_mount_small_disks(), reason="needs unshare and user namespaces")
+def test_a_full_disk_stops_one_node_and_no_other(tmp_path: Path) -> None:
     quorum = QuorumProcesses(tmp_path)
     full = quorum.nodes[0]
     script = tmp_path / "small-disk.sh"

@@ -9,12 +9,12 @@ from pathlib import Path
 from raftlog.append.requests import AppendRequest, Done
 from raftlog.limits import KIB
 from raftlog.wire import ApiKey
-from tests.support.node_metrics import Figures, figures_at
+from tests.support.node_metrics import Figures, metrics_at
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import ServedNode, served_node
 
 
-def with_figures(
+def with_metrics(
     home: Path, check: Callable[[ServedNode, Callable[[], Awaitable[Figures]]], Awaitable[None]]
 ) -> None:
     (port,) = free_ports(1)
@@ -22,12 +22,12 @@ def with_figures(
     async def run() -> None:
         extra = f'[metrics]\naddress = "127.0.0.1:{port}"\n'
         async with served_node(home, extra) as node:
-            await check(node, lambda: asyncio.to_thread(figures_at, port))
+            await check(node, lambda: asyncio.to_thread(metrics_at, port))
 
     asyncio.run(run())
 
 
-def test_figures_say_what_the_log_and_the_quorum_are(tmp_path: Path) -> None:
+def test_metrics_describe_the_log_and_the_quorum(tmp_path: Path) -> None:
     async def check(node: ServedNode, ask: Callable[[], Awaitable[Figures]]) -> None:
         before = await ask()
         appended = await node.node.driver.append(
@@ -50,10 +50,10 @@ def test_figures_say_what_the_log_and_the_quorum_are(tmp_path: Path) -> None:
         assert {role for role, count in roles.items() if count} == {"leader"}
         assert len(roles) == 6
 
-    with_figures(tmp_path, check)
+    with_metrics(tmp_path, check)
 
 
-def test_figures_say_who_asks_and_how_much_is_held_for_them(tmp_path: Path) -> None:
+def test_metrics_describe_requests_and_the_memory_they_hold(tmp_path: Path) -> None:
     async def check(node: ServedNode, ask: Callable[[], Awaitable[Figures]]) -> None:
         before = await ask()
         assert before["raftlog_connections",] == 0
@@ -76,4 +76,4 @@ def test_figures_say_who_asks_and_how_much_is_held_for_them(tmp_path: Path) -> N
                 await asyncio.sleep(0.01)
         assert figures["raftlog_held_bytes", "voters"] == 0
 
-    with_figures(tmp_path, check)
+    with_metrics(tmp_path, check)

@@ -18,7 +18,7 @@ from tests.support.quorum_processes import free_ports
 LONG_S = 600.0
 
 
-class OneFigure(Collector):
+class OneMetric(Collector):
     """Always the same figure."""
 
     def collect(self) -> Iterator[Metric]:
@@ -32,7 +32,7 @@ def with_server(check: Callable[[Connect], Awaitable[None]], timeout_s: float = 
     (port,) = free_ports(1)
 
     async def run() -> None:
-        server = MetricsServer(OneFigure(), timeout_s=timeout_s)
+        server = MetricsServer(OneMetric(), timeout_s=timeout_s)
         await server.start("127.0.0.1", port)
         try:
             async with asyncio.timeout(60):
@@ -57,7 +57,7 @@ def request(method: str, path: str, *headers: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def test_figures_are_answered_in_the_form_that_is_asked_for() -> None:
+def test_metrics_are_sent_in_the_requested_format() -> None:
     async def check(connect: Connect) -> None:
         status, head, body = await answer(connect, request("GET", "/metrics?a=b"))
         assert status == "HTTP/1.1 200"
@@ -93,7 +93,7 @@ def test_other_requests_are_refused(data: bytes, status: str) -> None:
     with_server(check)
 
 
-def test_a_request_without_end_is_not_kept() -> None:
+def test_a_request_without_an_end_is_dropped() -> None:
     async def check(connect: Connect) -> None:
         reader, writer = await connect()
         writer.write(b"GET /metrics HTTP/1.1\r\n" + b"A: b\r\n" * 10_000)
@@ -104,7 +104,7 @@ def test_a_request_without_end_is_not_kept() -> None:
     with_server(check)
 
 
-def test_idle_connections_take_no_threads_and_make_way_for_new_ones() -> None:
+def test_idle_connections_use_no_threads_and_are_closed_for_new_ones() -> None:
     async def check(connect: Connect) -> None:
         threads = threading.active_count()
         idle = [await connect() for _ in range(METRICS_CONNECTIONS_MAX + 3)]
@@ -118,7 +118,7 @@ def test_idle_connections_take_no_threads_and_make_way_for_new_ones() -> None:
     with_server(check)
 
 
-def test_a_connection_has_a_bounded_time() -> None:
+def test_a_connection_has_a_bounded_lifetime() -> None:
     async def check(connect: Connect) -> None:
         reader, writer = await connect()
         writer.write(b"GET /metrics HTTP/1.1\r\n")
@@ -128,11 +128,11 @@ def test_a_connection_has_a_bounded_time() -> None:
     with_server(check, timeout_s=0.05)
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_in_use_is_reported() -> None:
     (port,) = free_ports(1)
 
     async def run() -> None:
-        first, second = MetricsServer(OneFigure()), MetricsServer(OneFigure())
+        first, second = MetricsServer(OneMetric()), MetricsServer(OneMetric())
         await first.start("127.0.0.1", port)
         with pytest.raises(NodeAddressError, match=str(port)):
             await second.start("127.0.0.1", port)

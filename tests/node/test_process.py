@@ -25,13 +25,13 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
         yield quorum.nodes[0]
 
 
-def start_again(node: NodeProcess) -> subprocess.CompletedProcess[str]:
+def failed_start(node: NodeProcess) -> subprocess.CompletedProcess[str]:
     """Start what cannot be started, and wait for what it says."""
     command = [*COMMAND, "node", "start", "--config", str(node.config)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
-def test_a_node_alone_stops_at_once_and_leaves_a_log_that_was_closed_in_order(
+def test_a_single_node_stops_immediately_and_leaves_a_cleanly_closed_log(
     node: NodeProcess,
 ) -> None:
     eventually(lambda: [one for one in node.lines() if one.get("new") == "leader"], "it leads")
@@ -41,31 +41,31 @@ def test_a_node_alone_stops_at_once_and_leaves_a_log_that_was_closed_in_order(
     assert (node.directory / "raftlog-0" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_second_process_is_told_that_the_node_runs(node: NodeProcess) -> None:
-    done = start_again(node)
+def test_a_second_process_reports_that_the_node_runs(node: NodeProcess) -> None:
+    done = failed_start(node)
     assert done.returncode == 1
     assert "RAFTLOG_NODE_RUNNING" in done.stderr
     assert "Traceback" not in done.stderr
     assert node.is_running
 
 
-def test_a_port_that_is_taken_is_named(node: NodeProcess, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(node: NodeProcess, tmp_path: Path) -> None:
     other = NodeProcess(tmp_path / "other", 1, node.port)
     other.format("AAAAAAAAAAAAAAAAAAAAZw", initial_voters=other.voter)
-    done = start_again(other)
+    done = failed_start(other)
     assert done.returncode != 0
     assert "RAFTLOG_NODE_ADDRESS" in done.stderr
     assert str(node.port) in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_node_that_was_never_formatted_says_what_to_do(tmp_path: Path) -> None:
-    done = start_again(NodeProcess(tmp_path / "new", 1, 9))
+def test_an_unformatted_node_reports_a_remedy(tmp_path: Path) -> None:
+    done = failed_start(NodeProcess(tmp_path / "new", 1, 9))
     assert done.returncode == 2
     assert "raftlog node format" in done.stderr
 
 
-def test_a_killed_node_begins_again_with_what_it_had(node: NodeProcess) -> None:
+def test_a_killed_node_restarts_with_its_records(node: NodeProcess) -> None:
     eventually(lambda: [one for one in node.lines() if one.get("new") == "leader"], "it leads")
     node.kill()
     node.start()

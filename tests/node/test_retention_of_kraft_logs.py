@@ -29,5 +29,5 @@ def test_retention_of_a_kraft_log_is_warned_of(tmp_path: Path, setting: str) -> 
 
 
 @pytest.mark.parametrize("extra", ['[log]\nvalues = "kraft"\n', "[log]\nretention_ms = 1000\n"])
-def test_other_logs_are_not_warned_of(tmp_path: Path, extra: str) -> None:
+def test_retention_of_other_logs_is_not_warned_of(tmp_path: Path, extra: str) -> None:
     assert warnings_of(tmp_path, extra) == []

@@ -22,7 +22,7 @@ def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
         yield processes
 
 
-def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(
+def test_a_killed_leader_is_replaced_and_no_acknowledged_record_is_lost(
     quorum: QuorumProcesses, record_property: Callable[[str, object], None]
 ) -> None:
     silences = []
@@ -42,7 +42,7 @@ def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(
     )
 
 
-def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
+def test_a_paused_leader_is_replaced_and_follows_when_it_resumes(
     quorum: QuorumProcesses,
 ) -> None:
     with Load(quorum.bootstrap) as load:
@@ -58,7 +58,7 @@ def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
     check_nothing_is_lost(quorum.bootstrap, load.book)
 
 
-def test_a_rolling_restart_under_load_loses_nothing_and_hands_over(
+def test_a_rolling_restart_under_load_loses_nothing_and_transfers_leadership(
     quorum: QuorumProcesses, record_property: Callable[[str, object], None]
 ) -> None:
     silences = []
@@ -78,7 +78,7 @@ def test_a_rolling_restart_under_load_loses_nothing_and_hands_over(
     record_property(REPORT_LINE, f"without a leader while it handed over: {words}")
 
 
-def test_copies_are_the_same_bytes_in_the_end(quorum: QuorumProcesses) -> None:
+def test_replicas_are_byte_for_byte_equal_in_the_end(quorum: QuorumProcesses) -> None:
     with Load(quorum.bootstrap) as load:
         grows(load)
         killed = eventually(lambda: leader_of(quorum), "a leader")

@@ -19,7 +19,7 @@ from tests.support.served_node import RawConnection, ServedNode, served_node
 HANDSHAKE_MS = 300
 
 
-class Door:
+class TlsPort:
     """A node with TLS for clients, and who may come."""
 
     def __init__(self, home: Path) -> None:
@@ -27,7 +27,7 @@ class Door:
         self._home = home
         (self._port,) = free_ports(1)
 
-    def run(self, check: Callable[[ServedNode, Door], Awaitable[None]]) -> None:
+    def run(self, check: Callable[[ServedNode, TlsPort], Awaitable[None]]) -> None:
         pair = self._authority.sign("node-1.example")
         listeners = (
             f'[listeners.clients]\naddress = "127.0.0.1:{self._port}"\n'
@@ -47,11 +47,11 @@ class Door:
 
         asyncio.run(with_node())
 
-    async def enter(self, name: str) -> RawConnection:
+    async def connect(self, name: str) -> RawConnection:
         """Connect with a certificate of this name."""
         return await self._connect(self._context(self._authority.sign(name)))
 
-    async def knock(self) -> RawConnection:
+    async def connect_without_tls(self) -> RawConnection:
         """Connect, and leave TLS aside."""
         return await self._connect(None)
 
@@ -70,58 +70,60 @@ class Door:
         return context
 
 
-async def _is_served(door: Door) -> None:
-    async with await door.enter("jobs-1") as connection:
+async def _is_served(door: TlsPort) -> None:
+    async with await door.connect("jobs-1") as connection:
         connection.ask_versions(7)
         assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 7
 
 
-def test_who_does_not_speak_is_sent_away_and_gives_his_place_back(tmp_path: Path) -> None:
-    async def check(node: ServedNode, door: Door) -> None:
-        silent = [await door.knock() for _ in range(2)]
+def test_a_silent_connection_is_closed_and_releases_its_slot(tmp_path: Path) -> None:
+    async def check(node: ServedNode, door: TlsPort) -> None:
+        silent = [await door.connect_without_tls() for _ in range(2)]
         for connection in silent:  # the places of this address are taken until their time is up
             assert await connection.next_frame() is None
             connection.writer.close()
         await _is_served(door)
         assert node.lines("refused")
 
-    Door(tmp_path).run(check)
+    TlsPort(tmp_path).run(check)
 
 
 @pytest.mark.parametrize(
     "data", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x16\x03\x01\xff\xff" + b"x" * 300]
 )
-def test_who_speaks_something_else_is_sent_away(tmp_path: Path, data: bytes) -> None:
-    async def check(node: ServedNode, door: Door) -> None:
-        async with await door.knock() as connection:
+def test_a_connection_of_another_protocol_is_closed(tmp_path: Path, data: bytes) -> None:
+    async def check(node: ServedNode, door: TlsPort) -> None:
+        async with await door.connect_without_tls() as connection:
             connection.writer.write(data)
             while (await connection._reader.read(100)) != b"":  # an alert, perhaps
                 pass
         await _is_served(door)
         assert node.lines("refused")
 
-    Door(tmp_path).run(check)
+    TlsPort(tmp_path).run(check)
 
 
-def test_who_has_no_right_has_no_room_for_large_frames_either(tmp_path: Path) -> None:
-    async def check(node: ServedNode, door: Door) -> None:
+def test_a_connection_without_rights_gets_no_memory_for_large_frames(tmp_path: Path) -> None:
+    async def check(node: ServedNode, door: TlsPort) -> None:
         large = (1024 * 1024).to_bytes(4, "big") + bytes(70_000)
-        async with await door.enter("nobody") as stranger:
+        async with await door.connect("nobody") as stranger:
             stranger.writer.write(large)
             assert await stranger.next_frame() is None
         assert "invalid frame size" in node.lines("refused")[-1]["reason"]
-        async with await door.enter("jobs-1") as job:
+        async with await door.connect("jobs-1") as job:
             job.writer.write(large)
             await job.writer.drain()
             await _is_served(door)  # the other place: this one is still listened to
             assert not job._reader.at_eof()
 
-    Door(tmp_path).run(check)
+    TlsPort(tmp_path).run(check)
 
 
-def test_a_certificate_without_any_right_may_ask_and_is_sent_away_soon(tmp_path: Path) -> None:
-    async def check(node: ServedNode, door: Door) -> None:
-        async with await door.enter("nobody") as stranger, await door.enter("jobs-1") as job:
+def test_a_certificate_without_rights_may_send_requests_and_is_disconnected_soon(
+    tmp_path: Path,
+) -> None:
+    async def check(node: ServedNode, door: TlsPort) -> None:
+        async with await door.connect("nobody") as stranger, await door.connect("jobs-1") as job:
             stranger.ask_versions(3)
             assert (await stranger.answer(ApiKey.API_VERSIONS, 3))[0] == 3
             quotas = node.node.server.quotas
@@ -132,19 +134,19 @@ def test_a_certificate_without_any_right_may_ask_and_is_sent_away_soon(tmp_path:
         assert node.node.server.metrics.closed_connections == {"no right": 1}
         assert "not authorized in time" in node.lines("refused")[0]["reason"]
 
-    Door(tmp_path).run(check)
+    TlsPort(tmp_path).run(check)
 
 
-def test_answers_that_wait_for_a_slow_reader_are_held_back_and_arrive_whole(tmp_path: Path) -> None:
+def test_responses_for_a_slow_reader_are_held_back_and_arrive_complete(tmp_path: Path) -> None:
     """TLS has buffers of its own between a node's answer and the socket."""
 
-    async def check(node: ServedNode, door: Door) -> None:
+    async def check(node: ServedNode, door: TlsPort) -> None:
         for _ in range(9):
             request = AppendRequest(records=(bytes(2**20 - 1_000),), deadline_ms=1e12)
             assert isinstance(await node.node.driver.append(request), Done)
         topic = node.node.log_identity.topic
         body = encode(fetch(max_bytes=2**23, partition_max_bytes=2**23, topic=topic), 9)
-        async with await door.enter("jobs-1") as connection:
+        async with await door.connect("jobs-1") as connection:
             connection.transport.pause_reading()
             for number in (1, 2, 3):
                 connection.ask(ApiKey.FETCH, 9, body, number)
@@ -161,4 +163,4 @@ def test_answers_that_wait_for_a_slow_reader_are_held_back_and_arrive_whole(tmp_
                 assert len(answer) > 7 * 2**20
             assert served.held.unread_byte_count == 0
 
-    Door(tmp_path).run(check)
+    TlsPort(tmp_path).run(check)

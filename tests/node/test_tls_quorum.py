@@ -89,7 +89,7 @@ def log_bytes(node: NodeProcess) -> bytes:
     return (node.directory / "raftlog-0" / f"{0:020d}.log").read_bytes()
 
 
-def test_nodes_that_prove_who_they_are_keep_a_log_and_who_does_not_gets_none_of_it(
+def test_nodes_that_authenticate_replicate_a_log_and_another_gets_none_of_it(
     quorum: QuorumProcesses, authority: Authority
 ) -> None:
     assert sent(client(quorum, authority, authority.sign("jobs-1")), b"decided") is None
@@ -108,7 +108,7 @@ def said(node: NodeProcess, event: str, words: str) -> bool:
     )
 
 
-def test_a_new_certificate_is_taken_without_a_restart(
+def test_a_new_certificate_is_used_without_a_restart(
     quorum: QuorumProcesses, authority: Authority
 ) -> None:
     assert sent(client(quorum, authority, authority.sign("jobs-2")), b"while it was away") is None
@@ -120,7 +120,7 @@ def test_a_new_certificate_is_taken_without_a_restart(
     assert said(third, "certificates", "reloaded")
 
 
-def test_a_certificate_that_cannot_be_read_changes_nothing(
+def test_an_unreadable_certificate_changes_nothing(
     quorum: QuorumProcesses, authority: Authority
 ) -> None:
     first = quorum.node(1)
@@ -132,7 +132,7 @@ def test_a_certificate_that_cannot_be_read_changes_nothing(
     eventually(lambda: b"still there" in log_bytes(first), "node 1 goes on")
 
 
-def test_stock_clients_do_over_mtls_what_their_name_allows(
+def test_stock_clients_have_the_rights_of_their_name_over_mtls(
     quorum: QuorumProcesses, authority: Authority
 ) -> None:
     def refusal(name: str) -> int | None:

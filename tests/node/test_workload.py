@@ -35,7 +35,7 @@ def test_it_counts_while_a_node_is_killed_and_finds_nothing_lost(quorum: QuorumP
     assert ": 0 acknowledged increments lost, 0 out of order or duplicated" in text
 
 
-def test_it_tells_what_is_lost_doubled_or_of_others(tmp_path: Path) -> None:
+def test_it_reports_lost_duplicated_and_foreign_records(tmp_path: Path) -> None:
     """The check is the same for any log: one of our own, that says what a broken quorum would."""
     with raftlog.open(tmp_path / "counter-0") as log:
         first = log.append([b"increment 1", b"a word of somebody", b"increment 2"]).base_offset
@@ -51,7 +51,7 @@ def test_it_tells_what_is_lost_doubled_or_of_others(tmp_path: Path) -> None:
         assert (verdict.lost, verdict.out_of_order) == ((first + 3,), (first + 3,))
 
 
-def test_nobody_there_and_wrong_calls_are_one_sentence() -> None:
+def test_an_unreachable_quorum_and_wrong_options_are_reported_in_one_sentence() -> None:
     workload = ("node", "workload")
     for more, words in (
         ((), "--bootstrap-server"),

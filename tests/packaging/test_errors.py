@@ -45,7 +45,7 @@ def test_an_error_survives_pickling(kind: type[errors.RaftlogError]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_error_s_text_begins_with_its_stable_code(kind: type[errors.RaftlogError]) -> None:
+def test_an_errors_text_starts_with_its_stable_code(kind: type[errors.RaftlogError]) -> None:
     assert re.match(r"\[RAFTLOG_[A-Z_]+(\.\w+)?\] ", str(instance(kind)))
 
 
@@ -54,5 +54,5 @@ def test_codes_are_unique() -> None:
     assert len(codes) == len(set(codes))
 
 
-def test_every_error_says_whose_fault_it_is_in_its_docstring() -> None:
+def test_every_error_has_its_origin_in_its_docstring() -> None:
     assert all(kind.__doc__ and not kind.__doc__.startswith(f"{kind.__name__}(") for kind in KINDS)

@@ -69,14 +69,14 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_readme_shows_the_two_commands() -> None:
+def test_the_readme_has_the_two_commands() -> None:
     shown = [command for command, _ in COMMANDS]
     assert "make demo" in shown
     assert "make test" in shown
 
 
 @pytest.mark.parametrize(("command", "output"), CLI, ids=[command for command, _ in CLI])
-def test_a_command_of_the_readme_prints_what_it_says(command: str, output: list[str]) -> None:
+def test_a_command_of_the_readme_prints_what_it_shows(command: str, output: list[str]) -> None:
     assert shlex.split(command)[0] == "raftlog"
     done = run(command)
     assert matches(output, done.stdout.splitlines()), done.stdout + done.stderr
@@ -84,7 +84,7 @@ def test_a_command_of_the_readme_prints_what_it_says(command: str, output: list[
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_demo_prints_what_the_readme_says() -> None:
+def test_the_demo_prints_what_the_readme_shows() -> None:
     ((_, output),) = [pair for pair in COMMANDS if pair[0] == "make demo"]
     done = run("python notebooks/run.py notebooks/cluster_history.py")
     assert done.returncode == 0, done.stderr
@@ -93,7 +93,7 @@ def test_the_demo_prints_what_the_readme_says() -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_python_of_the_readme_runs(
+def test_the_python_examples_of_the_readme_run(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,7 +110,7 @@ def test_the_python_of_the_readme_runs(
     assert "[b'ids 100 to 199 are mine']" in printed
 
 
-def test_the_node_of_the_readme_can_be_configured_so(tmp_path: Path) -> None:
+def test_the_node_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```toml\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "node.toml").write_text(text)
     (shell,) = re.findall(r"^```sh\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
@@ -124,7 +124,7 @@ def test_the_node_of_the_readme_can_be_configured_so(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "meta.properties").exists()
 
 
-def test_links_inside_the_project_lead_somewhere() -> None:
+def test_links_inside_the_project_exist() -> None:
     for page in HOME.glob("*.md"):
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

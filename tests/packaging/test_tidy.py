@@ -58,7 +58,7 @@ def offenders(pattern: re.Pattern[str]) -> list[str]:
     ]
 
 
-def test_a_file_can_be_read_in_one_sitting() -> None:
+def test_a_file_has_a_bounded_length() -> None:
     lengths = {name_of(path): text_of(path).count("\n") for path in SOURCES}
     assert not {name: count for name, count in lengths.items() if count > LINES_PER_FILE_MAX}
 
@@ -72,7 +72,7 @@ def test_a_function_fits_on_a_screen() -> None:
     ]
 
 
-def test_a_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_docstring() -> None:
     trees = {name_of(path): tree_of(path) for path in SOURCES}
     assert not [name for name, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
 
@@ -81,11 +81,11 @@ def test_a_suppressed_check_names_its_rule() -> None:
     assert not offenders(NAKED_SUPPRESSION)
 
 
-def test_no_path_of_one_machine_is_written_down() -> None:
+def test_no_path_of_one_machine_is_committed() -> None:
     assert not offenders(MACHINE_PATH)
 
 
-def test_every_module_is_reached_from_another_or_is_a_door() -> None:
+def test_every_module_is_imported_or_an_entry_point() -> None:
     modules = {}
     for path in SOURCES:
         parts = path.relative_to(HOME).with_suffix("").parts[1:]

@@ -6,9 +6,9 @@ from typing import Final
 
 from tests.planted.plant import Plant
 
-SENT: Final = "tests/client/remote/test_what_is_sent.py"
-SENDINGS: Final = "tests/client/remote/test_sendings.py"
-GROUPS: Final = "tests/client/embedded/test_groups.py"
+SENT: Final = "tests/client/remote/test_sent_batches.py"
+SENDINGS: Final = "tests/client/remote/test_producer_batches.py"
+GROUPS: Final = "tests/client/embedded/test_group_commit.py"
 CLIENT: Final = "connector/raftlog/client"
 REMOTE: Final = "connector/raftlog/client/remote"
 

@@ -11,13 +11,13 @@ NODE: Final = "connector/raftlog/node"
 OWNERS: Final = "tests/node/apis/test_commit_owners.py"
 FETCHING: Final = "tests/node/apis/test_fetching.py"
 DRIVER: Final = "tests/node/test_driver.py"
-ASKING: Final = "tests/node/apis/test_asking.py"
+ASKING: Final = "tests/node/apis/test_queries.py"
 KRAFT_RETENTION: Final = "tests/node/test_retention_of_kraft_logs.py"
-SENT: Final = "tests/client/remote/test_what_is_sent.py"
-GROUPS: Final = "tests/client/embedded/test_groups.py"
+SENT: Final = "tests/client/remote/test_sent_batches.py"
+GROUPS: Final = "tests/client/embedded/test_group_commit.py"
 REMOTE: Final = "connector/raftlog/client/remote"
 AFTER_RETENTION: Final = "tests/client/remote/test_commits_after_retention.py"
-REMEMBERING: Final = "tests/log/writing/test_remembering_for_good.py"
+REMEMBERING: Final = "tests/log/writing/test_producer_state_without_clock.py"
 
 COMMIT_PLANTS: Final = (
     Plant(

@@ -23,7 +23,7 @@ LOG_PLANTS: Final = (
 """,
         new="",
         tests=(
-            "tests/client/embedded/test_groups.py::test_what_was_answered_survives_any_power_loss",
+            "tests/client/embedded/test_group_commit.py::test_acknowledged_appends_survive_any_power_loss",
         ),
     ),
     Plant(
@@ -43,7 +43,7 @@ LOG_PLANTS: Final = (
             self._fail(error)
             raise
 """,
-        tests=("tests/log/crash/test_crash_points.py::test_a_few_crash_points",),
+        tests=("tests/log/crash/test_crash_points.py::test_a_sample_of_crash_points",),
     ),
     Plant(
         bug="a sync that failed is believed",
@@ -56,7 +56,7 @@ LOG_PLANTS: Final = (
             assert error
 """,
         tests=(
-            "tests/client/embedded/test_groups.py::test_a_failed_sync_leaves_its_group_unknown_and_the_log_closed",
+            "tests/client/embedded/test_group_commit.py::test_a_failed_sync_makes_its_group_unknown_and_closes_the_log",
         ),
     ),
     Plant(
@@ -64,7 +64,7 @@ LOG_PLANTS: Final = (
         path="connector/raftlog/log/reading/log_end.py",
         old="storage.boot_id())\n        if published is None:\n",
         new="storage.boot_id())\n        if published is None or published.epoch:\n",
-        tests=("tests/client/embedded/test_reading_embedded_logs.py",),
+        tests=("tests/client/embedded/test_readers_of_embedded_logs.py",),
     ),
     # --- who may append what ------------------------------------------------------------------
     Plant(
@@ -77,7 +77,9 @@ LOG_PLANTS: Final = (
                 else None
             ),
 """,
-        tests=("tests/client/embedded/test_groups.py::test_of_rivals_in_one_group_the_first_wins",),
+        tests=(
+            "tests/client/embedded/test_group_commit.py::test_of_conflicting_appends_in_one_group_the_first_wins",
+        ),
     ),
     Plant(
         bug="the token is looked at before the name of the commit",
@@ -85,7 +87,7 @@ LOG_PLANTS: Final = (
         old="        if duplicate is not None:\n",
         new="        if duplicate is not None and not request.has_required_offset:\n",
         tests=(
-            "tests/client/embedded/test_embedded_log.py::test_a_named_commit_is_recognised_before_its_token",
+            "tests/client/embedded/test_embedded_log.py::test_a_repeated_commit_is_recognised_before_its_required_offset_is_checked",
         ),
     ),
     Plant(
@@ -94,7 +96,7 @@ LOG_PLANTS: Final = (
         old="        epoch = current if request.epoch is None else request.epoch\n",
         new="        epoch = current\n",
         tests=(
-            "tests/client/embedded/test_embedded_log.py::test_claiming_fences_whoever_names_an_older_epoch",
+            "tests/client/embedded/test_embedded_log.py::test_a_claim_fences_appends_with_an_older_epoch",
         ),
     ),
     Plant(
@@ -103,7 +105,7 @@ LOG_PLANTS: Final = (
         old="self._lock_path = storage.join(directory, LOCK_NAME)",
         new='self._lock_path = storage.join(directory, f"{LOCK_NAME}{id(self)}")',
         tests=(
-            "tests/client/embedded/test_embedded_log.py::test_who_waits_too_long_for_the_lock_has_changed_nothing",
+            "tests/client/embedded/test_embedded_log.py::test_an_append_that_times_out_on_the_lock_changes_nothing",
         ),
     ),
     Plant(
@@ -112,7 +114,7 @@ LOG_PLANTS: Final = (
         old="            self._log.refresh(now_ms=now_ms)\n        except",
         new="            self._log._check_open()\n        except",
         tests=(
-            "tests/client/embedded/test_groups.py::test_two_writers_take_up_what_the_other_appended",
+            "tests/client/embedded/test_group_commit.py::test_two_writers_see_each_others_appends",
         ),
     ),
     Plant(
@@ -120,7 +122,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/replicated_log.py",
         old="            and published.log_start_offset <= self.log_start_offset\n",
         new="",
-        tests=("tests/log/writing/test_sharing.py",),
+        tests=("tests/log/writing/test_shared_directory.py",),
     ),
     Plant(
         bug="an older version of a commit is appended again",
@@ -128,7 +130,7 @@ LOG_PLANTS: Final = (
         old="        if name.version < last.name.version:\n",
         new="        if name.version < 0:\n",
         tests=(
-            "tests/client/embedded/test_embedded_log.py::test_older_and_foreign_commits_are_refused_by_name",
+            "tests/client/embedded/test_embedded_log.py::test_older_and_foreign_commits_are_refused",
         ),
     ),
     Plant(
@@ -136,7 +138,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/producers.py",
         old="        if producer_epoch < entry.producer_epoch:\n",
         new="        if producer_epoch < 0:\n",
-        tests=("tests/log/producer_state/test_producer_memory.py",),
+        tests=("tests/log/producer_state/test_idempotent_producers.py",),
     ),
     Plant(
         bug="the metadata of an appended batch lacks its commit",
@@ -167,7 +169,7 @@ LOG_PLANTS: Final = (
         old="        if request.is_atomic or request.needs_own_batch:\n",
         new="        if request.needs_own_batch:\n",
         tests=(
-            "tests/client/embedded/test_embedded_log.py::test_an_atomic_append_is_one_batch_or_nothing",
+            "tests/client/embedded/test_embedded_log.py::test_an_atomic_append_is_one_batch_or_refused",
         ),
     ),
     Plant(
@@ -175,23 +177,21 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/producer_state.py",
         old="        if producer_id < 0:\n",
         new="        if producer_id:\n",
-        tests=(
-            "tests/client/embedded/test_embedded_log.py::test_a_producer_s_sequence_is_followed",
-        ),
+        tests=("tests/client/embedded/test_embedded_log.py::test_producer_sequences_are_checked",),
     ),
     Plant(
         bug="a gap in the sequences of a producer is let in",
         path=f"{WRITING}/producers.py",
         old="        if base_sequence != expected:\n",
         new="        if base_sequence < expected:\n",
-        tests=("tests/log/producer_state/test_producer_memory.py",),
+        tests=("tests/log/producer_state/test_idempotent_producers.py",),
     ),
     Plant(
         bug="a producer's last batch alone outlives a restart",
         path=f"{WRITING}/producer_state.py",
         old="older_batches=tuple(entry.batches[:-1] for entry in self._producers)",
         new="older_batches=tuple(entry.batches[:0] for entry in self._producers)",
-        tests=("tests/log/producer_state/test_memory_snapshots.py",),
+        tests=("tests/log/producer_state/test_producer_snapshots.py",),
     ),
     Plant(
         bug="the last stable offset does not know of open transactions",
@@ -206,7 +206,7 @@ LOG_PLANTS: Final = (
         old="if self._producer_state.open_transaction is not None:\n",
         new="if self._producer_state.open_transaction is not None and self.is_read_only:\n",
         tests=(
-            "tests/client/embedded/test_embedded_log.py::test_claiming_aborts_a_transaction_that_was_left_open",
+            "tests/client/embedded/test_embedded_log.py::test_a_claim_aborts_an_open_transaction",
         ),
     ),
     Plant(
@@ -217,7 +217,7 @@ LOG_PLANTS: Final = (
         new="""            if batch.base_offset > expected:
                 raise LogGapError(""",
         tests=(
-            "tests/log/recovery/test_kafka_3919.py::test_a_batch_that_overlaps_the_end_is_refused_when_it_comes",
+            "tests/log/recovery/test_kafka_3919.py::test_a_batch_that_overlaps_the_end_is_refused_on_append",
         ),
     ),
     Plant(
@@ -225,7 +225,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/replicated_log.py",
         old="        if offset < self.high_watermark:\n",
         new="        if offset < self.log_start_offset:\n",
-        tests=("tests/log/writing/test_cutting_back.py::test_what_is_committed_is_not_cut",),
+        tests=("tests/log/writing/test_truncation.py::test_committed_records_are_not_truncated",),
     ),
     # --- the order of what is made durable ----------------------------------------------------
     Plant(
@@ -235,7 +235,7 @@ LOG_PLANTS: Final = (
         "        for file in (self._log, self._offset_index, ",
         new="        self._truncate_indexes()\n        for file in (self._offset_index, ",
         tests=(
-            "tests/log/writing/test_replicated_log.py::test_the_recovery_point_is_never_ahead_of_what_is_durable",
+            "tests/log/writing/test_replicated_log.py::test_the_recovery_point_is_never_above_the_synced_end",
         ),
     ),
     Plant(
@@ -243,35 +243,35 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/log_directory.py",
         old="    storage.sync_directory(storage.split(path)[0])\n",
         new="",
-        tests=("tests/storage/test_replacing.py",),
+        tests=("tests/storage/test_atomic_files.py",),
     ),
     Plant(
         bug="the directory of a new log is not synced above it",
         path=f"{WRITING}/replicated_log.py",
         old="        storage.sync_directory(storage.split(directory)[0])  #",
         new="        #",
-        tests=("tests/log/crash/test_crash_points.py::test_a_few_crash_points",),
+        tests=("tests/log/crash/test_crash_points.py::test_a_sample_of_crash_points",),
     ),
     Plant(
         bug="a small file is renamed before it is synced",
         path=f"{WRITING}/log_directory.py",
         old="            file.write_at(0, data)\n            file.sync()\n",
         new="            file.write_at(0, data)\n",
-        tests=("tests/storage/test_replacing.py",),
+        tests=("tests/storage/test_atomic_files.py",),
     ),
     Plant(
         bug="the checksums of small files are not written",
         path=f"{WRITING}/log_directory.py",
         old="    if checksums != before:\n",
         new="    if not before:\n",
-        tests=("tests/storage/test_replacing.py",),
+        tests=("tests/storage/test_atomic_files.py",),
     ),
     Plant(
         bug="a snapshot is renamed before it is synced",
         path=f"{WRITING}/snapshots.py",
         old="        file.sync()\n",
         new="",
-        tests=("tests/log/writing/test_snapshots_written.py",),
+        tests=("tests/log/writing/test_snapshot_files.py",),
     ),
     Plant(
         bug="an epoch has batches before it is durable",
@@ -284,8 +284,8 @@ LOG_PLANTS: Final = (
             self._is_epoch_reverted = False
 """,
         tests=(
-            "tests/log/writing/test_replicated_log.py::test_what_is_appended_is_read_after_a_clean_stop",
-            "tests/log/writing/test_sharing.py",
+            "tests/log/writing/test_replicated_log.py::test_appended_records_are_read_after_a_clean_shutdown",
+            "tests/log/writing/test_shared_directory.py",
         ),
     ),
     Plant(
@@ -293,7 +293,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/segments.py",
         old="            self.directory.write_log_start(offset)\n",
         new="",
-        tests=("tests/log/writing/test_snapshots_written.py",),
+        tests=("tests/log/writing/test_snapshot_files.py",),
     ),
     Plant(
         bug="segments above a new end are deleted in any order",
@@ -301,7 +301,7 @@ LOG_PLANTS: Final = (
         old="            self.directory.sync()  # one by one: a crash must leave no gap\n",
         new="",
         tests=(
-            "tests/log/writing/test_cutting_back.py::test_a_cut_that_a_crash_ended_leaves_a_log_that_can_be_cut_again",
+            "tests/log/writing/test_truncation.py::test_an_interrupted_truncation_leaves_a_log_that_can_be_truncated_again",
         ),
     ),
     Plant(
@@ -309,7 +309,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/segments.py",
         old="        if self.recovery_point > end_offset:\n",
         new="        if self.recovery_point < end_offset:\n",
-        tests=("tests/log/writing/test_cutting_back.py",),
+        tests=("tests/log/writing/test_truncation.py",),
     ),
     # --- recovery -----------------------------------------------------------------------------
     Plant(
@@ -318,7 +318,7 @@ LOG_PLANTS: Final = (
         old="    if not loaded.is_damaged:\n",
         new="    if not loaded.is_damaged or scan.stop is not None:\n",
         tests=(
-            "tests/log/recovery/test_recovery.py::test_damage_below_the_durable_mark_makes_a_log_read_only_and_nothing_is_written",
+            "tests/log/recovery/test_recovery.py::test_damage_below_the_recovery_point_makes_a_log_read_only",
         ),
     ),
     Plant(
@@ -327,7 +327,7 @@ LOG_PLANTS: Final = (
         old="        if not stop.byte_count:\n",
         new="        if not stop.byte_count or stop.kind is ScanEnd.TORN:\n",
         tests=(
-            "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
+            "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_backed_up_truncated_and_reported",
         ),
     ),
     Plant(
@@ -336,7 +336,7 @@ LOG_PLANTS: Final = (
         old="    saved_as = back_up(storage, path, position)\n    with",
         new="    saved_as = None\n    with",
         tests=(
-            "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
+            "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_backed_up_truncated_and_reported",
         ),
     ),
     Plant(
@@ -345,7 +345,7 @@ LOG_PLANTS: Final = (
         old="        copy.sync()\n",
         new="",
         tests=(
-            "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
+            "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_backed_up_truncated_and_reported",
         ),
     ),
     Plant(
@@ -353,14 +353,14 @@ LOG_PLANTS: Final = (
         path="connector/raftlog/log/recovery/repair.py",
         old="                    file.truncate(segment.metadata.byte_count)\n",
         new="",
-        tests=("tests/log/writing/test_replica_log.py",),
+        tests=("tests/log/writing/test_quorum_log.py",),
     ),
     Plant(
         bug="an epoch of which nothing is left hides that of the snapshot before it",
         path="connector/raftlog/log/recovery/load_log.py",
         old="        if is_all_deleted and [",
         new="        if False and [",
-        tests=("tests/log/writing/test_replica_log.py",),
+        tests=("tests/log/writing/test_quorum_log.py",),
     ),
     Plant(
         bug="what a dead writer had not synced is taken up by the next",
@@ -368,7 +368,7 @@ LOG_PLANTS: Final = (
         old="        return ScanRules(epochs=self._checkpoints.epochs, end_offset=limit)\n",
         new="        return ScanRules(epochs=self._checkpoints.epochs)\n",
         tests=(
-            "tests/log/recovery/test_recovery.py::test_what_a_dead_writer_of_this_boot_had_not_synced_goes",
+            "tests/log/recovery/test_recovery.py::test_unsynced_batches_of_a_dead_writer_of_this_boot_are_truncated",
         ),
     ),
     Plant(
@@ -377,7 +377,7 @@ LOG_PLANTS: Final = (
         old="return published if published.boot_id == boot_id else None",
         new="return published",
         tests=(
-            "tests/client/embedded/test_published.py::test_a_line_counts_on_the_boot_that_it_was_written_on",
+            "tests/client/embedded/test_published.py::test_a_line_is_valid_only_for_the_boot_that_wrote_it",
         ),
     ),
     Plant(
@@ -386,7 +386,7 @@ LOG_PLANTS: Final = (
         old="header_at(self._log, position, self.byte_count).last_offset == last_offset\n",
         new="last_offset >= self.base_offset\n",
         tests=(
-            "tests/log/writing/test_replicated_log.py::test_an_index_whose_last_entry_lies_is_made_anew",
+            "tests/log/writing/test_replicated_log.py::test_an_index_with_a_wrong_last_entry_is_rebuilt",
         ),
     ),
     Plant(
@@ -395,7 +395,7 @@ LOG_PLANTS: Final = (
         old="batch is not None and batch.last_offset == int(index.last_offsets[ordinal])\n",
         new="batch is not None\n",
         tests=(
-            "tests/log/crash/test_bit_flips.py::test_an_entry_of_an_offset_index_that_lies_never_hides_a_batch",
+            "tests/log/crash/test_bit_flips.py::test_a_wrong_entry_of_an_offset_index_never_hides_a_batch",
         ),
     ),
     Plant(
@@ -409,7 +409,7 @@ LOG_PLANTS: Final = (
         segment = Segment(storage, directory, base, clean.byte_count)
 """,
         tests=(
-            "tests/log/recovery/test_recovery.py::test_a_marker_of_an_earlier_end_says_nothing",
+            "tests/log/recovery/test_recovery.py::test_a_clean_shutdown_file_of_an_earlier_end_is_ignored",
         ),
     ),
     Plant(
@@ -418,7 +418,7 @@ LOG_PLANTS: Final = (
         old="    return (source for source in found if source[0] <= offset_max)\n",
         new="    return iter(found)\n",
         tests=(
-            "tests/log/recovery/test_recovery.py::test_a_producer_snapshot_of_what_was_cut_off_is_not_believed",
+            "tests/log/recovery/test_recovery.py::test_a_producer_snapshot_above_the_truncated_end_is_ignored",
         ),
     ),
 )

@@ -14,7 +14,7 @@ MEMORY_PLANTS: Final = (
         new="                decompressed_bytes_max=2**29,\n",
         tests=(
             "tests/state/cli/test_decompression_limit.py"
-            "::test_a_batch_that_expands_beyond_the_limit_is_not_called_damaged",
+            "::test_a_batch_that_expands_above_the_limit_is_not_called_damaged",
         ),
     ),
     Plant(
@@ -24,7 +24,7 @@ MEMORY_PLANTS: Final = (
         new="",
         tests=(
             "tests/state/cli/test_decompression_limit.py"
-            "::test_a_batch_beyond_the_default_is_read_if_the_limit_is_raised",
+            "::test_a_batch_above_the_default_is_read_with_a_higher_limit",
         ),
     ),
     Plant(
@@ -34,7 +34,7 @@ MEMORY_PLANTS: Final = (
         new="        decoder = ColumnDecoder(columns, chunk_bytes, DECOMPRESSED_BYTES_MAX)\n",
         tests=(
             "tests/state/cli/test_decompression_limit.py"
-            "::test_a_live_cluster_s_records_have_the_same_limit",
+            "::test_a_running_clusters_records_have_the_same_limit",
         ),
     ),
     Plant(
@@ -44,7 +44,7 @@ MEMORY_PLANTS: Final = (
         new="    return open_reader(options, options.kind)\n",
         tests=(
             "tests/spark/test_source_real_logs.py"
-            "::test_a_batch_that_expands_beyond_the_limit_is_not_read",
+            "::test_a_batch_that_expands_above_the_limit_is_not_read",
         ),
     ),
     Plant(
@@ -54,7 +54,7 @@ MEMORY_PLANTS: Final = (
         new="DECOMPRESSED_BYTES_MAX: Final = 192 * MIB\n",
         tests=(
             "tests/state/cli/test_decompression_limit.py"
-            "::test_every_batch_that_may_be_written_is_read_by_default",
+            "::test_every_writable_batch_is_readable_by_default",
         ),
     ),
     Plant(
@@ -62,7 +62,7 @@ MEMORY_PLANTS: Final = (
         path="connector/raftlog/records/compression.py",
         old="            out += piece\n",
         new="            out[:] = out + piece\n",
-        tests=("tests/records/test_compression.py::test_what_is_appended_is_held_once",),
+        tests=("tests/records/test_compression.py::test_decompressed_bytes_are_allocated_once",),
     ),
     Plant(
         bug="a checkpoint beyond the limit of decompression is called broken",
@@ -71,7 +71,7 @@ MEMORY_PLANTS: Final = (
         new="        if False:\n",
         tests=(
             "tests/state/cli/test_decompression_limit.py"
-            "::test_a_checkpoint_beyond_the_limit_is_not_called_broken",
+            "::test_a_snapshot_above_the_limit_is_not_called_damaged",
         ),
     ),
     Plant(
@@ -79,7 +79,7 @@ MEMORY_PLANTS: Final = (
         path="connector/raftlog/records/record_columns.py",
         old="        values[begin:end] = data[at : at + end - begin]\n",
         new="        values[begin:end] = data[begin:end]\n",
-        tests=("tests/records/test_scan.py::test_long_values_are_those_of_the_records",),
+        tests=("tests/records/test_scan.py::test_long_values_equal_those_of_the_records",),
     ),
     Plant(
         bug="a long record is printed as one text",
@@ -87,8 +87,8 @@ MEMORY_PLANTS: Final = (
         old="    if is_long and not records.is_control[0]:\n",
         new="    if False:\n",
         tests=(
-            "tests/state/cli/test_memory_of_reading.py::test_a_long_record_is_never_one_text",
-            "tests/state/cli/test_memory_of_reading.py::test_peak_memory_is_bounded_by_the_limit",
+            "tests/state/cli/test_reader_memory.py::test_a_long_record_is_never_a_single_string",
+            "tests/state/cli/test_reader_memory.py::test_peak_memory_is_bounded_by_the_limit",
         ),
     ),
     Plant(
@@ -96,21 +96,21 @@ MEMORY_PLANTS: Final = (
         path="state/raftlog_state/cli/cat_log.py",
         old='decoder = codecs.getincrementaldecoder("utf-8")()',
         new='decoder = codecs.getincrementaldecoder("utf-8")("ignore")',
-        tests=("tests/state/cli/test_memory_of_reading.py::test_a_line_in_parts_is_the_line",),
+        tests=("tests/state/cli/test_reader_memory.py::test_the_parts_of_a_line_are_the_line",),
     ),
     Plant(
         bug="a scan's records are all objects at once",
         path="state/raftlog_state/cli/cat_log.py",
         old="begun + _SLICE_BYTES_MAX, side=",
         new="begun + 2**40, side=",
-        tests=("tests/state/cli/test_memory_of_reading.py::test_slices_of_a_scan_are_bounded",),
+        tests=("tests/state/cli/test_reader_memory.py::test_slices_of_a_scan_are_bounded",),
     ),
     Plant(
         bug="headers count nothing in a slice of records",
         path="state/raftlog_state/cli/cat_log.py",
         old="        byte_count += np.diff(np.concatenate(([0], whole))[ends], prepend=0)\n",
         new="",
-        tests=("tests/state/cli/test_memory_of_reading.py::test_slices_of_a_scan_are_bounded",),
+        tests=("tests/state/cli/test_reader_memory.py::test_slices_of_a_scan_are_bounded",),
     ),
     Plant(
         bug="a check takes a batch beyond the limit of decompression for a damaged end",
@@ -119,7 +119,7 @@ MEMORY_PLANTS: Final = (
         new="        if False:\n",
         tests=(
             "tests/state/cli/test_decompression_limit.py"
-            "::test_a_check_goes_on_right_after_a_batch_beyond_the_limit",
+            "::test_a_check_continues_after_a_batch_above_the_limit",
         ),
     ),
 )

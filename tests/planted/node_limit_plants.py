@@ -7,9 +7,9 @@ from typing import Final
 from .plant import Plant
 
 NODE: Final = "connector/raftlog/node"
-BUDGETS: Final = "tests/node/test_request_budget.py"
-ACCOUNTS: Final = "tests/node/test_connection_accounts.py"
-MEMORY: Final = "tests/node/test_held_memory.py"
+BUDGETS: Final = "tests/node/test_memory_pool.py"
+ACCOUNTS: Final = "tests/node/test_connection_resources.py"
+MEMORY: Final = "tests/node/test_response_memory.py"
 QUOTAS: Final = "tests/node/test_connection_quotas.py"
 TLS_PORT: Final = "tests/node/test_tls_port.py"
 DESCRIPTORS: Final = "tests/node/test_descriptors.py"
@@ -126,7 +126,7 @@ NODE_LIMIT_PLANTS: Final = (
         path="connector/raftlog/storage/spare_descriptors.py",
         old="if error.errno not in NO_DESCRIPTOR or not self._spare:",
         new="if True:",
-        tests=("tests/storage/test_spare_descriptors.py", DESCRIPTORS),
+        tests=("tests/storage/test_reserved_descriptors.py", DESCRIPTORS),
     ),
     Plant(
         bug="connections are let in with the descriptors of the log",
@@ -189,27 +189,27 @@ NODE_LIMIT_PLANTS: Final = (
         path="connector/raftlog/storage/file_rights.py",
         old="        if others_may_replace_in(",
         new="        if False and others_may_replace_in(",
-        tests=("tests/storage/test_file_rights.py", "tests/node/config/test_node_tls.py"),
+        tests=("tests/storage/test_file_permissions.py", "tests/node/config/test_node_tls.py"),
     ),
     Plant(
         bug="a key on a volume that is mounted read-only is refused",
         path="connector/raftlog/storage/file_rights.py",
         old="    if mount_flags & os.ST_RDONLY or directory",
         new="    if directory",
-        tests=("tests/storage/test_file_rights.py",),
+        tests=("tests/storage/test_file_permissions.py",),
     ),
     Plant(
         bug="a group may change a key",
         path="connector/raftlog/storage/file_rights.py",
         old="    return bool(found.st_mode & group) and ",
         new="    return False and ",
-        tests=("tests/storage/test_file_rights.py",),
+        tests=("tests/storage/test_file_permissions.py",),
     ),
     Plant(
         bug="an epoch gives ids of producers of the next one",
         path=f"{NODE}/apis/producer_ids.py",
         old="        if self._next >= 1 << _COUNTER_BITS:\n",
         new="        if False:\n",
-        tests=("tests/node/apis/test_asking.py",),
+        tests=("tests/node/apis/test_queries.py",),
     ),
 )

@@ -21,7 +21,7 @@ QUORUM_KEY_PLANTS: Final = (
         tests=(
             "tests/quorum/test_voter_keys.py::"
             "test_a_voter_confirms_a_leader_only_under_its_own_directory_id",
-            *transcript("voters/a_formatted_voter_confirms_nothing"),
+            *transcript("voters/a_formatted_voter_confirms_no_leader"),
         ),
     ),
     Plant(
@@ -30,8 +30,8 @@ QUORUM_KEY_PLANTS: Final = (
         old="        return voter is None or voter.matches(self._state.key)\n",
         new="        return voter is None or voter.node_id == self._state.node_id\n",
         tests=(
-            "tests/quorum/test_voter_keys.py::test_a_vote_is_given_only_under_the_own_directory_id",
-            *transcript("voters/a_formatted_voter_confirms_nothing"),
+            "tests/quorum/test_voter_keys.py::test_a_vote_is_granted_only_under_the_replicas_own_directory_id",
+            *transcript("voters/a_formatted_voter_confirms_no_leader"),
         ),
     ),
     Plant(
@@ -56,8 +56,8 @@ QUORUM_KEY_PLANTS: Final = (
         new="        self.voted_key = self.voted_key or candidate\n",
         tests=(
             "tests/quorum/test_voter_keys.py::"
-            "test_a_stored_vote_without_a_directory_id_becomes_the_first_candidate_s",
-            *transcript("voters/a_missing_directory_id_is_no_voters"),
+            "test_a_stored_vote_without_a_directory_id_gets_the_first_candidates",
+            *transcript("voters/a_missing_directory_id_is_no_voter"),
         ),
     ),
     Plant(
@@ -65,7 +65,7 @@ QUORUM_KEY_PLANTS: Final = (
         path=f"{QUORUM}/elections.py",
         old="                error = ErrorCode.KAFKA_STORAGE_ERROR\n",
         new="                pass\n",
-        tests=("tests/quorum/test_damaged_copies.py",),
+        tests=("tests/quorum/test_damaged_voters.py",),
     ),
     Plant(
         bug="a recovered node votes again in an epoch in which it may have voted",
@@ -93,14 +93,14 @@ QUORUM_KEY_PLANTS: Final = (
         path="connector/raftlog/log/writing/segments.py",
         old="offset_name(base, LOG_SUFFIX)), 0)\n",
         new="offset_name(base, LOG_SUFFIX)), 1 << 40)\n",
-        tests=("tests/log/writing/test_cutting_back.py",),
+        tests=("tests/log/writing/test_truncation.py",),
     ),
     Plant(
         bug="an answer is written on to a connection that is broken",
         path="connector/raftlog/node/connection.py",
         old="            if self._transport.is_closing():  # perhaps since the previous write\n",
         new="            if start == 0 and self._transport.is_closing():\n",
-        tests=("tests/node/test_connection_accounts.py",),
+        tests=("tests/node/test_connection_resources.py",),
     ),
     Plant(
         bug="what asyncio logs is on stderr among the lines of the node",
@@ -124,7 +124,7 @@ QUORUM_KEY_PLANTS: Final = (
         tests=(
             "tests/quorum/test_credible_epochs.py::"
             "test_a_request_raises_the_epoch_by_a_bounded_step",
-            *transcript("elections/made_up_epochs"),
+            *transcript("elections/implausible_epochs"),
         ),
     ),
     Plant(
@@ -134,8 +134,8 @@ QUORUM_KEY_PLANTS: Final = (
         new="        is_credible = epoch <= 2**31 - 1\n",
         tests=(
             "tests/quorum/test_credible_epochs.py::"
-            "test_a_response_raises_the_epoch_to_any_that_is_not_reserved",
-            *transcript("elections/made_up_epochs"),
+            "test_a_response_raises_the_epoch_to_any_unreserved_one",
+            *transcript("elections/implausible_epochs"),
         ),
     ),
     Plant(
@@ -145,8 +145,8 @@ QUORUM_KEY_PLANTS: Final = (
         new="        limit = EPOCH_RESERVED_FROM - 1\n        self.prove_epoch(self.epoch)\n",
         tests=(
             "tests/quorum/test_credible_epochs.py::"
-            "test_an_epoch_without_a_leader_does_not_extend_the_reach_of_requests",
-            *transcript("elections/made_up_epochs"),
+            "test_an_epoch_without_a_leader_does_not_raise_the_bound_of_requests",
+            *transcript("elections/implausible_epochs"),
         ),
     ),
     Plant(
@@ -156,8 +156,8 @@ QUORUM_KEY_PLANTS: Final = (
         new="        return False\n",
         tests=(
             "tests/quorum/test_credible_epochs.py::"
-            "test_an_unknown_replica_does_not_raise_the_epoch_while_a_leader_is_in_office",
-            *transcript("elections/made_up_epochs"),
+            "test_an_unknown_replica_does_not_raise_the_epoch_while_there_is_a_leader",
+            *transcript("elections/implausible_epochs"),
         ),
     ),
     Plant(
@@ -167,8 +167,8 @@ QUORUM_KEY_PLANTS: Final = (
         new="        return not is_known\n",
         tests=(
             "tests/quorum/test_credible_epochs.py::"
-            "test_an_unknown_replica_is_voted_for_when_the_leader_is_missed",
-            *transcript("elections/made_up_epochs"),
+            "test_an_unknown_replica_gets_a_vote_after_the_fetch_timeout",
+            *transcript("elections/implausible_epochs"),
         ),
     ),
     Plant(
@@ -220,8 +220,8 @@ QUORUM_KEY_PLANTS: Final = (
         new="        elif voter == state.me:",
         tests=(
             "tests/quorum/test_voter_keys.py::"
-            "test_a_leader_does_not_move_its_own_listeners_by_a_request",
-            *transcript("requests/voters_that_make_no_sense"),
+            "test_a_leader_does_not_change_its_own_listeners_on_a_request",
+            *transcript("requests/invalid_voter_sets"),
         ),
     ),
     Plant(
@@ -230,7 +230,7 @@ QUORUM_KEY_PLANTS: Final = (
         old="        if not ids or min(ids) < 0 or len(set(ids)) < len(ids):\n",
         new="        if not ids or min(ids) < 0:\n",
         tests=(
-            *transcript("requests/voters_that_make_no_sense"),
+            *transcript("requests/invalid_voter_sets"),
             "tests/records/test_control.py",
         ),
     ),
@@ -241,8 +241,8 @@ QUORUM_KEY_PLANTS: Final = (
         new=":\n",
         tests=(
             "tests/quorum/test_high_watermark.py::"
-            "test_a_high_watermark_below_the_start_of_the_log_is_ignored",
-            *transcript("requests/voters_that_make_no_sense"),
+            "test_a_high_watermark_below_the_log_start_offset_is_ignored",
+            *transcript("requests/invalid_voter_sets"),
         ),
     ),
 )

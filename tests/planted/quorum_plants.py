@@ -15,13 +15,13 @@ NODE: Final = "connector/raftlog/node"
 
 def transcript(name: str) -> tuple[str, ...]:
     """A transcript that comes out otherwise."""
-    test = "test_a_transcript_happens_as_it_is_written"
+    test = "test_a_transcript_has_the_recorded_output"
     return (f"tests/scenarios/test_scenarios.py::{test}[{name}]",)
 
 
 def seed(number: int) -> tuple[str, ...]:
     """A run of the simulator in which a promise is broken."""
-    test = "test_no_promise_is_broken_in_what_went_wrong_once"
+    test = "test_invariants_hold_for_the_seeds_of_the_first_round_that_once_failed"
     return (f"tests/simulation/test_simulation.py::{test}[{number}]",)
 
 
@@ -42,8 +42,8 @@ QUORUM_PLANTS: Final = (
 """,
         new="            role.election_deadline_ms = self.election_deadline_ms()\n",
         tests=(
-            "tests/quorum/test_elections.py::test_a_vote_is_written_down_before_it_is_granted",
-            *transcript("appends/a_follower_comes_back_behind"),
+            "tests/quorum/test_elections.py::test_a_vote_is_durable_before_it_is_granted",
+            *transcript("appends/a_follower_restarts_without_its_disk"),
         ),
     ),
     Plant(
@@ -52,8 +52,7 @@ QUORUM_PLANTS: Final = (
         old="            return self._resigned(epoch, ())\n",
         new="            return self._candidate(epoch)\n",
         tests=(
-            "tests/quorum/test_elections.py::"
-            "test_a_leader_that_restarts_does_not_lead_its_epoch_again",
+            "tests/quorum/test_elections.py::test_a_restarted_leader_does_not_lead_its_epoch_again",
             *transcript("elections/a_leader_restarts"),
         ),
     ),
@@ -76,7 +75,7 @@ QUORUM_PLANTS: Final = (
         path=f"{QUORUM}/request_manager.py",
         old="        self._in_flight.clear()\n",
         new="",
-        tests=("tests/quorum/test_request_book.py",),
+        tests=("tests/quorum/test_request_manager.py",),
     ),
     Plant(
         bug="a record of an older epoch is committed by counting",
@@ -94,9 +93,8 @@ QUORUM_PLANTS: Final = (
         old="            state.voter_set, state.key, state.log.synced_end_offset\n",
         new="            state.voter_set, state.key, state.log.end_offset\n",
         tests=(
-            "tests/quorum/test_high_watermark.py::"
-            "test_a_leader_counts_itself_only_as_far_as_it_is_synced",
-            *transcript("appends/a_retry_finds_the_first"),
+            "tests/quorum/test_high_watermark.py::test_a_leader_counts_only_its_synced_records",
+            *transcript("appends/a_retry_finds_the_first_append"),
         ),
     ),
     Plant(
@@ -113,8 +111,8 @@ QUORUM_PLANTS: Final = (
         new="            return 0\n",
         tests=(
             "tests/node/test_leader_appends.py::"
-            "test_a_refusal_for_what_the_log_holds_waits_until_that_is_committed",
-            *transcript("appends/a_follower_comes_back_behind"),
+            "test_a_refusal_due_to_the_logs_content_waits_until_that_is_committed",
+            *transcript("appends/a_follower_restarts_without_its_disk"),
         ),
     ),
     Plant(
@@ -124,7 +122,7 @@ QUORUM_PLANTS: Final = (
         new="            return 0\n",
         tests=(
             "tests/node/test_leader_appends.py::"
-            "test_a_refusal_for_what_the_log_holds_waits_until_that_is_committed",
+            "test_a_refusal_due_to_the_logs_content_waits_until_that_is_committed",
             *transcript("appends/required_offsets"),
         ),
     ),
@@ -134,7 +132,7 @@ QUORUM_PLANTS: Final = (
         old="if isinstance(answer, Failed) else is_empty\n",
         new="if isinstance(answer, Failed) else False\n",
         tests=(
-            "tests/quorum/test_leadership_confirmed.py::"
+            "tests/quorum/test_read_index.py::"
             "test_a_deposed_leader_does_not_confirm_the_end_of_its_log",
             *transcript("appends/required_offsets"),
         ),
@@ -144,7 +142,7 @@ QUORUM_PLANTS: Final = (
         path="connector/raftlog/log/writing/epoch_validation.py",
         old="        if end.epoch != epoch or end.offset < offset:\n",
         new="        if end.offset < offset:\n",
-        tests=("tests/log/writing/test_cutting_back.py",),
+        tests=("tests/log/writing/test_truncation.py",),
     ),
     Plant(
         bug="a follower cuts its log at its high watermark, not where the logs part",
@@ -152,8 +150,8 @@ QUORUM_PLANTS: Final = (
         old="        self.truncate_to(self._epoch_validation.truncation_offset(diverging))\n",
         new="        self.truncate_to(self.high_watermark)\n",
         tests=(
-            "tests/log/writing/test_cutting_back.py::test_logs_that_part_are_made_one",
-            *transcript("replication/a_cut_below_what_is_committed"),
+            "tests/log/writing/test_truncation.py::test_diverging_logs_converge",
+            *transcript("replication/a_truncation_below_the_high_watermark"),
         ),
     ),
     Plant(
@@ -162,8 +160,7 @@ QUORUM_PLANTS: Final = (
         old="            if batch.base_offset != expected:\n                raise LogGapError(",
         new="            if batch.base_offset > expected:\n                raise LogGapError(",
         tests=(
-            "tests/log/writing/test_replicated_log.py::"
-            "test_a_follower_takes_nothing_of_what_does_not",
+            "tests/log/writing/test_replicated_log.py::test_a_follower_refuses_batches_that_do_not",
             *transcript("replication/batches_of_a_later_epoch"),
         ),
     ),
@@ -172,9 +169,7 @@ QUORUM_PLANTS: Final = (
         path=f"{QUORUM}/following.py",
         old="        state.voters.truncate_new_entries(state.log.end_offset)\n",
         new="",
-        tests=(
-            "tests/simulation/test_membership.py::test_a_set_of_voters_that_was_not_committed_is_taken_back",
-        ),
+        tests=("tests/simulation/test_membership.py::test_an_uncommitted_voter_set_is_reverted",),
     ),
     Plant(
         bug="a change of voters begins before the last one is committed",
@@ -182,7 +177,7 @@ QUORUM_PLANTS: Final = (
         old="        elif role.voter_change is not None or state.is_voter_set_uncommitted:\n",
         new="        elif False:\n",
         tests=(
-            "tests/simulation/test_membership.py::test_a_change_waits_until_the_last_one_is_committed",
+            "tests/simulation/test_membership.py::test_a_change_waits_until_the_previous_one_is_committed",
         ),
     ),
     Plant(
@@ -191,9 +186,8 @@ QUORUM_PLANTS: Final = (
         old="        if newest <= own or self._has_lost_records_after(newest):\n",
         new="        if True:\n",
         tests=(
-            "tests/log/writing/test_replica_log.py::"
-            "test_a_copy_begins_anew_behind_a_snapshot_that_is_further",
-            *transcript("snapshots/a_follower_behind_the_start"),
+            "tests/log/writing/test_quorum_log.py::test_a_log_starts_again_at_a_later_snapshot",
+            *transcript("snapshots/a_follower_below_the_log_start"),
         ),
     ),
     Plant(
@@ -202,7 +196,7 @@ QUORUM_PLANTS: Final = (
         old="(now_ms=time_ms, voters_at=self._voters_at)",
         new="(now_ms=time_ms)",
         tests=(
-            "tests/simulation/test_membership.py::test_voters_are_known_when_retention_has_forgotten_their_records",
+            "tests/simulation/test_membership.py::test_voters_are_known_after_retention_deleted_their_records",
         ),
     ),
     Plant(
@@ -211,8 +205,8 @@ QUORUM_PLANTS: Final = (
         old="_voters_left(log, voters, kraft_version).node_ids ==",
         new="voters.node_ids ==",
         tests=(
-            "tests/simulation/test_membership.py::test_who_is_the_only_voter_is_what_its_damaged_log_says",
-            "tests/simulation/test_membership.py::test_who_is_left_alone_does_not_start_on_a_damaged_log",
+            "tests/simulation/test_membership.py::test_a_configured_only_voter_with_a_damaged_log_uses_the_voters_of_its_log",
+            "tests/simulation/test_membership.py::test_the_only_remaining_voter_does_not_start_on_a_damaged_log",
         ),
     ),
     Plant(
@@ -221,7 +215,7 @@ QUORUM_PLANTS: Final = (
         old="            self._segments.revert_epoch(epochs)\n",
         new="",
         tests=(
-            "tests/log/writing/test_replica_log.py::test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one",
+            "tests/log/writing/test_quorum_log.py::test_a_replica_without_space_for_a_later_epoch_accepts_records_of_an_earlier_one",
         ),
     ),
     Plant(
@@ -230,7 +224,7 @@ QUORUM_PLANTS: Final = (
         old="        return self._is_epoch_reverted or epoch >",
         new="        return epoch >",
         tests=(
-            "tests/log/writing/test_replica_log.py::test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one",
+            "tests/log/writing/test_quorum_log.py::test_a_replica_without_space_for_a_later_epoch_accepts_records_of_an_earlier_one",
         ),
     ),
     Plant(
@@ -239,7 +233,7 @@ QUORUM_PLANTS: Final = (
         old="                    self._stall(error, now_ms)\n                    return\n",
         new="                    assert error\n",
         tests=(
-            "tests/quorum/test_standing_still.py::test_what_is_asked_meanwhile_waits",
+            "tests/quorum/test_stall_on_full_disk.py::test_requests_received_meanwhile_wait",
             *transcript("full_disks/a_vote_that_cannot_be_written"),
         ),
     ),
@@ -280,7 +274,7 @@ QUORUM_PLANTS: Final = (
         old="            targets.append((role.leader_id, role.leader_endpoints))\n",
         new="            pass\n",
         tests=(
-            "tests/simulation/test_membership.py::test_an_observer_finds_a_leader_again_that_its_log_does_not_know_as_a_voter",
+            "tests/simulation/test_membership.py::test_an_observer_finds_a_leader_that_is_no_voter_in_its_own_log",
         ),
     ),
     Plant(
@@ -288,14 +282,14 @@ QUORUM_PLANTS: Final = (
         path="connector/raftlog/log/writing/epoch_validation.py",
         old="(one for one in self.snapshots if one.end_offset >= start), None)",
         new="(one for one in self.snapshots), None)",
-        tests=("tests/log/writing/test_cutting_back.py",),
+        tests=("tests/log/writing/test_truncation.py",),
     ),
     Plant(
         bug="a leader that could not begin its epoch appends in it",
         path=f"{NODE}/pending_appends.py",
         old="        if replica.is_stalled_on_disk_full:\n",
         new="        if False:\n",
-        tests=("tests/quorum/test_standing_still.py",),
+        tests=("tests/quorum/test_stall_on_full_disk.py",),
     ),
     Plant(
         bug="who looks for a new leader believes those who name the dead one",
@@ -304,8 +298,8 @@ QUORUM_PLANTS: Final = (
         new="False:\n",
         tests=(
             "tests/quorum/test_elections.py::"
-            "test_a_voter_that_still_names_the_missed_leader_does_not_bring_it_back",
-            *transcript("elections/a_dead_leader_is_replaced"),
+            "test_a_voter_that_still_names_the_lost_leader_does_not_restore_it",
+            *transcript("elections/a_crashed_leader_is_replaced"),
         ),
     ),
     Plant(
@@ -314,8 +308,7 @@ QUORUM_PLANTS: Final = (
         old="        is_eligible = self.is_voter or self.is_leaving\n",
         new="        is_eligible = self.is_voter\n",
         tests=(
-            "tests/quorum/test_elections.py::"
-            "test_a_voter_whose_removal_is_not_committed_stands_for_election",
+            "tests/quorum/test_elections.py::test_a_voter_whose_removal_is_not_committed_campaigns",
             *transcript("voters/a_leaving_leader_is_needed"),
         ),
     ),
@@ -336,7 +329,7 @@ QUORUM_PLANTS: Final = (
         old="                damage, end_offset = error, log.valid_end_offset()\n",
         new="                raise error\n",
         tests=(
-            "tests/simulation/test_membership.py::test_a_node_mends_damage_far_in_front_of_what_recovery_looks_at",
+            "tests/simulation/test_membership.py::test_a_node_repairs_damage_far_before_the_part_that_recovery_scans",
         ),
     ),
 )

@@ -31,7 +31,7 @@ READING_PLANTS: Final = (
     is_named = is_named and not files.listing.is_embedded
     return is_named or _topic_id(files) == CLUSTER_METADATA_TOPIC_ID
 """,
-        tests=(f"{FAILS_CLOSED}::test_no_property_outweighs_the_topic_of_cluster_metadata",),
+        tests=(f"{FAILS_CLOSED}::test_no_property_overrides_the_topic_of_cluster_metadata",),
     ),
     Plant(
         bug="records behind a damaged first batch are not looked at",
@@ -52,9 +52,7 @@ READING_PLANTS: Final = (
         new="""        if has_other:
             return LogKind.PARTITION
 """,
-        tests=(
-            f"{FAILS_CLOSED}::test_a_log_of_other_records_is_refused_where_nothing_explains_it",
-        ),
+        tests=(f"{FAILS_CLOSED}::test_a_log_of_other_records_is_refused_without_a_declaration",),
     ),
     # --- checkpoints --------------------------------------------------------------------------
     Plant(
@@ -65,7 +63,7 @@ READING_PLANTS: Final = (
 """,
         new="",
         tests=(
-            "tests/state/cli/test_cli_own_logs.py::test_a_whole_checkpoint_of_any_values_is_sound",
+            "tests/state/cli/test_cli_embedded_logs.py::test_a_complete_snapshot_of_any_values_is_undamaged",
         ),
     ),
     Plant(
@@ -75,7 +73,7 @@ READING_PLANTS: Final = (
 """,
         new="",
         tests=(
-            "tests/state/cli/test_cli_own_logs.py::test_every_flipped_byte_of_a_checkpoint_is_damage",
+            "tests/state/cli/test_cli_embedded_logs.py::test_every_flipped_byte_of_a_snapshot_is_damage",
         ),
     ),
     # --- what a reader keeps ------------------------------------------------------------------
@@ -88,7 +86,7 @@ READING_PLANTS: Final = (
 """,
         tests=(
             "tests/log/test_running_node.py"
-            "::test_an_end_that_fell_stands_until_the_log_passes_it_again",
+            "::test_a_decreased_end_is_kept_until_the_log_exceeds_it_again",
         ),
     ),
     Plant(
@@ -100,7 +98,7 @@ READING_PLANTS: Final = (
 """,
         tests=(
             "tests/log/test_transactions.py"
-            "::test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again",
+            "::test_ended_metadata_transactions_are_cached_up_to_a_limit_and_read_again",
         ),
     ),
     Plant(
@@ -114,7 +112,7 @@ READING_PLANTS: Final = (
                 yield kept
 """,
         tests=(
-            "tests/log/test_transactions.py::test_a_plan_at_the_end_looks_at_no_older_transaction",
+            "tests/log/test_transactions.py::test_a_plan_at_the_end_reads_no_older_transaction",
         ),
     ),
     Plant(
@@ -124,7 +122,7 @@ READING_PLANTS: Final = (
         new="READ_CHUNK_BYTES, limit)",
         tests=(
             "tests/log/test_transactions.py"
-            "::test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again",
+            "::test_ended_metadata_transactions_are_cached_up_to_a_limit_and_read_again",
         ),
     ),
     # --- what may be asked for ----------------------------------------------------------------
@@ -146,7 +144,7 @@ READING_PLANTS: Final = (
         new="",
         tests=(
             "tests/client/remote/test_remote_log.py"
-            "::test_changes_of_a_quorums_metadata_are_refused_with_what_to_do",
+            "::test_metadata_appends_are_refused_with_a_remedy",
         ),
     ),
     # --- text of strangers --------------------------------------------------------------------
@@ -157,7 +155,7 @@ READING_PLANTS: Final = (
             lines = [printable(line) for line in lines]
 """,
         new="",
-        tests=("tests/state/cli/test_what_terminals_see.py",),
+        tests=("tests/state/cli/test_terminal_output.py",),
     ),
     Plant(
         bug="sentences on stderr carry a terminal's commands",
@@ -165,14 +163,14 @@ READING_PLANTS: Final = (
         old="""        text = "\\n".join(printable(line) for line in text.split("\\n"))
 """,
         new="",
-        tests=("tests/state/cli/test_what_terminals_see.py",),
+        tests=("tests/state/cli/test_terminal_output.py",),
     ),
     Plant(
         bug="a node's lines carry a terminal's commands",
         path="connector/raftlog/node/log_lines.py",
         old='self._stream.write(printable(text) + "\\n")',
         new='self._stream.write(text + "\\n")',
-        tests=("tests/state/cli/test_what_terminals_see.py",),
+        tests=("tests/state/cli/test_terminal_output.py",),
     ),
     Plant(
         bug="a password in an address is echoed",
@@ -181,7 +179,7 @@ READING_PLANTS: Final = (
 """,
         new="""    if "@" in text and "@" not in text:
 """,
-        tests=("tests/state/cli/test_what_terminals_see.py",),
+        tests=("tests/state/cli/test_terminal_output.py",),
     ),
     Plant(
         bug="a key in a URL is echoed",
@@ -190,7 +188,7 @@ READING_PLANTS: Final = (
 """,
         new="""    if found is not None and not paths:
 """,
-        tests=("tests/state/cli/test_what_terminals_see.py",),
+        tests=("tests/state/cli/test_terminal_output.py",),
     ),
     Plant(
         bug="cat prints what may not be committed without a word",
@@ -199,7 +197,7 @@ READING_PLANTS: Final = (
         '{end.explanation}")\n',
         new="        if log.source is SourceKind.VOTERS:\n"
         "            console.log(end.explanation)\n",
-        tests=("tests/state/cli/test_cli_cat.py::test_it_says_which_end_it_took",),
+        tests=("tests/state/cli/test_cli_cat.py::test_the_kind_of_end_offset_is_logged",),
     ),
     Plant(
         bug="what one of our nodes has synced is called committed",
@@ -209,7 +207,7 @@ READING_PLANTS: Final = (
         new="""        if self.files.listing.is_embedded:
 """,
         tests=(
-            "tests/state/cli/test_cli_cat.py::test_the_log_of_one_of_our_nodes_is_not_called_committed",
+            "tests/state/cli/test_cli_cat.py::test_the_end_of_a_raftlog_nodes_log_is_not_called_committed",
         ),
     ),
     # --- copies of one log --------------------------------------------------------------------
@@ -222,7 +220,7 @@ READING_PLANTS: Final = (
 """,
         new="""    )
 """,
-        tests=("tests/state/cli/test_cli_copies.py::test_where_replicas_diverge_is_named",),
+        tests=("tests/state/cli/test_cli_copies.py::test_the_divergence_of_replicas_is_reported",),
     ),
     Plant(
         bug="what compaction took from one replica is called a divergence",
@@ -233,7 +231,7 @@ READING_PLANTS: Final = (
 """,
         tests=(
             "tests/state/cli/test_cli_copies.py"
-            "::test_what_compaction_took_from_one_replica_is_no_divergence",
+            "::test_records_compacted_in_one_replica_are_no_divergence",
         ),
     ),
     Plant(
@@ -253,7 +251,7 @@ READING_PLANTS: Final = (
 """,
         tests=(
             "tests/state/cli/test_cli_copies.py"
-            "::test_an_uncommitted_tail_of_a_quorum_is_a_note_and_other_bytes_are_damage",
+            "::test_an_uncommitted_tail_of_a_quorum_is_a_note_and_differing_bytes_are_damage",
         ),
     ),
     # --- how far is looked --------------------------------------------------------------------
@@ -265,8 +263,8 @@ READING_PLANTS: Final = (
         new="""BATCH_HEADER_BYTES or at >= SEGMENT_BYTES_MAX * 2
 """,
         tests=(
-            "tests/log/test_long_files.py"
-            "::test_the_search_for_a_batch_ends_where_no_segment_goes_on",
+            "tests/log/test_oversized_files.py"
+            "::test_the_search_for_a_batch_ends_at_the_maximum_size_of_a_segment",
         ),
     ),
 )

@@ -17,8 +17,8 @@ RECOVERY_PLANTS: Final = (
         old="        self._lock = lock\n",
         new="        self._lock = lock\n        lock.release()\n",
         tests=(
-            "tests/log/writing/test_snapshots_at_once.py"
-            "::test_retention_waits_while_a_snapshot_is_fetched_and_the_snapshot_is_installed",
+            "tests/log/writing/test_snapshot_lock.py"
+            "::test_retention_waits_while_a_snapshot_is_fetched_and_then_installed",
         ),
     ),
     Plant(
@@ -27,7 +27,7 @@ RECOVERY_PLANTS: Final = (
         old="        finally:\n            self._lock.release()\n",
         new="        except LogError:\n            raise\n        self._lock.release()\n",
         tests=(
-            "tests/log/writing/test_snapshots_at_once.py"
+            "tests/log/writing/test_snapshot_lock.py"
             "::test_a_writer_whose_close_fails_releases_the_lock_for_the_next_one",
         ),
     ),
@@ -44,8 +44,8 @@ RECOVERY_PLANTS: Final = (
         lock.release()
 """,
         tests=(
-            "tests/log/writing/test_snapshots_at_once.py"
-            "::test_a_log_that_is_cut_leaves_the_snapshot_alone_that_is_being_written",
+            "tests/log/writing/test_snapshot_lock.py"
+            "::test_a_truncation_does_not_affect_the_snapshot_being_written",
         ),
     ),
     Plant(
@@ -54,8 +54,8 @@ RECOVERY_PLANTS: Final = (
         old="        if not isinstance(role, Follower) or role.snapshot is None:\n",
         new="        if isinstance(role, Follower) and role.snapshot is None:\n",
         tests=(
-            "tests/log/writing/test_snapshots_at_once.py"
-            "::test_a_replica_that_stopped_fetching_gives_way_to_its_own_snapshot",
+            "tests/log/writing/test_snapshot_lock.py"
+            "::test_a_replica_that_stopped_fetching_yields_to_its_own_snapshot",
         ),
     ),
     # --- the active segment -----------------------------------------------------------------------
@@ -65,7 +65,7 @@ RECOVERY_PLANTS: Final = (
         old="                files.append(opened.enter_context(_open_or_create(storage, path)))\n",
         new="                files.append(_open_or_create(storage, path))\n",
         tests=(
-            "tests/log/writing/test_without_room.py::test_a_roll_that_finds_no_room_leaves_no_file_open",
+            "tests/log/writing/test_full_disk.py::test_a_roll_without_disk_space_leaves_no_file_open",
         ),
     ),
     Plant(
@@ -80,8 +80,8 @@ RECOVERY_PLANTS: Final = (
         self._truncate_indexes()
 """,
         tests=(
-            "tests/log/writing/test_without_room.py"
-            "::test_a_seal_that_finds_no_room_leaves_whole_time_entries_and_is_made_up_for",
+            "tests/log/writing/test_full_disk.py"
+            "::test_a_seal_without_disk_space_leaves_whole_time_entries_and_is_completed_later",
         ),
     ),
     # --- epochs -----------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ RECOVERY_PLANTS: Final = (
 """,
         tests=(
             "tests/log/test_epoch_cache.py"
-            "::test_assigning_epochs_compares_each_a_few_times_however_many_there_are",
+            "::test_assigning_an_epoch_takes_a_few_comparisons_however_many_there_are",
         ),
     ),
     # --- the search after a torn tail -------------------------------------------------------------
@@ -112,16 +112,16 @@ RECOVERY_PLANTS: Final = (
 """,
         new="""    valid: list[int] = candidates.starts[crcs == crcs].tolist()
 """,
-        tests=(
-            "tests/log/test_resync.py::test_the_work_is_linear_in_bytes_that_look_like_headers",
-        ),
+        tests=("tests/log/test_find_valid_batch.py::test_the_cost_is_linear_in_false_headers",),
     ),
     Plant(
         bug="a batch in the payload of a torn one is taken for the next one",
         path="connector/raftlog/log/reading/cursor.py",
         old="        allowed: Bools = starts >= self._claimed_end\n",
         new="        allowed: Bools = starts >= 0\n",
-        tests=("tests/log/test_resync.py::test_the_verdict_is_that_of_looking_at_every_position",),
+        tests=(
+            "tests/log/test_find_valid_batch.py::test_the_result_equals_that_of_trying_every_position",
+        ),
     ),
     # --- what is said -----------------------------------------------------------------------------
     Plant(
@@ -132,8 +132,8 @@ RECOVERY_PLANTS: Final = (
         new='''        case LogAccessError():
             return "its disk failed"''',
         tests=(
-            "tests/log/writing/test_why_closed.py"
-            "::test_a_log_that_closed_itself_names_the_cause_and_what_to_do",
+            "tests/log/writing/test_closed_log_errors.py"
+            "::test_a_log_that_closed_itself_reports_the_cause_and_a_remedy",
         ),
     ),
     # --- who may read -----------------------------------------------------------------------------
@@ -146,7 +146,7 @@ RECOVERY_PLANTS: Final = (
     files = WritableLocalStorage()
 """,
         tests=(
-            "tests/client/embedded/test_private_logs.py::test_a_snapshot_is_private_before_its_first_byte",
+            "tests/client/embedded/test_file_modes.py::test_a_snapshot_is_private_before_its_first_byte",
         ),
     ),
     Plant(
@@ -155,8 +155,8 @@ RECOVERY_PLANTS: Final = (
         old="        mode = self.file_mode & allowed\n",
         new="        mode = self.file_mode\n",
         tests=(
-            "tests/client/embedded/test_private_logs.py"
-            "::test_a_kraft_log_and_all_its_files_are_for_their_owner_alone",
+            "tests/client/embedded/test_file_modes.py"
+            "::test_all_files_of_a_kraft_log_are_private_to_their_owner",
         ),
     ),
     Plant(
@@ -165,8 +165,8 @@ RECOVERY_PLANTS: Final = (
         old="    except (LogNotFoundError, CorruptBatchError, CorruptFileError):\n        pass\n",
         new="    except (LogNotFoundError, CorruptFileError):\n        pass\n",
         tests=(
-            "tests/log/writing/test_snapshots_at_once.py"
-            "::test_an_old_snapshot_that_does_not_parse_does_not_end_retention",
+            "tests/log/writing/test_snapshot_lock.py"
+            "::test_a_malformed_old_snapshot_does_not_stop_retention",
         ),
     ),
     Plant(
@@ -175,7 +175,7 @@ RECOVERY_PLANTS: Final = (
         old="os.O_RDWR | os.O_NOFOLLOW | getattr",
         new="os.O_RDWR | getattr",
         tests=(
-            "tests/storage/test_symbolic_links.py::test_a_lock_is_not_made_through_a_planted_link",
+            "tests/storage/test_symbolic_links.py::test_a_lock_is_not_created_through_a_planted_link",
         ),
     ),
     Plant(
@@ -198,7 +198,7 @@ RECOVERY_PLANTS: Final = (
         new="                raise gap\n",
         tests=(
             "tests/log/recovery/test_readers_before_recovery.py"
-            "::test_offsets_written_again_after_the_published_end_stop_no_reader",
+            "::test_offsets_rewritten_after_the_published_end_are_invisible",
         ),
     ),
     Plant(
@@ -207,8 +207,8 @@ RECOVERY_PLANTS: Final = (
         old="            if listing.is_embedded:\n                start_offset = max(",
         new="            if not listing.segments:\n                start_offset = max(",
         tests=(
-            "tests/log/writing/test_snapshots_written.py"
-            "::test_a_reader_begins_where_the_writer_says_that_the_log_begins",
+            "tests/log/writing/test_snapshot_files.py"
+            "::test_a_reader_starts_at_the_published_log_start_offset",
         ),
     ),
     # --- base offsets, which no CRC covers --------------------------------------------------------
@@ -219,7 +219,7 @@ RECOVERY_PLANTS: Final = (
         new="data\n",
         tests=(
             "tests/log/writing/test_flipped_base_offsets.py"
-            "::test_it_is_never_served_and_what_is_before_it_is",
+            "::test_a_flipped_batch_is_never_read_and_the_batches_before_it_are",
         ),
     ),
     Plant(
@@ -228,7 +228,7 @@ RECOVERY_PLANTS: Final = (
         old="check_base_offset(batch.base_offset, next_offset, file.path, position + at)\n",
         new="pass\n",
         tests=(
-            "tests/log/writing/test_flipped_base_offsets.py::test_a_replica_finds_it_at_its_start",
+            "tests/log/writing/test_flipped_base_offsets.py::test_a_replica_finds_the_flip_at_startup",
         ),
     ),
     Plant(
@@ -238,7 +238,7 @@ RECOVERY_PLANTS: Final = (
         new="pass\n",
         tests=(
             "tests/log/writing/test_flipped_base_offsets.py"
-            "::test_a_damaged_leader_epoch_is_never_served",
+            "::test_a_damaged_leader_epoch_is_never_read",
         ),
     ),
     Plant(
@@ -248,7 +248,7 @@ RECOVERY_PLANTS: Final = (
         new="            if False:\n",
         tests=(
             "tests/log/writing/test_flipped_base_offsets.py"
-            "::test_a_replica_finds_a_damaged_leader_epoch_at_its_start",
+            "::test_a_replica_finds_a_damaged_leader_epoch_at_startup",
         ),
     ),
     # --- saved copies -----------------------------------------------------------------------------
@@ -258,8 +258,8 @@ RECOVERY_PLANTS: Final = (
         old="        if is_bounded or ordinal >= before:\n",
         new="        if byte_count >= 0:\n",
         tests=(
-            "tests/log/writing/test_saved_copies.py"
-            "::test_as_many_copies_are_kept_and_the_oldest_are_deleted_and_named",
+            "tests/log/writing/test_backups.py"
+            "::test_backups_are_kept_up_to_a_count_and_the_oldest_are_deleted_and_reported",
         ),
     ),
     Plant(
@@ -268,8 +268,8 @@ RECOVERY_PLANTS: Final = (
         old='            storage.rename(path, f"{path}{DAMAGED_SUFFIX}-{ordinal}")\n',
         new="            storage.rename(path, path + DAMAGED_SUFFIX)\n            assert ordinal\n",
         tests=(
-            "tests/log/writing/test_saved_copies.py"
-            "::test_a_second_damaged_segment_does_not_take_the_place_of_the_first",
+            "tests/log/writing/test_backups.py"
+            "::test_a_second_damaged_segment_does_not_replace_the_backup_of_the_first",
         ),
     ),
     # --- indexes of sealed segments ---------------------------------------------------------------
@@ -280,7 +280,7 @@ RECOVERY_PLANTS: Final = (
         new="    if recovered.report.read_only is not None:\n        recovered = _with",
         tests=(
             "tests/log/recovery/test_sealed_indexes.py"
-            "::test_an_opening_for_writing_rebuilds_an_index_whose_end_does_not_fit",
+            "::test_opening_for_writing_rebuilds_an_index_whose_end_does_not_match",
         ),
     ),
     Plant(
@@ -290,7 +290,7 @@ RECOVERY_PLANTS: Final = (
         new="        if report.read_only is not None:\n            rebuilt = _rebuild",
         tests=(
             "tests/log/recovery/test_sealed_indexes.py"
-            "::test_repair_reads_all_segments_and_rebuilds_what_is_not_true",
+            "::test_repair_reads_all_segments_and_rebuilds_wrong_indexes",
         ),
     ),
 )

@@ -68,7 +68,7 @@ class Copy:
                 shutil.copytree(source, home / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, home / name)
-        self._check_that_it_is_imported()
+        self._check_imports()
         self._simulated: frozenset[str] | None = None
 
     def run(self, tests: Sequence[str]) -> Result:
@@ -138,7 +138,7 @@ class Copy:
             check=False,
         )
 
-    def _check_that_it_is_imported(self) -> None:
+    def _check_imports(self) -> None:
         """An installed raftlog must not stand in front of the one with the bug."""
         code = "import raftlog, tests; print(raftlog.__file__, tests.__file__)"
         found = self._python([sys.executable, "-c", code]).stdout.split()
@@ -147,7 +147,7 @@ class Copy:
             raise SystemExit(f"what is imported in {self.home} is not the copy: {found}")
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -182,17 +182,17 @@ def run_all(plants: list[Plant], seed_count: int) -> bool:
         sound = pool.submit(one, None)
         width = max(len(plant.bug) for plant in plants)
         found = 0
-        say(f"{'bug':{width}}  {'s':>5}  {'random seeds':12}  caught by")
+        print_line(f"{'bug':{width}}  {'s':>5}  {'random seeds':12}  caught by")
         for plant, result in zip(plants, pool.map(one, plants), strict=True):
             found += result.test is not None
             words = result.test or result.trouble or "NO TEST"
-            say(f"{plant.bug:{width}}  {result.seconds:5.1f}  {result.seeds:12}  {words}")
+            print_line(f"{plant.bug:{width}}  {result.seconds:5.1f}  {result.seeds:12}  {words}")
         without = sound.result()
-    say(f"{found} of {len(plants)} caught")
+    print_line(f"{found} of {len(plants)} caught")
     if without.test is not None or without.trouble is not None:
-        say(f"without any bug: {without.test or without.trouble}")
+        print_line(f"without any bug: {without.test or without.trouble}")
         return False
-    say(f"without any bug the same tests pass ({without.seconds:.1f} s)")
+    print_line(f"without any bug the same tests pass ({without.seconds:.1f} s)")
     return found == len(plants)
 
 
@@ -203,7 +203,7 @@ def main() -> int:
     chosen = parser.parse_args()
     plants = [plant for plant in EVERY_PLANT if chosen.word in plant.bug]
     if not plants:
-        say(f"no planted bug has {chosen.word!r} in its name")
+        print_line(f"no planted bug has {chosen.word!r} in its name")
         return 1
     return 0 if run_all(plants, chosen.seeds) else 1
 

@@ -14,7 +14,9 @@ SIMULATION: Final = "tests/simulation/test_simulation.py"
 
 def last_round(seed: int) -> tuple[str, ...]:
     """A run of the simulator, with the faults of all rounds, in which a promise is broken."""
-    return (f"{SIMULATION}::test_no_promise_is_broken_in_what_went_wrong_last[{seed}]",)
+    return (
+        f"{SIMULATION}::test_invariants_hold_for_the_seeds_of_the_last_round_that_once_failed[{seed}]",
+    )
 
 
 SIMULATOR_PLANTS: Final = (

@@ -14,9 +14,9 @@ SIZES_PLANTS: Final = (
         new="raw_room = 2**31 if is_packed else room",
         tests=(
             "tests/records/test_builder.py"
-            "::test_a_compressed_batch_is_bounded_before_compression_too",
-            "tests/client/remote/test_sendings.py"
-            "::test_a_compressed_append_is_bounded_before_compression_too",
+            "::test_a_compressed_batch_is_also_bounded_before_compression",
+            "tests/client/remote/test_producer_batches.py"
+            "::test_a_compressed_append_is_also_bounded_by_its_uncompressed_size",
         ),
     ),
     Plant(
@@ -35,8 +35,8 @@ SIZES_PLANTS: Final = (
         old="        raise  # not damage: the batch may hold a name\n",
         new="        return None\n",
         tests=(
-            "tests/log/producer_state/test_batch_facts.py"
-            "::test_a_limit_is_not_taken_for_a_batch_without_a_name",
+            "tests/log/producer_state/test_batch_metadata.py"
+            "::test_exceeding_a_limit_is_not_reported_as_a_missing_name",
         ),
     ),
     Plant(
@@ -45,8 +45,8 @@ SIZES_PLANTS: Final = (
         old="        self._pieces = _pieces(batch)\n",
         new='        self._pieces = iter([b"".join(_pieces(batch))])\n',
         tests=(
-            "tests/log/producer_state/test_batch_facts.py"
-            "::test_nothing_after_the_first_record_s_headers_is_decompressed",
+            "tests/log/producer_state/test_batch_metadata.py"
+            "::test_nothing_after_the_first_records_headers_is_decompressed",
         ),
     ),
     Plant(
@@ -56,7 +56,7 @@ SIZES_PLANTS: Final = (
         new="        if latest_ms > 2**62:\n",
         tests=(
             "tests/records/test_accumulator.py"
-            "::test_a_time_far_ahead_of_the_clock_is_refused_and_leaves_no_trace",
+            "::test_a_timestamp_far_ahead_of_the_clock_is_refused_without_side_effect",
         ),
     ),
     Plant(
@@ -66,7 +66,7 @@ SIZES_PLANTS: Final = (
         new="                pass\n",
         tests=(
             "tests/client/embedded/test_embedded_log.py"
-            "::test_an_offset_in_what_is_not_decided_is_not_out_of_range",
+            "::test_an_offset_above_the_last_stable_offset_is_in_range",
         ),
     ),
     Plant(
@@ -85,7 +85,7 @@ SIZES_PLANTS: Final = (
         old="        except TypeError:\n            _refuse",
         new="        except KeyError:\n            _refuse",
         tests=(
-            "tests/client/embedded/test_user_records.py::test_a_map_whose_key_cannot_be_one_is_refused",
+            "tests/client/embedded/test_user_records.py::test_a_map_with_an_invalid_key_is_refused",
         ),
     ),
     Plant(
@@ -94,8 +94,8 @@ SIZES_PLANTS: Final = (
         old="    if count > HEADERS_PER_RECORD_MAX:\n",
         new="    if count > 2**31:\n",
         tests=(
-            "tests/records/test_damage.py::test_a_bomb_of_headers_is_refused_before_one_is_decoded",
-            "tests/node/apis/test_produced_records.py::test_a_bomb_of_headers_costs_no_object",
+            "tests/records/test_damage.py::test_an_excessive_header_count_is_refused_before_one_is_decoded",
+            "tests/node/apis/test_produced_records.py::test_a_batch_with_very_many_headers_creates_no_objects",
         ),
     ),
     Plant(
@@ -110,7 +110,7 @@ SIZES_PLANTS: Final = (
         path="connector/raftlog/records/builder.py",
         old="        return HEADERS_PER_BATCH_MAX - self._header_count\n",
         new="        return 2**31\n",
-        tests=("tests/records/test_builder.py::test_a_batch_s_headers_are_bounded",),
+        tests=("tests/records/test_builder.py::test_the_headers_of_a_batch_are_bounded",),
     ),
     Plant(
         bug="a large produced batch is compressed on the leader's loop",
@@ -119,7 +119,7 @@ SIZES_PLANTS: Final = (
         new="        pass\n",
         tests=(
             "tests/node/apis/test_produced_records.py"
-            "::test_a_large_batch_is_named_and_compressed_beside_the_loop",
+            "::test_a_large_batch_is_named_and_compressed_in_an_executor",
         ),
     ),
     Plant(
@@ -129,7 +129,7 @@ SIZES_PLANTS: Final = (
         new="        pass\n",
         tests=(
             "tests/node/apis/test_produced_records.py"
-            "::test_what_a_batch_was_decompressed_to_is_held_until_it_is_answered",
+            "::test_memory_of_a_decompressed_batch_is_held_until_it_is_answered",
         ),
     ),
 )

@@ -12,7 +12,7 @@ OFFSETS: Final = "tests/spark/test_source_offsets.py"
 OPTIONS: Final = "tests/spark/test_source_options.py"
 VISIBLE: Final = "tests/spark/test_source_transactions.py"
 MESSAGES: Final = "tests/spark/writing/test_commit_message.py"
-APPENDING: Final = "tests/spark/writing/test_appending.py"
+APPENDING: Final = "tests/spark/writing/test_sink_append.py"
 WRITTEN: Final = "tests/spark/writing/test_write_rows.py"
 
 SPARK_PLANTS: Final = (

@@ -8,8 +8,8 @@ from tests.planted.plant import Plant
 
 STATE: Final = "state/raftlog_state"
 TRANSACTIONS: Final = "tests/state/loader/test_metadata_transactions.py"
-FOLD: Final = "tests/state/loader/test_fold.py"
-BOOTSTRAP: Final = "tests/state/loader/test_bootstrap.py"
+FOLD: Final = "tests/state/loader/test_loader.py"
+BOOTSTRAP: Final = "tests/state/loader/test_snapshot_loading.py"
 IMAGE: Final = "tests/state/loader/test_image.py"
 REDACTION: Final = "tests/state/records/test_redaction.py"
 BATCH: Final = "tests/state/tables/test_tables_batch.py"
@@ -125,7 +125,7 @@ STATE_PLANTS: Final = (
         path=f"{STATE}/loader/image_reader.py",
         old="        return base == end_offset or self._log_start_offset <= base < end_offset\n",
         new="        return self._log_start_offset <= base < end_offset\n",
-        tests=("tests/state/loader/test_moments.py",),
+        tests=("tests/state/loader/test_base_images.py",),
     ),
     Plant(
         bug="bytes that follow a record's end are taken",

@@ -60,7 +60,7 @@ TABLES_PLANTS: Final = (
         new="                if False:\n",
         tests=(
             "tests/state/tables/test_tables_writes_spark.py"
-            "::test_truncation_is_the_way_out_of_a_diverged_log",
+            "::test_a_diverged_log_is_resolved_by_rollback_to",
         ),
     ),
     Plant(

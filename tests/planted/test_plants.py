@@ -24,7 +24,7 @@ def names_of_tests(path: str) -> frozenset[str]:
     return frozenset(one.name for one in tree if isinstance(one, ast.FunctionDef))
 
 
-def why_it_does_not_fit(plant: Plant) -> str | None:
+def why_not_applicable(plant: Plant) -> str | None:
     try:
         planted = plant.plant_into(source(plant.path))
     except (ValueError, OSError) as error:
@@ -48,19 +48,19 @@ def missing_tests(plant: Plant) -> list[str]:
 
 
 def test_every_planted_bug_fits_the_sources() -> None:
-    assert not [why for plant in EVERY_PLANT if (why := why_it_does_not_fit(plant))]
+    assert not [why for plant in EVERY_PLANT if (why := why_not_applicable(plant))]
 
 
 def test_the_tests_that_must_find_a_planted_bug_exist() -> None:
     assert not [one for plant in EVERY_PLANT for one in missing_tests(plant)]
 
 
-def test_every_planted_bug_has_a_name_of_its_own() -> None:
+def test_every_planted_bug_has_a_unique_name() -> None:
     counts = Counter(plant.bug for plant in EVERY_PLANT)
     assert not [bug for bug, count in counts.items() if count > 1]
 
 
-def test_every_table_of_planted_bugs_is_run() -> None:
+def test_every_tuple_of_planted_bugs_is_registered() -> None:
     """A table under a name that the registry does not find would never be planted."""
     named = sum(
         ast.unparse(node.func) == "Plant"

@@ -18,7 +18,7 @@ from raftlog.quorum.messages import (
     VoteResponse,
 )
 from raftlog.types import ReplicaKey
-from tests.quorum.one_core import ME, SECOND, STRANGER, THIRD, OneCore, vote_request
+from tests.quorum.single_core import ME, SECOND, STRANGER, THIRD, OneCore, vote_request
 
 
 def requests_of(sender: ReplicaKey, epoch: int) -> tuple[Request, ...]:
@@ -41,7 +41,7 @@ def test_a_request_raises_the_epoch_by_a_bounded_step(kind: int) -> None:
     assert one.core.epoch == EPOCH_STEP_MAX
 
 
-def test_an_epoch_without_a_leader_does_not_extend_the_reach_of_requests() -> None:
+def test_an_epoch_without_a_leader_does_not_raise_the_bound_of_requests() -> None:
     """Otherwise a few requests, a step each, would exhaust the epochs."""
     one = OneCore()
     one.ask(vote_request(SECOND, EPOCH_STEP_MAX))
@@ -51,7 +51,7 @@ def test_an_epoch_without_a_leader_does_not_extend_the_reach_of_requests() -> No
     assert one.core.epoch == EPOCH_STEP_MAX + 1, "the next election is always credible"
 
 
-def test_the_epoch_of_a_leader_that_answered_extends_the_reach_of_requests() -> None:
+def test_the_epoch_of_a_responding_leader_raises_the_bound_of_requests() -> None:
     one = OneCore()
     one.follow(2, EPOCH_STEP_MAX)
     one.ask(vote_request(THIRD, 2 * EPOCH_STEP_MAX))
@@ -66,7 +66,7 @@ def test_the_epoch_of_a_leader_that_answered_extends_the_reach_of_requests() -> 
         (2**31 - 1, 0),
     ],
 )
-def test_a_response_raises_the_epoch_to_any_that_is_not_reserved(epoch: int, expected: int) -> None:
+def test_a_response_raises_the_epoch_to_any_unreserved_one(epoch: int, expected: int) -> None:
     one = OneCore()
     one.reach_deadline()
     one.answer(2, VoteResponse(leader_and_epoch=LeaderAndEpoch(epoch=epoch)))
@@ -87,7 +87,7 @@ def follower() -> OneCore:
 
 @pytest.mark.parametrize("in_office", [leader, follower])
 @pytest.mark.parametrize("kind", [0, 1, 2])
-def test_an_unknown_replica_does_not_raise_the_epoch_while_a_leader_is_in_office(
+def test_an_unknown_replica_does_not_raise_the_epoch_while_there_is_a_leader(
     in_office: Callable[[], OneCore], kind: int
 ) -> None:
     one = in_office()
@@ -98,7 +98,7 @@ def test_an_unknown_replica_does_not_raise_the_epoch_while_a_leader_is_in_office
     assert one.core.epoch == 2, "a voter does"
 
 
-def test_an_unknown_replica_is_voted_for_when_the_leader_is_missed() -> None:
+def test_an_unknown_replica_gets_a_vote_after_the_fetch_timeout() -> None:
     """It may be a voter added after the end of this log, with the only complete log."""
     without_leader, missing_it = OneCore(), follower()
     missing_it.reach_deadline()

@@ -6,13 +6,13 @@ from raftlog.quorum.roles import TRANSITIONS, Trigger
 from tests.quorum.diagram import PAGE, ROLES, diagram, section, written
 
 
-def test_the_page_shows_the_roles_as_they_are() -> None:
+def test_the_diagram_of_roles_is_up_to_date() -> None:
     page = PAGE.read_text()
     assert section() in page, "run `make diagram`"
     assert written(page) == page
 
 
-def test_every_change_and_every_reason_is_in_the_diagram() -> None:
+def test_every_transition_and_cause_is_in_the_diagram() -> None:
     assert set(ROLES) == {role for change in TRANSITIONS for role in change}
     for trigger in {trigger for triggers in TRANSITIONS.values() for trigger in triggers}:
         assert trigger.value in diagram()

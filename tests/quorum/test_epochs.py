@@ -15,7 +15,7 @@ from raftlog.quorum.messages import BeginQuorumEpochRequest
 from raftlog.quorum.state import InitialState
 from raftlog.quorum.voters import Voter, VoterSet, VoterSetHistory
 from raftlog.types import ReplicaKey
-from tests.quorum.one_core import LogEnds
+from tests.quorum.single_core import LogEnds
 
 
 def core(epoch: int, *node_ids: int) -> QuorumCore:
@@ -39,7 +39,7 @@ def epochs(effects: list[Effect]) -> list[int]:
     ]
 
 
-def test_the_last_epoch_has_a_leader_and_none_follows_it() -> None:
+def test_the_maximum_epoch_has_a_leader_and_no_successor() -> None:
     only = core(EPOCH_MAX - 1, 1)
     assert set(epochs(only.step(TimePassed(), now_ms=0))) == {EPOCH_MAX}
     last = core(EPOCH_MAX, 1)
@@ -47,7 +47,7 @@ def test_the_last_epoch_has_a_leader_and_none_follows_it() -> None:
     assert last.epoch == EPOCH_MAX
 
 
-def test_a_leader_of_the_last_epoch_resigns_into_no_later_one() -> None:
+def test_a_leader_of_the_maximum_epoch_resigns_without_a_later_one() -> None:
     restarted = InitialState(
         local_voter=Voter(key=ReplicaKey(1)),
         log=LogEnds(),
@@ -61,7 +61,7 @@ def test_a_leader_of_the_last_epoch_resigns_into_no_later_one() -> None:
     assert again.epoch == EPOCH_MAX
 
 
-def test_a_reserved_epoch_is_reached_from_the_one_before() -> None:
+def test_a_reserved_epoch_is_reached_from_the_previous_one() -> None:
     two = core(EPOCH_RESERVED_FROM, 1, 2)
     for epoch, expected in (
         (EPOCH_RESERVED_FROM + 2, EPOCH_RESERVED_FROM),
@@ -73,7 +73,7 @@ def test_a_reserved_epoch_is_reached_from_the_one_before() -> None:
 
 
 @pytest.mark.parametrize(("epoch", "is_possible"), [(EPOCH_MAX, True), (EPOCH_MAX + 1, False)])
-def test_a_file_with_an_epoch_that_no_leader_can_have_is_damaged(
+def test_a_quorum_state_file_with_a_reserved_epoch_is_damaged(
     epoch: int, is_possible: bool
 ) -> None:
     data = encode_quorum_state(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from raftlog.quorum.effects import AdvanceHighWatermark
 from raftlog.quorum.events import RequestReceived
 from raftlog.quorum.messages import FetchRequest
-from tests.quorum.one_core import ME, SECOND, LogEnds, OneCore, found
+from tests.quorum.single_core import ME, SECOND, LogEnds, OneCore, found
 
 
-def test_a_leader_counts_itself_only_as_far_as_it_is_synced() -> None:
+def test_a_leader_counts_only_its_synced_records() -> None:
     one = OneCore()
     one.elect(2, 3)
     effects = one.append(3, is_synced=False)
@@ -25,14 +25,14 @@ def test_a_leader_counts_itself_only_as_far_as_it_is_synced() -> None:
     assert found(one.sync(), AdvanceHighWatermark) == [AdvanceHighWatermark(3)]
 
 
-def test_an_only_voter_commits_what_is_synced() -> None:
+def test_a_single_voter_commits_synced_records() -> None:
     one = OneCore(ME)
     one.elect()
     assert not found(one.append(1, is_synced=False), AdvanceHighWatermark)
     assert found(one.sync(), AdvanceHighWatermark) == [AdvanceHighWatermark(1)]
 
 
-def test_a_high_watermark_below_the_start_of_the_log_is_ignored() -> None:
+def test_a_high_watermark_below_the_log_start_offset_is_ignored() -> None:
     """All records below the log start offset are committed, whatever the leader returns."""
     log = LogEnds(log_start_offset=4, end_offset=6, synced_end_offset=6, last_fetched_epoch=1)
     one = OneCore(log=log)

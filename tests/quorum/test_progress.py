@@ -65,13 +65,13 @@ def test_a_majority_of_static_voters_commits(
     assert filled(others).majority_end_offset(voters, own, end) == brute_force(voters, ends)
 
 
-def test_a_replica_that_comes_back_behind_counts_as_it_is() -> None:
+def test_a_restarted_replica_counts_with_its_present_offset() -> None:
     voters = set_of([ReplicaKey(1), ReplicaKey(2), ReplicaKey(3)])
     progress = filled([(ReplicaKey(2), 9), (ReplicaKey(2), 4)])
     assert progress.majority_end_offset(voters, ReplicaKey(1), 10) == 4
 
 
-def test_caught_up_is_when_it_had_what_the_leader_had_at_its_fetch_before() -> None:
+def test_a_replica_is_caught_up_at_the_leaders_end_of_its_previous_fetch() -> None:
     progress, key = Progress(), ReplicaKey(2)
 
     def fetch(end_offset: int, leader_end_offset: int, now_ms: int) -> int | None:
@@ -87,7 +87,7 @@ def test_caught_up_is_when_it_had_what_the_leader_had_at_its_fetch_before() -> N
     assert fetch(12, 15, 50) == 40, "nothing new is known: at 40 it had everything"
 
 
-def test_observers_are_forgotten_and_voters_are_not() -> None:
+def test_observers_expire_and_voters_do_not() -> None:
     voters = set_of([ReplicaKey(1), ReplicaKey(2)])
     progress = Progress()
     for node_id, now_ms in ((2, 1), (11, 2), (12, 3), (13, 4)):

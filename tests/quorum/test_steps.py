@@ -32,7 +32,7 @@ def seen() -> ObservedSteps:
     return found
 
 
-def test_enough_is_seen_to_say_that_nothing_is_told_before_it_is_written_down(
+def test_the_runs_cover_every_effect_that_must_be_durable_first(
     seen: ObservedSteps,
 ) -> None:
     assert seen.step_count > 1_000
@@ -40,12 +40,12 @@ def test_enough_is_seen_to_say_that_nothing_is_told_before_it_is_written_down(
     assert seen.fetch_count > 100
 
 
-def test_the_table_of_changes_holds_what_happens_and_no_more(seen: ObservedSteps) -> None:
+def test_transitions_equal_those_that_occur(seen: ObservedSteps) -> None:
     assert seen.changes <= set(TRANSITIONS)
     assert set(TRANSITIONS) - seen.changes == set(), "no scenario and no seed reaches these"
 
 
-def test_a_change_that_is_not_in_the_table_is_refused() -> None:
+def test_an_undeclared_transition_is_refused() -> None:
     makers = {
         type(role): role
         for role in (
@@ -106,14 +106,14 @@ scripts = st.lists(commands, min_size=5, max_size=60)
 
 @settings(max_examples=12)
 @given(scripts)
-def test_no_script_makes_a_step_that_breaks_a_rule(script: list[str]) -> None:
+def test_no_random_script_violates_an_invariant(script: list[str]) -> None:
     check_script(script)
 
 
 @pytest.mark.slow
 @settings(max_examples=250)
 @given(scripts)
-def test_none_of_many_scripts_does(script: list[str]) -> None:
+def test_none_of_many_random_scripts_violates_an_invariant(script: list[str]) -> None:
     check_script(script)
 
 

@@ -46,7 +46,9 @@ steps = st.lists(
 
 @settings(max_examples=40)
 @given(sets, steps)
-def test_a_history_is_what_the_log_holds(first: VoterSet, script: list[tuple[str, object]]) -> None:
+def test_the_history_has_the_voter_sets_of_the_log(
+    first: VoterSet, script: list[tuple[str, object]]
+) -> None:
     history = VoterSetHistory(first)
     model = Model([(NO_OFFSET, first)], [(NO_OFFSET, 0)])
     start = end = 0
@@ -85,7 +87,7 @@ def test_a_history_is_what_the_log_holds(first: VoterSet, script: list[tuple[str
             assert history.at(offset) == model.at(offset)
 
 
-def test_a_set_holds_from_where_it_is_appended_until_it_is_cut_off() -> None:
+def test_a_voter_set_applies_from_its_offset_until_it_is_truncated() -> None:
     history = VoterSetHistory(voters(1, 2, 3))
     history.add_voters(7, voters(1, 2, 3, 4))
     assert history.latest.node_ids == (1, 2, 3, 4)
@@ -97,7 +99,7 @@ def test_a_set_holds_from_where_it_is_appended_until_it_is_cut_off() -> None:
     assert (history.latest.node_ids, history.latest_offset) == ((1, 2, 3), NO_OFFSET)
 
 
-def test_sets_are_values_and_majorities_are_more_than_half() -> None:
+def test_voter_sets_are_values_and_majorities_are_more_than_half() -> None:
     found = voters(3, 1, 2)
     assert found.node_ids == (1, 2, 3)
     assert found.with_voter(Voter(key=ReplicaKey(4))).node_ids == (1, 2, 3, 4)
@@ -116,6 +118,6 @@ def test_sets_are_values_and_majorities_are_more_than_half() -> None:
         (ReplicaKey(3, "a"), False),
     ],
 )
-def test_a_voter_is_its_node_and_its_directory(key: ReplicaKey, expected: bool) -> None:
+def test_a_voter_is_identified_by_node_and_directory(key: ReplicaKey, expected: bool) -> None:
     found = VoterSet.of([Voter(key=ReplicaKey(1, "a")), Voter(key=ReplicaKey(2))])
     assert found.has(key) is expected

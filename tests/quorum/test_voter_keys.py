@@ -16,7 +16,7 @@ from raftlog.quorum.messages import (
 )
 from raftlog.quorum.voters import Endpoint, Voter
 from raftlog.types import ReplicaKey
-from tests.quorum.one_core import ME, SECOND, OneCore, found, vote_request
+from tests.quorum.single_core import ME, SECOND, OneCore, found, vote_request
 
 ADDRESSED = (
     (None, ErrorCode.NONE),
@@ -39,7 +39,7 @@ def test_a_voter_confirms_a_leader_only_under_its_own_directory_id(
 
 
 @pytest.mark.parametrize(("voter", "error"), ADDRESSED)
-def test_a_vote_is_given_only_under_the_own_directory_id(
+def test_a_vote_is_granted_only_under_the_replicas_own_directory_id(
     voter: ReplicaKey | None, error: ErrorCode
 ) -> None:
     response = OneCore().ask(vote_request(SECOND, 1, voter=voter))
@@ -47,7 +47,7 @@ def test_a_vote_is_given_only_under_the_own_directory_id(
     assert (response.error, response.is_granted) == (error, error is ErrorCode.NONE)
 
 
-def test_a_stored_vote_without_a_directory_id_becomes_the_first_candidate_s() -> None:
+def test_a_stored_vote_without_a_directory_id_gets_the_first_candidates() -> None:
     one = OneCore(election=ElectionState(epoch=2, voted_key=ReplicaKey(3)))
     first, second = ReplicaKey(3, "c"), ReplicaKey(3, "d")
     effects = one.step(RequestReceived(1, vote_request(first, 2)))
@@ -60,7 +60,7 @@ def test_a_stored_vote_without_a_directory_id_becomes_the_first_candidate_s() ->
     assert granted == [True, False, False]
 
 
-def test_a_leader_does_not_move_its_own_listeners_by_a_request() -> None:
+def test_a_leader_does_not_change_its_own_listeners_on_a_request() -> None:
     one = OneCore(ME)
     one.elect()
     one.append(3)

@@ -119,7 +119,7 @@ def request(end: tuple[int, int], *, is_pre_vote: bool) -> VoteRequest:
     [row[1:] for row in TABLE],
     ids=[row[0] for row in TABLE],
 )
-def test_a_vote_is_given_as_the_table_says(
+def test_votes_are_granted_according_to_the_table(
     role: Callable[[], Role], voted: ReplicaKey | None, vote: str, pre_vote: str
 ) -> None:
     for is_pre_vote, answer in ((False, vote), (True, pre_vote)):
@@ -160,7 +160,7 @@ def test_two_candidates_of_one_epoch_never_both_get_a_vote() -> None:
         (4, -1, 3, 2, False, ErrorCode.INVALID_REQUEST),  # checked before the epoch
     ],
 )
-def test_a_senseless_request_is_refused_before_anything_is_believed(
+def test_an_invalid_request_is_refused_before_it_changes_any_state(
     epoch: int,
     last_offset: int,
     last_epoch: int,
@@ -191,7 +191,7 @@ STORED_VOTES = (
 
 
 @pytest.mark.parametrize(("stored", "asking", "is_granted"), STORED_VOTES)
-def test_only_a_vote_without_a_directory_id_is_any_directory_s(
+def test_a_vote_without_a_directory_id_matches_any_directory(
     stored: str, asking: str, is_granted: bool
 ) -> None:
     """Kafka: ``UnattachedStateTest``, canGrantVote with and without a voted directory id."""
@@ -204,7 +204,7 @@ def test_only_a_vote_without_a_directory_id_is_any_directory_s(
 
 
 @pytest.mark.parametrize(("in_set", "asking", "is_voter"), STORED_VOTES)
-def test_only_a_voter_without_a_directory_id_is_any_directory_of_its_node(
+def test_a_voter_without_a_directory_id_matches_any_directory_of_its_node(
     in_set: str, asking: str, is_voter: bool
 ) -> None:
     voters = VoterSet.of(Voter(key=ReplicaKey(node_id, in_set)) for node_id in (1, 2))
@@ -212,7 +212,7 @@ def test_only_a_voter_without_a_directory_id_is_any_directory_of_its_node(
     assert not voters.has(ReplicaKey(3, asking))
 
 
-def test_a_vote_that_was_granted_is_never_taken_back() -> None:
+def test_a_granted_vote_is_never_withdrawn() -> None:
     votes = Votes()
     votes.record(2, is_granted=True)
     votes.record(2, is_granted=False)

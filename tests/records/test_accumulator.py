@@ -97,7 +97,7 @@ def test_multiple_batch_accumulation() -> None:
     assert [record.offset for record in records] == list(range(157, 197))
 
 
-def test_batches_after_a_drain_go_on_where_it_ended() -> None:
+def test_batches_after_a_drain_continue_at_its_end() -> None:
     collected = accumulator()
     assert collected.drain() == []
     collected.append(EPOCH, [b"a"], now_ms=NOW_MS)
@@ -121,7 +121,7 @@ def test_every_codec_keeps_the_records(compression: Compression) -> None:
 # --- epochs and tokens ----------------------------------------------------------------------------
 
 
-def test_an_older_epoch_is_no_leader_any_more() -> None:
+def test_an_older_epoch_is_refused() -> None:
     with pytest.raises(NotLeaderError) as refused:
         accumulator().append(EPOCH - 1, [b"a"], now_ms=NOW_MS)
     assert (
@@ -131,14 +131,14 @@ def test_an_older_epoch_is_no_leader_any_more() -> None:
     assert refused.value.kafka_code == 6
 
 
-def test_an_epoch_from_the_future_is_the_caller_s_bug() -> None:
+def test_a_future_epoch_is_the_callers_error() -> None:
     with pytest.raises(FutureEpochError) as refused:
         accumulator().append_atomic(EPOCH + 1, [b"a"], now_ms=NOW_MS)
     assert "from epoch 18 which is larger than the current epoch 17" in refused.value.message()
 
 
 @pytest.mark.parametrize("kind", ["append", "append_atomic"])
-def test_nothing_to_append_is_the_caller_s_bug(kind: str) -> None:
+def test_an_append_without_records_is_the_callers_error(kind: str) -> None:
     with pytest.raises(InvalidAppendError):
         getattr(accumulator(), kind)(EPOCH, [], now_ms=NOW_MS)
 
@@ -162,7 +162,7 @@ def test_append_with_the_required_base_offset() -> None:
 
 
 @pytest.mark.parametrize("required_end_offset", [0, 156, 158, 160, 2**62])
-def test_a_token_that_does_not_hold_changes_nothing(required_end_offset: int) -> None:
+def test_a_failed_required_offset_changes_nothing(required_end_offset: int) -> None:
     collected = accumulator()
     with pytest.raises(UnexpectedEndOffsetError) as refused:
         collected.append_atomic(
@@ -176,7 +176,7 @@ def test_a_token_that_does_not_hold_changes_nothing(required_end_offset: int) ->
     assert collected.drain() == []
 
 
-def test_both_tokens_are_checked_if_both_are_given() -> None:
+def test_both_required_offsets_are_checked() -> None:
     collected = accumulator()
     with pytest.raises(UnexpectedEndOffsetError) as refused:
         collected.append_atomic(
@@ -191,7 +191,7 @@ def test_both_tokens_are_checked_if_both_are_given() -> None:
     )
 
 
-def test_no_records_under_a_token_only_check_the_end() -> None:
+def test_an_append_without_records_only_checks_the_required_offset() -> None:
     collected = accumulator()
     ends = {"required_end_offset": 156, "required_base_offset": 157}
     for token in (ends, {"required_end_offset": 156}, {"required_base_offset": 157}):
@@ -202,7 +202,7 @@ def test_no_records_under_a_token_only_check_the_end() -> None:
     assert collected.drain() == []
 
 
-def test_of_rivals_with_one_token_the_first_wins() -> None:
+def test_of_rivals_with_one_required_offset_the_first_wins() -> None:
     collected = accumulator()
     collected.append_atomic(EPOCH, [b"first"], now_ms=NOW_MS, required_base_offset=157)
     for _ in range(3):
@@ -211,7 +211,7 @@ def test_of_rivals_with_one_token_the_first_wins() -> None:
     assert values_of(collected.drain()) == [[b"first"]]
 
 
-def test_checks_come_in_kafka_s_order() -> None:
+def test_checks_are_in_kafkas_order() -> None:
     """Epoch, token, room: each hides those after it."""
     collected = accumulator()
     large = [b"x" * BATCH_BYTES]
@@ -234,7 +234,7 @@ def test_an_atomic_list_is_never_split() -> None:
     assert values_of(collected.drain()) == [[b"a" * 300], [b"b" * 100] * 3]
 
 
-def test_an_atomic_list_shares_a_batch_where_it_fits() -> None:
+def test_an_atomic_list_shares_a_batch_if_it_fits() -> None:
     collected = accumulator()
     collected.append(EPOCH, [b"a"], now_ms=NOW_MS)
     collected.append_atomic(EPOCH, [b"b", b"c"], now_ms=NOW_MS)
@@ -266,7 +266,7 @@ def test_records_are_split() -> None:
     assert values_of(collected.drain()) == [values[:3], values[3:6], values[6:]]
 
 
-def test_a_split_begins_in_the_batch_that_is_being_filled() -> None:
+def test_a_split_begins_in_the_open_batch() -> None:
     each = 100 + 9
     collected = accumulator(byte_count_max=BATCH_HEADER_BYTES + 3 * each)
     values = [b"%100d" % ordinal for ordinal in range(7)]
@@ -275,7 +275,7 @@ def test_a_split_begins_in_the_batch_that_is_being_filled() -> None:
     assert values_of(collected.drain()) == [values[:3], values[3:6], values[6:]]
 
 
-def test_one_record_above_the_limit_leaves_the_whole_list_out() -> None:
+def test_one_record_above_the_limit_refuses_the_whole_list() -> None:
     collected = accumulator()
     with pytest.raises(RecordBatchTooLargeError) as refused:
         collected.append(EPOCH, [b"a", b"b" * 500, b"c"], now_ms=NOW_MS)
@@ -297,7 +297,9 @@ def test_one_record_above_the_limit_leaves_the_whole_list_out() -> None:
     ],
     ids=lambda why: next(iter(why)),
 )
-def test_a_token_a_name_and_a_producer_stand_alone_in_their_batch(why: dict[str, object]) -> None:
+def test_conditional_named_and_producers_appends_have_their_own_batch(
+    why: dict[str, object],
+) -> None:
     collected = accumulator()
     collected.append(EPOCH, [b"a"], now_ms=NOW_MS)
     collected.append_atomic(EPOCH, [b"b", b"c"], now_ms=NOW_MS, **why)  # type: ignore[arg-type]
@@ -305,7 +307,7 @@ def test_a_token_a_name_and_a_producer_stand_alone_in_their_batch(why: dict[str,
     assert values_of(collected.drain()) == [[b"a"], [b"b", b"c"], [b"d"]]
 
 
-def test_a_standalone_list_that_is_too_large_leaves_the_filling_batch_open() -> None:
+def test_a_refused_standalone_list_leaves_the_open_batch_open() -> None:
     collected = accumulator()
     collected.append(EPOCH, [b"a"], now_ms=NOW_MS)
     with pytest.raises(RecordBatchTooLargeError):
@@ -314,14 +316,14 @@ def test_a_standalone_list_that_is_too_large_leaves_the_filling_batch_open() -> 
     assert values_of(collected.drain()) == [[b"a", b"c"]]
 
 
-def test_a_compressed_atomic_list_counts_as_it_will_lie_there() -> None:
+def test_a_compressed_atomic_list_counts_with_its_compressed_size() -> None:
     collected = accumulator(compression=Compression.ZSTD)
     collected.append_atomic(EPOCH, [b"z" * 5000], now_ms=NOW_MS, standalone=True)
     (batch,) = collected.drain()
     assert len(batch.data) < BATCH_BYTES
 
 
-def test_records_get_the_time_of_their_batch_unless_they_have_their_own() -> None:
+def test_records_without_a_timestamp_get_that_of_their_batch() -> None:
     collected = accumulator()
     collected.append(EPOCH, [b"a", NewRecord(b"k", b"b", 5)], now_ms=NOW_MS)
     collected.append(EPOCH, [b"c"], now_ms=NOW_MS + 9)
@@ -330,7 +332,7 @@ def test_records_get_the_time_of_their_batch_unless_they_have_their_own() -> Non
 
 
 @pytest.mark.parametrize("form", ["append", "atomic", "alone", "packed", "split"])
-def test_a_time_far_ahead_of_the_clock_is_refused_and_leaves_no_trace(form: str) -> None:
+def test_a_timestamp_far_ahead_of_the_clock_is_refused_without_side_effect(form: str) -> None:
     collected = accumulator()
     collected.append(EPOCH, [b"a"], now_ms=NOW_MS)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.batch_conversion import to_new_batch
 from tests.support.batch_strategies import new_batches
-from tests.support.batches_again import to_new_batch
 from tests.support.record_rows import read_rows, scan_rows
 
 from raftlog.errors import RecordBatchTooLargeError
@@ -39,7 +39,7 @@ def written(batch: NewRecordBatch, base_offset: int = 0, leader_epoch: int = 1) 
 
 @settings(max_examples=50)
 @given(new_batches(), st.integers(0, 2**62), st.integers(-1, 2**31 - 1))
-def test_every_field_of_a_batch_comes_back(
+def test_every_field_of_a_batch_round_trips(
     new: NewRecordBatch, base_offset: int, leader_epoch: int
 ) -> None:
     batch = written(new, base_offset, leader_epoch)
@@ -61,7 +61,7 @@ def test_every_field_of_a_batch_comes_back(
 
 @settings(max_examples=30)
 @given(st.lists(new_batches(count_max=5), max_size=4))
-def test_the_scan_reads_what_the_reader_of_batches_reads(batches: list[NewRecordBatch]) -> None:
+def test_the_scan_agrees_with_the_reader_of_batches(batches: list[NewRecordBatch]) -> None:
     data = b"".join(
         encode_batch(new, base_offset=10_000 * ordinal, leader_epoch=ordinal)
         for ordinal, new in enumerate(batches)
@@ -72,7 +72,7 @@ def test_the_scan_reads_what_the_reader_of_batches_reads(batches: list[NewRecord
     assert scan_rows(data) == expected
 
 
-def test_a_batch_as_kraft_writes_it() -> None:
+def test_a_batch_equals_that_of_kraft() -> None:
     new = NewRecordBatch(
         records=(NewRecord(None, b"one"), NewRecord(None, b"two")), base_timestamp_ms=TIME_MS
     )
@@ -86,14 +86,14 @@ def test_a_batch_as_kraft_writes_it() -> None:
     ]
 
 
-def test_the_latest_time_of_its_records_is_a_batch_s_own() -> None:
+def test_a_batch_has_the_latest_timestamp_of_its_records() -> None:
     records = tuple(NewRecord(None, b"", TIME_MS + ms) for ms in (0, 900, -50))
     batch = written(NewRecordBatch(records=records, base_timestamp_ms=TIME_MS))
     assert batch.max_timestamp_ms == TIME_MS + 900
     assert [one.timestamp_ms - TIME_MS for one in batch.records()] == [0, 900, -50]
 
 
-def test_a_log_that_stamps_records_gives_one_time() -> None:
+def test_records_with_log_append_time_have_one_timestamp() -> None:
     new = NewRecordBatch(
         records=(NewRecord(b"k", b"v", TIME_MS), NewRecord(b"k", b"v", TIME_MS + 5)),
         base_timestamp_ms=TIME_MS,
@@ -104,7 +104,7 @@ def test_a_log_that_stamps_records_gives_one_time() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_a_batch_of_many_blocks_comes_back_under_every_codec(codec: Compression) -> None:
+def test_a_batch_of_many_blocks_round_trips_under_every_codec(codec: Compression) -> None:
     records = tuple(
         NewRecord(b"%d" % ordinal, b"value " * (ordinal % 90), headers=(Header("h", b"1"),))
         for ordinal in range(2_000)
@@ -116,7 +116,7 @@ def test_a_batch_of_many_blocks_comes_back_under_every_codec(codec: Compression)
     assert scan_rows(data) == rows
 
 
-def test_a_batch_beyond_the_limit_is_refused_with_both_sizes() -> None:
+def test_a_batch_above_the_limit_is_refused_with_both_sizes() -> None:
     fits = BATCH_BYTES_MAX - BATCH_HEADER_BYTES - 13
     new = NewRecordBatch(records=(NewRecord(None, bytes(fits)),), base_timestamp_ms=TIME_MS)
     assert len(encode_batch(new, base_offset=0, leader_epoch=1)) == BATCH_BYTES_MAX
@@ -127,7 +127,7 @@ def test_a_batch_beyond_the_limit_is_refused_with_both_sizes() -> None:
     assert told.value.byte_count_max == BATCH_BYTES_MAX
 
 
-def test_a_batch_holds_no_more_offsets_than_32_bits_tell_apart() -> None:
+def test_a_batch_has_at_most_2_to_the_31_offsets() -> None:
     records = (NewRecord(None, b""), NewRecord(None, b"", offset_delta=2**31))
     with pytest.raises(RecordBatchTooLargeError):
         encode_batch(
@@ -135,7 +135,7 @@ def test_a_batch_holds_no_more_offsets_than_32_bits_tell_apart() -> None:
         )
 
 
-def test_batches_follow_each_other_up_to_a_torn_one() -> None:
+def test_batches_are_parsed_up_to_a_torn_one() -> None:
     new = NewRecordBatch(records=(NewRecord(None, b"v"),), base_timestamp_ms=TIME_MS)
     data = b"".join(encode_batch(new, base_offset=n, leader_epoch=1) for n in range(3))
     torn = data[:-1]
@@ -146,6 +146,6 @@ def test_batches_follow_each_other_up_to_a_torn_one() -> None:
     assert read_batch(data, len(data)) == TornTail(len(data), 0)
 
 
-def test_a_batch_without_payload_in_its_repr() -> None:
+def test_the_repr_of_a_batch_has_no_payload() -> None:
     new = NewRecordBatch(records=(NewRecord(None, b"s3cret"),), base_timestamp_ms=TIME_MS)
     assert "s3cret" not in repr(written(new))

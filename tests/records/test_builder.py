@@ -51,7 +51,7 @@ def read(data: bytes) -> RecordBatch:
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_a_built_batch_holds_what_was_appended(compression: Compression) -> None:
+def test_a_finished_batch_has_the_appended_records(compression: Compression) -> None:
     values = [b"a" * length for length in range(1, 500)]
     builder = builder_of(1 << 20, compression)
     for value in values:
@@ -71,7 +71,7 @@ def test_a_built_batch_holds_what_was_appended(compression: Compression) -> None
     assert {(record.key, record.headers) for record in records} == {(None, ())}
 
 
-def test_a_producer_s_batch_says_whose_it_is() -> None:
+def test_a_producers_batch_has_its_id() -> None:
     builder = BatchBuilder(
         base_timestamp_ms=TIME_MS, producer=ProducerStamp(9, 2, 2**31 - 1, is_transactional=True)
     )
@@ -85,7 +85,7 @@ def test_a_producer_s_batch_says_whose_it_is() -> None:
     ("times_ms", "latest_ms"),
     [([None, 5], TIME_MS), ([5, 7], 7), ([5, None], TIME_MS), ([TIME_MS + 1, 5], TIME_MS + 1)],
 )
-def test_the_latest_time_counts_records_that_have_the_batch_s(
+def test_the_latest_timestamp_includes_records_with_the_batchs_own(
     times_ms: list[int | None], latest_ms: int
 ) -> None:
     builder = builder_of(1000)
@@ -102,7 +102,7 @@ def test_the_latest_time_counts_records_that_have_the_batch_s(
     assert builder.build(0, 1).data == encode_batch(same, base_offset=0, leader_epoch=1)
 
 
-def test_building_a_batch_without_records_is_a_bug() -> None:
+def test_finishing_a_batch_without_records_is_an_error() -> None:
     with pytest.raises(AssertionError):
         builder_of(1000).build(0, 1)
 
@@ -111,7 +111,7 @@ def test_building_a_batch_without_records_is_a_bug() -> None:
 
 
 @pytest.mark.parametrize("byte_count_max", [128, 157, 256, 433, 512, 777, 1024])
-def test_a_batch_is_filled_up_to_its_limit_and_not_beyond(byte_count_max: int) -> None:
+def test_a_batch_is_filled_exactly_up_to_its_limit(byte_count_max: int) -> None:
     value = b"i am a record"
     builder = builder_of(byte_count_max)
     while builder.encode([value]) is not None:
@@ -125,7 +125,7 @@ def test_a_batch_is_filled_up_to_its_limit_and_not_beyond(byte_count_max: int) -
     assert len(list(read(data).records())) == builder.record_count
 
 
-def test_a_list_that_does_not_fit_leaves_no_trace() -> None:
+def test_a_list_that_does_not_fit_has_no_side_effect() -> None:
     builder = builder_of(100)
     builder.append([b"a"])
     before = builder.build(3, 1).data
@@ -137,7 +137,7 @@ def test_a_list_that_does_not_fit_leaves_no_trace() -> None:
     assert builder.build(3, 1).data == before
 
 
-def test_a_batch_that_is_just_full_takes_no_byte_more() -> None:
+def test_a_full_batch_accepts_no_further_byte() -> None:
     exact = BATCH_HEADER_BYTES + SEVEN_BYTES_AND_A_VALUE + 10
     builder_of(exact).append([b"v" * 10])
     with pytest.raises(RecordBatchTooLargeError):
@@ -145,7 +145,7 @@ def test_a_batch_that_is_just_full_takes_no_byte_more() -> None:
 
 
 @pytest.mark.parametrize("compression", list(Compression)[1:])
-def test_the_first_records_of_a_compressed_batch_may_fit_by_their_codec(
+def test_the_first_records_of_a_compressed_batch_may_fit_by_compression(
     compression: Compression,
 ) -> None:
     builder = builder_of(2000, compression)
@@ -159,7 +159,7 @@ def test_the_first_records_of_a_compressed_batch_may_fit_by_their_codec(
 
 
 @pytest.mark.parametrize("compression", list(Compression)[1:])
-def test_a_compressed_batch_is_bounded_before_compression_too(compression: Compression) -> None:
+def test_a_compressed_batch_is_also_bounded_before_compression(compression: Compression) -> None:
     def builder() -> BatchBuilder:
         return BatchBuilder(
             base_timestamp_ms=TIME_MS,
@@ -181,7 +181,7 @@ def test_a_compressed_batch_is_bounded_before_compression_too(compression: Compr
         fitting.append([b"z"])
 
 
-def test_a_batch_s_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_headers_of_a_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder_module, "HEADERS_PER_BATCH_MAX", 10)
     six = NewRecord(None, b"v", headers=(Header("h", None),) * 6)
     four = NewRecord(None, b"v", headers=(Header("h", None),) * 4)
@@ -196,7 +196,7 @@ def test_a_batch_s_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("compression", list(Compression)[1:])
-def test_records_that_grow_under_their_codec_are_stored_without_it(
+def test_records_that_compression_enlarges_are_stored_uncompressed(
     compression: Compression,
 ) -> None:
     value = random.Random(4).randbytes(100)
@@ -207,7 +207,7 @@ def test_records_that_grow_under_their_codec_are_stored_without_it(
     assert (batch.compression, batch.byte_count) == (Compression.NONE, exact)
 
 
-def test_counting_what_fits_agrees_with_appending_it() -> None:
+def test_the_count_of_fitting_records_agrees_with_appending_them() -> None:
     values = [b"v" * (length % 90) for length in range(4000)]
     builder = builder_of(100_000)
     builder.append(values[:10])
@@ -247,7 +247,7 @@ def one_by_one(records: list[RecordToAppend], first_delta: int, base_ms: int) ->
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(RECORDS | PLAIN, DELTAS, TIMES_MS)
-def test_many_records_at_once_are_the_bytes_of_each(
+def test_many_records_encode_to_the_bytes_of_each(
     records: list[RecordToAppend], first_delta: int, base_ms: int
 ) -> None:
     expected = one_by_one(records, first_delta, base_ms)
@@ -256,14 +256,14 @@ def test_many_records_at_once_are_the_bytes_of_each(
     assert RecordsToEncode(records).min_byte_count() <= sum(map(len, expected))
 
 
-def test_new_records_that_are_only_values_are_the_same_bytes() -> None:
+def test_new_records_of_values_only_encode_to_the_same_bytes() -> None:
     values = [b"v" * 100] * 9000
     bare = encode_records(values, 0, TIME_MS)
     assert bare == encode_records([NewRecord(None, value) for value in values], 0, TIME_MS)
     assert bare == b"".join(one_by_one(list(values), 0, TIME_MS))
 
 
-def test_headers_and_missing_values_are_written_as_they_are() -> None:
+def test_headers_and_missing_values_are_encoded() -> None:
     records = [NewRecord(b"k", None, None, (Header("h", None), Header("", b"x"))), b"v"]
     builder = builder_of(1000)
     builder.append(records)

@@ -21,18 +21,18 @@ PACKED = [codec for codec in CODECS if codec is not Compression.NONE]
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=st.binary(max_size=300), repeat=st.sampled_from([0, 1, 1000]))
-def test_bytes_come_back(codec: Compression, data: bytes, repeat: int) -> None:
+def test_compressed_bytes_round_trip(codec: Compression, data: bytes, repeat: int) -> None:
     plain = data * repeat
     assert decompress(compress(plain, codec), codec) == plain
 
 
 @pytest.mark.parametrize("codec", PACKED)
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_buffer_is_read(codec: Compression, kind: type) -> None:
+def test_any_buffer_is_decompressed(codec: Compression, kind: type) -> None:
     assert decompress(kind(compress(b"abc" * 50_000, codec)), codec) == b"abc" * 50_000
 
 
-def test_lz4_blocks_stand_alone_since_kafka_reads_no_others() -> None:
+def test_lz4_blocks_are_independent_as_kafka_requires() -> None:
     packed = compress(bytes(200 * KIB), Compression.LZ4)
     assert packed[:4] == bytes.fromhex("04224d18")
     assert packed[4] & 0b0010_0000  # "block independence"
@@ -40,7 +40,7 @@ def test_lz4_blocks_stand_alone_since_kafka_reads_no_others() -> None:
     assert packed.endswith(bytes(4))
 
 
-def test_snappy_is_written_in_xerial_s_framing_and_read_in_both() -> None:
+def test_snappy_is_written_in_xerials_framing_and_read_with_and_without() -> None:
     plain = b"snappy " * 20_000
     packed = compress(plain, Compression.SNAPPY)
     assert packed[:8] == b"\x82SNAPPY\x00"
@@ -66,7 +66,7 @@ def bomb(codec: Compression) -> bytes:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_a_bomb_is_refused_before_it_takes_memory(codec: Compression) -> None:
+def test_a_decompression_bomb_is_refused_before_it_is_allocated(codec: Compression) -> None:
     packed = bomb(codec)
     assert len(packed) < 16 * MIB
     pool = pa.system_memory_pool()
@@ -86,7 +86,7 @@ def test_a_bomb_is_refused_before_it_takes_memory(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_limit_is_what_may_be_held_not_one_byte_less(codec: Compression) -> None:
+def test_the_limit_is_inclusive(codec: Compression) -> None:
     packed = compress(bytes(100_000), codec)
     assert len(decompress(packed, codec, byte_count_max=100_000)) == 100_000
     if codec is not Compression.NONE:
@@ -102,7 +102,7 @@ def expanded(packed: bytes, codec: Compression) -> bytes | CorruptBatchError:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_compressed_bytes_cut_anywhere_are_damage(codec: Compression) -> None:
+def test_compressed_bytes_truncated_anywhere_are_damage(codec: Compression) -> None:
     packed = compress(b"some text that repeats, " * 40, codec)
     for byte_count in range(len(packed)):
         told = expanded(packed[:byte_count], codec)
@@ -114,7 +114,7 @@ def test_compressed_bytes_cut_anywhere_are_damage(codec: Compression) -> None:
 
 @pytest.mark.parametrize("codec", PACKED)
 @given(data=st.binary(max_size=200))
-def test_any_bytes_expand_or_are_damage(codec: Compression, data: bytes) -> None:
+def test_arbitrary_bytes_expand_or_are_damage(codec: Compression, data: bytes) -> None:
     for start in (b"", compress(b"abcabcabc" * 9, codec)[:20]):
         told = expanded(start + data, codec)
         if isinstance(told, CorruptBatchError):
@@ -131,7 +131,7 @@ def test_any_bytes_expand_or_are_damage(codec: Compression, data: bytes) -> None
         b"\x64",  # claims 100 bytes and has none
     ],
 )
-def test_a_snappy_block_that_lies_about_its_size_is_damage(block: bytes) -> None:
+def test_a_snappy_block_with_a_wrong_size_is_damage(block: bytes) -> None:
     framed = b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, len(block)) + block
     for packed in (block, framed):
         with pytest.raises(CorruptBatchError, match="snappy"):
@@ -146,7 +146,7 @@ def test_a_xerial_block_of_an_impossible_length_is_damage(byte_count: int) -> No
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_what_is_appended_is_held_once(codec: Compression) -> None:
+def test_decompressed_bytes_are_allocated_once(codec: Compression) -> None:
     packed = compress(bytes(32 * MIB), codec)
     tracemalloc.start()
     try:
@@ -161,7 +161,7 @@ def test_what_is_appended_is_held_once(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_nothing_is_appended_of_what_cannot_be_decompressed(codec: Compression) -> None:
+def test_nothing_is_appended_of_damaged_compressed_bytes(codec: Compression) -> None:
     out = bytearray(b"before")
     with pytest.raises(DecompressionLimitError):
         decompress_onto(out, bomb(codec), codec, byte_count_max=8 * MIB)

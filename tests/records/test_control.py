@@ -63,12 +63,12 @@ TAGGED = (TaggedField(7, b"later"), TaggedField(300, b""))
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_nothing_is_lost_on_the_way_through(record: object) -> None:
+def test_control_records_round_trip(record: object) -> None:
     key, value = encode_control(record)
     assert decode_control(key, value) == record
 
 
-def test_a_type_that_is_not_known_passes_as_it_came() -> None:
+def test_an_unknown_type_round_trips_unparsed() -> None:
     record = decode_control(key_of(99), b"\x00\x00payload")
     assert record == UnknownControl(99, key_of(99), b"\x00\x00payload")
     assert control_name(key_of(99)) == "unknown_99"
@@ -76,7 +76,7 @@ def test_a_type_that_is_not_known_passes_as_it_came() -> None:
     assert control_json(record) == {"controlType": "UNKNOWN", "typeId": 99}
 
 
-def test_a_later_version_that_does_not_parse_passes_as_it_came() -> None:
+def test_a_later_version_that_cannot_be_parsed_round_trips() -> None:
     value = struct.pack(">h", 9) + b"\xff"
     assert decode_control(key_of(ControlType.KRAFT_VOTERS), value) == UnknownControl(
         6, key_of(6), value
@@ -85,13 +85,13 @@ def test_a_later_version_that_does_not_parse_passes_as_it_came() -> None:
     assert isinstance(decode_control(key_of(2), change), UnknownControl)
 
 
-def test_bytes_behind_a_key_are_ignored_as_kafka_ignores_them() -> None:
+def test_bytes_after_a_key_are_ignored_as_in_kafka() -> None:
     value = encode_control(SnapshotFooter())[1]
     assert decode_control(key_of(4, version=1) + b"more", value) == SnapshotFooter()
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\x00\x00\x00", b"\xff\xff\x00\x02"])
-def test_a_key_that_is_none_is_damage(key: bytes | None) -> None:
+def test_a_malformed_key_is_damage(key: bytes | None) -> None:
     with pytest.raises(CorruptBatchError, match="control record key"):
         decode_control(key, b"")
 
@@ -112,13 +112,13 @@ def test_a_key_that_is_none_is_damage(key: bytes | None) -> None:
         (6, b"\x00\x00\x01\x00"),  # no voter
     ],
 )
-def test_a_known_version_that_does_not_parse_is_damage(type_id: int, value: bytes | None) -> None:
+def test_a_known_version_that_cannot_be_parsed_is_damage(type_id: int, value: bytes | None) -> None:
     with pytest.raises(CorruptBatchError, match="control record"):
         decode_control(key_of(type_id), value)
 
 
 @pytest.mark.parametrize("ids", [(), (-1,), (1, 2, 1)])
-def test_a_set_of_voters_that_is_none_is_damage(ids: tuple[int, ...]) -> None:
+def test_an_invalid_voter_set_is_damage(ids: tuple[int, ...]) -> None:
     key, value = encode_control(KRaftVoters(voters=tuple(map(voter, ids))))
     with pytest.raises(CorruptBatchError, match="invalid voter set"):
         decode_control(key, value)
@@ -135,7 +135,7 @@ def voter(node_id: int) -> Voter:
 
 
 @given(st.integers(-1, 8), st.integers(-2, 3), st.binary(max_size=60))
-def test_any_bytes_are_a_control_record_or_a_typed_error(
+def test_arbitrary_bytes_are_a_control_record_or_a_typed_error(
     type_id: int, version: int, rest: bytes
 ) -> None:
     value = struct.pack(">h", version) + rest

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.batch_strategies import resealed
-from tests.support.effort import WHOLE, slow_but
 from tests.support.record_rows import Rows, read_rows, scan_rows
+from tests.support.sweep_size import WHOLE, slow_except
 
 import raftlog.records.batch as batch_module
 import raftlog.records.record_columns as lockstep_module
@@ -59,11 +59,11 @@ def both(data: bytes, **limits: int) -> Rows:
     return read
 
 
-CODECS = slow_but([Compression.NONE, Compression.ZSTD], list(Compression))
+CODECS = slow_except([Compression.NONE, Compression.ZSTD], list(Compression))
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_log_cut_at_any_byte_gives_its_whole_batches(codec: Compression) -> None:
+def test_a_log_truncated_at_any_byte_gives_its_whole_batches(codec: Compression) -> None:
     batches = [batch_bytes(10 + 3 * n, codec) for n in range(3)]
     log = b"".join(batches)
     ends = [sum(map(len, batches[: n + 1])) for n in range(3)]
@@ -77,7 +77,7 @@ def test_a_log_cut_at_any_byte_gives_its_whole_batches(codec: Compression) -> No
 
 @WHOLE
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-def test_a_bit_flipped_anywhere_is_found_or_harmless(codec: Compression, whole: bool) -> None:
+def test_a_flipped_bit_is_found_or_has_no_effect(codec: Compression, whole: bool) -> None:
     """All bits of what no CRC covers and of what is read before it; of the rest one a byte."""
     batches = [batch_bytes(10 + 3 * n, codec) for n in range(3)]
     log = b"".join(batches)
@@ -109,7 +109,7 @@ def test_a_bit_flipped_anywhere_is_found_or_harmless(codec: Compression, whole: 
 
 
 @WHOLE
-def test_a_bit_flipped_in_any_of_many_small_batches_is_found(whole: bool) -> None:
+def test_a_flipped_bit_in_one_of_many_small_batches_is_found(whole: bool) -> None:
     batches = [batch_bytes(n, count=1) for n in range(300)]
     log = b"".join(batches)
     position = 0
@@ -125,7 +125,7 @@ def test_a_bit_flipped_in_any_of_many_small_batches_is_found(whole: bool) -> Non
         position += len(one)
 
 
-def test_all_that_an_error_knows_is_told() -> None:
+def test_an_error_reports_all_its_fields() -> None:
     damaged = bytearray(LOG)
     damaged[len(FIRST) + 70] ^= 1
     told = scan(bytes(damaged), path="00000000000000000010.log", file_position=1000)
@@ -141,13 +141,13 @@ def test_all_that_an_error_knows_is_told() -> None:
 
 
 @pytest.mark.parametrize("byte_count", [1, 11, 12, 16, 17, 60, 61, 5000])
-def test_zeros_behind_the_last_batch_are_a_torn_tail(byte_count: int) -> None:
+def test_zeros_after_the_last_batch_are_a_torn_tail(byte_count: int) -> None:
     told = both(LOG + bytes(byte_count))
     assert (told.stop, told.end_position, len(told.rows)) == (Stop.TORN, len(LOG), 9)
     assert read_batch(bytes(byte_count)) == TornTail(0, byte_count)
 
 
-def test_zeros_with_something_behind_them_are_damage() -> None:
+def test_zeros_before_other_bytes_are_damage() -> None:
     told = both(LOG + bytes(5000) + b"\x01")
     assert (told.stop, told.end_position) == (Stop.DAMAGED, len(LOG))
     assert "invalid batch length 0" in str(told.error)
@@ -184,14 +184,14 @@ def test_an_unknown_magic_is_damage(magic: int) -> None:
 @pytest.mark.parametrize(
     "text", [b"hello, this is no log at all\n" * 9, b"{}", b"", b"PK\x03\x04" + bytes(range(200))]
 )
-def test_what_is_no_log_is_said_to_be_none(text: bytes) -> None:
+def test_bytes_that_are_no_log_are_reported_as_such(text: bytes) -> None:
     told = both(text)
     assert told.rows == []
     assert told.end_position == 0
     assert told.stop is {2: Stop.TORN, 0: Stop.END}.get(len(text), Stop.DAMAGED)
 
 
-def lie(layout: str, position: int, number: int, batch: bytes = SECOND) -> bytes:
+def with_wrong_number(layout: str, position: int, number: int, batch: bytes = SECOND) -> bytes:
     """SECOND with a number of its header replaced, under a CRC that holds."""
     width = struct.calcsize(layout)
     return resealed(batch[:position] + struct.pack(layout, number) + batch[position + width :])
@@ -200,25 +200,28 @@ def lie(layout: str, position: int, number: int, batch: bytes = SECOND) -> bytes
 @pytest.mark.parametrize(
     ("batch", "reason"),
     [
-        (lie(">i", 57, 4), "record count 4"),
-        (lie(">i", 57, 2), "bytes are left after its 2 records"),
-        (lie(">i", 57, 0), "bytes are left after its 0 records"),
-        (lie(">i", 57, -1), "invalid record count -1"),
-        (lie(">i", 57, 2**31 - 1), "invalid record count 2147483647"),
-        (lie(">i", 57, 1000, lie(">i", 23, 5000)), "record count 1000 does not fit into"),
-        (lie(">i", 23, 1), "invalid record count 3 with last offset delta 1"),
-        (lie(">i", 23, -1), "last offset delta -1"),
-        (lie(">q", 0, -5), "invalid base offset -5"),
-        (lie(">q", 0, 2**63 - 1), "invalid base offset 9223372036854775807"),
-        (lie(">h", 21, 5), "unknown compression codec 5"),
-        (lie(">h", 21, 7), "unknown compression codec 7"),
-        (lie(">h", 21, 1), "corrupt gzip data"),
-        (lie(">h", 21, 2), "corrupt snappy data"),
-        (lie(">h", 21, 3), "corrupt lz4 data"),
-        (lie(">h", 21, 4), "corrupt zstd data"),
+        (with_wrong_number(">i", 57, 4), "record count 4"),
+        (with_wrong_number(">i", 57, 2), "bytes are left after its 2 records"),
+        (with_wrong_number(">i", 57, 0), "bytes are left after its 0 records"),
+        (with_wrong_number(">i", 57, -1), "invalid record count -1"),
+        (with_wrong_number(">i", 57, 2**31 - 1), "invalid record count 2147483647"),
+        (
+            with_wrong_number(">i", 57, 1000, with_wrong_number(">i", 23, 5000)),
+            "record count 1000 does not fit into",
+        ),
+        (with_wrong_number(">i", 23, 1), "invalid record count 3 with last offset delta 1"),
+        (with_wrong_number(">i", 23, -1), "last offset delta -1"),
+        (with_wrong_number(">q", 0, -5), "invalid base offset -5"),
+        (with_wrong_number(">q", 0, 2**63 - 1), "invalid base offset 9223372036854775807"),
+        (with_wrong_number(">h", 21, 5), "unknown compression codec 5"),
+        (with_wrong_number(">h", 21, 7), "unknown compression codec 7"),
+        (with_wrong_number(">h", 21, 1), "corrupt gzip data"),
+        (with_wrong_number(">h", 21, 2), "corrupt snappy data"),
+        (with_wrong_number(">h", 21, 3), "corrupt lz4 data"),
+        (with_wrong_number(">h", 21, 4), "corrupt zstd data"),
     ],
 )
-def test_a_header_that_lies_under_a_sound_crc_is_damage(batch: bytes, reason: str) -> None:
+def test_a_wrong_header_under_a_valid_crc_is_damage(batch: bytes, reason: str) -> None:
     told = both(FIRST + batch + THIRD)
     assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
     assert reason in str(told.error)
@@ -276,7 +279,7 @@ GOOD = record(b"\0\0\0" + b"\x01" + varint(1) + b"v" + b"\0")
         (record(b"\0\0\x02\x01\x01\0"), "offset delta 1, expected one from 0 to 0"),
     ],
 )
-def test_a_record_that_lies_under_a_sound_crc_is_damage(stream: bytes, reason: str) -> None:
+def test_a_wrong_record_under_a_valid_crc_is_damage(stream: bytes, reason: str) -> None:
     told = both(FIRST + with_records(1, stream + bytes(7)) + THIRD)
     assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
     told = both(FIRST + with_records(1, stream) + THIRD)
@@ -284,13 +287,13 @@ def test_a_record_that_lies_under_a_sound_crc_is_damage(stream: bytes, reason: s
     assert reason in str(told.error)
 
 
-def test_offsets_that_go_back_inside_a_batch_are_damage() -> None:
+def test_decreasing_offsets_inside_a_batch_are_damage() -> None:
     one = record(b"\0\0\x02\x01\x01\0")
     told = both(FIRST + with_records(2, one + one, 5))
     assert "record 2 of 2 has offset delta 1, expected one from 2" in str(told.error)
 
 
-def test_very_many_headers_that_are_there_are_read() -> None:
+def test_very_many_existing_headers_are_read() -> None:
     count = 10_000
     body = b"\0\0\0\x01\x01" + varint(count) + b"\0\x01" * count
     told = both(with_records(1, record(body)))
@@ -302,7 +305,7 @@ def headers_of(count: int) -> bytes:
     return b"\0\0\0\x01\x01" + varint(count) + b"\0\x01" * count
 
 
-def test_a_bomb_of_headers_is_refused_before_one_is_decoded() -> None:
+def test_an_excessive_header_count_is_refused_before_one_is_decoded() -> None:
     log = FIRST + with_records(1, record(headers_of(1_000_000))) + THIRD
     for read in (read_rows, scan_rows):
         tracemalloc.start()
@@ -366,7 +369,7 @@ def test_a_scan_ends_before_it_has_too_many_headers() -> None:
     ]
 
 
-def test_a_batch_that_expands_beyond_the_limit_is_refused_by_name() -> None:
+def test_a_batch_that_expands_above_the_limit_is_refused() -> None:
     records = (NewRecord(None, bytes(3 * MIB)),)
     for codec in (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
         new = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS, compression=codec)
@@ -380,7 +383,7 @@ def test_a_batch_that_expands_beyond_the_limit_is_refused_by_name() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_segment_cut_at_every_byte_of_its_tail_loses_nothing_whole(data: Path) -> None:
+def test_every_whole_batch_of_a_real_segment_truncated_in_its_tail_is_read(data: Path) -> None:
     segment = data / "kraft-logs/trimmed-3.9.2/node-1/__cluster_metadata-0"
     whole_log = (segment / "00000000000000001037.log").read_bytes()
     positions = scan_headers(whole_log).batches.position

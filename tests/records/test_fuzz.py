@@ -37,7 +37,7 @@ def edited(data: bytes, edits: list[tuple[float, int, int]], start: int) -> byte
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_batches_or_their_damage(data: bytes) -> None:
+def test_arbitrary_bytes_are_batches_or_damage(data: bytes) -> None:
     assert scan_rows(data) == read_rows(data)
     scan_headers(data)
 
@@ -45,7 +45,9 @@ def test_any_bytes_are_batches_or_their_damage(data: bytes) -> None:
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(new_batches(count_max=4), min_size=1, max_size=3), EDITS)
-def test_damaged_logs_read_alike_and_give_what_is_whole(batches: list, edits: list) -> None:
+def test_readers_agree_on_damaged_logs_and_return_the_valid_batches(
+    batches: list, edits: list
+) -> None:
     log = b"".join(
         encode_batch(new, base_offset=20_000 * n, leader_epoch=1) for n, new in enumerate(batches)
     )
@@ -55,7 +57,9 @@ def test_damaged_logs_read_alike_and_give_what_is_whole(batches: list, edits: li
 
 @settings(max_examples=50)
 @given(new_batches(count_max=4), EDITS, st.booleans())
-def test_lies_under_a_sound_crc_read_alike(new, edits: list, in_header: bool) -> None:
+def test_readers_agree_on_wrong_numbers_under_a_valid_crc(
+    new, edits: list, in_header: bool
+) -> None:
     sound = encode_batch(new, base_offset=7, leader_epoch=1)
     start = 17 if in_header else BATCH_HEADER_BYTES
     damaged = resealed(edited(sound, edits, start).ljust(BATCH_HEADER_BYTES, b"\0"))
@@ -70,7 +74,7 @@ def test_lies_under_a_sound_crc_read_alike(new, edits: list, in_header: bool) ->
     st.lists(EDITS, max_size=2),
     st.data(),
 )
-def test_one_lie_among_many_batches_is_found_where_it_is(
+def test_one_wrong_number_among_many_batches_is_found_at_its_position(
     values: list[bytes], lies: list, data: st.DataObject
 ) -> None:
     """Enough batches for records to be followed together."""
@@ -95,7 +99,7 @@ def test_one_lie_among_many_batches_is_found_where_it_is(
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(new_batches(count_max=3), EDITS)
-def test_a_control_batch_of_any_bytes_raises_typed_errors_only(new, edits: list) -> None:
+def test_a_control_batch_of_arbitrary_bytes_raises_typed_errors_only(new, edits: list) -> None:
     damaged = resealed(edited(encode_batch(new, base_offset=0, leader_epoch=1), edits, 61))
     try:
         batch = read_batch(damaged)

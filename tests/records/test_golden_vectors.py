@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from tests.support.batches_again import to_new_batch
+from tests.support.batch_conversion import to_new_batch
 from tests.support.record_rows import read_rows, scan_rows
 
 from raftlog.records import (
@@ -57,22 +57,20 @@ def control_of(batch: RecordBatch) -> ControlRecord:
     return decode_control(record.key, record.value)
 
 
-def test_the_file_of_vectors_is_whole() -> None:
+def test_the_file_of_vectors_is_complete() -> None:
     assert len(vectors("control record key")) == 7
     assert len(vectors("record batch")) == 6
     assert len(vectors("whole snapshot file")) == 1
 
 
 @pytest.mark.parametrize(("name", "key", "_content"), vectors("control record key"))
-def test_a_control_key_names_its_type(name: str, key: bytes, _content: str) -> None:
+def test_a_control_key_has_its_type(name: str, key: bytes, _content: str) -> None:
     assert ControlType[name].name == name
     assert control_name(key) == name.lower()
 
 
 @pytest.mark.parametrize(("_name", "data", "content"), vectors("record batch"))
-def test_a_batch_of_kafka_s_classes_is_read_and_written_again(
-    _name: str, data: bytes, content: str
-) -> None:
+def test_batches_of_kafkas_classes_round_trip(_name: str, data: bytes, content: str) -> None:
     batch = whole(data)
     assert content.startswith(f"baseOffset={batch.base_offset} epoch={batch.leader_epoch}")
     again = encode_batch(
@@ -87,7 +85,7 @@ def test_a_batch_of_kafka_s_classes_is_read_and_written_again(
         assert encode_control(control) == (record.key, record.value)
 
 
-def test_a_leader_change_names_leader_and_voters() -> None:
+def test_a_leader_change_has_leader_and_voters() -> None:
     data, _ = one("record batch", "LEADER_CHANGE")
     assert control_of(whole(data)) == LeaderChange(
         leader_id=1,
@@ -96,14 +94,14 @@ def test_a_leader_change_names_leader_and_voters() -> None:
     )
 
 
-def test_snapshot_header_and_footer_are_read() -> None:
+def test_snapshot_header_and_footer_are_parsed() -> None:
     header = control_of(whole(one("record batch", "SNAPSHOT_HEADER")[0]))
     assert header == SnapshotHeader(last_contained_log_timestamp_ms=777)
     footer = control_of(whole(one("record batch", "SNAPSHOT_FOOTER")[0]))
     assert footer == SnapshotFooter()
 
 
-def test_version_and_voters_of_kraft_are_read() -> None:
+def test_kraft_version_and_voters_are_parsed() -> None:
     version = control_of(whole(one("record batch", "KRAFT_VERSION")[0]))
     assert version == KRaftVersion(kraft_version=1)
     voters = control_of(whole(one("record batch", "KRAFT_VOTERS")[0]))
@@ -117,7 +115,7 @@ def test_version_and_voters_of_kraft_are_read() -> None:
     )
 
 
-def test_a_data_batch_has_the_values_that_were_put_in() -> None:
+def test_a_data_batch_has_its_values() -> None:
     data, _ = one("record batch", "DATA")
     batch = whole(data)
     assert (batch.base_offset, batch.last_offset, batch.record_count) == (1, 2, 2)
@@ -128,7 +126,7 @@ def test_a_data_batch_has_the_values_that_were_put_in() -> None:
     )
 
 
-def test_a_whole_checkpoint_is_read_and_written_again() -> None:
+def test_a_complete_snapshot_round_trips() -> None:
     (_, data, _content) = vectors("whole snapshot file")[0]
     batches = list(iter_batches(data))
     assert isinstance(control_of(batches[-1]), SnapshotFooter)

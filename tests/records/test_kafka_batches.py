@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.batches_again import to_new_batch
+from tests.support.batch_conversion import to_new_batch
 from tests.support.record_rows import read_rows, scan_rows
 
 from raftlog.errors import UnsupportedMagicError
@@ -52,7 +52,7 @@ def unhex(text: str | None) -> bytes | None:
 
 
 @pytest.mark.parametrize("name", MAGIC_2)
-def test_both_readers_read_what_kafka_reads(name: str) -> None:
+def test_both_readers_agree_with_kafka(name: str) -> None:
     data, told = BATCHES[name]
     rows = read_rows(data)
     assert (rows.end_position, rows.error) == (len(data), None)
@@ -77,7 +77,7 @@ def test_both_readers_read_what_kafka_reads(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAGIC_2)
-def test_what_was_read_is_written_again(name: str) -> None:
+def test_parsed_batches_are_encoded_to_the_same_bytes(name: str) -> None:
     data, _ = BATCHES[name]
     batch = read(name)
     again = encode_batch(
@@ -89,7 +89,7 @@ def test_what_was_read_is_written_again(name: str) -> None:
         assert read_rows(again).rows == read_rows(data).rows
 
 
-def test_the_times_of_a_log_that_stamps_records_are_the_log_s() -> None:
+def test_log_append_time_replaces_the_times_of_records() -> None:
     batch = read("log-append-time-by-broker")
     assert batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     assert {record.timestamp_ms for record in batch.records()} == {batch.max_timestamp_ms}
@@ -97,7 +97,7 @@ def test_the_times_of_a_log_that_stamps_records_are_the_log_s() -> None:
     assert created == [1_700_000_000_000, 1_700_000_000_111]
 
 
-def test_a_compacted_batch_keeps_its_offsets_and_tells_its_horizon() -> None:
+def test_a_compacted_batch_keeps_its_offsets_and_has_its_delete_horizon() -> None:
     batch = read("compacted-with-delete-horizon")
     assert (batch.base_offset, batch.last_offset, batch.record_count) == (100, 103, 2)
     assert batch.delete_horizon_ms == 1_700_000_100_000 + 86_400_000
@@ -105,12 +105,12 @@ def test_a_compacted_batch_keeps_its_offsets_and_tells_its_horizon() -> None:
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (4_000_000_000, 3, 17)
 
 
-def test_a_batch_without_records_still_takes_its_offsets() -> None:
+def test_a_batch_without_records_keeps_its_offsets() -> None:
     batch = read("emptied-by-compaction")
     assert (batch.record_count, list(batch.records()), batch.next_offset) == (0, [], 104)
 
 
-def test_transaction_markers_carry_their_coordinator_s_epoch() -> None:
+def test_transaction_markers_have_their_coordinators_epoch() -> None:
     for name, control_type, epoch in (
         ("commit-marker", ControlType.COMMIT, 9),
         ("abort-marker", ControlType.ABORT, 10),
@@ -121,7 +121,7 @@ def test_transaction_markers_carry_their_coordinator_s_epoch() -> None:
         assert encode_control(marker) == (record.key, record.value)
 
 
-def test_a_leader_change_of_version_1_names_directories() -> None:
+def test_a_leader_change_of_version_1_has_directories() -> None:
     value, told = BATCHES["leader-change-version-1"]
     key = bytes.fromhex("00000002")
     change = decode_control(key, value)
@@ -131,7 +131,7 @@ def test_a_leader_change_of_version_1_names_directories() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_format_before_kafka_0_11_is_named(magic: int) -> None:
+def test_a_format_before_kafka_0_11_is_reported(magic: int) -> None:
     data, _ = BATCHES[f"magic-{magic}"]
     with pytest.raises(UnsupportedMagicError) as told:
         read_batch(data, path="old.log")

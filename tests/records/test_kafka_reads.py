@@ -86,7 +86,7 @@ BATCHES = [
 ]
 
 
-def test_dump_log_reads_every_kind_of_batch_that_we_write(jars: Path, tmp_path: Path) -> None:
+def test_dump_log_reads_every_kind_of_batch(jars: Path, tmp_path: Path) -> None:
     written = bytearray()
     offset = 0
     for new in BATCHES:

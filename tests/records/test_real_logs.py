@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.batches_again import to_new_batch
+from tests.support.batch_conversion import to_new_batch
 from tests.support.dumps import DumpBatch, DumpRecord, control_text, dumped_logs, read_dump
-from tests.support.effort import is_copy, slow_but
 from tests.support.record_rows import read_rows, rows_of, scan_rows
+from tests.support.sweep_size import is_copy, slow_except
 
 from raftlog.records import (
     Compression,
@@ -36,7 +36,7 @@ UNDUMPED = [
 
 
 def _chosen(logs: list[Path]) -> list[object]:
-    return slow_but([log for log in logs if not is_copy(log)], logs)
+    return slow_except([log for log in logs if not is_copy(log)], logs)
 
 
 TIME_KINDS = {
@@ -94,7 +94,7 @@ def agree(batch: RecordBatch, record: Record, told: DumpRecord, log: Path) -> No
 
 
 @pytest.mark.parametrize("log", _chosen(DUMPED), ids=name_of)
-def test_a_log_is_what_dump_log_says_it_is(log: Path) -> None:
+def test_a_log_equals_dump_logs_output(log: Path) -> None:
     data = log.read_bytes()
     told = read_dump(log)
     batches = list(iter_batches(data, path=str(log)))
@@ -108,7 +108,7 @@ def test_a_log_is_what_dump_log_says_it_is(log: Path) -> None:
 
 
 @pytest.mark.parametrize("log", _chosen(DUMPED + UNDUMPED), ids=name_of)
-def test_what_was_read_is_written_again(log: Path) -> None:
+def test_parsed_batches_are_encoded_to_the_same_bytes(log: Path) -> None:
     data = log.read_bytes()
     for batch in iter_batches(data):
         lies = data[batch.position : batch.position + batch.byte_count]
@@ -127,7 +127,7 @@ def test_what_was_read_is_written_again(log: Path) -> None:
 
 
 @pytest.mark.parametrize("log", _chosen(DUMPED + UNDUMPED), ids=name_of)
-def test_the_scan_reads_what_the_reader_of_batches_reads(log: Path) -> None:
+def test_the_scan_agrees_with_the_reader_of_batches(log: Path) -> None:
     data = log.read_bytes()
     expected = read_rows(data)
     assert (expected.stop, expected.end_position) == (Stop.END, len(data))
@@ -146,7 +146,7 @@ def test_the_scan_reads_what_the_reader_of_batches_reads(log: Path) -> None:
 
 
 @pytest.mark.parametrize("log", _chosen(DUMPED), ids=name_of)
-def test_any_range_of_offsets_gives_the_rows_in_it(log: Path) -> None:
+def test_any_range_of_offsets_gives_its_rows(log: Path) -> None:
     data = log.read_bytes()
     rows = read_rows(data).rows
     offsets = sorted({row[0] for row in rows})
@@ -158,7 +158,7 @@ def test_any_range_of_offsets_gives_the_rows_in_it(log: Path) -> None:
         assert scanned.stop is (Stop.END if end > offsets[-1] else Stop.END_OFFSET)
 
 
-def test_a_log_copied_from_a_running_node_is_whole(tmp_path: Path) -> None:
+def test_a_log_copied_from_a_running_node_is_complete(tmp_path: Path) -> None:
     with tarfile.open(LOGS / "running-4.3.1" / "running.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     files = [*tmp_path.rglob("*.log"), *tmp_path.rglob("*.checkpoint")]

@@ -66,14 +66,14 @@ def log_of(
     ],
     ids=lambda case: f"{case[:3]}x{len(case)}" if isinstance(case, list) else str(case),
 )
-def test_records_are_followed_alike_in_any_company(
+def test_records_are_read_alike_beside_any_others(
     counts: list[int], value_bytes: int, like_kraft: bool
 ) -> None:
     log = log_of(counts, value_bytes, like_kraft=like_kraft)
     assert scan_rows(log) == read_rows(log)
 
 
-def test_a_value_that_looks_like_a_record_misleads_nobody() -> None:
+def test_a_value_that_resembles_a_record_is_read_as_a_value() -> None:
     # What stands where the guess for record 32 looks: attributes, time, offset delta, no key.
     bait = b"\0\0\x40\x01" * 30
     records = tuple(NewRecord(None, bait + bytes([n % 7]) * (n % 50)) for n in range(400))
@@ -82,7 +82,7 @@ def test_a_value_that_looks_like_a_record_misleads_nobody() -> None:
     assert scan_rows(log) == read_rows(log)
 
 
-def test_a_value_that_looks_like_batches_misleads_nobody() -> None:
+def test_a_value_that_resembles_batches_is_read_as_a_value() -> None:
     inner = log_of([1] * 3)
     records = tuple(NewRecord(None, inner) for _ in range(2))
     small = log_of([1] * 200)
@@ -92,7 +92,7 @@ def test_a_value_that_looks_like_batches_misleads_nobody() -> None:
         assert scan_rows(log) == read_rows(log)
 
 
-def test_small_batches_are_found_up_to_the_damaged_one() -> None:
+def test_small_batches_are_read_up_to_the_damaged_one() -> None:
     log = bytearray(log_of([1] * 400))
     sound = scan(bytes(log)).batches
     log[int(sound.position[300]) + 11] ^= 0x20  # its length
@@ -104,7 +104,7 @@ def test_small_batches_are_found_up_to_the_damaged_one() -> None:
 @pytest.mark.parametrize(
     "column", [Column.OFFSET, Column.TIMESTAMP, Column.LEADER_EPOCH, Column.KEY, Column.VALUE]
 )
-def test_what_is_not_asked_for_is_not_built(column: Column) -> None:
+def test_columns_that_are_not_selected_are_not_built(column: Column) -> None:
     log = log_of([3, 1, 2])
     whole = scan(log, columns=Column.ALL).records
     some = scan(log, columns=column).records
@@ -123,7 +123,7 @@ def test_what_is_not_asked_for_is_not_built(column: Column) -> None:
             assert mine is None
 
 
-def test_columns_have_the_types_that_were_promised() -> None:
+def test_columns_have_the_declared_types() -> None:
     for log in (b"", log_of([2])):
         records = scan(log, columns=Column.ALL).records
         assert records.offset.type == records.timestamp_ms.type == pa.int64()
@@ -134,7 +134,7 @@ def test_columns_have_the_types_that_were_promised() -> None:
         assert records.is_control.dtype == np.bool_
 
 
-def test_headers_that_are_no_utf_8_are_replaced_not_refused() -> None:
+def test_headers_that_are_not_utf_8_are_replaced_and_not_refused() -> None:
     new = NewRecordBatch(
         records=(NewRecord(None, None, headers=(Header("ab", None), Header("cd", b"x"))),),
         base_timestamp_ms=TIME_MS,
@@ -144,7 +144,7 @@ def test_headers_that_are_no_utf_8_are_replaced_not_refused() -> None:
     assert read_rows(log).rows[0][5] == (("ab", None), ("\ufffd\ufffd", b"x"))
 
 
-def test_many_records_with_headers_are_read_together() -> None:
+def test_records_with_headers_are_read_columnwise() -> None:
     records = tuple(
         NewRecord(None, b"v", headers=tuple(Header(f"h{k}", b"%d" % k) for k in range(n % 5)))
         for n in range(300)
@@ -156,7 +156,7 @@ def test_many_records_with_headers_are_read_together() -> None:
     assert rows_of(ranged) == read_rows(log).rows[3:290]
 
 
-def test_a_range_passes_over_what_lies_before_it_unchecked() -> None:
+def test_batches_before_a_range_are_skipped_unchecked() -> None:
     log = bytearray(log_of([10] * 5))
     sound = read_rows(bytes(log)).rows
     log[70] ^= 1  # in the first batch
@@ -174,7 +174,7 @@ def test_an_empty_range_has_no_rows(start: int | None, end: int | None) -> None:
     assert scanned.error is None
 
 
-def test_a_scan_that_has_decompressed_enough_says_where_to_go_on(
+def test_a_scan_at_its_decompression_limit_returns_the_offset_to_continue_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scan_module, "SCAN_DECOMPRESSED_BYTES_MAX", 64 * KIB)
@@ -195,7 +195,7 @@ def test_a_scan_that_has_decompressed_enough_says_where_to_go_on(
     assert rows == read_rows(log).rows
 
 
-def test_a_scan_of_more_than_arrow_can_address_stops_before(
+def test_a_scan_stops_before_arrows_address_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scan_module, "SCAN_BYTES_MAX", 10 * KIB)
@@ -221,7 +221,7 @@ def test_plain_and_compressed_batches_are_scanned_together() -> None:
     assert scan_rows(log) == read_rows(log)
 
 
-def test_equal_bytes_give_equal_columns_and_leave_the_buffer_alone() -> None:
+def test_equal_bytes_give_equal_columns_and_the_buffer_is_unchanged() -> None:
     log = bytearray(log_of([1] * 300))
     before = bytes(log)
     first, second = scan(log, columns=Column.ALL), scan(log, columns=Column.ALL)
@@ -229,7 +229,7 @@ def test_equal_bytes_give_equal_columns_and_leave_the_buffer_alone() -> None:
     assert log == before
 
 
-def test_values_do_not_show_in_what_is_printed() -> None:
+def test_reprs_have_no_values() -> None:
     new = NewRecordBatch(records=(NewRecord(b"k3y", b"s3cret"),), base_timestamp_ms=TIME_MS)
     shown = repr(scan(encode_batch(new, base_offset=0, leader_epoch=1), columns=Column.ALL))
     assert "base_offset" in shown
@@ -238,7 +238,7 @@ def test_values_do_not_show_in_what_is_printed() -> None:
         assert hidden.decode() not in shown
 
 
-def test_long_values_are_those_of_the_records() -> None:
+def test_long_values_equal_those_of_the_records() -> None:
     values = [None, b"", bytes(range(256)) * 900, b"x" * 300_000, None, b"y"]
     records = tuple(NewRecord(value, value, None, (Header("h", value),)) for value in values)
     new = NewRecordBatch(records=records, base_timestamp_ms=0)

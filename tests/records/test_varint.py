@@ -40,7 +40,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
         (-(2**63), "ffffffffffffffffff01"),
     ],
 )
-def test_zigzag_varints_are_kafka_s(value: int, data: str) -> None:
+def test_zigzag_varints_equal_kafkas(value: int, data: str) -> None:
     assert varint(value).hex() == data
     assert read_varlong(bytes.fromhex(data), 0) == (value, len(data) // 2)
     if -(2**31) <= value < 2**31:
@@ -48,33 +48,31 @@ def test_zigzag_varints_are_kafka_s(value: int, data: str) -> None:
 
 
 @given(INT32, st.binary(max_size=3), st.binary(max_size=3))
-def test_a_varint_is_read_back_from_the_middle_of_other_bytes(
-    value: int, before: bytes, after: bytes
-) -> None:
+def test_a_varint_among_other_bytes_round_trips(value: int, before: bytes, after: bytes) -> None:
     data = before + varint(value) + after
     assert read_varint(data, len(before)) == (value, len(data) - len(after))
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_an_unsigned_varint_is_read_back(value: int) -> None:
+def test_an_unsigned_varint_round_trips(value: int) -> None:
     data = unsigned_varint(value)
     assert read_unsigned_varint(data, 0) == (value, len(data))
 
 
 @pytest.mark.parametrize("data", ["", "80", "ffffffff", "ffffffffff", "ffffffffff01", "ffffffff10"])
-def test_a_varint_that_does_not_end_or_fit_is_refused(data: str) -> None:
+def test_an_unterminated_or_overlong_varint_is_refused(data: str) -> None:
     with pytest.raises(MalformedVarintError, match="RAFTLOG_MALFORMED_VARINT"):
         read_varint(bytes.fromhex(data), 0)
 
 
 @pytest.mark.parametrize("data", ["", "ff" * 9, "ff" * 10, "ff" * 9 + "02"])
-def test_a_varlong_that_does_not_end_or_fit_is_refused(data: str) -> None:
+def test_an_unterminated_or_overlong_varlong_is_refused(data: str) -> None:
     with pytest.raises(MalformedVarintError):
         read_varlong(bytes.fromhex(data), 0)
 
 
 @given(st.lists(INT64, min_size=1, max_size=40))
-def test_many_varlongs_are_read_as_one_by_one(values: list[int]) -> None:
+def test_many_varlongs_decode_as_one_by_one(values: list[int]) -> None:
     pieces = [varint(value) for value in values]
     ends = np.cumsum([len(piece) for piece in pieces])
     starts = ends - [len(piece) for piece in pieces]

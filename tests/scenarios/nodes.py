@@ -30,7 +30,7 @@ from raftlog.quorum.roles import Leader, Role
 from raftlog.quorum.voters import Voter
 from raftlog.types import ReplicaKey
 from tests.quorum.checked_core import CheckedReplica
-from tests.simulated_disk.survival import Survival
+from tests.simulated_disk.crash_model import Survival
 from tests.simulation.driven_node import TIME_MS, DrivenNode, Setting, new_disk
 
 from .formatting import (
@@ -64,9 +64,9 @@ class LoggedReplica(CheckedReplica):
         if self.log.snapshots != snapshots:
             self.write_line(f"restarts its log at {self.log.end_offset}")
         elif self.log.end_offset != before:
-            self.tell_end(before)
+            self.write_end(before)
 
-    def tell_end(self, before: int) -> None:
+    def write_end(self, before: int) -> None:
         """Write what was appended after ``before``, or truncated."""
         end = self.log.end_offset
         if end > before:
@@ -267,10 +267,10 @@ class ScriptedNode(DrivenNode):
             before = replica.log.end_offset
             outgoing = appends.submit([request], now_ms=now_ms, time_ms=time_ms)
             assert isinstance(replica, LoggedReplica)
-            replica.tell_end(before)
+            replica.write_end(before)
             return outgoing
 
         self.act(submit)
 
-    def _told(self, request: AppendRequest, answer: RequestResult) -> None:
+    def _on_append_result(self, request: AppendRequest, answer: RequestResult) -> None:
         self._context.write_line(format_append_result(self._appends_asked.pop(request), answer))

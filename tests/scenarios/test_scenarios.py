@@ -15,13 +15,13 @@ from tests.scenarios.transcripts import HOME, compare, parse, run, transcripts
 
 
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: str(path.relative_to(HOME))[:-4])
-def test_a_transcript_happens_as_it_is_written(path: Path) -> None:
+def test_a_transcript_has_the_recorded_output(path: Path) -> None:
     blocks = parse(path.read_text())
     assert blocks[0].script[0].startswith("#"), "a scenario begins with what it is about"
     compare(blocks, run(blocks))
 
 
-def test_commands_of_which_nothing_is_expected_fail() -> None:
+def test_commands_without_an_expectation_fail() -> None:
     path = next(path for path in transcripts() if "\n----\n" in path.read_text())
     blocks = parse(path.read_text())
     at = next(at for at, block in enumerate(blocks) if not block.is_prose)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
+from .crash_model import Survival
 from .simulated_tree import Operation, Tree
-from .survival import Survival
 
 
 @dataclass(frozen=True, slots=True)

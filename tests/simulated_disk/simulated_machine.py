@@ -19,9 +19,9 @@ from typing import Final, Self
 from raftlog.closeable import Closeable
 from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError
 
+from .crash_model import FileNode
 from .crash_points import Recording
 from .simulated_tree import Operation, OperationKind, Tree, names_of
-from .survival import FileNode
 
 _FAILED: Final = "input/output error"
 _FULL: Final = "no space left on device"

@@ -17,7 +17,7 @@ from enum import StrEnum, auto
 from random import Random
 from typing import Final
 
-from .survival import DirectoryNode, FileNode, Survival
+from .crash_model import DirectoryNode, FileNode, Survival
 
 Node = FileNode | DirectoryNode
 ROOT_NODE: Final = 0

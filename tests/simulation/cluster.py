@@ -20,16 +20,16 @@ from .codec import encode_request_frame
 from .counters import Counted
 from .driven_node import LISTENER_NAME, Setting
 from .invariants import InvariantViolationError, Witness
-from .node import Node, message_words
+from .node import Node, describe_message
 from .world import Network, World
 
 REPLACE_EVERY_US: Final = 1_000_000
 
 
-class Asker(Protocol):
+class Caller(Protocol):
     """Who appends, and is told."""
 
-    def hear(
+    def receive_result(
         self, target: int, attempt: int, answer: RequestResult, leader_id: int | None, /
     ) -> None:
         """An answer arrives at the node's end. ``leader_id``: who leads, as far as it knows."""
@@ -88,7 +88,7 @@ class Cluster:
         """The keys of voters whose disks were formatted again."""
         self._replacing: dict[ReplicaKey, Node] = {}
         self.nodes = {voter.key.node_id: Node(self, voter) for voter in everybody}
-        self._asked: dict[int, tuple[AppendRequest, Asker, int, int]] = {}
+        self._asked: dict[int, tuple[AppendRequest, Caller, int, int]] = {}
         self.on_hook: Callable[[str, Node], None] = lambda _hook, _node: None
         self.on_failure: Callable[[Node], None] = lambda _node: None
 
@@ -109,7 +109,7 @@ class Cluster:
         """Carry a request to a node; an endpoint whose node is not known has a negative id."""
         target_id = send.node_id if send.node_id > 0 else -send.node_id - 1
         target, life, correlation_id = self.nodes[target_id], source.life, send.correlation_id
-        words = f"{source.node_id} -> {target_id} {message_words(send.request)}"
+        words = f"{source.node_id} -> {target_id} {describe_message(send.request)}"
         try:
             data, asked = encode_request_frame(
                 send.request, correlation_id, source.offer, target.offer
@@ -118,7 +118,7 @@ class Cluster:
             self.count("message inexpressible")
             self.world.note(f"{words} is not sent: {error}")
             failed = SendFailed(correlation_id, is_version_unsupported=True)
-            self.world.after(0, lambda: source.hear_failure(life, failed))
+            self.world.after(0, lambda: source.on_send_failure(life, failed))
             return
         self.world.note(words, data)
         self.network.send(
@@ -192,7 +192,7 @@ class Cluster:
 
     # --- users ------------------------------------------------------------------------------------
 
-    def users_append(self, target: int, request: AppendRequest, user: Asker, attempt: int) -> None:
+    def users_append(self, target: int, request: AppendRequest, user: Caller, attempt: int) -> None:
         """A user's request arrives."""
         self._asked[id(request)] = (request, user, target, attempt)
         self.nodes[target].append(request)
@@ -200,7 +200,9 @@ class Cluster:
     def answered(self, request: AppendRequest, answer: RequestResult) -> None:
         _, user, target, attempt = self._asked.pop(id(request))
         replica = self.nodes[target].replica
-        user.hear(target, attempt, answer, None if replica is None else replica.core.leader_id)
+        user.receive_result(
+            target, attempt, answer, None if replica is None else replica.core.leader_id
+        )
 
     def is_level(self, without: int | None = None) -> bool:
         """Return whether one leads, and all others have what it has, committed, and may vote.
@@ -267,7 +269,7 @@ class Cluster:
             end_offset = max(end_offset, self.witness.durable_ends.get(key, 0))
         self.witness.saw_durable(key, end_offset)
 
-    def looked_at(self, node: Node) -> None:
+    def after_step(self, node: Node) -> None:
         """A node has done something: what must hold of it now."""
         replica = node.replica
         assert replica is not None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from .driven_node import DIRECTORY
 

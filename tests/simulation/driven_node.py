@@ -33,7 +33,7 @@ from raftlog.quorum.events import Event
 from raftlog.quorum.messages import FetchRequest, Request, Response, VoteRequest, VoteResponse
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from tests.quorum.checked_core import CheckedReplica
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from .invariants import Witness
 
@@ -115,7 +115,7 @@ class DrivenNode(abc.ABC):
         """Something happened."""
 
     @abc.abstractmethod
-    def _told(self, request: AppendRequest, answer: RequestResult) -> None:
+    def _on_append_result(self, request: AppendRequest, answer: RequestResult) -> None:
         """A user's append is answered."""
 
     @abc.abstractmethod
@@ -145,7 +145,7 @@ class DrivenNode(abc.ABC):
             time_ms=time_ms,
         )
         self._running = replica
-        self.appends = PendingAppends(replica, self._told)
+        self.appends = PendingAppends(replica, self._on_append_result)
         return replica
 
     def _die(self, reason: str = "the node died") -> None:
@@ -169,7 +169,7 @@ class DrivenNode(abc.ABC):
             return
         for one in outgoing:
             if self.life == life:
-                self._put_out(one)
+                self._execute_outputs(one)
         if self.life == life and self.appends is not None:
             self.appends.poll()
 
@@ -194,7 +194,7 @@ class DrivenNode(abc.ABC):
         self.disk.kill()
         self._ended(error)
 
-    def _put_out(self, outgoing: Outgoing) -> None:
+    def _execute_outputs(self, outgoing: Outgoing) -> None:
         replica, witness = self._running, self._setting.witness
         assert replica is not None
         match outgoing:

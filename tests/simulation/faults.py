@@ -20,7 +20,7 @@ from random import Random
 from typing import Final
 
 from raftlog.quorum.messages import AddVoterRequest, RemoveVoterRequest
-from tests.simulated_disk.survival import Survival
+from tests.simulated_disk.crash_model import Survival
 
 from .cluster import Cluster
 from .damage import flip_bit_of_any_segment, restore_older_chunk, truncate_file
@@ -446,8 +446,8 @@ class FaultDriver:
         for link in links:
             link.is_cut = True
 
-        def mend() -> None:
+        def repair_network() -> None:
             for link in links:
                 link.is_cut = False
 
-        self._cluster.world.after(one.lasts_us, mend)
+        self._cluster.world.after(one.lasts_us, repair_network)

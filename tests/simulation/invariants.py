@@ -73,7 +73,7 @@ class Witness:
                 f"leader completeness: node {node_id} leads epoch {epoch} with the end offset "
                 f"{log.end_offset}, and {end_offset} was committed by then"
             )
-        self._hold_against_history(node_id, log, end_offset)
+        self._compare_with_history(node_id, log, end_offset)
 
     def _committed_up_to(self, epoch: int) -> int:
         """The end of what leaders of this epoch and of those before it committed."""
@@ -147,9 +147,9 @@ class Witness:
 
     def check_history(self, node_id: int, log: QuorumLog) -> None:
         """What is committed lies in this log, byte by byte, from its start on."""
-        self._hold_against_history(node_id, log, self.end_offset)
+        self._compare_with_history(node_id, log, self.end_offset)
 
-    def _hold_against_history(self, node_id: int, log: QuorumLog, end_offset: int) -> None:
+    def _compare_with_history(self, node_id: int, log: QuorumLog, end_offset: int) -> None:
         end = min(end_offset, log.end_offset)
         self._take(node_id, log.log_start_offset, end, log)
 

@@ -29,7 +29,7 @@ from raftlog.quorum.events import (
 from raftlog.quorum.messages import Request, Response, VoterChangeResponse
 from raftlog.quorum.voters import Voter, VoterSet
 from raftlog.types import ReplicaKey
-from tests.simulated_disk.survival import Survival
+from tests.simulated_disk.crash_model import Survival
 
 from .codec import (
     SentRequest,
@@ -260,14 +260,14 @@ class Node(DrivenNode):
         replica = self.replica
         if replica is not None:
             self._notify_listeners()
-            self._cluster.looked_at(self)
+            self._cluster.after_step(self)
             if self.replica is replica and not self.is_paused:
                 self._set_timer(replica)
 
-    def _put_out(self, outgoing: Outgoing) -> None:
+    def _execute_outputs(self, outgoing: Outgoing) -> None:
         if self.listeners is not None:
             self.listeners.handle(outgoing)
-        super()._put_out(outgoing)
+        super()._execute_outputs(outgoing)
 
     def _notify(
         self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
@@ -303,7 +303,7 @@ class Node(DrivenNode):
             assert isinstance(response, VoterChangeResponse)
             cluster.voters_changed(response)
             return
-        self._note(f"-> {source.node_id} {message_words(response)}", data)
+        self._note(f"-> {source.node_id} {describe_message(response)}", data)
         cluster.network.send(
             self.node_id, source.node_id, lambda: source.receive_response(life, asked, data)
         )
@@ -322,7 +322,7 @@ class Node(DrivenNode):
             response = decode_response_frame(data, asked)
             self.handle(ResponseReceived(asked.correlation_id, response))
 
-    def hear_failure(self, life: int, failed: SendFailed) -> None:
+    def on_send_failure(self, life: int, failed: SendFailed) -> None:
         """A request could not be sent."""
         if self.life == life:
             self.handle(failed)
@@ -361,16 +361,16 @@ class Node(DrivenNode):
         if not self.is_alive:
             self._cluster.answered(request, failed(_unknown("no answer")))
         else:
-            self._when_awake(lambda: self._take(request))
+            self._when_awake(lambda: self._collect_append(request))
 
-    def _take(self, request: AppendRequest) -> None:
+    def _collect_append(self, request: AppendRequest) -> None:
         self._unplaced.append(request)
         if len(self._unplaced) == 1:
             # What comes in one turn of a real node's loop is placed together.
             turn_us = self._cluster.world.chance("turn").choice((0, 0, 300, 3_000))
-            self._later(turn_us, self._place)
+            self._later(turn_us, self._submit_appends)
 
-    def _place(self) -> None:
+    def _submit_appends(self) -> None:
         appends = self.appends
         assert appends is not None, "it lives"
         requests, self._unplaced = self._unplaced, []
@@ -378,7 +378,7 @@ class Node(DrivenNode):
             self._cluster.count("appends placed together")
         self.act(lambda _, now, time: appends.submit(requests, now_ms=now, time_ms=time))
 
-    def _told(self, request: AppendRequest, answer: RequestResult) -> None:
+    def _on_append_result(self, request: AppendRequest, answer: RequestResult) -> None:
         self._cluster.answered(request, answer)
 
     def snapshot(self) -> None:
@@ -438,7 +438,7 @@ def _unknown(reason: str) -> AppendUnknownError:
     return AppendUnknownError(path=DIRECTORY, reason=reason)
 
 
-def message_words(message: object) -> str:
+def describe_message(message: object) -> str:
     """A message in the trace."""
     text = repr(message)
     return text if len(text) < 300 else text[:300]

@@ -24,7 +24,7 @@ from .cluster import Cluster, small_log_config
 from .counters import Counting, check_counters
 from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Hook, Plan, draw_plan
 from .invariants import InvariantViolationError
-from .shrinking import plan_words, shrunk
+from .shrinking import describe_plan, shrunk
 from .users import Operation, User
 from .world import World
 
@@ -123,7 +123,7 @@ def _run(cluster: Cluster, plan: Plan) -> None:
     if not healed:
         raise InvariantViolationError(f"progress after healing: {cluster.describe()}")
     check_counters(cluster, cluster.witness.history)
-    _bury_the_leader(cluster)
+    _kill_the_leader(cluster)
     for node in cluster.nodes.values():
         if node.replica is None:
             node.start()
@@ -132,7 +132,7 @@ def _run(cluster: Cluster, plan: Plan) -> None:
     check_book(book, cluster.witness.history)
 
 
-def _bury_the_leader(cluster: Cluster) -> None:
+def _kill_the_leader(cluster: Cluster) -> None:
     """Let the leader die for good: the rest, if they are a majority, go on without it."""
     leader = cluster.leader()
     assert leader is not None
@@ -182,7 +182,7 @@ def shrink_seed(seed: int) -> bool:
     plan = shrunk(draw_plan(seed), fails)
     verdict = run_seed(seed, plan=plan, keeps_trace=True)
     print("\n".join(verdict.trace[-TRACE_LINES:]))
-    print("\n".join(plan_words(plan)))
+    print("\n".join(describe_plan(plan)))
     print(f"seed {seed}: {verdict.failure}")
     return True
 

@@ -42,12 +42,12 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, faults=tuple(one for one in faults if one.fault is not kind))
     for name, calm in _CALM.items():
         if getattr(plan, name) != calm:
-            yield _without_nobody(replace(plan, **{name: calm}))
+            yield _without_missing_nodes(replace(plan, **{name: calm}))
     for at in range(len(faults)):
         yield replace(plan, faults=faults[:at] + faults[at + 1 :])
 
 
-def _without_nobody(plan: Plan) -> Plan:
+def _without_missing_nodes(plan: Plan) -> Plan:
     """The plan without what happens to nodes that it does not have."""
     count = plan.node_count + plan.observer_count
     return replace(plan, faults=tuple(one for one in plan.faults if one.node <= count))
@@ -67,7 +67,7 @@ _CALM: dict[str, object] = {
 }
 
 
-def plan_words(plan: Plan) -> list[str]:
+def describe_plan(plan: Plan) -> list[str]:
     """A plan for people: what is not as calm as can be, then the faults."""
     lines = [f"{plan.node_count} voters, {plan.user_count} users"]
     for name, calm in _CALM.items():

@@ -35,7 +35,7 @@ def commit(witness: Witness, log: QuorumLog) -> int:
 
 
 @pytest.mark.parametrize("later", [0, 1, 5])
-def test_a_leader_without_what_was_committed_up_to_its_epoch_breaks_the_promise(
+def test_a_leader_without_records_committed_up_to_its_epoch_is_a_violation(
     later: int,
 ) -> None:
     witness, whole = Witness(), log_of_epochs(b"a", b"b")
@@ -44,7 +44,7 @@ def test_a_leader_without_what_was_committed_up_to_its_epoch_breaks_the_promise(
         witness.saw_leader(OTHER, LIFE, epoch, log_of_epochs(b"a"))
 
 
-def test_a_leader_whose_begin_was_held_up_needs_nothing_that_a_later_one_committed() -> None:
+def test_a_leader_whose_epoch_started_late_needs_no_record_of_a_later_one() -> None:
     """Not even what is of his own epoch, or of an older one."""
     witness = Witness()
     short, whole = log_of_epochs(b"a"), log_of_epochs(b"a", b"b", b"c")
@@ -53,7 +53,7 @@ def test_a_leader_whose_begin_was_held_up_needs_nothing_that_a_later_one_committ
     witness.saw_leader(OTHER, LIFE, first + 1, short)
 
 
-def test_a_leader_whose_begin_was_held_up_still_holds_the_same_history() -> None:
+def test_a_leader_whose_epoch_started_late_has_the_same_history() -> None:
     witness = Witness()
     epoch = commit(witness, log_of_epochs(b"a"))
     other = log_of_epochs(b"b")
@@ -66,7 +66,7 @@ def voters_of(*node_ids: int) -> VoterSet:
     return VoterSet.of(Voter(key=ReplicaKey(node_id)) for node_id in node_ids)
 
 
-def test_a_leader_commits_what_is_durable_on_a_majority_of_its_voters() -> None:
+def test_a_leader_commits_records_durable_on_a_majority_of_its_voters() -> None:
     witness, leader = Witness(), ReplicaKey(1)
     witness.saw_durable(leader, 7)
     witness.saw_durable(ReplicaKey(2), 6)
@@ -77,7 +77,7 @@ def test_a_leader_commits_what_is_durable_on_a_majority_of_its_voters() -> None:
     witness.saw_commit(leader, 7, [voters_of(1, 2, 3), voters_of(1, 4)])
 
 
-def test_a_disk_that_was_formatted_again_is_durable_in_nobodys_name() -> None:
+def test_a_newly_formatted_disk_has_no_durable_records() -> None:
     witness, leader = Witness(), ReplicaKey(1, "x" * 21 + "A")
     old, new = ReplicaKey(2, "y" * 21 + "A"), ReplicaKey(2, "z" * 21 + "A")
     witness.saw_durable(leader, 5)
@@ -87,7 +87,7 @@ def test_a_disk_that_was_formatted_again_is_durable_in_nobodys_name() -> None:
         witness.saw_commit(leader, 5, [voters])
 
 
-def test_a_replica_votes_once_an_epoch_and_another_on_a_formatted_disk_is_another() -> None:
+def test_a_replica_votes_once_per_epoch_and_with_a_new_directory_is_another_replica() -> None:
     witness, candidate = Witness(), ReplicaKey(3, "x" * 21 + "A")
     old, new = ReplicaKey(2, "y" * 21 + "A"), ReplicaKey(2, "z" * 21 + "A")
     witness.saw_vote(old, 4, candidate)
@@ -96,7 +96,7 @@ def test_a_replica_votes_once_an_epoch_and_another_on_a_formatted_disk_is_anothe
         witness.saw_vote(old, 4, ReplicaKey(3, "z" * 21 + "A"))
 
 
-def test_a_counter_that_leads_loads_no_snapshot() -> None:
+def test_a_leading_counter_loads_no_snapshot() -> None:
     cluster = Cluster(World(7), has_counters=True)
     cluster.start()
     assert cluster.world.run(30_000_000, cluster.is_level), cluster.describe()

@@ -62,7 +62,7 @@ class BatchFeeder:
         request = AppendRequest(records=(value,), deadline_ms=0)
         self._cluster.users_append(self._node.node_id, request, self, 1)
 
-    def hear(
+    def receive_result(
         self, _target: int, _attempt: int, answer: RequestResult, _leader_id: int | None
     ) -> None:
         assert isinstance(answer, Done)
@@ -95,7 +95,7 @@ def wait_for_changes(cluster: Cluster, count: int) -> None:
     wait(cluster, lambda: answers(cluster) == {"NONE": count} and cluster.is_level())
 
 
-def test_an_observer_that_has_caught_up_becomes_a_voter() -> None:
+def test_a_caught_up_observer_becomes_a_voter() -> None:
     cluster = started(observers=1)
     leader = leader_of(cluster)
     leader.change_voters(AddVoterRequest(voter=cluster.nodes[4].voter, timeout_ms=5_000))
@@ -103,7 +103,7 @@ def test_an_observer_that_has_caught_up_becomes_a_voter() -> None:
     wait(cluster, lambda: answers(cluster) == {"NONE": 1})
 
 
-def test_a_voter_that_does_not_know_yet_that_it_is_one_lets_others_be_elected() -> None:
+def test_a_voter_that_does_not_know_that_it_is_one_votes_for_others() -> None:
     """It follows a dead leader for ever, and never stands: its vote is needed all the same."""
     cluster = started(observers=1)
     old, new = leader_of(cluster), cluster.nodes[4]
@@ -119,7 +119,7 @@ def test_a_voter_that_does_not_know_yet_that_it_is_one_lets_others_be_elected() 
     assert voters_of(new) == (1, 2, 3, 4)
 
 
-def test_an_observer_finds_a_leader_again_that_its_log_does_not_know_as_a_voter() -> None:
+def test_an_observer_finds_a_leader_that_is_no_voter_in_its_own_log() -> None:
     cluster = started(nodes=1, observers=2)
     old, new, late = (cluster.nodes[node_id] for node_id in (1, 2, 3))
     cut_off(cluster, late)
@@ -142,7 +142,7 @@ def test_an_observer_finds_a_leader_again_that_its_log_does_not_know_as_a_voter(
     assert voters_of(late) == (2,)
 
 
-def test_a_voter_that_was_added_is_one_after_a_snapshot_too() -> None:
+def test_an_added_voter_is_one_after_a_snapshot_too() -> None:
     cluster = started(observers=1)
     leader_of(cluster).change_voters(
         AddVoterRequest(voter=cluster.nodes[4].voter, timeout_ms=5_000)
@@ -156,7 +156,7 @@ def test_a_voter_that_was_added_is_one_after_a_snapshot_too() -> None:
     assert all(voters_of(one) == (1, 2, 3, 4) for one in cluster.nodes.values())
 
 
-def test_voters_are_known_when_retention_has_forgotten_their_records() -> None:
+def test_voters_are_known_after_retention_deleted_their_records() -> None:
     little = LogConfig(segment_bytes=1_000, retention_bytes=2_000)
     cluster = started(observers=1, log_config=little)
     leader = leader_of(cluster)
@@ -190,7 +190,7 @@ def damaged(cluster: Cluster, node: Node) -> None:
     node.start()
 
 
-def test_who_is_the_only_voter_is_what_its_damaged_log_says() -> None:
+def test_a_configured_only_voter_with_a_damaged_log_uses_the_voters_of_its_log() -> None:
     """It was configured alone and others have joined: they have what it has lost."""
     cluster = started(nodes=1, observers=2)
     node = leader_of(cluster)
@@ -204,7 +204,7 @@ def test_who_is_the_only_voter_is_what_its_damaged_log_says() -> None:
 
 
 @pytest.mark.parametrize("segment", [0, 1])
-def test_a_node_mends_damage_far_in_front_of_what_recovery_looks_at(segment: int) -> None:
+def test_a_node_repairs_damage_far_before_the_part_that_recovery_scans(segment: int) -> None:
     cluster = started(log_config=LogConfig(segment_bytes=1_000))
     user = BatchFeeder(cluster, leader_of(cluster))
     for number in range(40):
@@ -221,7 +221,7 @@ def test_a_node_mends_damage_far_in_front_of_what_recovery_looks_at(segment: int
     cluster.witness.check_history(node.node_id, node.replica.log)
 
 
-def test_who_is_left_alone_does_not_start_on_a_damaged_log() -> None:
+def test_the_only_remaining_voter_does_not_start_on_a_damaged_log() -> None:
     """Three were configured and two are gone: nobody else has what it has lost."""
     cluster = started()
     node = leader_of(cluster)
@@ -233,7 +233,7 @@ def test_who_is_left_alone_does_not_start_on_a_damaged_log() -> None:
     assert not node.is_alive
 
 
-def test_a_voter_that_never_comes_is_given_up_and_others_may_join_then() -> None:
+def test_adding_an_unreachable_voter_times_out_and_others_can_be_added() -> None:
     cluster = started(observers=1)
     cut_off(cluster, cluster.nodes[4])
     leader = leader_of(cluster)
@@ -245,7 +245,7 @@ def test_a_voter_that_never_comes_is_given_up_and_others_may_join_then() -> None
     wait(cluster, lambda: answers(cluster) == {"REQUEST_TIMED_OUT": 1, "NONE": 1})
 
 
-def test_a_leader_that_is_removed_resigns_when_that_is_committed() -> None:
+def test_a_removed_leader_resigns_once_its_removal_is_committed() -> None:
     cluster = started()
     leader = leader_of(cluster)
     leader.change_voters(RemoveVoterRequest(voter=leader.voter.key))
@@ -255,7 +255,7 @@ def test_a_leader_that_is_removed_resigns_when_that_is_committed() -> None:
     assert answers(cluster) == {"NONE": 1}
 
 
-def test_a_change_waits_until_the_last_one_is_committed() -> None:
+def test_a_change_waits_until_the_previous_one_is_committed() -> None:
     """Two at once could let two majorities decide that have nobody in common."""
     cluster = started(nodes=5)
     leader = leader_of(cluster)
@@ -267,7 +267,7 @@ def test_a_change_waits_until_the_last_one_is_committed() -> None:
     assert len(voters_of(leader)) == 4
 
 
-def test_a_set_of_voters_that_was_not_committed_is_taken_back() -> None:
+def test_an_uncommitted_voter_set_is_reverted() -> None:
     cluster = started()
     old = leader_of(cluster)
     cut_off(cluster, old)
@@ -281,7 +281,7 @@ def test_a_set_of_voters_that_was_not_committed_is_taken_back() -> None:
     assert answers(cluster) == {"NOT_LEADER_OR_FOLLOWER": 1}, "nobody knew what would become of it"
 
 
-def test_a_voter_that_moved_tells_the_leader_where_it_listens() -> None:
+def test_a_moved_voter_registers_its_new_endpoint_with_the_leader() -> None:
     cluster = started()
     leader = leader_of(cluster)
     moved = next(one for one in cluster.nodes.values() if one is not leader)
@@ -314,7 +314,7 @@ def test_a_voter_that_moved_tells_the_leader_where_it_listens() -> None:
         ),
     ],
 )
-def test_a_change_that_cannot_be_is_refused(
+def test_invalid_changes_are_refused(
     is_dynamic: bool, request_of: Callable[[Cluster], RemoveVoterRequest], error: str
 ) -> None:
     cluster = started(is_dynamic=is_dynamic)
@@ -324,7 +324,7 @@ def test_a_change_that_cannot_be_is_refused(
     assert cluster.witness.end_offset == before
 
 
-def test_the_only_voter_cannot_leave() -> None:
+def test_the_only_voter_cannot_be_removed() -> None:
     cluster = started(nodes=1)
     leader = leader_of(cluster)
     leader.change_voters(RemoveVoterRequest(voter=leader.voter.key))

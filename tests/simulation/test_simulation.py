@@ -19,7 +19,7 @@ import pytest
 
 from tests.simulation.faults import LATEST, Fault, Hook, Plan, draw_plan
 from tests.simulation.running import never_counted, run_seed
-from tests.simulation.shrinking import plan_words, shrunk
+from tests.simulation.shrinking import describe_plan, shrunk
 from tests.support.report_lines import REPORT_LINE
 
 HOME = Path(__file__).parents[2]
@@ -54,30 +54,30 @@ def check(seed: int, plan: Plan | None = None) -> Counter[str]:
 
 
 @pytest.mark.parametrize("seed", QUICK_SEEDS)
-def test_no_promise_is_broken_whatever_goes_wrong(seed: int) -> None:
+def test_invariants_hold_under_random_faults(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.parametrize(
     "seed", [*FAILED_ONCE, *(pytest.param(one, marks=pytest.mark.slow) for one in PLANTED)]
 )
-def test_no_promise_is_broken_in_what_went_wrong_once(seed: int) -> None:
+def test_invariants_hold_for_the_seeds_of_the_first_round_that_once_failed(seed: int) -> None:
     check(seed, draw_plan(seed, rounds=1))
 
 
 @pytest.mark.parametrize("seed", FAILED_WITH_LATER)
-def test_no_promise_is_broken_in_what_went_wrong_later(seed: int) -> None:
+def test_invariants_hold_for_the_seeds_of_the_second_round_that_once_failed(seed: int) -> None:
     check(seed, draw_plan(seed, rounds=2))
 
 
 @pytest.mark.parametrize("seed", FAILED)
-def test_no_promise_is_broken_in_what_went_wrong_last(seed: int) -> None:
+def test_invariants_hold_for_the_seeds_of_the_last_round_that_once_failed(seed: int) -> None:
     check(seed, draw_plan(seed, rounds=3))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_promise_is_broken_in_many_seeds(
+def test_invariants_hold_for_many_seeds(
     part: int,
     record_property: Callable[[str, object], None],
     tmp_path_factory: pytest.TempPathFactory,
@@ -119,7 +119,7 @@ def test_the_last_part_of_many_seeds_has_the_counts_of_all(tmp_path: Path) -> No
     assert counts_of_all_parts(0, Counter(kill=1), tmp_path, part_count=2) == Counter(kill=3)
 
 
-def test_a_fault_or_a_hook_that_never_fires_is_named() -> None:
+def test_a_fault_or_a_hook_that_never_occurs_is_reported() -> None:
     counts = Counter(dict.fromkeys(never_counted({}), 1))
     assert {f"fault {one.value}" for one in Fault} <= set(counts)
     assert {f"hook {one.value}" for one in Hook} <= set(counts)
@@ -128,13 +128,13 @@ def test_a_fault_or_a_hook_that_never_fires_is_named() -> None:
     assert never_counted(counts) == ["fault kill"]
 
 
-def test_every_fault_and_every_hook_is_in_the_plans_of_so_many_seeds() -> None:
+def test_every_fault_and_every_hook_is_in_the_plans_of_the_default_seeds() -> None:
     planned = [one for seed in range(200) for one in draw_plan(seed).faults]
     assert {one.fault for one in planned} == set(Fault)
     assert {one.hook for one in planned} == {None, *Hook}
 
 
-def test_a_plan_is_cut_down_to_what_breaks_a_promise() -> None:
+def test_a_plan_is_reduced_to_the_faults_that_violate_an_invariant() -> None:
     plan = next(
         plan for plan in map(draw_plan, range(1_000)) if len(plan.faults) > 20 and plan.loss
     )
@@ -146,7 +146,7 @@ def test_a_plan_is_cut_down_to_what_breaks_a_promise() -> None:
     least = shrunk(plan, fails)
     assert set(least.faults) == needed
     assert (least.loss, least.duplicates, least.user_count) == (plan.loss, 0.0, 1)
-    assert len(plan_words(least)) == 4
+    assert len(describe_plan(least)) == 4
     assert shrunk(plan, fails, runs_max=0) == plan
 
 
@@ -169,7 +169,7 @@ def test_a_seed_replays_exactly_in_another_process(seed: int) -> None:
     assert one == other
 
 
-def test_what_is_replayed_has_every_fault_of_the_last_round() -> None:
+def test_the_replayed_seed_has_every_fault_of_the_last_round() -> None:
     plans = [draw_plan(seed) for seed in REPLAYED]
     assert {one.fault for plan in plans for one in plan.faults} >= set(LATEST)
     assert any(plan.is_dynamic for plan in plans)

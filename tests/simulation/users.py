@@ -149,13 +149,15 @@ class User:
 
     # --- hearing ----------------------------------------------------------------------------------
 
-    def hear(self, target: int, attempt: int, answer: RequestResult, leader_id: int | None) -> None:
+    def receive_result(
+        self, target: int, attempt: int, answer: RequestResult, leader_id: int | None
+    ) -> None:
         """An answer arrives at the node's end: it still has to come here."""
         self._cluster.network.send(
-            target, self.node_id, lambda: self._heard(attempt, answer, leader_id)
+            target, self.node_id, lambda: self._deliver_result(attempt, answer, leader_id)
         )
 
-    def _heard(self, attempt: int, answer: RequestResult, leader_id: int | None) -> None:
+    def _deliver_result(self, attempt: int, answer: RequestResult, leader_id: int | None) -> None:
         operation = self._operation
         if operation is None or attempt != self._attempt:
             return

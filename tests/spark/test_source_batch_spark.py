@@ -43,27 +43,29 @@ def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
 PLAIN_NAMES = [column.split()[0] for column in PLAIN.split(", ")]
 
 
-def test_a_node_s_directory_is_what_dump_log_prints(spark: SparkSession, data: Path) -> None:
+def test_rows_of_a_nodes_directory_equal_dump_logs_output(spark: SparkSession, data: Path) -> None:
     segments = sorted((data / METADATA).glob("*.log"))
     expected = [row for segment in segments for row in dumped(segment)]
     assert collected(load(spark, data / NODE, redact="false")) == expected
 
 
-def test_a_compressed_segment_is_what_dump_log_prints(spark: SparkSession, data: Path) -> None:
+def test_rows_of_a_compressed_segment_equal_dump_logs_output(
+    spark: SparkSession, data: Path
+) -> None:
     """Its records are arbitrary, transaction markers too: read as they lie there."""
     name = "kraft-logs/every-record-4.3.1/zstd/__cluster_metadata-0/00000000000000000000.log"
     frame = load(spark, data / name, redact="false", isolationLevel="high_watermark")
     assert collected(frame) == dumped(data / name)
 
 
-def test_a_checkpoint_is_what_dump_log_prints(spark: SparkSession, data: Path) -> None:
+def test_rows_of_a_snapshot_equal_dump_logs_output(spark: SparkSession, data: Path) -> None:
     path = data / METADATA / "00000000000000003128-0000000002.checkpoint"
     frame = load(spark, path, redact="false")
     expected = [(3127, *row[1:]) for row in dumped(path)]
     assert collected(frame.orderBy("snapshotPosition")) == expected
 
 
-def test_a_trimmed_log_begins_with_its_checkpoint(spark: SparkSession, data: Path) -> None:
+def test_a_trimmed_log_starts_with_its_snapshot(spark: SparkSession, data: Path) -> None:
     frame = load(spark, data / TRIMMED, startingOffset="snapshot")
     assert frame.where("snapshotPosition IS NULL").agg({"offset": "min"}).first()[0] == 1022
     of_checkpoint = frame.where("snapshotPosition IS NOT NULL")
@@ -90,7 +92,7 @@ def test_an_ordinary_partition_shows_committed_records(spark: SparkSession, data
     assert 0 < committed.count() < everything.where("controlType IS NULL").count()
 
 
-def test_a_schema_is_a_projection(spark: SparkSession, data: Path) -> None:
+def test_a_schema_selects_columns(spark: SparkSession, data: Path) -> None:
     everything = load(spark, data / METADATA)
     some = (
         spark.read.format("raftlog")
@@ -107,7 +109,7 @@ def test_a_wrong_schema_is_refused(spark: SparkSession, data: Path) -> None:
         frame.count()
 
 
-def test_every_column_travels(spark: SparkSession, data: Path) -> None:
+def test_every_column_is_returned_through_spark(spark: SparkSession, data: Path) -> None:
     options = {"includeHeaders": "true", "includeControlRecords": "true", "endingOffset": "20"}
     rows = load(spark, data / METADATA, **options).collect()
     assert [row.offset for row in rows] == list(range(20))
@@ -117,7 +119,7 @@ def test_every_column_travels(spark: SparkSession, data: Path) -> None:
     assert rows[3].visibleOffset == 11
 
 
-def test_a_frame_is_a_snapshot_and_load_again_sees_more(
+def test_a_frame_is_fixed_and_another_load_sees_new_records(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log = LogWriter(tmp_path / "orders-0")
@@ -129,9 +131,7 @@ def test_a_frame_is_a_snapshot_and_load_again_sees_more(
     assert load(spark, log.directory).count() == 3
 
 
-def test_two_actions_and_a_filter_do_not_disturb_each_other(
-    spark: SparkSession, data: Path
-) -> None:
+def test_two_actions_and_a_filter_are_independent(spark: SparkSession, data: Path) -> None:
     frame = load(spark, data / METADATA)
     before = frame.count()
     assert frame.where("offset >= 3000").count() < before
@@ -139,7 +139,7 @@ def test_two_actions_and_a_filter_do_not_disturb_each_other(
     assert frame.where("offset >= 3000").union(frame).count() > before
 
 
-def test_a_union_of_two_ranges_is_the_whole(spark: SparkSession, data: Path) -> None:
+def test_a_union_of_two_ranges_is_the_whole_range(spark: SparkSession, data: Path) -> None:
     first = load(spark, data / METADATA, endingOffset="1500")
     second = load(spark, data / METADATA, startingOffset="1500")
     offsets = [row.offset for row in first.union(second).select("offset").collect()]
@@ -174,12 +174,14 @@ def test_an_unknown_option_is_refused_at_load(spark: SparkSession, data: Path) -
         load(spark, data / METADATA, startingOfset="5")
 
 
-def test_a_path_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_path_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(AnalysisException, match=r"\[RAFTLOG_LOG_NOT_FOUND\]"):
         load(spark, tmp_path / "nothing").count()
 
 
-def test_damage_is_named_with_its_place(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+def test_damage_is_reported_with_its_position(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
     log = copy_log(data / METADATA, tmp_path / "__cluster_metadata-0", end_offset=3131)
     segment = log / "00000000000000000436.log"
     damaged = bytearray(segment.read_bytes())
@@ -214,7 +216,7 @@ def test_secrets_and_the_redaction_key_are_shown_nowhere(
     assert hashed
 
 
-def test_a_deleted_log_says_so_when_it_is_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_deleted_log_is_reported_when_it_is_read(spark: SparkSession, tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"1")
     frame = load(spark, log.directory)

@@ -26,7 +26,7 @@ OFFSETS = st.builds(
 
 
 @given(OFFSETS)
-def test_an_offset_survives_its_json(offset: StreamOffset) -> None:
+def test_an_offset_round_trips_through_json(offset: StreamOffset) -> None:
     text = json.dumps(offset.to_json())
     assert StreamOffset.from_json(json.loads(text), path="p") == offset
     assert json.dumps(StreamOffset.from_json(json.loads(text), path="p").to_json()) == text
@@ -46,7 +46,7 @@ def test_the_json_of_version_1_does_not_change() -> None:
     )
 
 
-def test_what_says_nothing_is_left_out() -> None:
+def test_default_fields_are_omitted() -> None:
     plain = StreamOffset(offset=1, epoch=1, start_offset=0, cluster_id=None)
     assert list(plain.to_json()) == ["v", "offset", "epoch", "from", "cluster"]
 
@@ -66,13 +66,13 @@ def test_what_says_nothing_is_left_out() -> None:
         {"topic": {"0": 5}},
     ],
 )
-def test_what_is_not_ours_is_a_checkpoint_mismatch(written: object) -> None:
+def test_an_unknown_json_is_a_checkpoint_mismatch(written: object) -> None:
     with pytest.raises(DataLossError) as caught:
         StreamOffset.from_json(written, path="/logs")
     assert "[RAFTLOG_DATA_LOSS.CHECKPOINT_MISMATCH] /logs" in str(caught.value)
 
 
-def test_a_later_version_is_refused_by_name() -> None:
+def test_a_later_version_is_refused() -> None:
     later = {"v": 2, "offset": 1, "epoch": 1, "from": 1, "cluster": None}
     with pytest.raises(DataLossError, match="written by a later version"):
         StreamOffset.from_json(later, path="/logs")

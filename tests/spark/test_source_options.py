@@ -28,7 +28,7 @@ def refusal(**options: str) -> OptionError:
     return caught.value
 
 
-def test_defaults_are_those_of_the_manual() -> None:
+def test_defaults_equal_those_of_the_manual() -> None:
     options = parse()
     assert options.path == "/logs"
     assert options.starting_offset is None
@@ -84,7 +84,7 @@ def test_defaults_are_those_of_the_manual() -> None:
         ("redactKey", "k" * 16, "redact_key", b"k" * 16),
     ],
 )
-def test_an_option_is_read(name: str, value: str, attribute: str, expected: object) -> None:
+def test_every_option_is_parsed(name: str, value: str, attribute: str, expected: object) -> None:
     assert getattr(parse(**{name: value}), attribute) == expected
 
 
@@ -111,7 +111,7 @@ def test_an_option_is_read(name: str, value: str, attribute: str, expected: obje
         ("paths", "not json"),
     ],
 )
-def test_a_wrong_value_is_refused_by_the_option_s_name(name: str, value: str) -> None:
+def test_an_invalid_value_is_refused_with_the_options_name(name: str, value: str) -> None:
     with pytest.raises(OptionError) as caught:
         RaftlogOptions.parse({name: value} if name == "paths" else {"path": "/x", name: value})
     assert name in str(caught.value)
@@ -129,16 +129,16 @@ def test_a_wrong_value_is_refused_by_the_option_s_name(name: str, value: str) ->
         ("redact_key", "redactKey"),
     ],
 )
-def test_an_unknown_option_names_the_nearest_one(name: str, nearest: str) -> None:
+def test_an_unknown_option_is_reported_with_the_nearest_one(name: str, nearest: str) -> None:
     assert f"did you mean {nearest}?" in str(refusal(**{name: "1"}))
 
 
-def test_an_option_far_from_all_lists_what_is_known() -> None:
+def test_an_option_unlike_all_others_is_reported_with_the_known_ones() -> None:
     assert "failOnDataLoss" in str(refusal(zzz="1"))
 
 
 @pytest.mark.parametrize("name", ["kafka.group.id", "subscribe", "assign"])
-def test_an_option_of_a_broker_says_that_one_log_is_read(name: str) -> None:
+def test_an_option_of_kafkas_source_is_reported_as_not_applicable_to_one_log(name: str) -> None:
     assert "reads one log" in str(refusal(**{name: "localhost:9092"}))
 
 
@@ -147,7 +147,7 @@ def test_an_alias_may_not_repeat_its_option() -> None:
     assert "startingOffset" in error.reason
 
 
-def test_what_spark_adds_by_itself_is_passed_over() -> None:
+def test_options_that_spark_adds_are_ignored() -> None:
     assert parse(checkpointLocation="/c", provider="raftlog", owner="me", **{"option.x": "y"})
 
 
@@ -166,7 +166,7 @@ def test_a_path_is_required() -> None:
         ({"path": "with,comma"}, "{here}/with,comma"),
     ],
 )
-def test_paths_become_absolute_once_for_all_processes(
+def test_paths_become_absolute_for_all_processes(
     given: dict[str, str], path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -174,17 +174,17 @@ def test_paths_become_absolute_once_for_all_processes(
     assert RaftlogDataSource(given)._options.path == path.format(here=tmp_path)
 
 
-def test_least_and_most_must_agree() -> None:
+def test_minimum_and_maximum_must_agree() -> None:
     assert "minOffsetsPerTrigger" in str(
         refusal(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="9")
     )
 
 
-def test_a_redaction_key_without_redaction_is_a_mistake() -> None:
+def test_a_redaction_key_without_redaction_is_refused() -> None:
     assert "redactKey" in str(refusal(redact="false", redactKey=SECRET))
 
 
-def test_a_stream_has_no_end() -> None:
+def test_a_stream_has_no_ending_offset() -> None:
     for name in ("endingOffset", "endingOffsets", "endingTimestamp"):
         with pytest.raises(OptionError, match="in batch reads only"):
             parse(**{name: "5"}).check_no_end()
@@ -203,7 +203,7 @@ def test_a_source_and_its_options_survive_pickling() -> None:
     assert copy._options == source._options
 
 
-def test_the_manual_names_every_option() -> None:
+def test_the_manual_lists_every_option() -> None:
     manual = RaftlogDataSource.__doc__ or ""
     names = {name.removeprefix("kafka.") for name in OPTIONS} - {"path", "paths"}
     missing = [name for name in names if name not in manual]
@@ -211,6 +211,6 @@ def test_the_manual_names_every_option() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(OPTIONS)), st.text(max_size=20), max_size=6))
-def test_any_text_is_read_or_refused_with_our_own_error(given_options: dict[str, str]) -> None:
+def test_any_text_is_accepted_or_refused_with_a_typed_error(given_options: dict[str, str]) -> None:
     with contextlib.suppress(OptionError):
         RaftlogOptions.parse({"path": "/x"} | given_options)

@@ -77,7 +77,7 @@ def metadata(data: Path, tmp_path: Path) -> Path:
 # --- where it begins ------------------------------------------------------------------------------
 
 
-def test_a_stream_on_a_metadata_log_begins_with_the_newest_checkpoint(metadata: Path) -> None:
+def test_a_stream_of_a_metadata_log_starts_with_the_newest_snapshot(metadata: Path) -> None:
     reader = stream(metadata)
     (start, first), (_, second) = run(reader)
     assert first["snapshot"] == "3128-2"
@@ -89,7 +89,7 @@ def test_a_stream_on_a_metadata_log_begins_with_the_newest_checkpoint(metadata: 
     assert rows(reader, first, second) == [(offset, None) for offset in range(3128, END)]
 
 
-def test_without_a_checkpoint_it_begins_at_the_earliest_offset(tmp_path: Path) -> None:
+def test_without_a_snapshot_it_starts_at_the_earliest_offset(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "__cluster_metadata-0")
     log.append(NO_OP, NO_OP)
     reader = stream(log.directory)
@@ -98,7 +98,7 @@ def test_without_a_checkpoint_it_begins_at_the_earliest_offset(tmp_path: Path) -
     assert rows(reader, initial, reader.latestOffset(initial)) == [(0, None), (1, None)]
 
 
-def test_a_stream_on_an_ordinary_partition_begins_at_its_end(tmp_path: Path) -> None:
+def test_a_stream_of_an_ordinary_partition_starts_at_its_end(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"old")
     reader = stream(log.directory)
@@ -109,13 +109,13 @@ def test_a_stream_on_an_ordinary_partition_begins_at_its_end(tmp_path: Path) -> 
     assert rows(reader, initial, reader.latestOffset(initial)) == [(1, None)]
 
 
-def test_a_start_by_number_and_by_time(metadata: Path) -> None:
+def test_a_stream_starts_at_an_offset_or_a_timestamp(metadata: Path) -> None:
     assert stream(metadata, startingOffset="100").initialOffset()["offset"] == 100
     assert stream(metadata, startingOffset="earliest").initialOffset()["offset"] == 0
     assert stream(metadata, startingTimestamp="0").initialOffset()["offset"] == 0
 
 
-def test_a_time_that_no_record_has_is_an_error_or_the_end(metadata: Path) -> None:
+def test_a_timestamp_after_all_records_is_an_error_or_the_end(metadata: Path) -> None:
     late = {"startingTimestamp": "4000000000000"}
     with pytest.raises(OptionError, match="startingTimestamp"):
         stream(metadata, **late).initialOffset()
@@ -132,7 +132,7 @@ def in_transaction(tmp_path: Path) -> Path:
     return log.directory
 
 
-def test_a_start_by_time_is_never_past_the_end_that_may_be_read(in_transaction: Path) -> None:
+def test_a_start_by_timestamp_is_never_after_the_last_stable_offset(in_transaction: Path) -> None:
     reader = stream(in_transaction, startingTimestamp=str(TIME_MS + 2000))
     assert reader.initialOffset()["offset"] == 1
 
@@ -156,12 +156,12 @@ def test_a_batch_read_ends_before_an_open_transaction(
     assert found == [0]
 
 
-def test_a_start_behind_the_end_is_refused(metadata: Path) -> None:
+def test_a_start_after_the_end_is_refused(metadata: Path) -> None:
     with pytest.raises(OffsetOutOfRangeError):
         stream(metadata, startingOffset="99999").initialOffset()
 
 
-def test_a_checkpoint_is_asked_of_a_metadata_log_only(tmp_path: Path) -> None:
+def test_a_snapshot_is_required_of_a_metadata_log_only(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"x")
     with pytest.raises(OptionError, match="snapshot is for metadata logs"):
@@ -171,7 +171,7 @@ def test_a_checkpoint_is_asked_of_a_metadata_log_only(tmp_path: Path) -> None:
 # --- how far a batch goes -------------------------------------------------------------------------
 
 
-def test_nothing_new_gives_back_the_very_start(metadata: Path) -> None:
+def test_without_new_records_the_start_is_returned(metadata: Path) -> None:
     reader = stream(metadata, startingOffset="latest")
     start = json.loads(json.dumps(reader.initialOffset()))
     assert reader.latestOffset(start, reader.getDefaultReadLimit()) is start
@@ -187,14 +187,14 @@ def test_limited_batches_are_contiguous_and_complete(metadata: Path, limit: dict
     assert given == [(offset, None) for offset in range(END)]
 
 
-def test_a_checkpoint_is_one_batch_whatever_the_limit(metadata: Path) -> None:
+def test_a_snapshot_is_one_batch_whatever_the_limit(metadata: Path) -> None:
     reader = stream(metadata, maxOffsetsPerTrigger="1")
     start, first = run(reader)[0]
     assert first["snapshot"]
     assert len(rows(reader, start, first)) > 100
 
 
-def test_trigger_once_takes_checkpoint_and_tail_in_one_batch(metadata: Path) -> None:
+def test_trigger_once_reads_snapshot_and_log_in_one_batch(metadata: Path) -> None:
     reader = stream(metadata, maxOffsetsPerTrigger="1")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -204,7 +204,7 @@ def test_trigger_once_takes_checkpoint_and_tail_in_one_batch(metadata: Path) -> 
     assert reader.latestOffset(end, ReadAllAvailable()) is end
 
 
-def test_available_now_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
+def test_available_now_ends_at_the_end_of_the_log_at_its_start(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"1", b"2")
     log.append(b"3")
@@ -232,7 +232,7 @@ def test_a_batch_never_ends_inside_a_metadata_transaction(tmp_path: Path) -> Non
     assert ends == [8, 9]
 
 
-def test_an_aborted_transaction_yields_nothing_but_is_passed(tmp_path: Path) -> None:
+def test_an_aborted_transaction_has_no_rows_and_is_skipped(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "__cluster_metadata-0")
     log.append(NO_OP)
     log.append(BEGIN_TRANSACTION, NO_OP)
@@ -246,7 +246,7 @@ def test_an_aborted_transaction_yields_nothing_but_is_passed(tmp_path: Path) -> 
     assert len(rows(everything, start, end)) == 5
 
 
-def test_the_end_of_the_log_is_reported_without_another_look(metadata: Path) -> None:
+def test_the_end_of_the_log_is_reported_without_another_refresh(metadata: Path) -> None:
     reader = stream(metadata, startingOffset="earliest", maxOffsetsPerTrigger="10")
     assert reader.reportLatestOffset() is None
     start = reader.initialOffset()
@@ -260,7 +260,7 @@ def test_the_end_of_the_log_is_reported_without_another_look(metadata: Path) -> 
 # --- waiting --------------------------------------------------------------------------------------
 
 
-def test_an_idle_stream_waits_a_little_and_sees_what_comes(tmp_path: Path) -> None:
+def test_an_idle_stream_waits_a_little_and_sees_new_records(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"old")
     clock = StoppedClock()
@@ -272,7 +272,7 @@ def test_an_idle_stream_waits_a_little_and_sees_what_comes(tmp_path: Path) -> No
     assert reader.latestOffset(start)["offset"] == 2
 
 
-def test_the_young_tail_is_held_back_until_it_is_old(tmp_path: Path) -> None:
+def test_records_younger_than_the_holdback_are_held_back(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"old", timestamp_ms=TIME_MS)
     log.append(b"young", timestamp_ms=TIME_MS + 60_000)
@@ -286,7 +286,7 @@ def test_the_young_tail_is_held_back_until_it_is_old(tmp_path: Path) -> None:
     assert reader.latestOffset(first)["offset"] == 2
 
 
-def test_few_records_wait_for_more_or_for_the_delay(tmp_path: Path) -> None:
+def test_few_records_wait_for_more_or_for_the_maximum_delay(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"1")
     clock = StoppedClock()
@@ -308,7 +308,7 @@ def test_few_records_wait_for_more_or_for_the_delay(tmp_path: Path) -> None:
 # --- after a restart ------------------------------------------------------------------------------
 
 
-def test_a_batch_is_planned_from_its_end_alone(metadata: Path) -> None:
+def test_a_batch_is_planned_from_its_end_only(metadata: Path) -> None:
     """Spark asks for the initial offset again after a restart; a wrong answer loses nothing."""
     planned = stream(metadata, startingOffset="100", maxOffsetsPerTrigger="50")
     start = planned.initialOffset()
@@ -319,7 +319,7 @@ def test_a_batch_is_planned_from_its_end_alone(metadata: Path) -> None:
     assert rows(restarted, other_start, end) == rows(planned, start, end)
 
 
-def test_a_checkpoint_batch_is_read_again_from_the_same_file(metadata: Path, data: Path) -> None:
+def test_a_snapshot_batch_is_read_again_from_the_same_file(metadata: Path, data: Path) -> None:
     log = copy_log(data / METADATA, metadata.parent.parent / "b" / metadata.name, end_offset=1000)
     before = stream(log)
     start = before.initialOffset()
@@ -357,7 +357,7 @@ def test_any_split_and_any_restart_give_the_same_rows(
     assert given_rows == [(offset, None) for offset in range(END)]
 
 
-def test_a_first_batch_that_waited_is_planned_as_empty(metadata: Path) -> None:
+def test_a_delayed_first_batch_is_planned_as_empty(metadata: Path) -> None:
     """Spark writes the initial offset down as the end of batch 0 when nothing is new."""
     reader = stream(metadata, startingOffset="latest")
     initial = reader.initialOffset()
@@ -372,7 +372,7 @@ def test_a_reader_survives_pickling_without_its_log(metadata: Path) -> None:
     assert rows(copy, reader.initialOffset(), end) == rows(reader, reader.initialOffset(), end)
 
 
-def test_a_stream_without_positions_of_spark_goes_on_from_where_it_was(metadata: Path) -> None:
+def test_a_stream_without_spark_s_current_offset_continues_at_its_own(metadata: Path) -> None:
     """Spark 4.0 and 4.1 ask for the latest offset without saying where the query is."""
     reader = stream(metadata, startingOffset="3000")
     initial = reader.initialOffset()
@@ -407,7 +407,7 @@ def without_history(metadata: Path, data: Path) -> None:
     copy_log(data / METADATA, metadata, end_offset=END, start_offset=1762)
 
 
-def test_deleted_records_are_named(metadata: Path, data: Path) -> None:
+def test_deleted_records_are_reported(metadata: Path, data: Path) -> None:
     start = at(metadata, 500) | {"epoch": 1}
     without_history(metadata, data)
     reader = stream(metadata)
@@ -416,7 +416,7 @@ def test_deleted_records_are_named(metadata: Path, data: Path) -> None:
     assert "now 1288" in text
 
 
-def test_accepted_deletion_goes_on_at_the_newest_checkpoint(
+def test_with_accepted_loss_a_stream_continues_at_the_newest_snapshot(
     metadata: Path, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = at(metadata, 500) | {"epoch": 1}
@@ -429,7 +429,7 @@ def test_accepted_deletion_goes_on_at_the_newest_checkpoint(
     assert "lost" not in reader.latestOffset(end)
 
 
-def test_accepted_deletion_goes_on_at_the_log_s_start_if_it_began_there(
+def test_with_accepted_loss_a_stream_continues_at_the_log_start_if_it_started_there(
     metadata: Path, data: Path
 ) -> None:
     start = at(metadata, 500) | {"epoch": 1}
@@ -440,7 +440,7 @@ def test_accepted_deletion_goes_on_at_the_log_s_start_if_it_began_there(
     assert rows(reader, start, end)[0] == (1288, None)
 
 
-def test_a_log_that_ends_before_us_is_named(metadata: Path, data: Path) -> None:
+def test_a_log_that_ends_before_the_streams_offset_is_reported(metadata: Path, data: Path) -> None:
     start = at(metadata, END) | {"epoch": 2}
     older = copy_log(data / METADATA, metadata.parents[1] / "old" / metadata.name, end_offset=900)
     reader = stream(older)
@@ -452,7 +452,7 @@ def test_a_log_that_ends_before_us_is_named(metadata: Path, data: Path) -> None:
     assert reader.latestOffset(start) is start
 
 
-def test_another_cluster_is_named(metadata: Path) -> None:
+def test_another_cluster_is_reported(metadata: Path) -> None:
     start = at(metadata, 500) | {"epoch": 1, "cluster": "AAAAAAAAAAAAAAAAAAAAAA"}
     reader = stream(metadata)
     text = loss_of(lambda: reader.latestOffset(start), DataLoss.WRONG_CLUSTER)
@@ -461,14 +461,14 @@ def test_another_cluster_is_named(metadata: Path) -> None:
     assert accepting.latestOffset(start)["from"] == 0
 
 
-def test_another_cluster_is_named_before_the_first_checkpoint_is_read(metadata: Path) -> None:
+def test_another_cluster_is_reported_before_the_first_snapshot_is_read(metadata: Path) -> None:
     start = stream(metadata).initialOffset() | {"cluster": "AAAAAAAAAAAAAAAAAAAAAA"}
     assert start["snapshot"]
     reader = stream(metadata)
     loss_of(lambda: reader.latestOffset(start), DataLoss.WRONG_CLUSTER)
 
 
-def test_a_rewritten_tail_is_named_and_its_point_of_parting_found(tmp_path: Path) -> None:
+def test_a_rewritten_tail_is_reported_with_the_offset_of_the_divergence(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "a" / "orders-0")
     log.append(b"0", b"1", epoch=1)
     log.append(b"2", epoch=3)
@@ -492,7 +492,7 @@ def test_a_rewritten_tail_is_named_and_its_point_of_parting_found(tmp_path: Path
     assert rows(accepting, start, end) == [(2, None), (3, None), (4, None)]
 
 
-def test_a_record_that_a_cleaner_took_away_says_nothing_of_its_epoch(tmp_path: Path) -> None:
+def test_a_record_removed_by_a_cleaner_is_no_divergence(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "a" / "orders-0")
     log.append(b"0", b"1", epoch=1)
     log.append(b"2", b"3", epoch=2)
@@ -513,7 +513,7 @@ def test_a_record_that_a_cleaner_took_away_says_nothing_of_its_epoch(tmp_path: P
     loss_of(lambda: again.latestOffset(start), DataLoss.DIVERGED_EPOCH)
 
 
-def test_a_range_whose_end_is_gone_is_given_up_at_once(
+def test_a_range_with_a_deleted_end_fails_without_retries(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = LogWriter(tmp_path / "a" / "orders-0")
@@ -525,7 +525,7 @@ def test_a_range_whose_end_is_gone_is_given_up_at_once(
     assert len(caplog.records) == 1
 
 
-def test_a_shorter_log_of_a_later_epoch_is_divergence_not_truncation(tmp_path: Path) -> None:
+def test_a_shorter_log_of_a_later_epoch_is_a_divergence_and_no_truncation(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "a" / "orders-0")
     log.append(b"0", epoch=1)
     log.append(*[b"x"] * 9, epoch=2)
@@ -539,7 +539,7 @@ def test_a_shorter_log_of_a_later_epoch_is_divergence_not_truncation(tmp_path: P
     loss_of(lambda: strict.latestOffset(start), DataLoss.DIVERGED_EPOCH)
 
 
-def test_a_majority_s_end_may_fall_and_the_stream_waits(data: Path, tmp_path: Path) -> None:
+def test_a_majoritys_end_may_decrease_and_the_stream_waits(data: Path, tmp_path: Path) -> None:
     """Copies of voters' directories may be older at the next look."""
     cluster = data / METADATA.split("/node-")[0]
     for node in ("node-100", "node-101", "node-102"):
@@ -555,7 +555,7 @@ def test_a_majority_s_end_may_fall_and_the_stream_waits(data: Path, tmp_path: Pa
         assert again.latestOffset(end) is end
 
 
-def test_a_deleted_checkpoint_cannot_be_read_again(metadata: Path) -> None:
+def test_a_deleted_snapshot_is_reported(metadata: Path) -> None:
     reader = stream(metadata)
     start = reader.initialOffset()
     end = reader.latestOffset(start)
@@ -568,7 +568,7 @@ def test_a_deleted_checkpoint_cannot_be_read_again(metadata: Path) -> None:
     assert {offset for offset, _ in rows(accepting, start, end)} >= {1761}
 
 
-def test_a_planned_batch_that_was_deleted_is_named(metadata: Path, data: Path) -> None:
+def test_a_planned_batch_that_was_deleted_is_reported(metadata: Path, data: Path) -> None:
     reader = stream(metadata, startingOffset="earliest", maxOffsetsPerTrigger="100")
     start, end = run(reader)[0]
     partitions = reader.partitions(start, end)
@@ -581,7 +581,7 @@ def test_a_planned_batch_that_was_deleted_is_named(metadata: Path, data: Path) -
     assert list(accepting.read(partitions[0])) == []
 
 
-def test_a_planned_batch_whose_end_was_cut_off_is_named(tmp_path: Path) -> None:
+def test_a_planned_batch_with_a_truncated_end_is_reported(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"1")
     segment = next(log.directory.glob("*.log"))
@@ -596,21 +596,21 @@ def test_a_planned_batch_whose_end_was_cut_off_is_named(tmp_path: Path) -> None:
     assert rows(accepting, start, end) == [(0, None)]
 
 
-def test_batches_that_do_not_follow_each_other_are_named(metadata: Path) -> None:
+def test_non_consecutive_batches_are_reported(metadata: Path) -> None:
     reader = stream(metadata, startingOffset="earliest", maxOffsetsPerTrigger="100")
     first, second, *_ = [end for _, end in run(reader)]
     loss_of(lambda: reader.partitions(second, first), DataLoss.CHECKPOINT_MISMATCH)
     loss_of(lambda: reader.latestOffset({"topic": {"0": 5}}), DataLoss.CHECKPOINT_MISMATCH)
 
 
-def test_a_start_by_number_that_is_gone_is_named(metadata: Path, data: Path) -> None:
+def test_a_deleted_starting_offset_is_reported(metadata: Path, data: Path) -> None:
     without_history(metadata, data)
     loss_of(lambda: stream(metadata, startingOffset="5").initialOffset(), DataLoss.OFFSETS_DELETED)
     accepting = stream(metadata, startingOffset="5", failOnDataLoss="false")
     assert accepting.initialOffset()["offset"] == 1288
 
 
-def test_missing_history_is_said(
+def test_a_missing_start_of_the_log_is_reported(
     metadata: Path, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     without_history(metadata, data)

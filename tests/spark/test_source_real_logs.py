@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.dumps import DumpBatch, DumpRecord, dumped_logs, read_dump
-from tests.support.effort import is_copy, slow_but
 from tests.support.metadata_logs import metadata_log, restored
 from tests.support.small_logs import (
     ABORT_TRANSACTION,
@@ -26,6 +25,7 @@ from tests.support.small_logs import (
 )
 from tests.support.source_rows import SCHEMA as FED_SCHEMA
 from tests.support.source_rows import source_rows
+from tests.support.sweep_size import is_copy, slow_except
 
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.reader import RaftlogReader
@@ -45,7 +45,7 @@ ORDERS = DATA / "kraft-logs/three-nodes-4.3.1/node-1/orders-0-0"
 
 
 def chosen(logs: list[Path]) -> list[object]:
-    return slow_but([log for log in logs if not is_copy(log)], logs)
+    return slow_except([log for log in logs if not is_copy(log)], logs)
 
 
 def name_of(path: Path) -> str:
@@ -73,7 +73,7 @@ def dumped(log: Path, *, control_too: bool = False) -> list[tuple[DumpBatch, Dum
 
 
 @pytest.mark.parametrize("log", chosen(SEGMENTS), ids=name_of)
-def test_rows_of_a_segment_are_what_dump_log_prints(log: Path) -> None:
+def test_rows_of_a_segment_equal_dump_logs_output(log: Path) -> None:
     everything = {"isolationLevel": "high_watermark", "redact": "false"}
     given_rows = rows(log, **everything)
     expected = dumped(log)
@@ -98,7 +98,7 @@ def test_rows_of_a_segment_are_what_dump_log_prints(log: Path) -> None:
                 assert row["value"] == record.payload.encode()
 
 
-def test_rows_that_tables_are_fed_in_tests_are_those_of_the_source(tmp_path: Path) -> None:
+def test_rows_of_the_table_tests_equal_those_of_the_source(tmp_path: Path) -> None:
     directory = tmp_path / "__cluster_metadata-0"
     directory.mkdir()
     log = metadata_log(restored("three-nodes-4.3.1/node-1", directory))
@@ -119,7 +119,7 @@ def test_rows_that_tables_are_fed_in_tests_are_those_of_the_source(tmp_path: Pat
 
 
 @pytest.mark.parametrize("checkpoint", chosen(CHECKPOINTS), ids=name_of)
-def test_rows_of_a_checkpoint_are_what_dump_log_prints(checkpoint: Path) -> None:
+def test_rows_of_a_snapshot_equal_dump_logs_output(checkpoint: Path) -> None:
     end_offset, epoch = (int(part) for part in checkpoint.stem.split("-"))
     given_rows = rows(checkpoint, redact="false")
     expected = dumped(checkpoint)
@@ -138,7 +138,7 @@ def test_rows_of_a_checkpoint_are_what_dump_log_prints(checkpoint: Path) -> None
 
 
 @pytest.mark.parametrize("log", chosen(LOGS), ids=name_of)
-def test_control_records_are_rows_only_when_asked_for(log: Path) -> None:
+def test_control_records_are_rows_only_on_request(log: Path) -> None:
     columns = ("offset", "snapshotPosition", "key", "value", "recordType", "record", "controlType")
     everything = {"isolationLevel": "high_watermark", "redact": "false"}
     given_rows = rows(log, columns, includeControlRecords="true", **everything)
@@ -154,7 +154,7 @@ def test_control_records_are_rows_only_when_asked_for(log: Path) -> None:
         assert row["recordType"] is None
 
 
-def test_committed_readers_see_no_aborted_transaction() -> None:
+def test_committed_reads_have_no_aborted_transaction() -> None:
     batches = read_dump(ORDERS / "00000000000000000000.log")
     committed: list[int] = []
     pending: list[int] = []
@@ -174,7 +174,7 @@ def test_committed_readers_see_no_aborted_transaction() -> None:
     assert hidden == {row["offset"] for row in with_aborted} - set(committed)
 
 
-def test_every_offset_of_a_metadata_log_is_there_when_asked_for() -> None:
+def test_every_offset_of_a_metadata_log_is_returned_on_request() -> None:
     everything = {"includeControlRecords": "true", "includeAbortedRecords": "true"}
     offsets = table(METADATA, ("offset",), **everything).column("offset").to_pylist()
     assert offsets == list(range(3131))
@@ -185,7 +185,7 @@ def test_records_of_the_first_transaction_are_visible_from_its_end() -> None:
     assert visible == dict.fromkeys(range(3, 12), 11) | {o: o for o in range(12, 20)}
 
 
-def test_a_range_by_offset_and_by_time() -> None:
+def test_a_range_is_given_by_offset_and_by_timestamp() -> None:
     part = rows(METADATA, ("offset", "timestamp"), startingOffset="100", endingOffset="200")
     assert [row["offset"] for row in part] == list(range(100, 200))
     first, last = (str(round(row["timestamp"].timestamp() * 1000)) for row in (part[0], part[-1]))
@@ -194,7 +194,7 @@ def test_a_range_by_offset_and_by_time() -> None:
     assert by_time[-1]["timestamp"] < part[-1]["timestamp"]
 
 
-def test_headers_come_when_asked_for(tmp_path: Path) -> None:
+def test_headers_are_returned_on_request(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     headers = (Header("trace", b"\x01"), Header("empty", None))
     records = (NewRecord(key=b"k", value=b"v", headers=headers), NewRecord(key=None, value=None))
@@ -211,7 +211,7 @@ def test_headers_come_when_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_ours", [True, False])
 @pytest.mark.parametrize("as_segment", [True, False])
-def test_headers_of_ours_are_not_shown_in_logs_of_ours(
+def test_raftlogs_headers_are_hidden_in_embedded_logs(
     tmp_path: Path, is_ours: bool, as_segment: bool
 ) -> None:
     log = LogWriter(tmp_path / "decisions-0")
@@ -235,7 +235,7 @@ def test_headers_of_ours_are_not_shown_in_logs_of_ours(
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(st.permutations(list(COLUMNS)), st.integers(1, len(COLUMNS)), st.booleans())
-def test_any_columns_in_any_order_are_the_same_columns(
+def test_columns_are_independent_of_their_selection_and_order(
     names: list[str], count: int, with_control: bool
 ) -> None:
     options = {
@@ -321,7 +321,7 @@ def test_redaction_can_be_turned_off() -> None:
 # --- bad input, and work that is not done ---------------------------------------------------------
 
 
-def test_a_metadata_record_that_does_not_parse_is_named_with_its_offset(tmp_path: Path) -> None:
+def test_a_malformed_metadata_record_is_reported_with_its_offset(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "__cluster_metadata-0")
     log.append(NO_OP, NO_OP)
     log.append(NO_OP, b"\x01\x02\x00\xff\xff")
@@ -333,7 +333,7 @@ def test_a_metadata_record_that_does_not_parse_is_named_with_its_offset(tmp_path
     assert raw[-1] == {"value": b"\x01\x02\x00\xff\xff", "recordType": "TOPIC_RECORD"}
 
 
-def test_an_unknown_record_type_stops_nothing_and_shows_nothing(tmp_path: Path) -> None:
+def test_an_unknown_record_type_is_a_row_without_its_content(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "__cluster_metadata-0")
     log.append(b"\x01\x63\x07secret")
     (row,) = rows(log.directory)
@@ -356,7 +356,7 @@ def test_the_markers_of_metadata_transactions_are_rows_with_their_names(tmp_path
 
 
 @pytest.mark.parametrize("timestamp_ms", [-1, 2**63 - 1, -(2**63), 2**62, 0])
-def test_a_time_that_spark_cannot_hold_is_null(tmp_path: Path, timestamp_ms: int) -> None:
+def test_a_timestamp_outside_sparks_range_is_null(tmp_path: Path, timestamp_ms: int) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"v", timestamp_ms=timestamp_ms)
     (time,) = table(log.directory, ("timestamp",)).column("timestamp").cast(pa.int64())
@@ -364,7 +364,7 @@ def test_a_time_that_spark_cannot_hold_is_null(tmp_path: Path, timestamp_ms: int
     assert time.as_py() == (timestamp_ms * 1000 if fits else None)
 
 
-def test_damage_in_the_middle_loses_nothing_before_it(tmp_path: Path) -> None:
+def test_damage_in_the_middle_loses_no_record_before_it(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     for number in range(3):
         log.append(b"%d" % number)
@@ -380,7 +380,7 @@ def test_damage_in_the_middle_loses_nothing_before_it(tmp_path: Path) -> None:
         next(batches)
 
 
-def test_a_task_reads_its_own_range_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_reads_only_its_own_range(monkeypatch: pytest.MonkeyPatch) -> None:
     options = RaftlogOptions.parse({"path": str(METADATA), "minPartitions": "8"})
     reader = RaftlogReader(options, ("offset", "value"))
     partitions = reader.partitions()
@@ -399,7 +399,7 @@ def test_a_task_reads_its_own_range_only(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 0 < sum(read_bytes) < log_bytes / 2
 
 
-def test_finding_the_source_imports_nothing_heavy() -> None:
+def test_finding_the_source_imports_no_large_module() -> None:
     code = (
         "import sys; import pyspark_raftlog; "
         "print([name for name in ('pyarrow', 'numpy', 'raftlog', 'raftlog_state')"
@@ -417,7 +417,7 @@ def test_finding_the_source_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_batch_that_expands_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+def test_a_batch_that_expands_above_the_limit_is_not_read(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"a")
     records = (NewRecord(None, bytes(3 * 1024 * 1024)),)

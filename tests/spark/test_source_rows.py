@@ -56,7 +56,7 @@ def test_records_of_a_metadata_transaction_become_visible_at_its_end() -> None:
     assert aborted == [False] * 5 + [True, True] + [False] * 3
 
 
-def test_a_transaction_of_one_producer_leaves_the_others_records_alone() -> None:
+def test_a_transaction_of_one_producer_does_not_affect_others() -> None:
     spans = [TransactionSpan(0, 4, COMMITTED, 7), TransactionSpan(1, 5, ABORTED, 8)]
     piece = scanned(
         (7, True, False),
@@ -72,7 +72,7 @@ def test_a_transaction_of_one_producer_leaves_the_others_records_alone() -> None
     assert aborted == [False, True, False, False, False, False, False]
 
 
-def test_transactions_of_one_producer_follow_each_other() -> None:
+def test_transactions_of_one_producer_are_consecutive() -> None:
     spans = [TransactionSpan(0, 1, COMMITTED, 7), TransactionSpan(2, None, OPEN, 7)]
     piece = scanned((7, True, False), (7, True, True), (7, True, False))
     assert looked_up(Transactions(spans, is_metadata=False), piece)[0] == [0, 1, NEVER]
@@ -87,14 +87,14 @@ BINARIES = st.none() | st.builds(
 
 
 @given(st.lists(BINARIES, max_size=20), st.integers(0, 5))
-def test_frames_are_read_from_any_slice(values: list[bytes | None], skipped: int) -> None:
+def test_frames_are_decoded_from_any_slice(values: list[bytes | None], skipped: int) -> None:
     column = pa.array(values, pa.binary())[skipped:]
     api_keys, versions = frames(column)
     expected = [(-1, -1) if value is None else (value[1], value[2]) for value in values[skipped:]]
     assert list(zip(api_keys.tolist(), versions.tolist(), strict=True)) == expected
 
 
-def test_a_frame_with_longer_numbers_is_read_alone() -> None:
+def test_a_frame_with_longer_varints_is_decoded_separately() -> None:
     column = pa.array([b"\x01\x81\x02\x03\x00", b"\x01\x02\x00\x00"])
     api_keys, versions = frames(column)
     assert api_keys.tolist() == [257, 2]
@@ -102,13 +102,13 @@ def test_a_frame_with_longer_numbers_is_read_alone() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"\x01", b"\x00\x02\x00", b"\xff" * 8])
-def test_a_value_without_a_frame_is_named_as_such(value: bytes) -> None:
+def test_a_value_without_a_frame_is_reported(value: bytes) -> None:
     with pytest.raises(MetadataParseError):
         frames(pa.array([value]))
 
 
 @given(st.lists(st.integers(0, 50), max_size=12), st.integers(1, 20))
-def test_arrow_batches_are_cut_and_joined_without_loss(counts: list[int], row_count: int) -> None:
+def test_arrow_batches_are_split_and_joined_without_loss(counts: list[int], row_count: int) -> None:
     numbers = np.arange(sum(counts))
     bounds = np.cumsum([0, *counts])
     pieces = [

@@ -29,26 +29,26 @@ def schema_of(names: list[str]) -> StructType:
     return StructType([StructField(name, COLUMNS[name][0]) for name in names])
 
 
-def test_the_first_columns_are_those_of_spark_s_kafka_source() -> None:
+def test_the_first_columns_equal_those_of_sparks_kafka_source() -> None:
     fields = source_schema(PLAIN).fields[: len(KAFKA_SOURCE)]
     assert [(field.name, field.dataType.simpleString()) for field in fields] == KAFKA_SOURCE
 
 
-def test_headers_are_typed_as_in_spark_s_kafka_source() -> None:
+def test_headers_have_the_type_of_sparks_kafka_source() -> None:
     assert source_schema(ALL)["headers"].dataType.simpleString() == (
         "array<struct<key:string,value:binary>>"
     )
 
 
 @given(st.permutations(list(COLUMNS)), st.integers(1, len(COLUMNS)))
-def test_arrow_s_schema_is_what_spark_makes_of_ours(names: list[str], count: int) -> None:
+def test_the_arrow_schema_equals_sparks_conversion(names: list[str], count: int) -> None:
     chosen = names[:count]
     wanted = to_arrow_schema(schema_of(chosen), timezone="UTC")
     assert arrow_schema(chosen).equals(wanted)
     assert project(schema_of(chosen), ALL) == tuple(chosen)
 
 
-def test_every_column_may_be_null() -> None:
+def test_every_column_is_nullable() -> None:
     assert all(field.nullable for field in source_schema(ALL).fields)
 
 
@@ -58,7 +58,7 @@ def refusal(*fields: StructField, options: RaftlogOptions = ALL) -> str:
     return str(caught.value)
 
 
-def test_an_unknown_column_names_the_nearest_one() -> None:
+def test_an_unknown_column_is_reported_with_the_nearest_one() -> None:
     assert "did you mean offset?" in refusal(StructField("ofset", LongType()))
 
 
@@ -70,7 +70,7 @@ def test_not_null_is_refused() -> None:
     assert "must be nullable" in refusal(StructField("offset", LongType(), nullable=False))
 
 
-def test_a_column_twice_is_refused() -> None:
+def test_a_duplicate_column_is_refused() -> None:
     twice = StructField("offset", LongType())
     assert "offset twice" in refusal(twice, twice)
 
@@ -79,7 +79,7 @@ def test_an_empty_schema_is_refused() -> None:
     assert "has no columns" in refusal()
 
 
-def test_a_column_that_needs_an_option_says_which() -> None:
+def test_a_column_that_needs_an_option_reports_it() -> None:
     assert "includeHeaders=true" in refusal(
         StructField("headers", COLUMNS["headers"][0]), options=PLAIN
     )

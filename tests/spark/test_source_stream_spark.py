@@ -78,7 +78,9 @@ def log(data: Path, tmp_path: Path) -> Path:
     return copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=END)
 
 
-def test_a_stream_gives_what_a_batch_gives(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+def test_a_stream_has_the_rows_of_a_batch_read(
+    spark: SparkSession, log: Path, tmp_path: Path
+) -> None:
     batch = spark.read.format("raftlog").schema(SCHEMA).load(str(log)).collect()
     run = drain(spark, log, tmp_path / "c", startingOffset="earliest", maxOffsetsPerTrigger="900")
     assert run.rows == batch
@@ -141,7 +143,7 @@ def test_a_growing_log_is_read_once(spark: SparkSession, data: Path, tmp_path: P
     assert given == list(range(END))
 
 
-def test_a_trimmed_log_streams_its_checkpoint_first(
+def test_a_trimmed_log_is_streamed_from_its_snapshot(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:
     run = drain(spark, data / TRIMMED, tmp_path / "c", maxOffsetsPerTrigger="100")
@@ -156,7 +158,7 @@ def test_a_trimmed_log_streams_its_checkpoint_first(
     assert run.rows == batch.load(str(data / TRIMMED)).collect()
 
 
-def test_a_checkpoint_batch_is_replayed_from_the_same_file(
+def test_a_snapshot_batch_is_replayed_from_the_same_file(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:
     path = copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=700)
@@ -175,7 +177,7 @@ def test_a_checkpoint_batch_is_replayed_from_the_same_file(
         drain(spark, path, checkpoint)
 
 
-def test_deleted_records_end_the_query_with_a_code(
+def test_deleted_records_end_the_query_with_an_error_code(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:
     path = copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=500)
@@ -195,7 +197,7 @@ def test_deleted_records_end_the_query_with_a_code(
     assert again.batches[last] == run.batches[last], "what was planned so is replayed so"
 
 
-def test_an_idle_stream_sees_what_is_appended(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_idle_stream_reads_appended_records(spark: SparkSession, tmp_path: Path) -> None:
     """A query that keeps running, over a log that grows under it."""
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"1")
@@ -220,6 +222,6 @@ def test_an_idle_stream_sees_what_is_appended(spark: SparkSession, tmp_path: Pat
     assert run.offsets == [0, 1, 2, 3]
 
 
-def test_a_stream_has_no_end_option(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+def test_a_stream_refuses_ending_options(spark: SparkSession, log: Path, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="in batch reads only"):
         drain(spark, log, tmp_path / "c", endingOffset="5")

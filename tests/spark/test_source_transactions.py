@@ -74,7 +74,7 @@ def rows(log: LogWriter, **options: str) -> list[Row]:
 
 
 @pytest.mark.parametrize("tasks", ["1", "3", "14"])
-def test_tasks_find_what_was_aborted_behind_their_own_range(log: LogWriter, tasks: str) -> None:
+def test_tasks_find_aborts_after_their_own_range(log: LogWriter, tasks: str) -> None:
     committed = [2, 3, 4, 6, 7, 8, 10, 11, 12]
     expected = [(offset, offset) for offset in committed]
     assert rows(log, minPartitions=tasks) == expected
@@ -84,7 +84,7 @@ def test_tasks_find_what_was_aborted_behind_their_own_range(log: LogWriter, task
     assert [offset for offset, _ in everything] == [0, 1, *committed]
 
 
-def test_damage_in_a_marker_hides_its_transaction_and_what_follows_it(log: LogWriter) -> None:
+def test_damage_in_a_marker_hides_its_transaction_and_later_records(log: LogWriter) -> None:
     source = reader(log)
     (partition,) = source.partitions()
     segment = log.directory / "00000000000000000000.log"
@@ -98,7 +98,7 @@ def test_damage_in_a_marker_hides_its_transaction_and_what_follows_it(log: LogWr
 
 
 @pytest.mark.parametrize("is_accepted", [False, True])
-def test_a_marker_that_was_truncated_since_is_named(log: LogWriter, is_accepted: bool) -> None:
+def test_a_marker_truncated_since_is_reported(log: LogWriter, is_accepted: bool) -> None:
     source = reader(log, failOnDataLoss=str(not is_accepted), endingOffset="13")
     (partition,) = source.partitions()
     assert isinstance(partition, LogRange)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from tests.simulated_disk.crash_points import Recording
-from tests.simulated_disk.simulated import CrashPoint, SimulatedDisk, Survival
+from tests.simulated_disk.simulated_disk import CrashPoint, SimulatedDisk, Survival
 
 
 def segment_workload(disk: SimulatedDisk, operation_count: int = 300) -> None:
@@ -49,7 +49,7 @@ def recorded(operation_count: int = 300) -> tuple[SimulatedDisk, Recording]:
     return disk, recording
 
 
-def test_a_rebuilt_disk_is_the_disk_at_that_moment() -> None:
+def test_a_rebuilt_disk_equals_the_disk_at_that_operation() -> None:
     _, recording = recorded(120)
     states = {
         (state.cut, state.survival): SimulatedDisk.after(state)
@@ -74,7 +74,7 @@ def test_a_rebuilt_disk_is_the_disk_at_that_moment() -> None:
         assert everything.durable_files() == disk.files()
 
 
-def test_states_do_not_share_what_is_written_to_them() -> None:
+def test_states_share_no_written_data() -> None:
     _, recording = recorded(40)
     first, second = (
         SimulatedDisk.after(next(recording.states((Survival.EVERYTHING,), cuts=(40,))))
@@ -110,7 +110,7 @@ def test_states_of_one_cut_differ() -> None:
     assert len(seen) > 500
 
 
-def test_death_during_recovery_is_recorded_like_any_other() -> None:
+def test_a_crash_during_recovery_is_recorded_as_any_other() -> None:
     _, recording = recorded(40)
     state = next(recording.states((Survival.NAMES_ONLY,), cuts=(20,)))
     disk = SimulatedDisk.after(state)
@@ -127,7 +127,7 @@ def test_death_during_recovery_is_recorded_like_any_other() -> None:
     }
 
 
-def test_a_recording_ends_with_the_power() -> None:
+def test_a_recording_ends_with_a_power_loss() -> None:
     disk, recording = recorded(40)
     count = len(recording.operations)
     disk.crash()
@@ -135,7 +135,7 @@ def test_a_recording_ends_with_the_power() -> None:
     assert len(recording.operations) == count
 
 
-def test_every_cut_has_its_kill_and_each_power_loss_once_and_more_seeds_find_more() -> None:
+def test_every_cut_has_its_kill_and_each_distinct_power_loss_once() -> None:
     _, recording = recorded(40)
     cuts = range(len(recording.operations) + 1)
     counts = []
@@ -154,7 +154,7 @@ def test_every_cut_has_its_kill_and_each_power_loss_once_and_more_seeds_find_mor
     assert counts[0] < counts[1]
 
 
-def test_a_file_without_a_name_is_left_out_of_states_and_its_operations_do_no_harm() -> None:
+def test_operations_on_an_unlinked_file_omitted_from_a_state_have_no_effect() -> None:
     disk = SimulatedDisk()
     for number in range(50):
         disk.put("/a", b"%d" % number)
@@ -172,7 +172,7 @@ def test_a_file_without_a_name_is_left_out_of_states_and_its_operations_do_no_ha
         assert SimulatedDisk.after(state).files().keys() <= {"/b"}
 
 
-def test_an_operation_reads_as_a_sentence() -> None:
+def test_an_operation_has_a_readable_text() -> None:
     disk = SimulatedDisk()
     recording = disk.record()
     with disk.create_file("/a") as file:

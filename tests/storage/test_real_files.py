@@ -84,7 +84,7 @@ def test_a_failed_sync_is_not_repeated(
         (errno.EROFS, LogAccessError, "cannot be written: read-only file system; grant this user"),
     ],
 )
-def test_a_refused_write_says_why(
+def test_a_refused_write_has_a_reason(
     file: WritableLocalFile,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
@@ -104,7 +104,7 @@ def test_a_refused_write_says_why(
         assert file.path in str(caught.value)
 
 
-def test_a_write_that_stops_short_goes_on(
+def test_a_short_write_is_continued(
     file: WritableLocalFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pwrite = os.pwrite
@@ -113,9 +113,7 @@ def test_a_write_that_stops_short_goes_on(
     assert file.read_at(0, 99) == b"\0\0" + b"0123456789"
 
 
-def test_a_process_out_of_descriptors_is_told_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_open_files_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"")
     monkeypatch.setattr(os, "open", Refusing(errno.EMFILE))
     for call in (STORAGE.open_file, STORAGE.open_for_writing, STORAGE.try_lock):
@@ -124,7 +122,7 @@ def test_a_process_out_of_descriptors_is_told_so(
         assert "too many open files; close files, or raise the limit" in str(caught.value)
 
 
-def test_a_file_system_without_locks_is_told_from_a_held_lock(
+def test_a_file_system_without_locks_is_distinguished_from_a_held_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
@@ -136,13 +134,13 @@ def test_a_file_system_without_locks_is_told_from_a_held_lock(
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_opening_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.log")
     with pytest.raises(LogError):
         STORAGE.open_for_writing(str(tmp_path / "a.log"))
 
 
-def test_the_boot_is_asked_of_macos_by_its_own_name(
+def test_the_boot_id_of_macos_is_read_by_its_sysctl_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "sysctl"
@@ -158,11 +156,11 @@ def test_the_boot_is_asked_of_macos_by_its_own_name(
     assert isinstance(caught.value, LogError)
 
 
-def test_storage_can_be_sent_to_another_process() -> None:
+def test_storage_can_be_pickled() -> None:
     assert isinstance(pickle.loads(pickle.dumps(STORAGE)), WritableLocalStorage)
 
 
-def test_writing_costs_no_heavy_import() -> None:
+def test_writing_imports_no_large_module() -> None:
     code = (
         "import sys, raftlog.storage.local_writing, raftlog.log.writing.log_directory;"
         "sys.exit(bool({'numpy', 'pyarrow'} & sys.modules.keys()))"

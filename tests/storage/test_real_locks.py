@@ -92,7 +92,7 @@ def test_processes_exclude_each_other_until_the_lock_is_released(path: Path) -> 
             assert not is_free(path)
 
 
-def test_a_killed_process_leaves_its_lock_free(path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_released(path: Path) -> None:
     with holder(path) as other:
         assert other.answer() == "held"
         other.process.send_signal(signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_a_killed_process_leaves_its_lock_free(path: Path) -> None:
         assert is_free(path)
 
 
-def test_a_child_that_outlives_its_killed_parent_does_not_keep_its_lock(path: Path) -> None:
+def test_a_child_of_a_killed_process_does_not_keep_its_lock(path: Path) -> None:
     script = (
         "import os, sys\n"
         "from raftlog.storage.local_writing import WritableLocalStorage\n"
@@ -123,7 +123,7 @@ def test_a_child_that_outlives_its_killed_parent_does_not_keep_its_lock(path: Pa
         assert is_free(path)
 
 
-def test_a_child_without_the_lock_does_not_keep_or_drop_it(path: Path) -> None:
+def test_a_child_without_the_lock_neither_keeps_nor_releases_it(path: Path) -> None:
     lock = WritableLocalStorage().try_lock(str(path))
     assert lock is not None
     hold_read, hold_write = os.pipe()
@@ -150,7 +150,7 @@ def test_a_child_without_the_lock_does_not_keep_or_drop_it(path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="open-file-description locks are Linux's")
-def test_the_lock_excludes_programs_that_lock_as_posix_says(path: Path) -> None:
+def test_the_lock_excludes_programs_with_posix_locks(path: Path) -> None:
     """As Java's ``FileChannel.lock`` does; ``flock`` would not."""
     script = (
         "import fcntl, sys\n"
@@ -168,7 +168,7 @@ def test_the_lock_excludes_programs_that_lock_as_posix_says(path: Path) -> None:
     assert is_free(path)
 
 
-def test_the_boot_is_the_same_for_every_process() -> None:
+def test_the_boot_id_is_the_same_for_every_process() -> None:
     code = (
         "from raftlog.storage.local_writing import WritableLocalStorage as S; print(S().boot_id())"
     )

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from tests.simulated_disk.simulated import CrashPoint, SimulatedDisk, Survival
+from tests.simulated_disk.simulated_disk import CrashPoint, SimulatedDisk, Survival
 
 from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError, LogNotFoundError
 
@@ -23,7 +23,7 @@ def disk() -> SimulatedDisk:
 
 
 @pytest.mark.parametrize("die", [SimulatedDisk.kill, SimulatedDisk.crash], ids=["kill", "crash"])
-def test_a_dead_process_can_do_nothing_but_let_go(
+def test_a_dead_process_can_only_close_and_release(
     disk: SimulatedDisk, die: Callable[[SimulatedDisk], None]
 ) -> None:
     disk.put("/d/a", b"x")
@@ -51,7 +51,7 @@ def test_a_dead_process_can_do_nothing_but_let_go(
     assert disk.open_files == 0
 
 
-def test_only_a_power_loss_begins_another_boot(disk: SimulatedDisk) -> None:
+def test_only_a_power_loss_changes_the_boot_id(disk: SimulatedDisk) -> None:
     first = disk.boot_id()
     disk.kill()
     assert disk.boot_id() == first
@@ -87,7 +87,7 @@ def test_a_power_loss_ends_every_process(disk: SimulatedDisk) -> None:
     assert other.boot_id() == disk.boot_id()
 
 
-def test_a_process_dies_at_the_operation_that_was_chosen(disk: SimulatedDisk) -> None:
+def test_a_process_dies_at_the_chosen_operation(disk: SimulatedDisk) -> None:
     file = disk.create_file("/d/a")
     disk.stop_at(disk.operation_count + 2)
     file.write_at(0, b"1")
@@ -103,7 +103,7 @@ def test_a_process_dies_at_the_operation_that_was_chosen(disk: SimulatedDisk) ->
     disk.unlink("/d/a")
 
 
-def test_a_death_is_no_error_that_a_log_could_handle() -> None:
+def test_a_crash_is_no_error_that_a_log_could_handle() -> None:
     assert not issubclass(CrashPoint, Exception)
 
 
@@ -122,7 +122,7 @@ def test_the_same_seed_leaves_the_same_disk() -> None:
     assert run(1) != run(2)
 
 
-def test_a_copy_goes_its_own_way(disk: SimulatedDisk) -> None:
+def test_a_copy_is_independent(disk: SimulatedDisk) -> None:
     file = disk.create_file("/d/a")
     file.write_at(0, b"1")
     copy = disk.copy()
@@ -140,7 +140,7 @@ def test_a_copy_goes_its_own_way(disk: SimulatedDisk) -> None:
 # --- faults ---------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_takes_a_first_part(disk: SimulatedDisk) -> None:
+def test_a_full_disk_accepts_the_first_part_of_a_write(disk: SimulatedDisk) -> None:
     disk.put("/d/a", b"12345")
     disk.full_at(8)
     file = disk.open_for_writing("/d/a")
@@ -159,7 +159,7 @@ def test_a_full_disk_takes_a_first_part(disk: SimulatedDisk) -> None:
     assert file.byte_count() == 107
 
 
-def test_deleting_makes_room(disk: SimulatedDisk) -> None:
+def test_deleting_frees_space(disk: SimulatedDisk) -> None:
     disk.put("/d/a", b"x" * 100)
     disk.put("/d/b", b"")
     disk.full_at(100)
@@ -168,7 +168,7 @@ def test_deleting_makes_room(disk: SimulatedDisk) -> None:
         file.write_at(0, b"y" * 100)
 
 
-def test_a_write_fails_once_where_it_is_told_to(disk: SimulatedDisk) -> None:
+def test_a_write_fails_once_at_the_matching_path(disk: SimulatedDisk) -> None:
     disk.put("/d/a.log", b"")
     disk.put("/d/b.index", b"")
     disk.fail_write_once("*.log")
@@ -181,7 +181,7 @@ def test_a_write_fails_once_where_it_is_told_to(disk: SimulatedDisk) -> None:
         file.write_at(0, b"x")
 
 
-def test_a_failed_sync_can_be_told_from_others_by_its_path(disk: SimulatedDisk) -> None:
+def test_a_sync_fails_at_the_matching_path(disk: SimulatedDisk) -> None:
     disk.put("/d/a.log", b"")
     disk.fail_sync_once("/d")
     with disk.open_for_writing("/d/a.log") as file:
@@ -221,7 +221,7 @@ def test_a_frozen_file_is_not_opened_for_writing(disk: SimulatedDisk) -> None:
     assert disk.open_file("/d/a").read_at(0, 1) == b"x"
 
 
-def test_descriptors_run_out(disk: SimulatedDisk) -> None:
+def test_the_limit_of_open_files_is_enforced(disk: SimulatedDisk) -> None:
     disk.put("/d/a", b"x")
     disk.open_files_max = 2
     files = [disk.open_file("/d/a"), disk.open_file("/d/a")]
@@ -233,7 +233,7 @@ def test_descriptors_run_out(disk: SimulatedDisk) -> None:
     assert disk.open_files == 1
 
 
-def test_faults_end_with_the_machine(disk: SimulatedDisk) -> None:
+def test_faults_end_with_a_power_loss(disk: SimulatedDisk) -> None:
     disk.put("/d/a", b"x")
     disk.full_at(0)
     disk.refuse_writing("*")
@@ -254,7 +254,7 @@ def test_reads_are_counted_by_path(disk: SimulatedDisk) -> None:
     assert disk.reads == {"/d/a": 6}
 
 
-def test_a_file_is_put_where_there_was_no_directory(disk: SimulatedDisk) -> None:
+def test_putting_a_file_creates_its_directory(disk: SimulatedDisk) -> None:
     disk.put("/x/y/z", b"1")
     disk.put("/x/y/z", b"2")
     assert disk.durable_files() == {"/x/y/z": b"2"}
@@ -262,7 +262,7 @@ def test_a_file_is_put_where_there_was_no_directory(disk: SimulatedDisk) -> None
         disk.list_names("/x/z")
 
 
-def test_threads_may_use_files_of_their_own(disk: SimulatedDisk) -> None:
+def test_threads_may_use_different_files(disk: SimulatedDisk) -> None:
     def work(name: str) -> None:
         with disk.create_file(f"/d/{name}") as file:
             for position in range(300):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from raftlog.errors import (
     DiskFullError,
@@ -68,13 +68,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 class TestFiles:
     """Bytes of one file."""
 
-    def test_it_has_the_protocol_s_form(self, place: Place) -> None:
+    def test_it_implements_the_protocol(self, place: Place) -> None:
         assert isinstance(place.storage, WritableStorage)
         with place.storage.create_file(place.path("a")) as file:
             assert isinstance(file, WritableFile)
             assert file.path == place.path("a")
 
-    def test_what_is_written_can_be_read_at_once_by_all(self, place: Place) -> None:
+    def test_written_bytes_are_visible_immediately_to_all(self, place: Place) -> None:
         with (
             place.storage.create_file(place.path("a")) as file,
             place.storage.open_file(place.path("a")) as reader,
@@ -85,7 +85,7 @@ class TestFiles:
             assert file.read_at(0, 99) == reader.read_at(0, 99) == b"01234567abcd"
             assert reader.byte_count() == 12
 
-    def test_writing_nothing_changes_nothing(self, place: Place) -> None:
+    def test_writing_no_bytes_changes_nothing(self, place: Place) -> None:
         with place.storage.create_file(place.path("a")) as file:
             file.write_at(7, b"")
             assert file.byte_count() == 0
@@ -100,7 +100,7 @@ class TestFiles:
             file.write_at(3, b"x")
             assert file.read_at(0, 9) == b"\0\0\0x"
 
-    def test_a_file_is_cut_and_made_longer(self, place: Place) -> None:
+    def test_a_file_is_truncated_and_extended(self, place: Place) -> None:
         with place.storage.create_file(place.path("a")) as file:
             file.write_at(0, b"012345")
             file.truncate(2)
@@ -110,14 +110,14 @@ class TestFiles:
             file.sync()
             assert file.byte_count() == 4
 
-    def test_opening_for_writing_keeps_what_is_there(self, place: Place) -> None:
+    def test_opening_for_writing_keeps_the_content(self, place: Place) -> None:
         place.write("a", b"0123")
         with place.storage.open_for_writing(place.path("a")) as file:
             assert file.read_at(1, 2) == b"12"
             file.write_at(4, b"4")
         assert place.read("a") == b"01234"
 
-    def test_a_file_that_left_its_directory_can_still_be_written(self, place: Place) -> None:
+    def test_an_unlinked_file_can_still_be_written(self, place: Place) -> None:
         with place.storage.create_file(place.path("a")) as file:
             place.storage.unlink(place.path("a"))
             file.write_at(0, b"x")
@@ -144,7 +144,7 @@ class TestNames:
             assert caught.value.path == place.path(name)
         assert place.read("a") == b"x"
 
-    def test_what_is_not_there_is_not_created_by_opening(self, place: Place) -> None:
+    def test_opening_a_missing_file_does_not_create_it(self, place: Place) -> None:
         for call in (
             place.storage.open_for_writing,
             place.storage.unlink,
@@ -158,7 +158,7 @@ class TestNames:
             place.storage.rename(place.path("a"), place.path("b"))
         assert place.names() == []
 
-    def test_nothing_is_made_in_a_directory_that_is_not_there(self, place: Place) -> None:
+    def test_nothing_is_created_in_a_missing_directory(self, place: Place) -> None:
         for call in (
             place.storage.create_file,
             place.storage.make_directory,
@@ -167,7 +167,7 @@ class TestNames:
             with pytest.raises(LogNotFoundError):
                 call(place.path("missing/a"))
 
-    def test_a_file_is_no_directory(self, place: Place) -> None:
+    def test_a_file_is_not_opened_as_a_directory(self, place: Place) -> None:
         place.write("a", b"x")
         for call in (
             place.storage.create_file,
@@ -181,7 +181,7 @@ class TestNames:
             with pytest.raises(NotALogError):
                 refuse(place.path("a"))
 
-    def test_a_directory_is_no_file(self, place: Place) -> None:
+    def test_a_directory_is_not_opened_as_a_file(self, place: Place) -> None:
         place.storage.make_directory(place.path("d"))
         for call in (place.storage.open_for_writing, place.storage.unlink):
             with pytest.raises(NotALogError):
@@ -193,7 +193,7 @@ class TestNames:
             place.storage.rename(place.path("d"), place.path("a"))
         assert place.names() == ["a", "d"]
 
-    def test_a_directory_is_made_once(self, place: Place) -> None:
+    def test_a_directory_is_created_once(self, place: Place) -> None:
         assert place.storage.make_directory(place.path("d"))
         assert not place.storage.make_directory(place.path("d"))
         assert place.storage.is_directory(place.path("d"))
@@ -202,7 +202,7 @@ class TestNames:
         assert place.names() == ["d"]
         assert place.read("d/a") == b"x"
 
-    def test_renaming_replaces_in_one_step(self, place: Place) -> None:
+    def test_renaming_replaces_atomically(self, place: Place) -> None:
         place.write("old", b"old")
         place.write("new", b"new")
         with place.storage.open_file(place.path("old")) as reader:
@@ -216,13 +216,13 @@ class TestNames:
         place.storage.rename(place.path("a"), place.path("a"))
         assert place.read("a") == b"x"
 
-    def test_a_directory_is_renamed_with_what_is_in_it(self, place: Place) -> None:
+    def test_a_directory_is_renamed_with_its_content(self, place: Place) -> None:
         place.storage.make_directory(place.path("d"))
         place.write("d/a", b"x")
         place.storage.rename(place.path("d"), place.path("e"))
         assert place.read("e/a") == b"x"
 
-    def test_a_name_may_be_used_again(self, place: Place) -> None:
+    def test_a_name_may_be_reused(self, place: Place) -> None:
         place.write("a", b"first")
         place.storage.unlink(place.path("a"))
         place.write("a", b"second")
@@ -237,7 +237,7 @@ class TestNames:
         assert place.names() == []
 
     @pytest.mark.parametrize("name", ["a\0b", "a" * 300])
-    def test_an_impossible_name_is_an_error_of_ours(self, tmp_path: Path, name: str) -> None:
+    def test_an_impossible_name_is_a_typed_error(self, tmp_path: Path, name: str) -> None:
         storage = WritableLocalStorage()
         for call in (
             storage.create_file,
@@ -281,7 +281,7 @@ class TestLocks:
             assert place.storage.try_lock(place.path(".lock")) is None
         assert place.storage.try_lock(place.path(".lock")) is not None
 
-    def test_a_late_release_does_not_drop_the_lock_of_another(self, place: Place) -> None:
+    def test_a_late_release_does_not_release_the_lock_of_another(self, place: Place) -> None:
         first = place.storage.try_lock(place.path(".lock"))
         assert first is not None
         first.release()
@@ -290,13 +290,13 @@ class TestLocks:
         first.release()
         assert place.storage.try_lock(place.path(".lock")) is None
 
-    def test_locks_of_two_files_are_apart(self, place: Place) -> None:
+    def test_locks_of_two_files_are_independent(self, place: Place) -> None:
         first = place.storage.try_lock(place.path("a"))
         second = place.storage.try_lock(place.path("b"))
         assert first is not None
         assert second is not None
 
-    def test_closing_the_file_that_is_locked_elsewhere_keeps_the_lock(self, place: Place) -> None:
+    def test_closing_another_open_file_keeps_the_lock(self, place: Place) -> None:
         lock = place.storage.try_lock(place.path("a"))
         assert lock is not None
         place.storage.open_for_writing(place.path("a")).close()
@@ -309,14 +309,14 @@ class TestLocks:
 
 
 class TestBoot:
-    def test_all_see_the_same_boot(self, place: Place) -> None:
+    def test_all_processes_have_the_same_boot_id(self, place: Place) -> None:
         other = type(place.storage)() if isinstance(place.storage, WritableLocalStorage) else None
         assert place.storage.boot_id() == (other or place.storage).boot_id()
         assert len(place.storage.boot_id()) == 36
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
-def test_no_permission_is_told_from_not_there(tmp_path: Path) -> None:
+def test_missing_permission_is_distinguished_from_a_missing_file(tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_bytes(b"x")
     WritableLocalStorage().set_read_only(str(file))
@@ -349,13 +349,13 @@ def test_a_node_has_its_files_in_a_directory_of_another_user(shared_volume: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_directory_whose_files_would_be_open_needs_its_mode(shared_volume: Path) -> None:
+def test_a_directory_with_accessible_files_needs_its_mode(shared_volume: Path) -> None:
     with pytest.raises(LogAccessError):
         WritableLocalStorage(directory_mode=0o700).make_directory(str(shared_volume))
     assert not WritableLocalStorage(directory_mode=0o777).make_directory(str(shared_volume))
 
 
-def test_a_frozen_file_has_no_right_to_write_left(tmp_path: Path) -> None:
+def test_a_frozen_file_has_no_write_permission(tmp_path: Path) -> None:
     file = tmp_path / "a.checkpoint"
     file.write_bytes(b"x")
     file.chmod(0o664)
@@ -365,7 +365,7 @@ def test_a_frozen_file_has_no_right_to_write_left(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o400
 
 
-def test_a_full_disk_is_told_from_a_broken_one() -> None:
+def test_a_full_disk_is_distinguished_from_a_failed_one() -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
     with (
@@ -379,7 +379,7 @@ def test_a_full_disk_is_told_from_a_broken_one() -> None:
 # --- in place -------------------------------------------------------------------------------------
 
 
-def test_a_file_is_in_place_until_its_path_leads_elsewhere(place: Place) -> None:
+def test_a_file_is_in_place_until_its_path_refers_to_another(place: Place) -> None:
     place.write("log", b"one")
     with place.storage.open_for_writing(place.path("log")) as file:
         assert file.is_in_place()

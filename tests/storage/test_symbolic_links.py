@@ -14,7 +14,7 @@ from raftlog.storage.local_writing import WritableLocalStorage
 PASSWORDS = b"root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
 
 
-def test_a_lock_is_not_made_through_a_planted_link(tmp_path: Path) -> None:
+def test_a_lock_is_not_created_through_a_planted_link(tmp_path: Path) -> None:
     log, elsewhere = tmp_path / "orders-0", tmp_path / "elsewhere"
     raftlog.open(log).close()
     (log / ".append.lock").unlink()

@@ -15,7 +15,7 @@ from raftlog.records.batch import (
 )
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import Storage, WritableStorage
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 TOPIC_ID = "A" * 21 + "Q"
 DIRECTORY = "/data/orders-0"
@@ -32,7 +32,7 @@ def disk_with_parent() -> SimulatedDisk:
     return disk
 
 
-def made_log(
+def created_log(
     storage: WritableStorage,
     *,
     config: LogConfig = SMALL,

@@ -40,7 +40,7 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 """Spark does not start speculative attempts on the host of the first attempt."""
 
 
-def comes_first(gate: Path) -> bool:
+def is_first_attempt(gate: Path) -> bool:
     """Return whether no other attempt has reached this point.
 
     On a busy machine that is not necessarily attempt 0: if it starts slowly, Spark starts a second
@@ -55,13 +55,13 @@ def comes_first(gate: Path) -> bool:
 
 def fail(gate: Path, _attempt: int) -> None:
     """Raise an error in the first attempt."""
-    if comes_first(gate):
+    if is_first_attempt(gate):
         raise RuntimeError("the first attempt fails")
 
 
 def lose_executor(gate: Path, _attempt: int) -> None:
     """Kill the executor of the first attempt."""
-    if comes_first(gate):
+    if is_first_attempt(gate):
         told = subprocess.check_output(["ps", "-o", "ppid=", "-p", str(os.getppid())])
         os.kill(int(told), signal.SIGKILL)
         signal.pause()  # its worker ends with it
@@ -73,7 +73,7 @@ def straggle(gate: Path, attempt: int) -> None:
         pass
 
 
-def ended_of(sink: Path) -> Path:
+def ended_directory(sink: Path) -> Path:
     """Return the directory in which attempts create their files."""
     return sink.with_name(f"{sink.name}.ended")
 
@@ -97,7 +97,7 @@ class Troubled:
         assert context is not None
         partition, attempt = context.partitionId(), context.attemptNumber()
         sink = Path(self._plan.options.path)
-        ended = ended_of(sink)
+        ended = ended_directory(sink)
         (ended / f"{partition}.{attempt}").touch()
         if partition == UNLUCKY:
             TROUBLES[sink.name.partition("-")[2]](ended / "gate", attempt)
@@ -202,7 +202,7 @@ def main() -> None:
     for trouble in TROUBLES:
         for way, write in zip(WAYS, (batch, stream), strict=True):
             sink = home / f"{way}-{trouble}"
-            ended = ended_of(sink)
+            ended = ended_directory(sink)
             ended.mkdir()
             os.mkfifo(ended / "gate")
             write(spark, source, sink)

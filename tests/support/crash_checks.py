@@ -13,9 +13,9 @@ from raftlog.log.recovery.recover import recover
 from raftlog.log.recovery.report import RecoveredLog
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, iter_batches
+from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.crash_points import CrashState, Recording
-from tests.simulated_disk.simulated import SimulatedDisk
-from tests.simulated_disk.survival import Survival
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import TOPIC_ID, append_batches
 from tests.support.witness import DIRECTORY, NOW_MS, Witness
 from tests.support.written_logs import encoded
@@ -78,10 +78,10 @@ class CrashChecker:
         if recording.operations:
             again = facts_of(_recover(disk, witness))
             assert again == once, f"{state}: {once}, and then {again}"
-        self._check_second_deaths(state, recording, what_counts(recovered))
+        self._check_second_deaths(state, recording, retained_batches(recovered))
         if len(self._found) % DEEP_EVERY == 0:
             _check_reader(disk, state, recovered, batches)
-            _check_going_on(witness, disk, state, recovered)
+            _check_further_appends(witness, disk, state, recovered)
         return Found(recovered, batches)
 
     def _check_second_deaths(
@@ -108,7 +108,7 @@ class CrashChecker:
                 if state.survival is None and survival is not None and cut < operation_count:
                     _check_batches(self._witness, state, again, batches_of(disk, again))
                 else:
-                    found = what_counts(again)
+                    found = retained_batches(again)
                     assert found == once, f"{state}, then {second}: {once}, then {found}"
 
 
@@ -133,7 +133,7 @@ def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
     )
 
 
-def what_counts(recovered: RecoveredLog) -> tuple[object, ...]:
+def retained_batches(recovered: RecoveredLog) -> tuple[object, ...]:
     """Return the batches without segments wholly below the log start, which any open may delete."""
     start = recovered.log_start_offset
     kept = tuple(one for one in recovered.segments if max(one.end_offset, one.base_offset) > start)
@@ -243,7 +243,7 @@ def _check_reader(
     assert read == [one.base_offset for one in batches if one.last_offset >= start], state
 
 
-def _check_going_on(
+def _check_further_appends(
     witness: Witness, disk: SimulatedDisk, state: CrashState, recovered: RecoveredLog
 ) -> None:
     """Check that records appended and synced after recovery survive the next power loss."""

@@ -17,7 +17,7 @@ THREADS = 8
 _POLL_S = 0.002
 
 
-def say(offset: int, value: bytes) -> None:
+def print_line(offset: int, value: bytes) -> None:
     """Print a line with one write: threads do not mix lines, a kill leaves no half line."""
     os.write(1, b"%d %s\n" % (offset, value))
 
@@ -26,7 +26,7 @@ def append(log: raftlog.EmbeddedLog, name: str, count: int) -> None:
     """Append record by record, and print what was acknowledged."""
     for number in range(count):
         value = f"{name}-{number}".encode()
-        say(log.append(value).base_offset, value)
+        print_line(log.append(value).base_offset, value)
 
 
 def race(log: raftlog.EmbeddedLog, name: str, end_offset: int) -> None:
@@ -40,7 +40,7 @@ def race(log: raftlog.EmbeddedLog, name: str, end_offset: int) -> None:
         except UnexpectedEndOffsetError:
             continue
         assert result.base_offset == at
-        say(at, value)
+        print_line(at, value)
 
 
 def follow(log: raftlog.EmbeddedLog, name: str, end_offset: int) -> None:
@@ -51,7 +51,7 @@ def follow(log: raftlog.EmbeddedLog, name: str, end_offset: int) -> None:
         reading = log.read(at)
         for record in reading:
             assert record.value is not None
-            say(record.offset, record.value)
+            print_line(record.offset, record.value)
         at = reading.end_offset
         waiting.wait(_POLL_S)
 

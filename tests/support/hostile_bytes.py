@@ -93,7 +93,7 @@ def mutations(sound: bytes, rng: random.Random) -> Iterator[bytes]:
         yield bytes(data)
 
 
-def survives(decoder: Decoder, data: bytes) -> bool:
+def is_accepted(decoder: Decoder, data: bytes) -> bool:
     """Return whether the bytes are accepted; False for the one allowed error."""
     try:
         decoder(data)

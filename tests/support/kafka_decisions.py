@@ -145,7 +145,7 @@ def _partition(rng: random.Random) -> Question:
 # --- our own answers ------------------------------------------------------------------------------
 
 
-def our_change(question: Question) -> str:
+def raftlog_change(question: Question) -> str:
     """Return the record's value in hex, or ``none``."""
     row = {
         name: tuple(value) if isinstance(value, list) else value
@@ -187,15 +187,15 @@ def ask_kafka(jars: Path, asked: list[Question]) -> list[Answered]:
     return [Answered(*pair) for pair in zip(asked, answers, strict=True)]
 
 
-def read_book() -> list[Answered]:
+def read_recording() -> list[Answered]:
     return [Answered(*pair) for pair in json.loads(gzip.decompress(BOOK.read_bytes()))]
 
 
-def write_book() -> None:
+def write_recording() -> None:
     answered = ask_kafka(kafka_jars(), questions(0, 3_000))
     text = json.dumps([[one.question, one.answer] for one in answered])
     BOOK.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 if __name__ == "__main__":
-    write_book()
+    write_recording()

@@ -73,11 +73,11 @@ def ask_kafka(jars: Path, level: int, values: Sequence[bytes], every: int) -> An
     return Answer(level, tuple(values), dict(zip(counts, held, strict=False)))
 
 
-def read_book() -> list[Answer]:
+def read_recording() -> list[Answer]:
     return [Answer.from_json(found) for found in json.loads(gzip.decompress(BOOK.read_bytes()))]
 
 
-def write_book() -> None:
+def write_recording() -> None:
     jars = kafka_jars()
     answers = [ask_kafka(jars, level, random_values(0, level, 400), 100) for level in LEVELS]
     text = json.dumps([answer.to_json() for answer in answers])
@@ -85,4 +85,4 @@ def write_book() -> None:
 
 
 if __name__ == "__main__":
-    write_book()
+    write_recording()

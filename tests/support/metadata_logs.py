@@ -17,7 +17,7 @@ from raftlog_state.image.delta import MetadataDelta, RecordChanges, RowChange
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, batch_records
 from raftlog_state.records import DecodedRecord, MetadataRecord, decode, to_json
 from raftlog_state.replay import Position, replay
-from tests.support.checkpoints import snapshot_log_records
+from tests.support.snapshot_files import snapshot_log_records
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
 CLUSTERS = (

@@ -10,7 +10,7 @@ Figures = dict[tuple[str, ...], float]
 """Values by metric name, followed by the values of the labels."""
 
 
-def figures_at(port: int) -> Figures:
+def metrics_at(port: int) -> Figures:
     """Return the metrics served at a loopback port."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/metrics", headers={"Accept": "application/openmetrics-text"}

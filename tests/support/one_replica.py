@@ -13,7 +13,7 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import ShutDown, TimePassed
 from raftlog.quorum.voters import Voter, VoterSet
 from raftlog.types import ReplicaKey
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 DIRECTORY: Final = "/data/orders-0"
 TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"

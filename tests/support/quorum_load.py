@@ -21,7 +21,7 @@ TIMEOUT_MS: Final = 60_000
 
 
 @dataclass(slots=True)
-class Book:
+class Acknowledgements:
     """Acknowledgements of appenders. ``acknowledged``: value by offset; ``moments_s``: when."""
 
     acknowledged: dict[int, bytes] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Load:
     def __init__(self, bootstrap: str, appender_count: int = 4, *, value_bytes: int = 1) -> None:
         """Values have at least ``value_bytes``."""
         self._value_bytes = value_bytes
-        self.book: Final = Book()
+        self.book: Final = Acknowledgements()
         self._bootstrap = bootstrap
         self._stop = threading.Event()
         self._threads = [
@@ -116,7 +116,7 @@ class Load:
             return
 
 
-def check_nothing_is_lost(bootstrap: str, book: Book, *, is_whole: bool = True) -> None:
+def check_nothing_is_lost(bootstrap: str, book: Acknowledgements, *, is_whole: bool = True) -> None:
     """Check that everything acknowledged is in the log, once, and no appender failed.
 
     A log that starts above offset 0 has deleted its beginning on purpose.

@@ -44,7 +44,7 @@ from raftlog_state.image import (
 )
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import DecodedRecord
-from tests.support.changes import replayed
+from tests.support.cluster_changes import replayed
 from tests.support.metadata_logs import at
 from tests.support.random_metadata import RandomLog
 

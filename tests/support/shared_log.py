@@ -25,7 +25,7 @@ from raftlog.records.compression import Compression
 from raftlog.records.control import LeaderChange, LeaderChangeVoter, encode_control
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 _DIRECTORY: Final = "/shared-0"
 _TIME_MS: Final = 1_700_000_000_000
@@ -91,7 +91,7 @@ class SharedLog:
         end_offset = self.committed_end
         self.batches = [one for one in self.batches if one.next_offset <= end_offset]
 
-    def forget_before(self, snapshot_id: SnapshotId) -> None:
+    def delete_before(self, snapshot_id: SnapshotId) -> None:
         """Start the log at the end of a snapshot."""
         assert snapshot_id in self.snapshots, "the log begins behind a snapshot"
         self.start_offset = snapshot_id.end_offset
@@ -217,10 +217,10 @@ class SharedLogNode:
             batch = next(found for found in shared.batches if found.base_offset == one.next_offset)
             one.listener.handle_commit([batch])
             one.next_offset = batch.next_offset
-        self._tell_leader(one)
+        self._notify_leader(one)
         return one.next_offset < shared.committed_end
 
-    def _tell_leader(self, one: _Listening) -> None:
+    def _notify_leader(self, one: _Listening) -> None:
         shared = self._shared
         for epoch, leader_id in shared.leaders[one.told_count :]:
             end_offset = None

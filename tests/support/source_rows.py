@@ -24,7 +24,7 @@ from raftlog_state.records import (
     encode,
     to_json,
 )
-from tests.support.redacted import redact_value
+from tests.support.redaction import redact_value
 
 SCHEMA = pa.schema(
     [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HOME = Path(__file__).parents[2]
 
 
-def java_is_there() -> bool:
+def has_java() -> bool:
     """Return whether ``java`` is found in the way of Spark's own launcher."""
     return bool(os.environ.get("JAVA_HOME")) or shutil.which("java") is not None
 

@@ -36,7 +36,7 @@ A_BATCH = 37
 """Largest number of offsets per micro-batch, unless a batch of the log is larger."""
 
 
-class StumblingReader(RaftlogStreamReader):
+class FailOnceReader(RaftlogStreamReader):
     """The source, with a first attempt of each task that fails."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -47,12 +47,12 @@ class StumblingReader(RaftlogStreamReader):
         return super().read(partition)
 
 
-class StumblingSource(RaftlogDataSource):
+class FailOnceSource(RaftlogDataSource):
     """``format("raftlog")`` in this driver's session."""
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         made = super().streamReader(schema)
-        made.__class__ = StumblingReader
+        made.__class__ = FailOnceReader
         return made
 
 
@@ -68,7 +68,7 @@ def materialize(log: str, place: str, checkpoint: str) -> None:
     """Materialize everything that exists."""
     spark = shared_session(task_tries=3)
     spark.sparkContext.setLogLevel("OFF")
-    spark.dataSource.register(StumblingSource)
+    spark.dataSource.register(FailOnceSource)
     tables = open_cluster(spark, place, after_step=lambda done: reach(done.partition(" ")[0]))
     tables._writer._publisher.__class__ = KillingPublisher
     options = {"path": log, "tailHoldback": "0", "maxOffsetsPerTrigger": str(A_BATCH)}

@@ -19,7 +19,7 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.types import SnapshotId
 from tests.simulated_disk.crash_points import Recording
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import TOPIC_ID, append_batches
 from tests.support.written_logs import encoded
 

@@ -10,7 +10,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.compression import Compression
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import TOPIC_ID, append_batches
 
 DIRECTORY = "/data/decisions-0"

@@ -18,19 +18,19 @@ def test_the_table_agrees_with_kio(api) -> None:  # type: ignore[no-untyped-def]
             assert load(api.key, version).__flexible__ == api.is_flexible(version)
 
 
-def test_every_request_is_in_the_table_and_served_somewhere() -> None:
+def test_every_request_is_in_the_table_and_served_on_a_listener() -> None:
     assert set(APIS) == set(ApiKey)
     for api in APIS.values():
         assert api.clients is not None or api.voters is not None
 
 
-def test_requests_of_the_quorum_are_for_voters_alone() -> None:
+def test_requests_of_the_quorum_are_for_voters_only() -> None:
     for key in (ApiKey.VOTE, ApiKey.FETCH_SNAPSHOT, ApiKey.UPDATE_RAFT_VOTER):
         assert APIS[key].on(Listener.CLIENTS) is None
         assert APIS[key].on(Listener.VOTERS) is not None
 
 
-def test_a_listener_for_both_serves_what_either_serves() -> None:
+def test_a_listener_for_both_serves_the_requests_of_each() -> None:
     both = Listener.CLIENTS | Listener.VOTERS
     assert served_api(ApiKey.FETCH, 4, both).on(both) == VersionRange(4, 18)
     assert served_api(ApiKey.VOTE, 0, both).key == ApiKey.VOTE
@@ -41,12 +41,12 @@ def test_a_listener_for_both_serves_what_either_serves() -> None:
     ("theirs", "version"),
     [(VersionRange(0, 99), 2), (VersionRange(0, 1), 1), (VersionRange(2, 2), 2)],
 )
-def test_the_highest_common_version_is_spoken(theirs: VersionRange, version: int) -> None:
+def test_the_highest_common_version_is_used(theirs: VersionRange, version: int) -> None:
     assert common_version(ApiKey.VOTE, {ApiKey.VOTE: theirs}) == version
 
 
 @pytest.mark.parametrize("theirs", [None, VersionRange(3, 9), VersionRange(-5, -1)])
-def test_no_common_version_is_said_with_both_ranges(theirs: VersionRange | None) -> None:
+def test_a_missing_common_version_is_reported_with_both_ranges(theirs: VersionRange | None) -> None:
     with pytest.raises(NoCommonVersionError) as caught:
         common_version(ApiKey.VOTE, {} if theirs is None else {ApiKey.VOTE: theirs})
     assert caught.value.ours == (0, 2)

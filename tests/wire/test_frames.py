@@ -22,7 +22,7 @@ def length(byte_count: int) -> bytes:
     st.lists(st.binary(max_size=40), max_size=8),
     st.lists(st.integers(min_value=0, max_value=300), max_size=12),
 )
-def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
+def test_frames_round_trip_however_the_stream_is_split(
     bodies: list[bytes], cuts: list[int]
 ) -> None:
     stream = b"".join(frame(body) for body in bodies)
@@ -36,12 +36,12 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
     assert splitter.buffered_byte_count == 0
 
 
-def test_a_frame_of_several_parts_has_the_length_of_all() -> None:
+def test_a_frame_of_several_parts_has_their_total_length() -> None:
     assert frame(b"ab", b"", b"c") == length(3) + b"abc"
 
 
 @pytest.mark.parametrize("byte_count", [-1, -(2**31), 101, 2**31 - 1])
-def test_a_length_that_is_not_allowed_is_refused_before_anything_is_kept(byte_count: int) -> None:
+def test_a_length_above_the_limit_is_refused_before_anything_is_buffered(byte_count: int) -> None:
     splitter = FrameDecoder(100, "10.0.0.9:1234")
     with pytest.raises(FrameLengthError) as caught:
         splitter.feed(length(byte_count) + bytes(50))
@@ -58,19 +58,19 @@ def test_after_a_refused_length_nothing_is_read() -> None:
             splitter.feed(data)
 
 
-def test_a_length_is_judged_when_its_last_byte_arrives() -> None:
+def test_a_length_is_checked_when_its_last_byte_arrives() -> None:
     splitter = FrameDecoder(100, "peer")
     assert splitter.feed(length(1000)[:3]) == []
     with pytest.raises(FrameLengthError):
         splitter.feed(length(1000)[3:])
 
 
-def test_the_largest_frame_is_taken_and_an_empty_one_too() -> None:
+def test_the_largest_frame_and_an_empty_one_are_accepted() -> None:
     splitter = FrameDecoder(100, "peer")
     assert splitter.feed(frame(bytes(100)) + frame(b"")) == [bytes(100), b""]
 
 
-def test_a_peer_that_has_shown_who_it_is_may_send_more() -> None:
+def test_an_authenticated_peer_has_a_higher_limit() -> None:
     splitter = FrameDecoder(10, "peer")
     assert splitter.feed(frame(b"hello")) == [b"hello"]
     splitter.byte_count_max = 1000
@@ -88,12 +88,12 @@ def test_a_peer_that_has_shown_who_it_is_may_send_more() -> None:
         (b"PRI * HTTP/2.0\r\n", "HTTP"),
     ],
 )
-def test_an_error_says_what_the_first_bytes_look_like(first: bytes, word: str) -> None:
+def test_an_error_names_the_protocol_of_the_first_bytes(first: bytes, word: str) -> None:
     with pytest.raises(FrameLengthError, match=f"look like {word}"):
         FrameDecoder(64 * 1024, "peer").feed(first)
 
 
-def test_a_later_frame_is_not_taken_for_another_protocol() -> None:
+def test_a_later_frame_is_not_mistaken_for_another_protocol() -> None:
     splitter = FrameDecoder(64 * 1024, "peer")
     with pytest.raises(FrameLengthError) as caught:
         splitter.feed(frame(b"x") + b"GET / HTTP/1.1")

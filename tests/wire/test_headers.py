@@ -24,7 +24,7 @@ BOTH = Listener.CLIENTS | Listener.VOTERS
 
 
 @pytest.mark.parametrize(("version", "data"), header_vectors())
-def test_kafka_s_headers_are_read_and_written_again(version: int, data: bytes) -> None:
+def test_kafkas_headers_round_trip(version: int, data: bytes) -> None:
     header, body_start = decode_request_header(data, version)
     assert header == RequestHeader(api_key=1, api_version=17, correlation_id=7, client_id="py")
     assert body_start == len(data)
@@ -38,7 +38,7 @@ def test_kafka_s_headers_are_read_and_written_again(version: int, data: bytes) -
     st.none() | st.text(max_size=20),
     st.sampled_from([1, 2]),
 )
-def test_a_header_is_read_as_it_was_written(
+def test_a_header_round_trips(
     key: int, api_version: int, correlation_id: int, client_id: str | None, version: int
 ) -> None:
     header = RequestHeader(
@@ -66,7 +66,7 @@ def test_header_zero_has_no_client_id() -> None:
         (ApiKey.API_VERSIONS, 4, 11, 4),
     ],
 )
-def test_a_message_wants_the_header_that_kafka_gives_it(
+def test_a_message_has_the_header_version_of_kafka(
     key: ApiKey, version: int, request_bytes: int, response_bytes: int
 ) -> None:
     header = RequestHeader(api_key=key, api_version=version, correlation_id=5)
@@ -78,14 +78,14 @@ def test_a_message_wants_the_header_that_kafka_gives_it(
     assert decode_response_header(answer + b"xy", key, version) == (5, response_bytes)
 
 
-def test_tags_of_a_header_that_nobody_knows_are_skipped() -> None:
+def test_unknown_tags_of_a_header_are_skipped() -> None:
     data = encode_request_header(RequestHeader(api_key=1, api_version=17, correlation_id=7))
     tagged = data[:-1] + b"\x02\x05\x01x\x07\x00"
     assert decode_request_header(tagged + b"body", 2)[1] == len(tagged)
 
 
 @pytest.mark.parametrize("version", [5, 32767, -1])
-def test_a_version_of_api_versions_that_we_do_not_speak_is_told_apart(version: int) -> None:
+def test_an_unsupported_version_of_api_versions_is_a_distinct_error(version: int) -> None:
     data = b"\x00\x12" + version.to_bytes(2, "big", signed=True) + b"\x00\x00\x00\x09" + b"\xff" * 9
     assert receive_request(data, Listener.VOTERS) == UnknownApiVersions(9)
 
@@ -102,7 +102,7 @@ def test_a_version_of_api_versions_that_we_do_not_speak_is_told_apart(version: i
         (-1, 0, BOTH),
     ],
 )
-def test_what_a_listener_does_not_serve_is_refused(
+def test_requests_that_a_listener_does_not_serve_are_refused(
     key: int, version: int, listener: Listener
 ) -> None:
     data = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big") + bytes(8)
@@ -116,12 +116,12 @@ def test_what_a_listener_does_not_serve_is_refused(
     "data",
     [b"", b"\x00\x01\x00\x11\x00\x00\x00", b"\x00\x01\x00\x11\x00\x00\x00\x07\x00\x05py"],
 )
-def test_a_header_that_ends_too_early_is_malformed(data: bytes) -> None:
+def test_a_truncated_header_is_malformed(data: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         receive_request(data, BOTH)
 
 
-def test_a_client_id_is_text_and_not_too_long() -> None:
+def test_a_client_id_is_text_of_bounded_length() -> None:
     with pytest.raises(MalformedMessageError, match="not UTF-8"):
         decode_request_header(b"\x00\x01\x00\x11\x00\x00\x00\x07\x00\x01\xff\x00", 2)
     long = RequestHeader(api_key=1, api_version=17, correlation_id=7, client_id="x" * 32768)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.vote.v2.request import VoteRequest
-from tests.support.hostile_bytes import Target, mutations, survives, targets
+from tests.support.hostile_bytes import Target, is_accepted, mutations, targets
 from tests.support.wire_messages import message_kinds
 from tests.support.wire_vectors import message_vector
 
@@ -29,10 +29,10 @@ LENGTHS = {True: (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f"), False: (b"\
 def attack(one: Target, rng: random.Random, count: int) -> int:
     """How many of so many mutations are taken for sound."""
     changed = mutations(one.sound, rng)
-    return sum(survives(one.decoder, next(changed)) for _ in range(count))
+    return sum(is_accepted(one.decoder, next(changed)) for _ in range(count))
 
 
-def test_mutated_messages_are_read_or_refused() -> None:
+def test_mutated_messages_are_decoded_or_refused() -> None:
     rng = random.Random(20)
     taken = sum(attack(one, rng, 20_000 // len(TARGETS) + 1) for one in TARGETS)
     assert 0 < taken < 20_000
@@ -40,22 +40,22 @@ def test_mutated_messages_are_read_or_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_many_mutated_messages_are_read_or_refused(seed: int) -> None:
+def test_many_mutated_messages_are_decoded_or_refused(seed: int) -> None:
     rng = random.Random(seed)
     for one in targets(seed):
         attack(one, rng, 300)
 
 
 @given(st.sampled_from(TARGETS), st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(one: Target, data: bytes) -> None:
-    survives(one.decoder, data)
+def test_arbitrary_bytes_are_decoded_or_refused(one: Target, data: bytes) -> None:
+    is_accepted(one.decoder, data)
 
 
-def test_no_first_part_of_a_message_is_taken_for_the_whole() -> None:
+def test_no_prefix_of_a_message_is_accepted() -> None:
     for one in TARGETS:
         length = len(one.sound)
         ends = {*range(min(length, 40)), *range(max(length - 40, 0), length)}
-        assert not [end for end in ends if survives(one.decoder, one.sound[:end])], one.name
+        assert not [end for end in ends if is_accepted(one.decoder, one.sound[:end])], one.name
 
 
 def arrays_of(plan: StructPlan, path: tuple[FieldPlan, ...] = ()) -> list[tuple[FieldPlan, ...]]:
@@ -109,7 +109,7 @@ def _zero(field: FieldPlan, is_flexible: bool) -> bytes:
     return bytes(field.byte_count_min)
 
 
-def test_no_length_is_believed_in_any_place() -> None:
+def test_no_excessive_length_is_accepted_anywhere() -> None:
     places = 0
     for _, kind, version in message_kinds():
         plan = message_plan(kind, version)
@@ -134,7 +134,7 @@ def measured(kind: type[Any], version: int, data: bytes) -> tuple[int, str]:
         tracemalloc.stop()
 
 
-def test_many_small_elements_are_refused_before_they_are_made() -> None:
+def test_many_small_elements_are_refused_before_they_are_created() -> None:
     element = b"\x01\x01\x00"  # a topic without name, partitions and tags
     head = struct.pack(">iiibii", 1, 1, 1, 0, 0, 0)
     count = 10 * MIB // len(element)
@@ -144,7 +144,7 @@ def test_many_small_elements_are_refused_before_they_are_made() -> None:
     assert peak < MIB
 
 
-def test_the_most_elements_that_are_allowed_take_little() -> None:
+def test_the_maximum_of_elements_uses_little_memory() -> None:
     topic = b"\x00\x01a" + struct.pack(">i", 0)
     head = struct.pack(">iiiib", -1, 1, 1, 1, 0)
     data = head + struct.pack(">i", WIRE_ELEMENTS_MAX) + topic * WIRE_ELEMENTS_MAX + b"\xff"
@@ -173,7 +173,7 @@ def test_elements_of_all_arrays_are_counted_together() -> None:
         b"\x02\x37\x00\x36\x00",  # tags that fall
     ],
 )
-def test_tags_are_not_believed(tags: bytes) -> None:
+def test_invalid_tags_are_refused(tags: bytes) -> None:
     sound = message_vector("ApiVersions", 4)
     with pytest.raises(MalformedMessageError):
         decode(ApiVersionsRequest, 4, sound[:-1] + tags)
@@ -190,7 +190,7 @@ def test_unknown_tags_are_skipped_and_counted() -> None:
 
 
 @pytest.mark.parametrize("byte_count", [3, 5, 60])
-def test_a_tagged_field_is_exactly_as_long_as_it_says(byte_count: int) -> None:
+def test_a_tagged_field_must_have_its_declared_length(byte_count: int) -> None:
     sound = message_vector("Fetch", 17)
     start = sound.index(b"\x04\x04abc")
     assert start == len(sound) - 5
@@ -206,7 +206,7 @@ def test_text_that_is_not_utf_8_is_refused(text: bytes) -> None:
         decode(latest_schemas.FetchRequest, 17, sound.replace(b"\x04\x04abc", b"\x04\x04" + text))
 
 
-def test_an_error_says_where_and_never_what() -> None:
+def test_an_error_has_the_position_and_never_the_content() -> None:
     secret = b"hunter2hunter2"
     with pytest.raises(MalformedMessageError) as caught:
         decode(VoteRequest, 2, b"\x0f" + secret + b"\x00\x00\x00")
@@ -217,7 +217,7 @@ def test_an_error_says_where_and_never_what() -> None:
     assert error.__cause__ is None
 
 
-def test_the_bytes_behind_a_message_are_an_error() -> None:
+def test_trailing_bytes_of_a_message_are_an_error() -> None:
     with pytest.raises(MalformedMessageError, match="1 bytes remain after the message"):
         decode(VoteRequest, 2, message_vector("Vote", 2) + b"\x00")
 

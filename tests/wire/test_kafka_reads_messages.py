@@ -126,17 +126,15 @@ def lines() -> list[Line]:
 
 
 @pytest.fixture(scope="module")
-def told(lines: list[Line], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def kafkas_output(lines: list[Line], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What Kafka prints of its table and of all messages."""
     file = tmp_path_factory.mktemp("wire") / "messages"
     file.write_text("".join(f"{line.words} {line.data.hex()}\n" for line in lines))
     return run_java(kafka_jars(), PROGRAM, str(file)).splitlines()
 
 
-def test_kafka_reads_every_message_and_writes_the_same_bytes(
-    lines: list[Line], told: list[str]
-) -> None:
-    answers = [one for one in told if one.startswith(("message", "failed"))]
+def test_kafka_round_trips_every_message(lines: list[Line], kafkas_output: list[str]) -> None:
+    answers = [one for one in kafkas_output if one.startswith(("message", "failed"))]
     assert len(answers) == len(lines) > 5_000
     wrong = [
         (line.name, line.words, answer[:300])
@@ -146,8 +144,8 @@ def test_kafka_reads_every_message_and_writes_the_same_bytes(
     assert not wrong
 
 
-def test_kafka_finds_the_content_that_was_put_in(lines: list[Line], told: list[str]) -> None:
-    answers = [one for one in told if one.startswith("message")]
+def test_kafka_decodes_the_encoded_content(lines: list[Line], kafkas_output: list[str]) -> None:
+    answers = [one for one in kafkas_output if one.startswith("message")]
     compared = 0
     for line, answer in zip(lines, answers, strict=True):
         if line.plan is not None:
@@ -157,8 +155,10 @@ def test_kafka_finds_the_content_that_was_put_in(lines: list[Line], told: list[s
     assert compared > 5_000
 
 
-def test_the_table_agrees_with_kafka(told: list[str]) -> None:
-    kafka = {int(words[1]): words[2:] for words in map(str.split, told) if words[0] == "api"}
+def test_the_table_agrees_with_kafka(kafkas_output: list[str]) -> None:
+    kafka = {
+        int(words[1]): words[2:] for words in map(str.split, kafkas_output) if words[0] == "api"
+    }
     for api in APIS.values():
         oldest, latest, listeners = kafka[api.key]
         assert (api.versions.first, api.versions.last) == (int(oldest), int(latest)), api.key.name
@@ -166,8 +166,8 @@ def test_the_table_agrees_with_kafka(told: list[str]) -> None:
         assert api.voters is None or "CONTROLLER" in listeners.split(",")
 
 
-def test_headers_are_those_that_kafka_wants(told: list[str]) -> None:
-    for words in map(str.split, told):
+def test_headers_are_those_of_kafka(kafkas_output: list[str]) -> None:
+    for words in map(str.split, kafkas_output):
         if words[0] != "headers" or int(words[1]) not in APIS:
             continue
         key, version, asked, answered = map(int, words[1:])

@@ -30,12 +30,12 @@ KINDS = [(kind, version) for _, kind, version in message_kinds()]
 
 
 @pytest.mark.parametrize("vector", message_vectors(), ids=lambda one: f"{one.name} {one.version}")
-def test_kafka_s_messages_are_read_and_written_again(vector: Vector) -> None:
+def test_kafkas_messages_round_trip(vector: Vector) -> None:
     message = decode(vector.kind, vector.version, vector.data)
     assert encode(message, vector.version) == vector.data
 
 
-def test_content_of_kafka_s_messages_is_read() -> None:
+def test_the_content_of_kafkas_messages_is_decoded() -> None:
     fetch = decode(latest_schemas.FetchRequest, 18, message_vector("Fetch", 18))
     (topic,) = fetch.topics
     (partition,) = topic.partitions
@@ -58,7 +58,7 @@ def lost_fields(plan: StructPlan, prefix: str = "") -> tuple[str, ...]:
     return tuple(lost)
 
 
-def test_a_class_holds_every_field_of_every_version() -> None:
+def test_a_class_has_every_field_of_every_version() -> None:
     lost = {
         (kind.__name__, version): fields
         for kind, version in KINDS
@@ -68,7 +68,7 @@ def test_a_class_holds_every_field_of_every_version() -> None:
 
 
 @given(st.sampled_from(KINDS), st.integers(0, 2**64))
-def test_every_message_is_read_as_it_was_written(message: tuple[type[Any], int], seed: int) -> None:
+def test_every_message_round_trips(message: tuple[type[Any], int], seed: int) -> None:
     kind, version = message
     value = random_message(kind, version, random.Random(seed))
     data = encode(value, version)
@@ -80,7 +80,7 @@ def test_every_message_is_read_as_it_was_written(message: tuple[type[Any], int],
     assert encode(fields, version, kind) == data
 
 
-def test_what_an_old_version_does_not_have_takes_its_default() -> None:
+def test_fields_missing_in_an_old_version_have_defaults() -> None:
     request = decode(VoteRequest, 0, encode(decode(VoteRequest, 2, _vote()), 0))
     assert request.voter_id == -1
     partition = request.topics[0].partitions[0]
@@ -88,12 +88,12 @@ def test_what_an_old_version_does_not_have_takes_its_default() -> None:
     assert partition.replica_directory_id is None
 
 
-def test_an_error_code_that_nobody_knows_is_an_unknown_error() -> None:
+def test_an_unassigned_error_code_is_an_unknown_error() -> None:
     data = b"\x27\x0f\x01\x00"
     assert decode(VoteResponse, 2, data).error_code is ErrorCode.unknown_server_error
 
 
-def test_a_name_that_an_old_version_needs_must_be_said() -> None:
+def test_a_name_required_by_an_old_version_must_be_set() -> None:
     request = decode(latest_schemas.FetchRequest, 18, message_vector("Fetch", 18))
     narrow = type(request).__mro__[1]
     assert narrow.__name__ == "FetchRequest"
@@ -111,7 +111,7 @@ def test_a_name_that_an_old_version_needs_must_be_said() -> None:
         ("topic_data", None),
     ],
 )
-def test_a_value_that_a_field_does_not_take_is_said(field: str, value: Any) -> None:
+def test_an_invalid_value_of_a_field_is_reported(field: str, value: Any) -> None:
     facts: dict[str, Any] = {
         "acks": i16(1),
         "timeout": i32Timedelta.parse(timedelta(milliseconds=1)),
@@ -124,7 +124,7 @@ def test_a_value_that_a_field_does_not_take_is_said(field: str, value: Any) -> N
     assert caught.value.api == "ProduceRequest"
 
 
-def test_null_and_empty_are_told_apart() -> None:
+def test_null_and_empty_are_distinguished() -> None:
     for topics in (None, ()):
         request = latest_schemas.MetadataRequest(
             topics=topics, include_topic_authorized_operations=False
@@ -136,7 +136,7 @@ def test_null_and_empty_are_told_apart() -> None:
             )
 
 
-def test_kio_s_reader_and_records_are_never_imported() -> None:
+def test_kios_reader_and_records_are_never_imported() -> None:
     sources = list(Path(raftlog.wire.__file__).parent.glob("*.py"))
     imported = {
         name

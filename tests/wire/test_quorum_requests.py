@@ -59,11 +59,11 @@ def newest(request: Request) -> int:
 
 
 @given(requests)
-def test_a_request_is_read_as_it_was_written(request: Request) -> None:
+def test_a_request_round_trips(request: Request) -> None:
     assert on_the_wire(request, newest(request)) == request
 
 
-def is_told(request: Request, version: int) -> bool:
+def is_expressible(request: Request, version: int) -> bool:
     """Whether a version can ask this at all."""
     match request:
         case VoteRequest() if version < 2 and request.is_pre_vote:
@@ -77,7 +77,7 @@ def is_told(request: Request, version: int) -> bool:
             return True
 
 
-def as_told(request: Request, version: int) -> Request:
+def in_version(request: Request, version: int) -> Request:
     """What an old version tells of a request."""
     match request:
         case VoteRequest() if version == 0:
@@ -99,18 +99,18 @@ def as_told(request: Request, version: int) -> Request:
 
 
 @given(requests, st.data())
-def test_an_old_version_tells_what_it_can(request: Request, data: st.DataObject) -> None:
+def test_an_old_version_sends_the_fields_it_has(request: Request, data: st.DataObject) -> None:
     served = APIS[request_api_key(request)].on(Listener.VOTERS)
     assert served is not None
     version = data.draw(st.integers(served.first, served.last))
-    if is_told(request, version):
-        assert on_the_wire(request, version) == as_told(request, version)
+    if is_expressible(request, version):
+        assert on_the_wire(request, version) == in_version(request, version)
     else:
         with pytest.raises(UnsupportedFieldError):
             on_the_wire(request, version)
 
 
-def test_kafka_s_fetch_of_a_follower_is_understood() -> None:
+def test_kafkas_fetch_of_a_follower_is_decoded() -> None:
     data = message_vector("Fetch replica 1001", 17)
     request = decode_request(ApiKey.FETCH, 17, data, METADATA)
     assert request == FetchRequest(
@@ -133,16 +133,14 @@ def test_kafka_s_fetch_of_a_follower_is_understood() -> None:
         (ApiKey.VOTE, "Vote", 2),
     ],
 )
-def test_kafka_s_requests_are_read_and_written_again(
-    api_key: ApiKey, name: str, version: int
-) -> None:
+def test_kafkas_requests_round_trip(api_key: ApiKey, name: str, version: int) -> None:
     data = message_vector(name, version)
     request = decode_request(api_key, version, data, METADATA)
     assert not isinstance(request, RequestError)
     assert encode_request(request, version, METADATA) == data
 
 
-def test_a_high_watermark_that_is_not_known_is_told_from_one_that_is_not_asked_for() -> None:
+def test_an_unknown_high_watermark_is_distinguished_from_an_omitted_one() -> None:
     request = FetchRequest(
         replica=KEY, epoch=1, fetch_offset=0, last_fetched_epoch=0, max_bytes=1, max_wait_ms=0
     )
@@ -151,7 +149,7 @@ def test_a_high_watermark_that_is_not_known_is_told_from_one_that_is_not_asked_f
 
 
 @given(requests.filter(lambda one: not isinstance(one, VersionsRequest)))
-def test_another_cluster_s_request_is_refused_whole(request: Request) -> None:
+def test_a_request_for_another_cluster_is_refused_as_a_whole(request: Request) -> None:
     version = newest(request)
     elsewhere = replace(IDENTITY, cluster_id="other")
     data = encode_request(request, version, elsewhere)
@@ -160,7 +158,7 @@ def test_another_cluster_s_request_is_refused_whole(request: Request) -> None:
     assert (refusal.error, refusal.is_top_level) == (ErrorCode.inconsistent_cluster_id, True)
 
 
-def test_a_request_that_names_no_cluster_is_for_every_one() -> None:
+def test_a_request_without_a_cluster_is_for_any() -> None:
     data = message_vector("Fetch discover", 17)
     elsewhere = replace(METADATA, cluster_id="other")
     assert isinstance(decode_request(ApiKey.FETCH, 17, data, elsewhere), FetchRequest)
@@ -178,7 +176,7 @@ SNAPSHOT = FetchSnapshotRequest(
 
 
 @pytest.mark.parametrize("request_", [VOTE, BEGIN, END, FETCH], ids=lambda one: type(one).__name__)
-def test_another_log_s_request_is_refused_whole(request_: Request) -> None:
+def test_a_request_for_another_log_is_refused_as_a_whole(request_: Request) -> None:
     elsewhere = replace(IDENTITY, topic="other", topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
     data = encode_request(request_, newest(request_), elsewhere)
     refusal = decode_request(request_api_key(request_), newest(request_), data, IDENTITY)
@@ -222,9 +220,7 @@ def test_a_snapshot_of_another_log_is_an_unknown_partition() -> None:
         (UpdateVoterRequest(epoch=1, voter=replace(VOTER, kraft_version_min=2)), 42, True),
     ],
 )
-def test_numbers_without_sense_are_refused(
-    request_: Request, error: int, is_top_level: bool
-) -> None:
+def test_invalid_numbers_are_refused(request_: Request, error: int, is_top_level: bool) -> None:
     refusal = on_the_wire(request_, newest(request_))
     assert isinstance(refusal, RequestError)
     assert (refusal.error, refusal.is_top_level) == (error, is_top_level)
@@ -258,7 +254,7 @@ INVALID_VOTERS = (
 
 
 @pytest.mark.parametrize("voter", INVALID_VOTERS)
-def test_a_voter_that_others_could_not_know_or_reach_is_refused(voter: Voter) -> None:
+def test_a_voter_with_an_invalid_id_or_endpoint_is_refused(voter: Voter) -> None:
     """Kafka: KafkaRaftClient.handleAddVoterRequest and handleUpdateVoterRequest."""
     changes = (
         AddVoterRequest(voter=voter, timeout_ms=1),
@@ -272,7 +268,7 @@ def test_a_voter_that_others_could_not_know_or_reach_is_refused(voter: Voter) ->
 
 
 @pytest.mark.parametrize("endpoints", INVALID_ENDPOINTS)
-def test_a_leader_s_endpoints_that_no_node_has_are_refused(endpoints: tuple[Endpoint, ...]) -> None:
+def test_invalid_endpoints_of_a_leader_are_refused(endpoints: tuple[Endpoint, ...]) -> None:
     for request in (
         replace(BEGIN, leader_endpoints=endpoints),
         replace(END, leader_endpoints=endpoints),
@@ -286,7 +282,7 @@ def test_a_leader_s_endpoints_that_no_node_has_are_refused(endpoints: tuple[Endp
     "address",
     ["log-1:9093", "my_node.example.:9093", "10.0.0.1:9093", "[::1]:1", "[fe80::1%eth0]:1"],
 )
-def test_peers_take_every_address_that_a_node_s_file_may_name(address: str) -> None:
+def test_peers_accept_every_address_that_a_nodes_file_may_have(address: str) -> None:
     endpoint = Endpoint("VOTERS", *parse_address(address))
     begin = replace(BEGIN, leader_endpoints=(endpoint,))
     assert on_the_wire(begin, newest(begin)) == begin
@@ -297,13 +293,13 @@ def test_peers_take_every_address_that_a_node_s_file_may_name(address: str) -> N
 @pytest.mark.parametrize(
     "host", ["[fe80::1%\x1b]", "[fe80::1%]", "[10.0.0.1]", "[a.example]", "[]"]
 )
-def test_a_node_s_file_names_no_host_that_peers_refuse(host: str) -> None:
+def test_a_nodes_file_has_no_host_that_peers_refuse(host: str) -> None:
     with pytest.raises(ValueError, match="the host is not an IPv6 address"):
         parse_address(f"{host}:9093")
 
 
 @given(keys)
-def test_a_vote_before_the_vote_needs_version_two(candidate: ReplicaKey) -> None:
+def test_a_pre_vote_needs_version_two(candidate: ReplicaKey) -> None:
     request = replace(VOTE, candidate=candidate, is_pre_vote=True)
     with pytest.raises(UnsupportedFieldError) as caught:
         encode_request(request, 1, IDENTITY)
@@ -319,13 +315,13 @@ def test_a_voter_with_a_directory_id_needs_version_one(voter: ReplicaKey) -> Non
 
 
 @given(voters)
-def test_an_answer_before_the_commit_needs_version_one(voter: Voter) -> None:
+def test_an_early_acknowledgement_needs_version_one(voter: Voter) -> None:
     request = AddVoterRequest(voter=voter, timeout_ms=1, ack_when_committed=False)
     with pytest.raises(UnsupportedFieldError):
         encode_request(request, 0, IDENTITY)
 
 
-def test_what_a_field_does_not_take_is_our_own_mistake() -> None:
+def test_an_invalid_value_of_a_field_is_a_local_error() -> None:
     wrong = replace(BEGIN, leader_endpoints=(Endpoint("VOTERS", "h", 70_000),))
     with pytest.raises(UnsupportedFieldError) as caught:
         encode_request(wrong, 1, IDENTITY)

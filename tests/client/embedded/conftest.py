@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from raftlog.client.embedded import EmbeddedLog, open_embedded
 from raftlog.log.writing.properties import LogConfig

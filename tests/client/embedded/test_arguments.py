@@ -49,7 +49,7 @@ def log(machine: Machine) -> EmbeddedLog:
         ({"timeout_ms": float("inf")}, "timeout_ms"),
     ],
 )
-def test_a_wrong_argument_is_named_and_stops_nobody(
+def test_an_invalid_argument_is_named_and_other_appends_continue(
     log: EmbeddedLog, arguments: dict[str, Any], option: str
 ) -> None:
     with pytest.raises(OptionError) as caught:
@@ -58,14 +58,14 @@ def test_a_wrong_argument_is_named_and_stops_nobody(
     assert log.append(b"y").base_offset == 1
 
 
-def test_numbers_of_other_kinds_are_taken_for_what_they_are(log: EmbeddedLog) -> None:
+def test_integers_of_other_types_are_accepted(log: EmbeddedLog) -> None:
     version: Any = np.int64(3)
     assert log.append(b"x", epoch=np.int32(1), commit=("app", "query", version)).epoch == 1
     assert log.append(b"x", commit=("app", "query", 3)).was_duplicate
     assert log.append([], required_base_offset=np.int64(2)).base_offset == 2
 
 
-def test_what_may_be_read_is_said_in_words_or_refused(machine: Machine) -> None:
+def test_invalid_isolation_levels_are_refused(machine: Machine) -> None:
     log = machine.open(values="kraft")
     log.append([b"\x01\x17\x00\x00", b"\x01\x14\x00\x00"])
     assert len(list(log.read(isolation="read_committed"))) == 0
@@ -78,7 +78,7 @@ def test_what_may_be_read_is_said_in_words_or_refused(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["1", 1.5, None, -1])
-def test_a_wrong_offset_is_named(log: EmbeddedLog, wrong: Any) -> None:
+def test_an_invalid_offset_is_named(log: EmbeddedLog, wrong: Any) -> None:
     if wrong is not None:
         with pytest.raises(OptionError, match="end_offset"):
             log.read(0, wrong)
@@ -88,7 +88,7 @@ def test_a_wrong_offset_is_named(log: EmbeddedLog, wrong: Any) -> None:
         log.last_commit(wrong if wrong != "1" else 1)
 
 
-def test_a_repair_needs_an_offset_and_a_directory(tmp_path: Path) -> None:
+def test_repair_requires_an_offset_and_a_directory(tmp_path: Path) -> None:
     raftlog.open(tmp_path / "log").close()
     wrong: Any = "5"
     with pytest.raises(OptionError, match="cut-at"):
@@ -97,9 +97,7 @@ def test_a_repair_needs_an_offset_and_a_directory(tmp_path: Path) -> None:
         raftlog.repair(tmp_path / "nothing", cut_at=5)
 
 
-def test_an_empty_path_is_not_the_current_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OptionError) as caught:
         raftlog.open("")

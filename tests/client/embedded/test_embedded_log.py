@@ -55,13 +55,13 @@ def values(log: EmbeddedLog) -> list[bytes | None]:
 # --- appending and reading ------------------------------------------------------------------------
 
 
-def test_a_new_log_begins_with_its_leader_and_holds_no_record(log: EmbeddedLog) -> None:
+def test_a_new_log_has_a_leader_change_and_no_records(log: EmbeddedLog) -> None:
     assert (log.log_start_offset, log.end_offset, log.topic, log.partition) == (0, 1, "orders", 3)
     assert list(log.read()) == []
     assert log.read().to_arrow().num_rows == 0
 
 
-def test_what_was_appended_can_be_read(log: EmbeddedLog) -> None:
+def test_appended_records_can_be_read(log: EmbeddedLog) -> None:
     assert log.append([b"a", (b"k", b"b")]) == AppendResult(1, 2, 1)
     assert log.append(b"c").end_offset == 4
     assert [(record.offset, record.key, record.value) for record in log.read()] == [
@@ -74,7 +74,7 @@ def test_what_was_appended_can_be_read(log: EmbeddedLog) -> None:
     assert log.read(3).to_arrow()["value"].to_pylist() == [b"c"]
 
 
-def test_a_reading_is_of_the_moment_when_it_was_asked_for(log: EmbeddedLog) -> None:
+def test_a_read_ends_at_the_end_offset_of_its_call(log: EmbeddedLog) -> None:
     log.append(b"a")
     reading = log.read()
     log.append(b"b")
@@ -82,18 +82,18 @@ def test_a_reading_is_of_the_moment_when_it_was_asked_for(log: EmbeddedLog) -> N
     assert values(log) == [b"a", b"b"]
 
 
-def test_appends_may_be_waited_for_later_and_keep_their_order(log: EmbeddedLog) -> None:
+def test_appends_can_be_awaited_later_and_keep_their_order(log: EmbeddedLog) -> None:
     futures = [log.append_async(b"%d" % number) for number in range(50)]
     assert [future.result(30).base_offset for future in futures] == list(range(1, 51))
     assert values(log) == [b"%d" % number for number in range(50)]
 
 
-def test_nothing_at_all_cannot_be_appended(log: EmbeddedLog) -> None:
+def test_an_append_needs_a_record(log: EmbeddedLog) -> None:
     with pytest.raises(InvalidAppendError):
         log.append([])
 
 
-def test_an_atomic_append_is_one_batch_or_nothing(machine: Machine) -> None:
+def test_an_atomic_append_is_one_batch_or_refused(machine: Machine) -> None:
     log = machine.open(config=LogConfig(batch_bytes_max=KIB))
     large = [bytes(600)] * 2
     with pytest.raises(RecordBatchTooLargeError):
@@ -106,7 +106,7 @@ def test_an_atomic_append_is_one_batch_or_nothing(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("compression", [one for one in Compression if one])
-def test_what_readers_would_refuse_is_refused_before_it_is_acknowledged(
+def test_batches_that_readers_would_refuse_are_refused_before_acknowledgement(
     machine: Machine, compression: Compression
 ) -> None:
     log = machine.open(config=LogConfig(compression=compression))
@@ -120,7 +120,7 @@ def test_what_readers_would_refuse_is_refused_before_it_is_acknowledged(
     assert values(log) == [b"before", b"after"]
 
 
-def test_the_largest_batch_that_is_taken_can_be_read(machine: Machine) -> None:
+def test_the_largest_accepted_batch_can_be_read(machine: Machine) -> None:
     log = machine.open(config=LogConfig(compression=Compression.ZSTD))
     largest = RAW_BATCH_BYTES_MAX - 2 * KIB
     result = log.append([bytes(largest)], commit=("app", "q", 1))
@@ -134,7 +134,7 @@ def test_the_largest_batch_that_is_taken_can_be_read(machine: Machine) -> None:
     assert again.append([b""], commit=("app", "q", 1)).was_duplicate
 
 
-def test_an_offset_in_what_is_not_decided_is_not_out_of_range(machine: Machine) -> None:
+def test_an_offset_above_the_last_stable_offset_is_in_range(machine: Machine) -> None:
     log = machine.open(values="kraft")
     begin = log.append(b"\x01\x17\x00\x00").base_offset
     last = log.append(b"\x01\x14\x00\x00").base_offset
@@ -148,7 +148,7 @@ def test_an_offset_in_what_is_not_decided_is_not_out_of_range(machine: Machine) 
 # --- the token ------------------------------------------------------------------------------------
 
 
-def test_the_token_is_where_the_first_or_the_last_record_goes(log: EmbeddedLog) -> None:
+def test_required_base_and_end_offsets_are_checked(log: EmbeddedLog) -> None:
     assert log.append([b"a", b"b"], required_base_offset=1).last_offset == 2
     assert log.append([b"c", b"d"], required_end_offset=4).base_offset == 3
     assert log.append([b"e"], required_base_offset=5, required_end_offset=5).base_offset == 5
@@ -161,7 +161,7 @@ def test_the_token_is_where_the_first_or_the_last_record_goes(log: EmbeddedLog) 
     assert log.end_offset == 6
 
 
-def test_a_token_without_records_is_only_checked(log: EmbeddedLog) -> None:
+def test_a_required_offset_without_records_is_only_checked(log: EmbeddedLog) -> None:
     assert log.append([], required_base_offset=1) == AppendResult(1, 0, 1)
     with pytest.raises(UnexpectedEndOffsetError):
         log.append([], required_base_offset=2)
@@ -169,7 +169,7 @@ def test_a_token_without_records_is_only_checked(log: EmbeddedLog) -> None:
     assert log.end_offset == 1
 
 
-def test_a_refusal_stops_nobody_else(log: EmbeddedLog) -> None:
+def test_a_refusal_does_not_affect_other_appends(log: EmbeddedLog) -> None:
     futures = [log.append_async(b"%d" % turn, required_base_offset=1) for turn in range(5)]
     futures += [log.append_async(b"fine")]
     errors = [future.exception(30) for future in futures]
@@ -181,7 +181,7 @@ def test_a_refusal_stops_nobody_else(log: EmbeddedLog) -> None:
 # --- epochs ---------------------------------------------------------------------------------------
 
 
-def test_claiming_fences_whoever_names_an_older_epoch(machine: Machine) -> None:
+def test_a_claim_fences_appends_with_an_older_epoch(machine: Machine) -> None:
     first, second = machine.open(), machine.open()
     assert first.append(b"a", epoch=1).epoch == 1
     assert second.claim() == 2
@@ -195,7 +195,7 @@ def test_claiming_fences_whoever_names_an_older_epoch(machine: Machine) -> None:
     assert values(first) == [b"a", b"c", b"d"]
 
 
-def test_claiming_aborts_a_transaction_that_was_left_open(machine: Machine) -> None:
+def test_a_claim_aborts_an_open_transaction(machine: Machine) -> None:
     log = machine.open(values="kraft")
     log.append([b"\x01\x17\x00\x00", b"\x01\x14\x00\x00"])
     assert (log.end_offset, log.last_stable_offset) == (3, 1)
@@ -208,7 +208,9 @@ def test_claiming_aborts_a_transaction_that_was_left_open(machine: Machine) -> N
 
 
 @pytest.mark.parametrize("kind", ["bytes", "kraft"])
-def test_a_named_commit_is_recognised_before_its_token(machine: Machine, kind: str) -> None:
+def test_a_repeated_commit_is_recognised_before_its_required_offset_is_checked(
+    machine: Machine, kind: str
+) -> None:
     value = b"\x01\x14\x00\x00"
     log = machine.open(values=kind)
     won = log.append([value], commit=("app", "query", 7), required_base_offset=1)
@@ -223,7 +225,7 @@ def test_a_named_commit_is_recognised_before_its_token(machine: Machine, kind: s
     assert all(record.headers == () for record in log.read())
 
 
-def test_older_and_foreign_commits_are_refused_by_name(log: EmbeddedLog) -> None:
+def test_older_and_foreign_commits_are_refused(log: EmbeddedLog) -> None:
     log.append(b"a", commit=("app", "query", 7))
     with pytest.raises(StaleCommitError):
         log.append(b"b", commit=("app", "query", 6))
@@ -237,7 +239,7 @@ def test_older_and_foreign_commits_are_refused_by_name(log: EmbeddedLog) -> None
     assert log.append(b"c", commit=("other", "query", 0)).base_offset == 3
 
 
-def test_a_commit_that_comes_twice_in_one_group_is_one(log: EmbeddedLog) -> None:
+def test_a_commit_repeated_in_one_group_is_written_once(log: EmbeddedLog) -> None:
     futures = [log.append_async(b"a", commit=("app", "q", 1)) for _ in range(8)]
     results = [future.result(30) for future in futures]
     assert {result.base_offset for result in results} == {1}
@@ -245,7 +247,7 @@ def test_a_commit_that_comes_twice_in_one_group_is_one(log: EmbeddedLog) -> None
     assert log.end_offset == 2
 
 
-def test_commits_and_producers_outlive_a_restart(machine: Machine) -> None:
+def test_commits_and_producers_survive_a_restart(machine: Machine) -> None:
     log = machine.open()
     log.append(b"a", commit=("app", "query", 7))
     log.append([b"b", b"c"], producer=(9, 0, 0))
@@ -256,7 +258,7 @@ def test_commits_and_producers_outlive_a_restart(machine: Machine) -> None:
     assert log.append([b"d"], producer=(9, 0, 2)).base_offset == 4
 
 
-def test_a_producer_s_sequence_is_followed(log: EmbeddedLog) -> None:
+def test_producer_sequences_are_checked(log: EmbeddedLog) -> None:
     for sequence in range(3):
         log.append(b"x", producer=(9, 1, sequence))
     assert log.append(b"x", producer=(9, 1, 1)) == AppendResult(2, 2, 1, True)
@@ -276,14 +278,14 @@ def test_a_producer_s_sequence_is_followed(log: EmbeddedLog) -> None:
         {"epoch": -1},
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_once(
+def test_invalid_appends_are_refused_before_they_are_queued(
     log: EmbeddedLog, arguments: dict[str, object]
 ) -> None:
     with pytest.raises(InvalidAppendError):
         log.append_async(b"x", **arguments)  # type: ignore[arg-type]
 
 
-def test_transactions_that_contradict_each_other_are_refused(machine: Machine) -> None:
+def test_contradicting_transactions_are_refused(machine: Machine) -> None:
     log = machine.open(values="kraft")
     begin, end, no_op = b"\x01\x17\x00\x00", b"\x01\x18\x00\x00", b"\x01\x14\x00\x00"
     for wrong in ([end], [begin, begin], [begin, end, end]):
@@ -305,7 +307,7 @@ def test_transactions_that_contradict_each_other_are_refused(machine: Machine) -
 # --- what values are ------------------------------------------------------------------------------
 
 
-def test_what_values_are_is_declared_once(machine: Machine) -> None:
+def test_the_format_of_values_is_declared_once(machine: Machine) -> None:
     log = machine.open(values="msgpack")
     log.append([[1, 0, {"total": 5}]])
     (record,) = log.read()
@@ -324,7 +326,7 @@ def test_what_values_are_is_declared_once(machine: Machine) -> None:
 # --- whose directory it is ------------------------------------------------------------------------
 
 
-def test_a_log_that_is_not_there_is_made_only_if_wanted(machine: Machine) -> None:
+def test_a_missing_log_is_created_only_on_request(machine: Machine) -> None:
     with pytest.raises(LogNotFoundError):
         machine.open(create=False)
     assert machine.disk.list_names("/logs") == []
@@ -332,13 +334,13 @@ def test_a_log_that_is_not_there_is_made_only_if_wanted(machine: Machine) -> Non
     assert machine.open(create=False).end_offset == 1
 
 
-def test_a_directory_above_must_be_there(tmp_path: Path) -> None:
+def test_the_parent_directory_must_exist(tmp_path: Path) -> None:
     with pytest.raises(LogNotFoundError) as caught:
         raftlog.open(tmp_path / "missing" / "log")
     assert caught.value.path == str(tmp_path / "missing")
 
 
-def test_cluster_metadata_has_the_topic_id_that_kafka_looks_for(tmp_path: Path) -> None:
+def test_cluster_metadata_has_kafkas_topic_id(tmp_path: Path) -> None:
     """Any other log has one of its own."""
     found = []
     for name in ("__cluster_metadata-0", "orders-0", "orders-1"):
@@ -349,20 +351,20 @@ def test_cluster_metadata_has_the_topic_id_that_kafka_looks_for(tmp_path: Path) 
     assert len(set(found)) == 3
 
 
-def test_a_path_may_be_an_address(tmp_path: Path) -> None:
+def test_a_path_may_be_a_file_uri(tmp_path: Path) -> None:
     with raftlog.open(f"file://{tmp_path}/log") as log:
         log.append(b"x")
     assert raftlog.open(tmp_path / "log", create=False).end_offset == 2
 
 
-def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(NotALogError, match="only created in an empty directory"):
         raftlog.open(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_kafka_s_own_log_is_read_and_never_written(data: Path, tmp_path: Path) -> None:
+def test_kafkas_log_is_read_and_never_written(data: Path, tmp_path: Path) -> None:
     source = data / "kraft-logs" / "three-nodes-4.3.1" / "node-100" / "__cluster_metadata-0"
     copy = shutil.copytree(source, tmp_path / "__cluster_metadata-0")
     before = {path.name: path.stat().st_mtime_ns for path in copy.iterdir()}
@@ -379,7 +381,7 @@ def test_kafka_s_own_log_is_read_and_never_written(data: Path, tmp_path: Path) -
     assert {path.name: path.stat().st_mtime_ns for path in copy.iterdir()} == before
 
 
-def test_what_a_making_cut_short_left_is_gone_over(machine: Machine) -> None:
+def test_an_interrupted_creation_is_completed_by_the_next_open(machine: Machine) -> None:
     made = machine.open()
     made.close()
     files = machine.disk.files()
@@ -398,7 +400,7 @@ def test_what_a_making_cut_short_left_is_gone_over(machine: Machine) -> None:
 # --- closing and locking --------------------------------------------------------------------------
 
 
-def test_closing_writes_what_waits_and_refuses_what_comes(machine: Machine) -> None:
+def test_closing_writes_queued_appends_and_refuses_new_ones(machine: Machine) -> None:
     with machine.open() as log:
         futures = [log.append_async(b"x") for _ in range(20)]
     assert all(future.done() for future in futures)
@@ -412,7 +414,7 @@ def test_closing_writes_what_waits_and_refuses_what_comes(machine: Machine) -> N
     assert again.recovery_report.was_clean
 
 
-def test_who_waits_too_long_for_the_lock_has_changed_nothing(machine: Machine) -> None:
+def test_an_append_that_times_out_on_the_lock_changes_nothing(machine: Machine) -> None:
     log = machine.open()
     hog = machine.disk.another_process()
     lock = hog.try_lock(f"{PATH}/{LOCK_NAME}")
@@ -428,7 +430,7 @@ def test_who_waits_too_long_for_the_lock_has_changed_nothing(machine: Machine) -
 # --- keeping --------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_holds_the_state_and_the_log_begins_behind_it(machine: Machine) -> None:
+def test_after_a_snapshot_the_log_starts_at_its_end(machine: Machine) -> None:
     log = machine.open(values="msgpack", config=LogConfig(values="msgpack", segment_bytes=400))
     for number in range(20):
         log.append([[1, 0, number]])
@@ -444,7 +446,7 @@ def test_a_snapshot_holds_the_state_and_the_log_begins_behind_it(machine: Machin
     assert machine.open().snapshots == (made,)
 
 
-def test_the_state_in_a_snapshot_is_read_back(machine: Machine) -> None:
+def test_the_state_in_a_snapshot_can_be_read(machine: Machine) -> None:
     log = machine.open(values="msgpack")
     with pytest.raises(OptionError, match="existing ones: none"):
         log.read_snapshot()
@@ -460,7 +462,7 @@ def test_the_state_in_a_snapshot_is_read_back(machine: Machine) -> None:
         other.read_snapshot(SnapshotId(epoch=1, end_offset=1))
 
 
-def test_a_log_without_a_state_keeps_its_commits_in_a_snapshot(machine: Machine) -> None:
+def test_a_snapshot_without_state_keeps_the_commits(machine: Machine) -> None:
     log = machine.open()
     log.append(b"a", commit=("app", "q", 1))
     log.append(b"b")
@@ -471,7 +473,7 @@ def test_a_log_without_a_state_keeps_its_commits_in_a_snapshot(machine: Machine)
     assert machine.open().append(b"a", commit=("app", "q", 1)).was_duplicate
 
 
-def test_a_log_that_nobody_closed_writes_what_waits(machine: Machine) -> None:
+def test_an_unclosed_log_writes_queued_appends_at_exit(machine: Machine) -> None:
     log = machine.open()
     machine.logs.clear()
     future = log.append_async(b"x")
@@ -491,7 +493,7 @@ def test_importing_raftlog_is_cheap() -> None:
     assert not set(done.stdout.split()) & heavy
 
 
-def test_who_only_appends_does_not_pay_for_reading(tmp_path: Path) -> None:
+def test_an_appending_process_does_not_import_readers(tmp_path: Path) -> None:
     code = (
         "import raftlog, sys\n"
         "for _ in range(2):\n"
@@ -505,7 +507,7 @@ def test_who_only_appends_does_not_pay_for_reading(tmp_path: Path) -> None:
     assert not set(done.stdout.split()) & {"numpy", "pyarrow"}
 
 
-def test_every_door_leads_somewhere() -> None:
+def test_every_public_name_can_be_imported() -> None:
     for module in (raftlog, client):
         for name in module.__all__:
             assert getattr(module, name) is not None

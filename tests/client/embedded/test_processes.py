@@ -65,7 +65,7 @@ def content(path: Path) -> dict[int, bytes]:
 
 
 @pytest.mark.slow
-def test_a_killed_writer_loses_nothing_that_was_acknowledged(start: Start, tmp_path: Path) -> None:
+def test_a_killed_writer_loses_no_acknowledged_record(start: Start, tmp_path: Path) -> None:
     chance = random.Random(20)
     path = tmp_path / "orders-0"
     raftlog.open(path, config=SMALL_SEGMENTS).close()
@@ -91,7 +91,7 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(start: Start, tmp_p
 
 
 @pytest.mark.slow
-def test_a_reader_follows_writers_that_are_killed_and_sees_nothing_that_is_lost(
+def test_a_reader_of_killed_writers_sees_no_record_that_is_lost(
     start: Start, tmp_path: Path
 ) -> None:
     chance = random.Random(7)
@@ -118,7 +118,7 @@ def test_a_reader_follows_writers_that_are_killed_and_sees_nothing_that_is_lost(
 
 
 @pytest.mark.slow
-def test_of_many_that_race_for_an_offset_exactly_one_wins(start: Start, tmp_path: Path) -> None:
+def test_exactly_one_of_many_rivals_for_an_offset_wins(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "orders-0"
     racers = [start(path, "race", f"racer-{number}", RACE_END_OFFSET) for number in range(RACERS)]
     won = [pair for racer in racers for pair in finished(racer)]
@@ -126,7 +126,7 @@ def test_of_many_that_race_for_an_offset_exactly_one_wins(start: Start, tmp_path
     assert content(path) == dict(won)
 
 
-def test_a_process_that_ends_without_closing_writes_what_it_promised(tmp_path: Path) -> None:
+def test_a_process_that_exits_without_close_writes_its_queue(tmp_path: Path) -> None:
     path = tmp_path / "orders-0"
     code = (
         "import sys, raftlog\n"

@@ -32,7 +32,7 @@ def reading(data: bytes, boot_id: str = BOOT) -> Published | None:
 
 
 @given(OFFSETS, OFFSETS, OFFSETS, st.integers(0, 2**31 - 1))
-def test_what_is_written_is_read(end: int, segment: int, position: int, epoch: int) -> None:
+def test_a_published_line_is_read_back(end: int, segment: int, position: int, epoch: int) -> None:
     line = Published(
         boot_id=BOOT,
         end_offset=end,
@@ -43,12 +43,12 @@ def test_what_is_written_is_read(end: int, segment: int, position: int, epoch: i
     assert parse_published(encode_published(line)) == line
 
 
-def test_the_line_has_one_length_so_that_it_can_be_written_in_place() -> None:
+def test_the_line_has_a_fixed_length_so_that_it_can_be_overwritten() -> None:
     lengths = {len(encode_published(published(end_offset))) for end_offset in (0, 7, 2**63 - 1)}
     assert len(lengths) == 1
 
 
-def test_every_line_that_is_half_old_and_half_new_is_refused() -> None:
+def test_every_mix_of_an_old_and_a_new_line_is_refused() -> None:
     old, new = encode_published(published(7)), encode_published(published(1_000_000))
     for cut in range(len(new)):
         mixed = new[:cut] + old[cut:]
@@ -57,7 +57,7 @@ def test_every_line_that_is_half_old_and_half_new_is_refused() -> None:
         )
 
 
-def test_no_flipped_bit_is_believed() -> None:
+def test_every_flipped_bit_is_refused() -> None:
     line = encode_published(published())
     for bit in range(8 * len(line)):
         damaged = bytearray(line)
@@ -66,22 +66,22 @@ def test_no_flipped_bit_is_believed() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\0" * 130, b"raftlog", b"1 2 3\n", b"\xff" * 600])
-def test_what_is_no_line_says_nothing(data: bytes) -> None:
+def test_malformed_lines_are_ignored(data: bytes) -> None:
     assert parse_published(data) is None
     assert reading(data) is None
 
 
-def test_a_line_counts_on_the_boot_that_it_was_written_on() -> None:
+def test_a_line_is_valid_only_for_the_boot_that_wrote_it() -> None:
     line = encode_published(published())
     assert reading(line) == published()
     assert reading(line, boot_id="another") is None
 
 
-def test_what_follows_a_line_is_left_alone() -> None:
+def test_bytes_after_the_line_are_ignored() -> None:
     longer = encode_published(published(boot_id=BOOT + "-longer"))
     line = encode_published(published())
     assert reading(line + longer[len(line) :]) == published()
 
 
-def test_a_log_without_the_file_has_published_nothing() -> None:
+def test_a_log_without_the_file_has_no_published_end() -> None:
     assert read_published(MemoryStorage(), "/log", BOOT) is None

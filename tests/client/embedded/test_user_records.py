@@ -54,18 +54,18 @@ def made_of(given: Any) -> tuple[Any, ...]:
     return (getattr(given, "timestamp_ms", None),)
 
 
-def test_what_was_read_can_be_appended_again_with_its_time_and_headers() -> None:
+def test_a_record_that_was_read_can_be_appended_with_its_timestamp_and_headers() -> None:
     record = Record(7, 1234, b"k", b"v", (Header("h", None), Header("h", b"2")))
     assert new_records([record], BYTES) == (NewRecord(b"k", b"v", 1234, record.headers),)
 
 
 @pytest.mark.parametrize("headers", [[("h", b"1")], {"h": b"1"}, (Header("h", b"1"),)])
-def test_headers_have_forms_too(headers: Any) -> None:
+def test_headers_have_many_forms(headers: Any) -> None:
     made = new_records([Consumed(b"v", headers=headers)], BYTES)
     assert made == (NewRecord(None, b"v", headers=(Header("h", b"1"),)),)
 
 
-def test_any_iterable_will_do() -> None:
+def test_any_iterable_of_records_is_accepted() -> None:
     assert len(new_records((b"%d" % n for n in range(3)), BYTES)) == 3
     assert new_records([], BYTES) == ()
 
@@ -88,20 +88,20 @@ def test_any_iterable_will_do() -> None:
         ([NewRecord(None, b"v", timestamp_ms=-1)], "timestamp_ms"),
     ],
 )
-def test_what_is_no_record_is_refused(given: Any, reason: str) -> None:
+def test_invalid_records_are_refused(given: Any, reason: str) -> None:
     with pytest.raises(InvalidAppendError) as caught:
         new_records(given, BYTES)
     assert reason in str(caught.value)
 
 
-def test_a_refusal_never_shows_what_was_in_the_record() -> None:
+def test_a_refusal_never_shows_the_records_content() -> None:
     with pytest.raises(InvalidAppendError) as caught:
         new_records([("secret", "secret")], BYTES)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [[1, 0, {"a": 1}], ("order", 2, []), (0, 0, None)])
-def test_a_msgpack_log_takes_type_version_and_fields(value: Any) -> None:
+def test_a_msgpack_log_accepts_type_version_and_fields(value: Any) -> None:
     (made,) = new_records([value], MSGPACK)
     assert isinstance(made, bytes)
     assert msgpack.unpackb(made) == list(value)
@@ -133,7 +133,7 @@ def test_a_msgpack_log_refuses_other_values(value: Any) -> None:
         new_records([value], MSGPACK)
 
 
-def test_a_kraft_log_takes_framed_values() -> None:
+def test_a_kraft_log_accepts_framed_values() -> None:
     assert new_records([NO_OP], KRAFT) == (NO_OP,)
 
 
@@ -150,12 +150,12 @@ def test_a_kraft_log_takes_framed_values() -> None:
         Consumed(NO_OP, headers=[("h", b"")]),
     ],
 )
-def test_a_kraft_log_refuses_what_kraft_could_not_read(record: Any) -> None:
+def test_a_kraft_log_refuses_values_that_kraft_cannot_read(record: Any) -> None:
     with pytest.raises(InvalidAppendError):
         new_records([record], KRAFT)
 
 
-def test_nobody_names_a_transaction_as_a_commit_by_hand() -> None:
+def test_users_cannot_write_transactions_that_name_commits() -> None:
     name = CommitName("app", "query", 3)
     begin = marker_value(Marker.BEGIN, commit_transaction_name(name))
     with pytest.raises(InvalidAppendError, match=r"index 1 .* pass commit=\.\.\. instead"):
@@ -164,7 +164,7 @@ def test_nobody_names_a_transaction_as_a_commit_by_hand() -> None:
         assert new_records([marker_value(Marker.BEGIN, text)], KRAFT)
 
 
-def test_a_record_has_no_more_headers_than_readers_decode() -> None:
+def test_a_record_has_at_most_as_many_headers_as_readers_decode() -> None:
     most = [("h", None)] * USER_HEADERS_MAX
     (made,) = new_records([Consumed(b"v", headers=most)], BYTES)
     assert isinstance(made, NewRecord)
@@ -174,7 +174,7 @@ def test_a_record_has_no_more_headers_than_readers_decode() -> None:
 
 
 @pytest.mark.parametrize("key", [b"\x90", b"\x80"], ids=["array", "map"])
-def test_a_map_whose_key_cannot_be_one_is_refused(key: bytes) -> None:
+def test_a_map_with_an_invalid_key_is_refused(key: bytes) -> None:
     value = b"\x93\x01\x01\x81" + key + b"\x01"
     with pytest.raises(InvalidAppendError, match=r"index 1 .*key that is an array or a map"):
         new_records([b"\x93\x01\x01\x80", value], MSGPACK)

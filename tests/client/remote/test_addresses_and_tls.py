@@ -15,7 +15,7 @@ from raftlog.client.remote.tls import NO_TLS, TlsOptions, tls_context
 from raftlog.errors import OptionError
 
 
-def test_addresses_are_hosts_and_ports_each_once() -> None:
+def test_addresses_are_distinct_hosts_and_ports() -> None:
     found = parse_addresses(" log-1:9092, 10.0.0.2:9093,[::1]:1 ,log-1:9092,")
     assert found == (Address("log-1", 9092), Address("10.0.0.2", 9093), Address("::1", 1))
     assert list(map(str, found)) == ["log-1:9092", "10.0.0.2:9093", "[::1]:1"]
@@ -24,14 +24,14 @@ def test_addresses_are_hosts_and_ports_each_once() -> None:
 @pytest.mark.parametrize(
     "text", ["", ",", "host", "host:", ":9092", "host:0", "host:65536", "::1:9092", "host:9\u0662"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_malformed_addresses_are_refused(text: str) -> None:
     with pytest.raises(OptionError, match=r"bootstrap\.servers"):
         parse_addresses(text)
     with pytest.raises(OptionError):
         raftlog.connect(text)
 
 
-def test_a_certificate_is_shown_only_to_who_is_vouched_for() -> None:
+def test_a_client_certificate_is_sent_only_to_an_authenticated_server() -> None:
     with pytest.raises(OptionError, match="tls_ca"):
         TlsOptions(certificate="c", key="k")
     with pytest.raises(OptionError, match="tls_certificate"):
@@ -39,7 +39,7 @@ def test_a_certificate_is_shown_only_to_who_is_vouched_for() -> None:
     assert tls_context(NO_TLS) is None
 
 
-def test_files_that_cannot_be_used_are_refused_and_no_secret_is_shown(tmp_path: Path) -> None:
+def test_unusable_files_are_refused_and_no_secret_is_shown(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("")
     for path in (tmp_path / "missing.pem", empty):
@@ -49,7 +49,7 @@ def test_files_that_cannot_be_used_are_refused_and_no_secret_is_shown(tmp_path: 
     assert "hunter2" not in repr(options)
 
 
-def test_a_clients_key_that_others_may_change_is_refused_and_one_that_they_may_read_is_told(
+def test_a_client_key_that_others_can_write_is_refused_and_one_they_can_read_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark gives the files that it copies to executors to all to read."""

@@ -13,7 +13,7 @@ from raftlog.log.writing.batch_metadata import CommitName
 pytestmark = pytest.mark.slow
 
 
-def test_the_last_commit_is_told_after_its_records_are_deleted(tmp_path: Path) -> None:
+def test_the_last_commit_is_returned_after_its_records_are_deleted(tmp_path: Path) -> None:
     nodes = QuorumProcesses(
         tmp_path,
         1,

@@ -24,7 +24,7 @@ from raftlog.errors import (
 )
 
 
-def test_nobody_answers() -> None:
+def test_connecting_without_a_reachable_node_fails() -> None:
     (port,) = free_ports(1)
     with pytest.raises(QuorumUnavailableError) as caught:
         raftlog.connect(f"127.0.0.1:{port}", timeout_ms=200)
@@ -35,7 +35,7 @@ def test_nobody_answers() -> None:
         raftlog.connect(f"127.0.0.1:{port}", timeout_ms=-1)
 
 
-def test_both_doors_have_the_same_calls() -> None:
+def test_both_handles_have_the_same_methods() -> None:
     embedded = {name for name in vars(EmbeddedLog) if not name.startswith("_")}
     of_files = {"recovery_report"}
     missing = embedded - of_files - set(vars(ConnectedLog))
@@ -58,7 +58,7 @@ def log(quorums: Quorums) -> ConnectedLog:
         lambda log: log.run(print),
     ],
 )
-def test_what_only_a_node_can_do_says_so(
+def test_methods_that_need_the_directory_are_refused(
     log: ConnectedLog, call: Callable[[ConnectedLog], object]
 ) -> None:
     with log, pytest.raises(NotRemoteError, match="is not supported by a client"):
@@ -66,7 +66,7 @@ def test_what_only_a_node_can_do_says_so(
 
 
 @pytest.mark.slow
-def test_a_closed_handle_answers_nothing(log: ConnectedLog) -> None:
+def test_a_closed_handle_refuses_calls(log: ConnectedLog) -> None:
     log.close()
     for call in (lambda: log.append(b"x"), lambda: log.end_offset, lambda: list(log.read())):
         with pytest.raises(LogClosedError):
@@ -75,7 +75,7 @@ def test_a_closed_handle_answers_nothing(log: ConnectedLog) -> None:
 
 
 @pytest.mark.slow
-def test_what_waits_is_bounded(log: ConnectedLog) -> None:
+def test_the_queue_is_bounded(log: ConnectedLog) -> None:
     with log:
         futures: list[Future[AppendResult]] = []
 
@@ -91,7 +91,7 @@ def test_what_waits_is_bounded(log: ConnectedLog) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_has_sent_what_it_queued(quorums: Quorums) -> None:
+def test_queued_appends_are_sent_before_the_process_exits(quorums: Quorums) -> None:
     address = quorums.of("bytes").bootstrap
     code = (
         "import raftlog, sys\n"
@@ -109,7 +109,7 @@ def test_a_process_that_ends_has_sent_what_it_queued(quorums: Quorums) -> None:
 
 
 @pytest.mark.slow
-def test_who_only_appends_does_not_pay_for_reading(quorums: Quorums) -> None:
+def test_an_appending_process_does_not_import_readers(quorums: Quorums) -> None:
     code = (
         "import raftlog, sys\n"
         "with raftlog.connect(sys.argv[1]) as log:\n"

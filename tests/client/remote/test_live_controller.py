@@ -52,7 +52,7 @@ def batches(log: LogReader, start: int, end: int) -> list[object]:
     ]
 
 
-def test_it_is_the_cluster_s_metadata_up_to_its_high_watermark(
+def test_the_log_is_the_cluster_metadata_up_to_the_high_watermark(
     node: KafkaNode, remote: RemoteLog
 ) -> None:
     assert (remote.topic, remote.partition) == ("__cluster_metadata", 0)
@@ -97,7 +97,7 @@ def test_plans_are_those_of_its_directory(node: KafkaNode, remote: RemoteLog) ->
         remote.plan(start, end + 1000, isolation=committed)
 
 
-def test_its_checkpoint_and_what_follows_are_the_state(node: KafkaNode) -> None:
+def test_its_snapshot_and_the_log_after_it_give_the_state(node: KafkaNode) -> None:
     """The node snapshots while topics come and go; then its log no longer begins at 0."""
 
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
@@ -124,7 +124,7 @@ def test_its_checkpoint_and_what_follows_are_the_state(node: KafkaNode) -> None:
         list(remote.scan(0, end))
 
 
-def test_the_command_line_tells_of_live_controllers_what_it_tells_of_their_files(
+def test_the_command_line_prints_the_same_for_a_controller_and_its_files(
     node: KafkaNode, tmp_path: Path
 ) -> None:
     nodes, files = ("--bootstrap-server", node.controller), str(node.log_dir)
@@ -148,14 +148,14 @@ def test_the_command_line_tells_of_live_controllers_what_it_tells_of_their_files
     assert of_nodes == of_files
 
 
-def test_a_broker_s_listener_is_not_taken_for_a_quorum(node: KafkaNode) -> None:
+def test_a_brokers_listener_is_refused(node: KafkaNode) -> None:
     with pytest.raises(NodeRefusedError, match="topics"):
         raftlog.follow(node.bootstrap, timeout_ms=5000)
     with pytest.raises(NodeRefusedError):
         raftlog.connect(node.controller, timeout_ms=5000)
 
 
-def test_nothing_of_a_thread_is_left_behind(node: KafkaNode) -> None:
+def test_no_thread_is_left_running(node: KafkaNode) -> None:
     before = set(threading.enumerate())
     log = raftlog.follow(node.controller)
     assert log.log_end_offset > 0

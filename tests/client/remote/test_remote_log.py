@@ -61,7 +61,7 @@ def batches(log: LogReader, start: int, end: int) -> list[object]:
     ]
 
 
-def test_it_is_what_the_directory_holds(log: ConnectedLog, files: LogReader, kind: str) -> None:
+def test_records_are_those_of_the_directory(log: ConnectedLog, files: LogReader, kind: str) -> None:
     remote = log.reader()
     assert isinstance(remote, RemoteLog)
     end = remote.read_end(isolation=Isolation.READ_UNCOMMITTED)
@@ -79,9 +79,7 @@ def test_it_is_what_the_directory_holds(log: ConnectedLog, files: LogReader, kin
     assert list(itertools.chain(*tables[0])) == list(itertools.chain(*tables[1]))
 
 
-def test_changes_of_a_quorums_metadata_are_refused_with_what_to_do(
-    log: ConnectedLog, kind: str
-) -> None:
+def test_metadata_appends_are_refused_with_a_remedy(log: ConnectedLog, kind: str) -> None:
     end_offset = log.end_offset
     expected = ChangesNotSupportedError if kind == "kraft" else OptionError
     with pytest.raises(expected) as refused:
@@ -108,7 +106,7 @@ def test_plans_and_boundaries_are_those_of_the_directory(
             assert found == files.next_boundary(start, end_offset=end, **limits), (start, limits)
 
 
-def test_times_are_found(log: ConnectedLog, files: LogReader) -> None:
+def test_offsets_are_found_by_timestamp(log: ConnectedLog, files: LogReader) -> None:
     remote = log.reader()
     times = [
         record.timestamp_ms
@@ -119,7 +117,7 @@ def test_times_are_found(log: ConnectedLog, files: LogReader) -> None:
         assert remote.offset_for_timestamp(time_ms) == files.offset_for_timestamp(time_ms)
 
 
-def test_an_open_transaction_ends_what_may_be_read(quorums: Quorums) -> None:
+def test_an_open_transaction_bounds_committed_reads(quorums: Quorums) -> None:
     with raftlog.connect(quorums.of("kraft").bootstrap) as log:
         end = log.append([BEGIN, NO_OP]).base_offset
         remote = log.reader()
@@ -143,7 +141,7 @@ def test_an_open_transaction_ends_what_may_be_read(quorums: Quorums) -> None:
         assert next(record.offset for record in log.read(end)) > end + 2, "it was aborted"
 
 
-def test_what_is_not_there_is_told(log: ConnectedLog) -> None:
+def test_missing_offsets_and_topics_are_reported(log: ConnectedLog) -> None:
     remote = log.reader()
     end = remote.log_end_offset
     with pytest.raises(OffsetOutOfRangeError):

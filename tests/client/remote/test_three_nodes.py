@@ -93,7 +93,7 @@ class Writers:
         return self.log.append(value, commit=(f"app of {id(self)}", "query", turn))
 
 
-def test_a_leader_dies_under_load_and_everything_is_there_once(
+def test_every_append_is_written_once_when_leaders_die_under_load(
     quorum: QuorumProcesses, log: ConnectedLog
 ) -> None:
     start = log.end_offset
@@ -139,7 +139,9 @@ def test_an_epoch_is_refused_after_the_next_election(
     assert reader.epochs.epoch_at(first.base_offset) == epoch
 
 
-def test_without_a_majority_nothing_is_promised(quorum: QuorumProcesses, log: ConnectedLog) -> None:
+def test_without_a_majority_no_append_is_acknowledged(
+    quorum: QuorumProcesses, log: ConnectedLog
+) -> None:
     end = log.append(b"before").end_offset
     down = quorum.nodes[:2]
     for node in down:
@@ -155,7 +157,7 @@ def test_without_a_majority_nothing_is_promised(quorum: QuorumProcesses, log: Co
     assert values.count(b"too late") <= 1
 
 
-def test_an_address_alone_finds_the_others(quorum: QuorumProcesses) -> None:
+def test_one_bootstrap_address_finds_the_other_nodes(quorum: QuorumProcesses) -> None:
     for node in quorum.nodes:
         with raftlog.connect(node.address) as log:
             assert log.append(b"x").last_offset == log.end_offset - 1

@@ -47,7 +47,9 @@ def options(authority: Authority, pair: KeyPair | None) -> dict[str, Any]:
     return given
 
 
-def test_who_may_append_and_read_does(quorum: QuorumProcesses, authority: Authority) -> None:
+def test_a_principal_with_all_rights_appends_and_reads(
+    quorum: QuorumProcesses, authority: Authority
+) -> None:
     pair = authority.sign("jobs-1")
     with raftlog.connect(quorum.bootstrap, **options(authority, pair)) as log:
         result = log.append([b"x" * 100_000] * 20, commit=("jobs-1:app", "q", 1))
@@ -66,7 +68,9 @@ def test_a_key_may_have_a_password(quorum: QuorumProcesses, authority: Authority
     assert "hunter2" not in str(caught.value)
 
 
-def test_who_may_only_read_is_told_so(quorum: QuorumProcesses, authority: Authority) -> None:
+def test_a_principal_that_may_only_read_gets_an_authorization_error(
+    quorum: QuorumProcesses, authority: Authority
+) -> None:
     pair = authority.sign("reports-1")
     with raftlog.connect(quorum.bootstrap, **options(authority, pair)) as log:
         list(log.read())
@@ -75,7 +79,7 @@ def test_who_may_only_read_is_told_so(quorum: QuorumProcesses, authority: Author
                 log.append(b"x", timeout_ms=20_000, **arguments)  # type: ignore[arg-type]
 
 
-def test_who_has_no_right_or_no_certificate_is_let_in_by_nobody(
+def test_a_client_without_rights_or_certificate_is_refused_by_every_node(
     quorum: QuorumProcesses, authority: Authority, tmp_path: Path
 ) -> None:
     nobody = authority.sign("nobody")
@@ -88,7 +92,7 @@ def test_who_has_no_right_or_no_certificate_is_let_in_by_nobody(
             raftlog.connect(quorum.bootstrap, **given)
 
 
-def test_a_node_that_cannot_prove_itself_is_not_believed(
+def test_a_node_without_a_valid_certificate_is_rejected(
     quorum: QuorumProcesses, authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path, "another CA")
@@ -103,6 +107,6 @@ def test_a_node_that_cannot_prove_itself_is_not_believed(
         assert log.end_offset > 0
 
 
-def test_plain_text_and_tls_do_not_meet(quorum: QuorumProcesses) -> None:
+def test_plain_text_and_tls_cannot_connect_to_each_other(quorum: QuorumProcesses) -> None:
     with pytest.raises(QuorumUnavailableError):
         raftlog.connect(quorum.bootstrap, timeout_ms=500)

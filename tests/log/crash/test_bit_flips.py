@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
-from tests.simulated_disk.simulated import SimulatedDisk
-from tests.simulated_disk.survival import Survival
+from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.memory_storage import MemoryStorage
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog
 
@@ -98,7 +98,7 @@ def is_refused(data: bytes, bit: int) -> bool:
 
 
 @whole_or_sample
-def test_every_bit_of_a_log_is_found_by_recovery(step: int) -> None:
+def test_recovery_finds_every_flipped_bit_of_a_log(step: int) -> None:
     log = written()
     data = log.disk.files()[PATH]
     epochs = log.recover().epochs
@@ -121,7 +121,7 @@ def test_every_bit_of_a_log_is_found_by_recovery(step: int) -> None:
 
 
 @whole_or_sample
-def test_a_flipped_bit_of_a_log_is_never_silent_when_it_is_opened_after_a_crash(step: int) -> None:
+def test_a_flipped_bit_is_reported_when_the_log_is_opened_after_a_crash(step: int) -> None:
     log = written()
     data = log.disk.files()[PATH]
     disk = log.disk.copy()
@@ -141,7 +141,7 @@ def test_a_flipped_bit_of_a_log_is_never_silent_when_it_is_opened_after_a_crash(
 
 
 @whole_or_sample
-def test_a_reader_is_given_the_same_batches_or_an_error(step: int) -> None:
+def test_a_reader_returns_the_same_batches_or_an_error(step: int) -> None:
     log = written()
     data = log.disk.files()[PATH]
     end_offset = log.log.end_offset
@@ -189,7 +189,7 @@ def test_a_flipped_bit_of_an_offset_index_never_hides_a_batch(step: int) -> None
                 assert bases[position] <= offset, bit
 
 
-def test_an_entry_of_an_offset_index_that_lies_never_hides_a_batch() -> None:
+def test_a_wrong_entry_of_an_offset_index_never_hides_a_batch() -> None:
     """One that still lies between its neighbours: nothing but the log itself gives it away."""
     log = WrittenLog(LogConfig(index_interval_bytes=500))
     log.fill(80)
@@ -226,7 +226,7 @@ def test_a_flipped_bit_of_a_time_index_never_hides_a_batch(step: int) -> None:
 
 
 @whole_or_sample
-def test_a_flipped_bit_of_an_index_changes_nothing_of_an_opening(step: int) -> None:
+def test_a_flipped_bit_of_an_index_does_not_affect_opening(step: int) -> None:
     log = indexed()
     expected = facts_of(log.recover())
     for suffix in (".index", ".timeindex"):
@@ -238,7 +238,7 @@ def test_a_flipped_bit_of_an_index_changes_nothing_of_an_opening(step: int) -> N
 
 
 @whole_or_sample
-def test_every_bit_of_a_producer_snapshot_is_found(step: int) -> None:
+def test_every_flipped_bit_of_a_producer_snapshot_is_found(step: int) -> None:
     log = written()
     name = [name for name in log.names() if name.endswith(".snapshot")][-1]
     data = log.disk.files()[log.path(name)]
@@ -248,7 +248,7 @@ def test_every_bit_of_a_producer_snapshot_is_found(step: int) -> None:
 
 
 @whole_or_sample
-def test_every_bit_of_a_checkpoint_is_found_by_who_reads_it(step: int) -> None:
+def test_every_flipped_bit_of_a_snapshot_is_found_by_its_readers(step: int) -> None:
     log = WrittenLog(LogConfig(batch_bytes_max=1_024))
     log.append(b"a", commit=CommitName("app", "q", 1))
     writer = log.log.begin_snapshot(log.log.snapshot_id_at(2), now_ms=5)
@@ -286,7 +286,7 @@ TEXTS = (
 
 @pytest.mark.parametrize("name", TEXTS)
 @whole_or_sample
-def test_a_flipped_bit_of_a_text_file_is_found_or_changes_nothing(name: str, step: int) -> None:
+def test_a_flipped_bit_of_a_text_file_is_found_or_has_no_effect(name: str, step: int) -> None:
     log = WrittenLog()
     log.fill(30)
     log.log.claim(now_ms=0)

@@ -10,9 +10,9 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.crash_points import CrashState
 from tests.simulated_disk.simulated_tree import OperationKind
-from tests.simulated_disk.survival import Survival
 from tests.support.crash_checks import CrashChecker
 from tests.support.log_builder import ABORT, END, NO_OP, begin
 from tests.support.report_lines import REPORT_LINE
@@ -133,7 +133,7 @@ def _nobody_writes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_few_crash_points(name: str) -> None:
+def test_a_sample_of_crash_points(name: str) -> None:
     assert run(name, 50, every=31).states >= 50
 
 
@@ -151,7 +151,7 @@ def test_every_crash_point(name: str, record_property: Callable[[str, object], N
     assert checker.second_deaths >= checker.disks
 
 
-def test_the_workload_of_a_replica_does_all_that_a_log_can() -> None:
+def test_the_replica_workload_runs_every_kind_of_operation() -> None:
     log = replica()
     producer_state = log.log.producer_state
     assert [commit.name.version for commit in producer_state.commits] == [2]

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.log.machine.intents import DEADLINE_MS, INTENTS, Callers, Intent, Kind
 from tests.log.machine.model import Entry, Model, Placed
-from tests.simulated_disk.simulated import SimulatedDisk
-from tests.simulated_disk.survival import Survival
-from tests.support.deaths import dies_after
+from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.simulated_disk import SimulatedDisk
+from tests.support.crash_injection import crashes_after
 
 from raftlog.append.requests import AppendResult, Done, Failed, Operation, Request, RequestResult
 from raftlog.client.clock import Clock
@@ -144,7 +144,7 @@ class LogMachine(RuleBasedStateMachine):
         self._die(lambda: self._run(who, _claim), who, logs, operations, death)
 
     @rule(who=WRITERS, operations=st.integers(0, 40), death=DEATHS)
-    def die_while_forgetting(self, who: int, operations: int, death: Survival | None) -> None:
+    def die_during_retention(self, who: int, operations: int, death: Survival | None) -> None:
         logs = [self.log, self.log.starting_at(self.log.end_offset)]
         self._die(lambda: self._run(who, _snapshot), who, logs, operations, death)
 
@@ -162,7 +162,7 @@ class LogMachine(RuleBasedStateMachine):
     # --- what others do to the files --------------------------------------------------------------
 
     @rule(data=st.binary(min_size=1, max_size=90))
-    def write_behind_the_end(self, data: bytes) -> None:
+    def write_after_the_end(self, data: bytes) -> None:
         """As a writer that died leaves it; recovery cuts it off."""
         with self.disk.open_for_writing(self._active_segment()) as file:
             file.write_at(file.byte_count(), data)
@@ -202,7 +202,7 @@ class LogMachine(RuleBasedStateMachine):
     # --- looking ----------------------------------------------------------------------------------
 
     @rule(who=WRITERS)
-    def ask(self, who: int) -> None:
+    def query(self, who: int) -> None:
         """A writer knows all that the others did."""
         self._run(who, self._check_log)
 
@@ -219,13 +219,13 @@ class LogMachine(RuleBasedStateMachine):
         self.reader_end = self.log.end_offset
 
     @invariant()
-    def a_reader_is_given_what_was_acknowledged(self) -> None:
+    def a_reader_returns_acknowledged_records(self) -> None:
         start_offset, rows = _all_rows(self.disk)
         assert start_offset <= self.log.start_offset, "whole segments go"
         assert [row for row in rows if row[0] >= self.log.start_offset] == self.log.rows()
 
     @invariant()
-    def a_power_loss_would_leave_it(self) -> None:
+    def a_power_loss_keeps_acknowledged_records(self) -> None:
         disk = self.disk.copy()
         disk.crash(Survival.NOTHING)
         recovered = recover(disk, PATH, config=CONFIG)
@@ -274,7 +274,7 @@ class LogMachine(RuleBasedStateMachine):
         death: Survival | None,
     ) -> None:
         """End a process, or the machine, behind some operations of what it does."""
-        if not dies_after(self.disk, operations, action):
+        if not crashes_after(self.disk, operations, action):
             logs = logs[-1:]
         if death is None:
             self.kill(who)
@@ -394,12 +394,12 @@ def _nobody_writes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published, "_READS_MAX", 2)
 
 
-def test_a_log_is_as_its_model_whatever_happens_to_it() -> None:
+def test_the_log_matches_its_model_after_any_steps() -> None:
     _run_machine(12, 25)
 
 
 @pytest.mark.slow
-def test_a_log_is_as_its_model_whatever_happens_to_it_for_long() -> None:
+def test_the_log_matches_its_model_in_long_runs() -> None:
     """``RAFTLOG_MACHINE_EXAMPLES`` is the number of lives, where it is set: then by chance."""
     examples = os.environ.get("RAFTLOG_MACHINE_EXAMPLES")
     _run_machine(int(examples or 60), 45, derandomize=examples is None)

@@ -39,19 +39,17 @@ CONFIGS = st.builds(
 
 
 @given(CONFIGS, st.dictionaries(st.text(min_size=1).map("x.{}".format), st.text(), max_size=2))
-def test_properties_come_back_as_they_were_written(
-    config: LogConfig, unknown: dict[str, str]
-) -> None:
+def test_properties_round_trip(config: LogConfig, unknown: dict[str, str]) -> None:
     properties = LogProperties(topic_id=TOPIC_ID, config=config, unknown=tuple(unknown.items()))
     assert parse_log_properties(encode_log_properties(properties), "/p") == properties
 
 
-def test_half_a_letter_in_what_is_not_known_is_kept_too() -> None:
+def test_unpaired_surrogates_in_unknown_properties_are_kept() -> None:
     data = encode_log_properties(PLAIN) + b"odd=\\uD800\\u0041\n"
     assert encode_log_properties(parse_log_properties(data, "/p")) == data.replace(b"\\u0041", b"A")
 
 
-def test_the_file_speaks_kafka_s_words() -> None:
+def test_the_file_uses_kafkas_names() -> None:
     lines = encode_log_properties(PLAIN).decode("ascii").splitlines()
     assert lines[:4] == [
         "version=1",
@@ -64,7 +62,7 @@ def test_the_file_speaks_kafka_s_words() -> None:
     assert "retention.ms=-1" in lines
 
 
-def test_what_is_not_said_has_its_default_and_what_is_not_known_is_kept() -> None:
+def test_missing_properties_have_defaults_and_unknown_ones_are_kept() -> None:
     parsed = parse_log_properties(
         b"version=1\ntopic.id=x\nvalues=kraft\ncolour=red\nsegment.ms=5\n", "/p"
     )
@@ -92,7 +90,9 @@ def test_what_is_not_said_has_its_default_and_what_is_not_known_is_kept() -> Non
         ((b"linger.ms=0", rb"linger.ms=\u00"), "an escape"),
     ],
 )
-def test_a_damaged_file_is_told_with_its_reason(change: tuple[bytes, bytes], reason: str) -> None:
+def test_a_damaged_file_is_reported_with_its_reason(
+    change: tuple[bytes, bytes], reason: str
+) -> None:
     data = encode_log_properties(PLAIN)
     assert change[0] in data
     with pytest.raises(CorruptFileError, match=reason):
@@ -100,18 +100,18 @@ def test_a_damaged_file_is_told_with_its_reason(change: tuple[bytes, bytes], rea
 
 
 @given(st.binary(max_size=300))
-def test_no_file_is_an_error_of_another_kind(data: bytes) -> None:
+def test_a_missing_file_is_an_error_of_another_type(data: bytes) -> None:
     with pytest.raises(CorruptFileError):
         parse_log_properties(data, "/p")
 
 
-def test_a_log_may_raise_its_batch_limit_to_64_mib_and_no_further() -> None:
+def test_the_batch_limit_of_a_log_is_at_most_64_mib() -> None:
     assert replace(LogConfig(), batch_bytes_max=64 * MIB).batch_bytes_max == 64 * MIB
     with pytest.raises(OptionError, match=r"option max\.message\.bytes: it must be from 1024"):
         LogConfig(batch_bytes_max=64 * MIB + 1)
 
 
 @pytest.mark.parametrize("setting", ["segment_bytes", "segment_ms", "linger_ms"])
-def test_a_setting_that_has_no_unlimited_cannot_be_negative(setting: str) -> None:
+def test_a_setting_without_an_unlimited_value_cannot_be_negative(setting: str) -> None:
     with pytest.raises(OptionError):
         LogConfig(**{setting: -1})

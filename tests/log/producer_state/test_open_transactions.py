@@ -25,7 +25,7 @@ ALSO_RESTARTED = pytest.mark.parametrize(
 
 
 @ALSO_RESTARTED
-def test_a_transaction_that_is_left_open_holds_the_stable_offset_back(
+def test_an_open_transaction_bounds_the_last_stable_offset(
     then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
     feeder = BatchFeeder()
@@ -42,7 +42,7 @@ def test_a_transaction_that_is_left_open_holds_the_stable_offset_back(
 
 @ALSO_RESTARTED
 @pytest.mark.parametrize("how", [END, ABORT])
-def test_its_end_or_its_abort_decides_it(
+def test_its_end_or_abort_advances_the_last_stable_offset(
     how: Marker, then: Callable[[ProducerStateManager], ProducerStateManager]
 ) -> None:
     feeder = BatchFeeder()
@@ -55,7 +55,7 @@ def test_its_end_or_its_abort_decides_it(
     assert feeder.producer_state.last_stable_offset(12) == 12
 
 
-def test_a_transaction_that_ended_above_the_high_watermark_is_not_decided() -> None:
+def test_a_transaction_that_ended_above_the_high_watermark_is_still_open() -> None:
     feeder = BatchFeeder()
     feeder.data(4)
     feeder.data(2, markers={0: BEGIN})
@@ -64,7 +64,7 @@ def test_a_transaction_that_ended_above_the_high_watermark_is_not_decided() -> N
     assert [feeder.producer_state.last_stable_offset(end) for end in (4, 6, 8, 9)] == [4, 4, 8, 9]
 
 
-def test_begin_and_end_in_one_batch_leave_nothing_open() -> None:
+def test_begin_and_end_in_one_batch_leave_no_open_transaction() -> None:
     feeder = BatchFeeder()
     feeder.data(4)
     feeder.data(3, markers={0: BEGIN, 2: END})
@@ -84,7 +84,7 @@ def test_a_batch_may_end_one_transaction_and_begin_another() -> None:
     assert feeder.producer_state.last_stable_offset(4) == 0
 
 
-def test_markers_that_contradict_change_nothing_and_never_fail() -> None:
+def test_contradicting_markers_are_ignored() -> None:
     feeder = BatchFeeder()
     feeder.data(2, markers={0: END, 1: ABORT})
     feeder.data(2, markers={0: BEGIN, 1: BEGIN}, name="first")
@@ -97,7 +97,7 @@ def test_markers_that_contradict_change_nothing_and_never_fail() -> None:
     assert feeder.producer_state.last_stable_offset(feeder.end) == feeder.end
 
 
-def test_a_log_whose_beginning_is_gone_may_begin_inside_a_transaction() -> None:
+def test_a_log_without_its_first_segments_may_start_inside_a_transaction() -> None:
     feeder = BatchFeeder(ProducerStateManager("/log", end_offset=50, is_whole=False))
     feeder.data(4)
     feeder.data(2, markers={1: END})
@@ -105,7 +105,7 @@ def test_a_log_whose_beginning_is_gone_may_begin_inside_a_transaction() -> None:
     assert feeder.producer_state.last_stable_offset(56) == 56
 
 
-def test_it_may_begin_the_next_one_in_the_batch_that_ends_the_first() -> None:
+def test_a_batch_may_end_that_transaction_and_begin_the_next() -> None:
     feeder = BatchFeeder(ProducerStateManager("/log", end_offset=50, is_whole=False))
     feeder.data(4)
     feeder.data(2, markers={0: END, 1: BEGIN})
@@ -113,7 +113,7 @@ def test_it_may_begin_the_next_one_in_the_batch_that_ends_the_first() -> None:
     assert restarted(feeder.producer_state).last_stable_offset(56) == 50
 
 
-def test_ended_transactions_are_forgotten_as_the_high_watermark_moves() -> None:
+def test_ended_transactions_are_forgotten_as_the_high_watermark_advances() -> None:
     feeder = BatchFeeder()
     for _ in range(100):
         feeder.data(3, markers={0: BEGIN, 2: END})
@@ -124,7 +124,7 @@ def test_ended_transactions_are_forgotten_as_the_high_watermark_moves() -> None:
 
 
 @pytest.mark.slow
-def test_ended_transactions_are_bounded_though_nobody_forgets_them() -> None:
+def test_the_number_of_ended_transactions_is_bounded() -> None:
     feeder = BatchFeeder()
     count = 2 * (ENDED_TRANSACTIONS_MAX + 5)
     feeder.data(count, markers={at: (BEGIN, END)[at % 2] for at in range(count)})
@@ -136,7 +136,7 @@ def test_ended_transactions_are_bounded_though_nobody_forgets_them() -> None:
 
 
 @ALSO_RESTARTED
-def test_the_oldest_open_transaction_holds_the_stable_offset_back(
+def test_the_oldest_open_transaction_bounds_the_last_stable_offset(
     then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
     feeder = BatchFeeder()
@@ -157,7 +157,7 @@ def test_the_oldest_open_transaction_holds_the_stable_offset_back(
     assert feeder.producer_state.last_stable_offset(12) == 12
 
 
-def test_an_abort_names_the_stable_offset_that_the_others_leave() -> None:
+def test_an_aborted_transaction_has_the_last_stable_offset_at_its_end() -> None:
     feeder = BatchFeeder()
     feeder.data(2, producer=7, in_transaction=True)
     feeder.data(2, producer=8, in_transaction=True)
@@ -168,14 +168,14 @@ def test_an_abort_names_the_stable_offset_that_the_others_leave() -> None:
     assert second.last_stable_offset == 4
 
 
-def test_a_marker_of_a_transaction_that_wrote_nothing_here_aborts_nothing() -> None:
+def test_a_marker_of_a_transaction_without_records_aborts_nothing() -> None:
     feeder = BatchFeeder()
     assert feeder.end_transaction(7, commit=False) == ()
     assert feeder.end_transaction(-1, commit=False) == ()
     assert feeder.producer_state.last_stable_offset(2) == 2
 
 
-def test_transactional_batches_without_sequences_open_one_too() -> None:
+def test_transactional_batches_without_sequences_begin_a_transaction() -> None:
     feeder = BatchFeeder()
     feeder.data(2, producer=7, sequence=-1, in_transaction=True)
     assert feeder.producer_state.last_stable_offset(2) == 0
@@ -194,7 +194,7 @@ STEPS = st.one_of(  # no log has both kinds
 
 
 @given(STEPS)
-def test_nothing_below_the_stable_offset_is_undecided(
+def test_everything_below_the_last_stable_offset_is_decided(
     steps: list[tuple[str, int | list[Marker]]],
 ) -> None:
     feeder = BatchFeeder()

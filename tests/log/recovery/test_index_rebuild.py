@@ -68,7 +68,7 @@ def rebuilt(pieces: list[BatchColumns], interval: int, check: IndexCheck) -> Ind
 
 @pytest.mark.slow
 @given(shapes, st.integers(0, 2000), st.sampled_from([100, 1000, 1 << 20]))
-def test_a_rebuilt_index_has_the_writers_bytes(
+def test_a_rebuilt_index_equals_the_writers_bytes(
     shapes: list[tuple[int, int, int]], interval: int, chunk_bytes: int
 ) -> None:
     storage, offsets, times, indexer = written(shapes, interval)
@@ -97,7 +97,7 @@ def test_every_flipped_bit_of_an_index_is_found() -> None:
         assert not check.is_valid_for(rebuild), at
 
 
-def test_room_behind_the_entries_and_a_missing_last_one_are_no_damage() -> None:
+def test_preallocated_space_and_a_missing_last_entry_are_no_damage() -> None:
     storage, offsets, times, _ = written(SHAPES, 500)
     pieces = scanned(storage)
     for good in (
@@ -108,7 +108,7 @@ def test_room_behind_the_entries_and_a_missing_last_one_are_no_damage() -> None:
         assert check.is_valid_for(rebuilt(pieces, 500, check))
 
 
-def test_half_an_index_or_none_is_not_as_good() -> None:
+def test_a_missing_or_half_written_index_is_damage() -> None:
     storage, offsets, times, _ = written(SHAPES, 500)
     pieces = scanned(storage)
     for bad in (

@@ -9,8 +9,8 @@ compressed batches.
 from __future__ import annotations
 
 import pytest
-from tests.simulated_disk.simulated import SimulatedDisk
-from tests.simulated_disk.survival import Survival
+from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import TOPIC_ID, append_batches
 from tests.support.log_builder import LogBuilder, data_batch
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
@@ -40,7 +40,7 @@ def follower(*, synced_up_to: int = LEADERS_END) -> WrittenLog:
     return log
 
 
-def leaders_batches(first: int, behind: int, *, epoch: int = 2, size: int = 100) -> list[bytes]:
+def leader_batches(first: int, behind: int, *, epoch: int = 2, size: int = 100) -> list[bytes]:
     """The new leader's big compressed batches from ``first`` up to ``behind``."""
     return [
         encoded(
@@ -56,10 +56,10 @@ def leaders_batches(first: int, behind: int, *, epoch: int = 2, size: int = 100)
 # --- one directory --------------------------------------------------------------------------------
 
 
-def test_a_batch_that_was_fetched_from_its_middle_is_an_overlap_and_the_log_starts() -> None:
+def test_a_batch_fetched_from_its_middle_is_an_overlap_and_the_log_opens() -> None:
     log = follower()
     position = len(log.disk.files()[log.active])
-    misaligned = b"".join(leaders_batches(2202, 2602))
+    misaligned = b"".join(leader_batches(2202, 2602))
     log.raw_append(log.active, misaligned)
     recovered = log.recover()
     assert recovered.report.read_only is None
@@ -76,7 +76,7 @@ def test_a_batch_that_was_fetched_from_its_middle_is_an_overlap_and_the_log_star
     assert log.append(b"goes on") == FOLLOWERS_END + 1
 
 
-def test_a_dip_inside_an_index_interval_is_found_too() -> None:
+def test_decreasing_offsets_inside_an_index_interval_are_found() -> None:
     log = WrittenLog(LogConfig(index_interval_bytes=1 << 20))
     log.fill(10)
     log.disk.crash(Survival.EVERYTHING, 0)
@@ -86,10 +86,10 @@ def test_a_dip_inside_an_index_interval_is_found_too() -> None:
     assert recovered.end_offset == 11
 
 
-def test_the_same_offsets_twice_with_another_epoch_are_named_batch_by_batch() -> None:
+def test_the_same_offsets_in_another_epoch_are_reported_batch_by_batch() -> None:
     log = follower()
-    log.raw_append(log.active, b"".join(leaders_batches(602, 1002)))
-    log.raw_append(log.active, b"".join(leaders_batches(1402, 1602)))
+    log.raw_append(log.active, b"".join(leader_batches(602, 1002)))
+    log.raw_append(log.active, b"".join(leader_batches(1402, 1602)))
     recovered = log.recover()
     assert [one.kind for one in recovered.report.anomalies] == [
         ScanEnd.OFFSET_REGRESSION,
@@ -102,9 +102,9 @@ def test_the_same_offsets_twice_with_another_epoch_are_named_batch_by_batch() ->
     assert recovered.end_offset == FOLLOWERS_END
 
 
-def test_where_the_epochs_checkpoint_knows_better_the_log_ends_where_the_epochs_part() -> None:
+def test_a_log_that_contradicts_the_epoch_checkpoint_ends_at_the_divergence() -> None:
     log = follower()
-    log.raw_append(log.active, b"".join(leaders_batches(2202, 2602)))
+    log.raw_append(log.active, b"".join(leader_batches(2202, 2602)))
     checkpoint = b"0\n2\n1 0\n2 602\n"
     log.log._directory._replace("leader-epoch-checkpoint", checkpoint)
     recovered = log.recover()
@@ -117,9 +117,9 @@ def test_where_the_epochs_checkpoint_knows_better_the_log_ends_where_the_epochs_
     assert recovered.epochs.latest_epoch == 1
 
 
-def test_what_was_acknowledged_is_never_dropped_for_it() -> None:
+def test_acknowledged_records_are_never_dropped_for_it() -> None:
     log = follower(synced_up_to=LEADERS_END)
-    log.raw_append(log.active, b"".join(leaders_batches(2202, 2602)))
+    log.raw_append(log.active, b"".join(leader_batches(2202, 2602)))
     with log.disk.open_for_writing(log.active) as file:
         file.sync()
     log.log._directory.write_recovery_point(2602)
@@ -131,7 +131,7 @@ def test_what_was_acknowledged_is_never_dropped_for_it() -> None:
     assert log.disk.files() == before
 
 
-def test_a_directory_of_kafkas_own_is_explained_and_left_alone() -> None:
+def test_kafkas_own_directory_is_diagnosed_and_not_changed() -> None:
     builder = LogBuilder(directory="/node/orders-0")
     for base in range(0, 200, 10):
         builder.append(data_batch([b"old"] * 10, base_offset=base), last_offset=base + 9)
@@ -200,7 +200,7 @@ class Replica:
             return answers
 
 
-def test_offsets_do_not_go_backwards_after_both_lost_power_and_the_shorter_one_led() -> None:
+def test_offsets_do_not_decrease_when_the_shorter_replica_leads_after_a_power_loss() -> None:
     first, second = Replica(), Replica()
     for at in range(100):
         batch = first.write(b"message %d" % at)
@@ -222,7 +222,7 @@ def test_offsets_do_not_go_backwards_after_both_lost_power_and_the_shorter_one_l
     assert second.log.end_offset == 51 + 1 + 2 * 77
 
 
-def test_a_batch_that_overlaps_the_end_is_refused_when_it_comes() -> None:
+def test_a_batch_that_overlaps_the_end_is_refused_on_append() -> None:
     first, second = Replica(), Replica()
     for replica in (first, second):
         for _ in range(10):
@@ -247,7 +247,7 @@ def damaged_log() -> WrittenLog:
     return log
 
 
-def test_a_repair_cuts_where_it_is_told_saves_all_of_it_and_says_what_was_lost() -> None:
+def test_repair_truncates_at_the_offset_backs_up_the_rest_and_reports_the_loss() -> None:
     log = damaged_log()
     contents = log.disk.files()
     sound_end = log.recover().end_offset
@@ -274,7 +274,7 @@ def test_a_repair_cuts_where_it_is_told_saves_all_of_it_and_says_what_was_lost()
     assert log.recover().end_offset == sound_end + 1
 
 
-def test_a_repair_below_a_snapshot_sets_the_snapshot_aside() -> None:
+def test_a_repair_below_a_snapshot_backs_up_the_snapshot() -> None:
     log = WrittenLog()
     log.fill(60)
     writer = log.log.begin_snapshot(log.log.snapshot_id_at(61), now_ms=0)
@@ -287,7 +287,7 @@ def test_a_repair_below_a_snapshot_sets_the_snapshot_aside() -> None:
 
 
 @pytest.mark.slow
-def test_a_repair_that_was_cut_short_is_done_again() -> None:
+def test_an_interrupted_repair_is_repeated() -> None:
     log = damaged_log()
     log.disk.sync_directory(DIRECTORY)
     end = log.recover().end_offset

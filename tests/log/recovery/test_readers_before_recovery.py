@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.simulated_disk.survival import Survival
+from tests.simulated_disk.crash_model import Survival
 from tests.support.written_logs import ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import CorruptBatchError
@@ -38,7 +38,7 @@ def rows(reader: LogReader) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("offset", [1, 7, 23, 39])
 @pytest.mark.parametrize("recovery_point", [0, 1])
-def test_a_reader_sees_the_end_that_the_next_writer_makes(offset: int, recovery_point: int) -> None:
+def test_a_reader_sees_the_end_that_recovery_leaves(offset: int, recovery_point: int) -> None:
     log = hurt_log(offset, recovery_point=recovery_point)
     reader = open_log(log.disk, log.directory)
     before = rows(reader)
@@ -51,7 +51,7 @@ def test_a_reader_sees_the_end_that_the_next_writer_makes(offset: int, recovery_
     assert rows(reader) == before == rows(open_log(log.disk, log.directory))
 
 
-def test_damage_below_the_recovery_point_is_met_and_not_hidden() -> None:
+def test_damage_below_the_recovery_point_is_raised() -> None:
     log = hurt_log(7, recovery_point=20)
     reader = open_log(log.disk, log.directory)
     assert reader.log_end_offset == 41
@@ -59,7 +59,7 @@ def test_damage_below_the_recovery_point_is_met_and_not_hidden() -> None:
         rows(reader)
 
 
-def test_an_index_that_lies_changes_nothing_of_it() -> None:
+def test_a_wrong_index_makes_no_difference() -> None:
     log = hurt_log(23, recovery_point=30)
     log.log._directory.write_recovery_point(1)
     log.disk.put(log.active.removesuffix(".log") + ".index", b"\xff" * 80)
@@ -69,7 +69,7 @@ def test_an_index_that_lies_changes_nothing_of_it() -> None:
 @pytest.mark.parametrize("base_offset", [0, 30, 39, 40])
 @pytest.mark.parametrize("values", [ValueKind.BYTES, ValueKind.KRAFT])
 @pytest.mark.parametrize("how", ["batches", "planned", "from the middle"])
-def test_offsets_written_again_after_the_published_end_stop_no_reader(
+def test_offsets_rewritten_after_the_published_end_are_invisible(
     base_offset: int, values: ValueKind, how: str
 ) -> None:
     """A writer died with them: nobody was told of them, and the next writer cuts them off."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
-from tests.simulated_disk.survival import Survival
 from tests.support.log_builder import LogBuilder
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
@@ -43,7 +43,7 @@ def power_loss(log: WrittenLog, survival: Survival = Survival.EVERYTHING) -> Non
 # --- in order -------------------------------------------------------------------------------------
 
 
-def test_a_log_that_was_closed_in_order_is_not_read() -> None:
+def test_a_cleanly_closed_log_is_not_scanned() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(300)
     log.log.close()
@@ -57,7 +57,7 @@ def test_a_log_that_was_closed_in_order_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
-def test_a_clean_log_without_a_file_beside_it_opens_all_the_same(suffix: str) -> None:
+def test_a_clean_log_without_its_other_files_can_be_opened(suffix: str) -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.append(b"a", commit=CommitName("app", "query", 3))
     log.fill(30)
@@ -71,7 +71,7 @@ def test_a_clean_log_without_a_file_beside_it_opens_all_the_same(suffix: str) ->
 
 
 @pytest.mark.parametrize("interval_bytes", [200, 4_096], ids=["indexed", "without an index"])
-def test_a_marker_of_an_earlier_end_says_nothing(interval_bytes: int) -> None:
+def test_a_clean_shutdown_file_of_an_earlier_end_is_ignored(interval_bytes: int) -> None:
     log = WrittenLog(LogConfig(index_interval_bytes=interval_bytes))
     log.fill(5)
     log.log.close()
@@ -88,7 +88,7 @@ def test_a_marker_of_an_earlier_end_says_nothing(interval_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 11, 12, 60, 61, 70])
-def test_a_torn_tail_is_saved_aside_cut_and_reported(kept: int) -> None:
+def test_a_torn_tail_is_backed_up_truncated_and_reported(kept: int) -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(3)
     power_loss(log)
@@ -108,7 +108,7 @@ def test_a_torn_tail_is_saved_aside_cut_and_reported(kept: int) -> None:
     assert log.append(b"goes on") == 5
 
 
-def test_zeros_behind_the_end_are_cut_and_not_worth_a_copy() -> None:
+def test_zeros_after_the_end_are_truncated_without_a_backup() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(3)
     power_loss(log)
@@ -119,7 +119,7 @@ def test_zeros_behind_the_end_are_cut_and_not_worth_a_copy() -> None:
     assert not any("cut-" in name for name in log.names())
 
 
-def test_a_rotten_last_batch_is_cut_saved_and_never_silent() -> None:
+def test_a_corrupt_last_batch_is_truncated_backed_up_and_reported() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(3)
     power_loss(log)
@@ -132,7 +132,7 @@ def test_a_rotten_last_batch_is_cut_saved_and_never_silent() -> None:
     assert cut.saved_as is not None
 
 
-def test_whole_batches_that_nobody_knew_to_be_synced_are_kept_after_a_boot() -> None:
+def test_after_a_reboot_valid_batches_are_kept_though_not_known_to_be_synced() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(3)
     log.append(b"written, not synced", sync=False)
@@ -144,7 +144,7 @@ def test_whole_batches_that_nobody_knew_to_be_synced_are_kept_after_a_boot() -> 
     assert log.recover().end_offset == 5
 
 
-def test_what_a_dead_writer_of_this_boot_had_not_synced_goes() -> None:
+def test_unsynced_batches_of_a_dead_writer_of_this_boot_are_truncated() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(3)
     log.append(b"written, not synced", sync=False)
@@ -156,7 +156,7 @@ def test_what_a_dead_writer_of_this_boot_had_not_synced_goes() -> None:
     assert cut.saved_as is not None
 
 
-def test_a_process_that_joins_a_living_writer_changes_nothing_and_makes_names_durable() -> None:
+def test_opening_beside_a_running_writer_changes_nothing_and_syncs_directory_entries() -> None:
     log = WrittenLog()
     log.fill(40)
     before = log_files(log.disk)
@@ -168,7 +168,7 @@ def test_a_process_that_joins_a_living_writer_changes_nothing_and_makes_names_du
     assert [one.kind for one in recording.operations] == [OperationKind.SYNC_DIRECTORY]
 
 
-def test_a_segment_that_nothing_was_published_in_is_taken_away() -> None:
+def test_a_segment_without_published_records_is_deleted() -> None:
     log = WrittenLog()
     log.fill(40)
     end = log.log.end_offset
@@ -196,7 +196,7 @@ def damaged_below() -> WrittenLog:
     return log
 
 
-def test_damage_below_the_durable_mark_makes_a_log_read_only_and_nothing_is_written() -> None:
+def test_damage_below_the_recovery_point_makes_a_log_read_only() -> None:
     log = damaged_below()
     before = log_files(log.disk)
     recovered = log.recover()
@@ -219,7 +219,7 @@ def test_a_read_only_log_refuses_to_append() -> None:
         log.append(b"no")
 
 
-def test_a_lost_segment_is_a_hole_that_is_named() -> None:
+def test_a_missing_segment_is_reported_as_a_gap() -> None:
     log = damaged_below()
     bases = [one.base_offset for one in log.recover().segments]
     assert bases == [0]
@@ -234,7 +234,7 @@ def test_a_lost_segment_is_a_hole_that_is_named() -> None:
     assert "are missing" in str(recovered.report.read_only)
 
 
-def test_the_loss_of_the_last_segment_is_noticed_by_the_recovery_point() -> None:
+def test_a_missing_last_segment_is_found_by_the_recovery_point() -> None:
     log = WrittenLog()
     log.fill(60)
     log.log.close()
@@ -245,7 +245,7 @@ def test_the_loss_of_the_last_segment_is_noticed_by_the_recovery_point() -> None
     assert "61" not in str(recovered.end_offset)
 
 
-def test_damage_that_was_published_in_this_boot_is_not_cut() -> None:
+def test_damage_below_the_end_published_in_this_boot_is_not_truncated() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(10)
     log.disk.flip_bit(log.active, 8 * 600)
@@ -255,7 +255,7 @@ def test_damage_that_was_published_in_this_boot_is_not_cut() -> None:
     assert recovered.report.anomalies[0].resumes_offset is not None
 
 
-def test_a_directory_of_kafkas_is_never_written() -> None:
+def test_kafkas_directory_is_never_written() -> None:
     builder = LogBuilder()
     builder.lead(1)
     builder.no_ops(20)
@@ -276,7 +276,7 @@ def test_a_directory_of_kafkas_is_never_written() -> None:
 
 
 @pytest.mark.parametrize("survival", list(Survival))
-def test_recovering_twice_is_recovering_once(survival: Survival) -> None:
+def test_recovering_twice_equals_recovering_once(survival: Survival) -> None:
     for seed in range(5):
         log = WrittenLog()
         log.fill(20)
@@ -292,7 +292,7 @@ def test_recovering_twice_is_recovering_once(survival: Survival) -> None:
         assert facts_of(log.recover()) == facts_of(once)
 
 
-def test_a_recovery_that_was_cut_short_anywhere_is_finished_by_the_next() -> None:
+def test_an_interrupted_recovery_is_completed_by_the_next() -> None:
     log = WrittenLog()
     log.fill(30)
     log.append(b"torn", sync=False)
@@ -313,7 +313,7 @@ def test_a_recovery_that_was_cut_short_anywhere_is_finished_by_the_next() -> Non
     assert states > 20
 
 
-def test_a_disk_that_fails_while_mending_loses_nothing() -> None:
+def test_a_disk_error_during_recovery_loses_nothing() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(10)
     power_loss(log)
@@ -331,7 +331,7 @@ def test_a_disk_that_fails_while_mending_loses_nothing() -> None:
     assert log.recover().end_offset == recovered.end_offset == 11
 
 
-def test_pages_that_a_failed_sync_lost_are_written_again() -> None:
+def test_pages_lost_by_a_failed_sync_are_written_again() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(10)
     log.append(b"written, and its sync fails", sync=False)
@@ -359,7 +359,7 @@ def test_pages_that_a_failed_sync_lost_are_written_again() -> None:
     ],
 )
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_damaged_or_lost_file_beside_the_log_is_made_anew(name: str, is_gone: bool) -> None:
+def test_a_damaged_or_missing_auxiliary_file_is_rebuilt(name: str, is_gone: bool) -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(20)
     log.log.claim(now_ms=1_000)
@@ -387,7 +387,7 @@ def test_a_damaged_or_lost_file_beside_the_log_is_made_anew(name: str, is_gone: 
     assert log.recover().report.anomalies == ()
 
 
-def test_memory_is_rebuilt_from_batches_of_every_kind() -> None:
+def test_producer_state_is_rebuilt_from_batches_of_every_kind() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(5)
     log.append(b"a", b"b", commit=CommitName("app", "query", 4))
@@ -405,7 +405,7 @@ def test_memory_is_rebuilt_from_batches_of_every_kind() -> None:
     assert producer_state.check_producer(77, 2, 10, 2) == Duplicate(15, 16)
 
 
-def test_a_damaged_producer_snapshot_is_passed_over_for_an_older_one() -> None:
+def test_a_damaged_producer_snapshot_is_skipped_for_an_older_one() -> None:
     log = WrittenLog()
     log.append(b"a", commit=CommitName("app", "query", 4))
     log.fill(60)
@@ -418,7 +418,7 @@ def test_a_damaged_producer_snapshot_is_passed_over_for_an_older_one() -> None:
     assert [one.path for one in recovered.report.anomalies] == [log.path(newest)]
 
 
-def test_a_producer_snapshot_of_what_was_cut_off_is_not_believed() -> None:
+def test_a_producer_snapshot_above_the_truncated_end_is_ignored() -> None:
     longer = WrittenLog()
     longer.fill(30)
     longer.append(b"a", commit=CommitName("app", "query", 4))
@@ -433,7 +433,7 @@ def test_a_producer_snapshot_of_what_was_cut_off_is_not_believed() -> None:
     assert producer_state.last_commit("app") is None
 
 
-def test_leftovers_of_a_crash_are_cleared_away() -> None:
+def test_temporary_files_of_a_crash_are_deleted() -> None:
     log = WrittenLog()
     log.fill(30)
     power_loss(log)
@@ -448,7 +448,7 @@ def test_leftovers_of_a_crash_are_cleared_away() -> None:
     assert not [name for name in log.names() if log.disk.files()[log.path(name)] == b"left over"]
 
 
-def test_an_epochs_checkpoint_that_lags_behind_is_found_by_the_batches() -> None:
+def test_an_outdated_epoch_checkpoint_is_completed_from_the_batches() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(5)
     log.log.claim(now_ms=5)
@@ -459,7 +459,7 @@ def test_an_epochs_checkpoint_that_lags_behind_is_found_by_the_batches() -> None
     assert [(one.epoch, one.start_offset) for one in recovered.epochs.entries] == [(1, 0), (2, 6)]
 
 
-def test_a_flipped_epoch_is_damage_although_its_crc_holds() -> None:
+def test_a_flipped_epoch_is_damage_although_the_crc_is_valid() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(5)
     power_loss(log)
@@ -471,7 +471,7 @@ def test_a_flipped_epoch_is_damage_although_its_crc_holds() -> None:
     assert recovered.report.anomalies[0].kind is ScanEnd.EPOCH_MISMATCH
 
 
-def test_the_epoch_of_a_log_whose_records_are_all_deleted_is_not_forgotten() -> None:
+def test_the_epoch_of_a_log_without_records_is_kept() -> None:
     log = WrittenLog()
     log.log.claim(now_ms=5)
     log.fill(30)

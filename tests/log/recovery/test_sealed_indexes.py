@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.written_logs import DIRECTORY, WrittenLog
 
 from raftlog.client.repair import recover_log
@@ -50,7 +50,7 @@ def written() -> tuple[WrittenLog, int]:
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
 @pytest.mark.parametrize("hurt", [missing, emptied, torn, last_entry_flipped])
-def test_an_opening_for_writing_rebuilds_an_index_whose_end_does_not_fit(
+def test_opening_for_writing_rebuilds_an_index_whose_end_does_not_match(
     hurt: Hurt, suffix: str, is_clean: bool
 ) -> None:
     log, base = written()
@@ -71,7 +71,7 @@ def test_an_opening_for_writing_rebuilds_an_index_whose_end_does_not_fit(
 @pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
 @pytest.mark.parametrize("hurt", [missing, torn, first_entry_flipped, last_entry_flipped])
 @pytest.mark.parametrize("is_active", [False, True])
-def test_repair_reads_all_segments_and_rebuilds_what_is_not_true(
+def test_repair_reads_all_segments_and_rebuilds_wrong_indexes(
     hurt: Hurt, suffix: str, is_active: bool
 ) -> None:
     log, base = written()
@@ -85,7 +85,7 @@ def test_repair_reads_all_segments_and_rebuilds_what_is_not_true(
     assert recover_log(DIRECTORY, storage=log.disk)[0].rebuilt == ()
 
 
-def test_the_indexes_of_a_damaged_segment_are_left_alone() -> None:
+def test_indexes_of_a_damaged_segment_are_not_changed() -> None:
     log, base = written()
     log.disk.flip_bit(log.segment(base), 8 * 70)
     path = log.segment(base, INDEX_SUFFIX)
@@ -96,7 +96,7 @@ def test_the_indexes_of_a_damaged_segment_are_left_alone() -> None:
     assert path not in log.log.report.rebuilt
 
 
-def test_an_index_that_finds_no_room_does_not_keep_the_log_shut() -> None:
+def test_an_index_without_disk_space_does_not_prevent_opening() -> None:
     log, base = written()
     path = log.segment(base, INDEX_SUFFIX)
     before = log.disk.files()[path]

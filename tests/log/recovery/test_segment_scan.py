@@ -56,7 +56,7 @@ def surveyed(data: bytes, rules: ScanRules | None = None) -> list[ScanStop]:
         return list(survey_segment(file, START, rules or ScanRules()))
 
 
-def test_a_whole_segment_is_sound_to_its_end() -> None:
+def test_a_complete_segment_is_valid_to_its_end() -> None:
     data = segment(*batches(5, records=3))
     found, end = scanned(data)
     assert found == [0, 3, 6, 9, 12]
@@ -64,7 +64,7 @@ def test_a_whole_segment_is_sound_to_its_end() -> None:
     assert (end.position, end.next_offset, end.epoch) == (len(data), 15, 1)
 
 
-def test_small_chunks_give_the_same() -> None:
+def test_small_chunks_give_the_same_result() -> None:
     sizes = [1, 40, 3, 900, 2, 2, 77]
     parts, base = [], 0
     for size in sizes:
@@ -78,7 +78,7 @@ def test_small_chunks_give_the_same() -> None:
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
-def test_a_cut_inside_the_last_batch_is_torn_at_every_byte(compression: Compression) -> None:
+def test_a_truncation_inside_the_last_batch_is_torn_at_every_byte(compression: Compression) -> None:
     parts = batches(2)
     last = data_batch([b"a" * 50], base_offset=2, compression=compression)
     for kept in range(1, len(last)):
@@ -90,7 +90,7 @@ def test_a_cut_inside_the_last_batch_is_torn_at_every_byte(compression: Compress
         assert end.next_offset == 2
 
 
-def test_zeros_behind_the_end_are_told_from_zeros_before_something() -> None:
+def test_zeros_after_the_end_are_distinguished_from_zeros_before_other_bytes() -> None:
     parts = batches(3)
     for count in (1, 60, 61, 5000, 3_000_000):
         assert scanned(segment(*parts, tail=bytes(count)))[1].kind is ScanEnd.ZEROS
@@ -100,7 +100,7 @@ def test_zeros_behind_the_end_are_told_from_zeros_before_something() -> None:
 
 
 @pytest.mark.slow
-def test_any_flipped_bit_ends_what_is_sound_before_it() -> None:
+def test_any_flipped_bit_ends_the_valid_part_before_it() -> None:
     parts = [control_batch([leader_change(1, [1])], base_offset=0), *batches(2, base_offset=1)]
     data = segment(*parts)
     starts = [sum(map(len, parts[:at])) for at in range(len(parts))]
@@ -115,7 +115,7 @@ def test_any_flipped_bit_ends_what_is_sound_before_it() -> None:
         assert end.position == starts[ordinal]
 
 
-def test_a_dip_an_overlap_and_a_gap_are_named() -> None:
+def test_regressions_overlaps_and_gaps_are_reported() -> None:
     first = data_batch([b"a"] * 10, base_offset=0)
     dip = data_batch([b"b"] * 3, base_offset=4, epoch=2)
     overlap = data_batch([b"b"] * 10, base_offset=7, epoch=2)
@@ -132,7 +132,7 @@ def test_a_dip_an_overlap_and_a_gap_are_named() -> None:
         assert end.byte_count == len(batch)
 
 
-def test_epochs_must_not_fall_and_rise_only_with_their_leader() -> None:
+def test_epochs_must_not_decrease_and_increase_only_with_a_leader_change() -> None:
     announced = control_batch([leader_change(1, [1])], base_offset=1, epoch=3)
     assert scanned(segment(*batches(1), announced))[1].is_clean
     fall = data_batch([b"a"], base_offset=2, epoch=2)
@@ -141,7 +141,7 @@ def test_epochs_must_not_fall_and_rise_only_with_their_leader() -> None:
     assert scanned(segment(*batches(1), unannounced))[1].kind is ScanEnd.EPOCH_MISMATCH
 
 
-def test_the_epochs_checkpoint_decides_where_it_knows() -> None:
+def test_the_epoch_checkpoint_decides_where_it_has_an_entry() -> None:
     parts = batches(4)
     for entries, sound in (
         ([(1, 0)], 4),
@@ -156,7 +156,7 @@ def test_the_epochs_checkpoint_decides_where_it_knows() -> None:
         assert end.kind is (ScanEnd.END if sound == 4 else ScanEnd.EPOCH_MISMATCH)
 
 
-def test_a_batch_across_the_beginning_of_an_epoch_is_wrong() -> None:
+def test_a_batch_across_the_start_of_an_epoch_is_wrong() -> None:
     data = data_batch([b"a"] * 10, base_offset=0)
     found, end = scanned(data, rules=ScanRules(epochs=EpochCache.of([(1, 0), (2, 5)])))
     assert found == []
@@ -164,7 +164,7 @@ def test_a_batch_across_the_beginning_of_an_epoch_is_wrong() -> None:
     assert "epoch 2 from offset 5 on" in end.reason
 
 
-def test_a_scan_ends_where_it_is_asked_to() -> None:
+def test_a_scan_ends_at_the_given_position() -> None:
     data = segment(*batches(6), tail=b"garbage that nobody acknowledged")
     found, end = scanned(data, rules=ScanRules(end_offset=4))
     assert found == [0, 1, 2, 3]
@@ -172,13 +172,13 @@ def test_a_scan_ends_where_it_is_asked_to() -> None:
     assert end.byte_count > 32
 
 
-def test_a_scan_begins_where_it_is_asked_to() -> None:
+def test_a_scan_starts_at_the_given_position() -> None:
     parts = batches(6)
     scan_position = ScanPosition(position=len(parts[0]) + len(parts[1]), next_offset=2, epoch=1)
     assert scanned(segment(*parts), scan_position)[0] == [2, 3, 4, 5]
 
 
-def test_a_survey_names_every_anomaly_with_its_place() -> None:
+def test_a_survey_reports_every_anomaly_with_its_position() -> None:
     parts = [
         data_batch([b"a"] * 10, base_offset=0),
         data_batch([b"b"] * 4, base_offset=6, epoch=1),
@@ -192,7 +192,7 @@ def test_a_survey_names_every_anomaly_with_its_place() -> None:
     assert [end.position for end in ends] == [starts[1], starts[3], starts[4]]
 
 
-def test_a_survey_says_where_sound_batches_follow_damage() -> None:
+def test_a_survey_reports_valid_batches_after_damage() -> None:
     parts = batches(6, base_offset=0)
     data = bytearray(segment(*parts))
     data[len(parts[0]) + 30] ^= 4
@@ -201,7 +201,7 @@ def test_a_survey_says_where_sound_batches_follow_damage() -> None:
     assert (end.resumes_position, end.resumes_offset) == (len(parts[0]) + len(parts[1]), 2)
 
 
-def test_a_length_that_lies_hides_nothing_from_a_survey() -> None:
+def test_a_wrong_length_hides_no_batch_from_a_survey() -> None:
     parts = batches(5)
     data = bytearray(segment(*parts))
     data[len(parts[0]) + 9] = 0x70  # a length of some megabytes: it reads as a torn batch
@@ -210,7 +210,7 @@ def test_a_length_that_lies_hides_nothing_from_a_survey() -> None:
     assert end.resumes_offset == 2
 
 
-def test_random_bytes_behind_the_end_never_raise() -> None:
+def test_random_bytes_after_the_end_never_raise() -> None:
     generator = random.Random(3919)
     parts = batches(3)
     for _ in range(300):

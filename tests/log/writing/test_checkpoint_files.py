@@ -24,7 +24,7 @@ from raftlog.types import TopicPartition
 OFFSETS = st.integers(0, 2**63 - 1)
 
 
-def test_an_offset_checkpoint_is_that_of_kafka() -> None:
+def test_an_offset_checkpoint_equals_kafkas() -> None:
     content = encode_offset_checkpoint(TopicPartition("orders", 3), 1234)
     assert content == b"0\n1\norders 3 1234\n"
     assert parse_single_offset(content, "x") == 1234
@@ -54,13 +54,13 @@ def test_a_checkpoint_of_several_partitions_is_read() -> None:
         b"\xff",
     ],
 )
-def test_a_damaged_offset_checkpoint_is_named(content: bytes) -> None:
+def test_a_damaged_offset_checkpoint_is_reported(content: bytes) -> None:
     with pytest.raises(CorruptFileError):
         parse_single_offset(content, "recovery-point-offset-checkpoint")
 
 
 @given(OFFSETS, OFFSETS, OFFSETS)
-def test_a_marker_goes_both_ways(one: int, other: int, byte_count: int) -> None:
+def test_the_clean_shutdown_file_round_trips(one: int, other: int, byte_count: int) -> None:
     marker = CleanShutdown(
         end_offset=max(one, other), segment_base_offset=min(one, other), byte_count=byte_count
     )
@@ -68,7 +68,7 @@ def test_a_marker_goes_both_ways(one: int, other: int, byte_count: int) -> None:
 
 
 @given(st.binary(max_size=80) | st.text('{}[]":,0123endOffset', max_size=80).map(str.encode))
-def test_any_bytes_are_a_marker_or_none(content: bytes) -> None:
+def test_arbitrary_bytes_are_a_clean_shutdown_file_or_none(content: bytes) -> None:
     parse_clean_shutdown(content)
     with contextlib.suppress(CorruptFileError):
         parse_offset_checkpoint(content, "x")
@@ -86,5 +86,5 @@ def test_any_bytes_are_a_marker_or_none(content: bytes) -> None:
         b'{"version":0,"endOffset":"1","segment":0,"position":1}',
     ],
 )
-def test_what_is_no_marker_of_ours_says_nothing(content: bytes) -> None:
+def test_other_contents_are_ignored(content: bytes) -> None:
     assert parse_clean_shutdown(content) is None

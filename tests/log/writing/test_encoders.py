@@ -35,31 +35,31 @@ def contents(data: Path, pattern: str, least: int) -> list[tuple[str, bytes]]:
     return found
 
 
-def test_every_epoch_checkpoint_is_written_as_kafka_wrote_it(data: Path) -> None:
+def test_every_epoch_checkpoint_is_encoded_as_kafka_wrote_it(data: Path) -> None:
     for path, content in contents(data, "leader-epoch-checkpoint", 18):
         assert encode_epoch_checkpoint(parse_epoch_checkpoint(content, path)) == content
 
 
-def test_every_quorum_state_is_written_as_kafka_wrote_it(data: Path) -> None:
+def test_every_quorum_state_is_encoded_as_kafka_wrote_it(data: Path) -> None:
     found = contents(data, "quorum-state", 5)
     for path, content in found:
         assert encode_quorum_state(parse_quorum_state(content, path)) == content
     assert {parse_quorum_state(content, path).version for path, content in found} == {0, 1}
 
 
-def test_every_partition_metadata_is_written_as_kafka_wrote_it(data: Path) -> None:
+def test_every_partition_metadata_is_encoded_as_kafka_wrote_it(data: Path) -> None:
     for path, content in contents(data, "partition.metadata", 18):
         assert encode_partition_metadata(parse_partition_metadata(content, path)) == content
 
 
-def test_every_meta_properties_is_written_as_kafka_wrote_it(data: Path) -> None:
+def test_every_meta_properties_is_encoded_as_kafka_wrote_it(data: Path) -> None:
     for path, content in contents(data, "meta.properties", 4):
         written = content.decode().splitlines()[1].removeprefix("#")
         meta = parse_meta_properties(content, path)
         assert encode_meta_properties(meta, written=written) == content
 
 
-def test_every_transaction_index_is_written_as_kafka_wrote_it(data: Path) -> None:
+def test_every_transaction_index_is_encoded_as_kafka_wrote_it(data: Path) -> None:
     entries = 0
     for path, content in contents(data, "*.txnindex", 5):
         aborted = parse_txn_index(content, path)
@@ -68,7 +68,7 @@ def test_every_transaction_index_is_written_as_kafka_wrote_it(data: Path) -> Non
     assert entries
 
 
-def test_a_quorum_state_without_voters_or_votes_goes_both_ways() -> None:
+def test_a_quorum_state_without_voters_or_votes_round_trips() -> None:
     for state in (
         QuorumState(version=0, leader_epoch=7, leader_id=None, voted_id=3, voters=None),
         QuorumState(
@@ -79,12 +79,12 @@ def test_a_quorum_state_without_voters_or_votes_goes_both_ways() -> None:
         assert parse_quorum_state(encode_quorum_state(state), "x") == state
 
 
-def test_meta_properties_of_the_first_version_go_both_ways() -> None:
+def test_meta_properties_of_version_0_round_trip() -> None:
     meta = MetaProperties(version=0, cluster_id=None, node_id=7, directory_id=None)
     assert parse_meta_properties(encode_meta_properties(meta, written="today"), "x") == meta
 
 
-def test_partition_metadata_has_no_last_line_end() -> None:
+def test_partition_metadata_has_no_final_newline() -> None:
     content = encode_partition_metadata(PartitionMetadata(version=0, topic_id="A" * 21 + "Q"))
     assert content == b"version: 0\ntopic_id: " + b"A" * 21 + b"Q"
 
@@ -103,7 +103,7 @@ words = st.text(st.characters(exclude_categories=("Cs",), max_codepoint=0xFFFF),
 
 
 @given(st.dictionaries(words, words, max_size=5))
-def test_any_properties_go_both_ways(pairs: dict[str, str]) -> None:
+def test_arbitrary_properties_round_trip(pairs: dict[str, str]) -> None:
     content = encode_properties(pairs.items(), comments=["made up"])
     assert dict(parse_properties(content, "x")) == pairs
 
@@ -115,7 +115,7 @@ ENTRIES = [(2, 10), (4, 20), (7, 30)]
     ("end_offset", "left"),
     [(0, []), (10, []), (11, [(2, 10)]), (30, [(2, 10), (4, 20)]), (31, ENTRIES)],
 )
-def test_epochs_behind_a_new_end_are_forgotten(
+def test_epochs_after_a_truncated_end_are_deleted(
     end_offset: int, left: list[tuple[int, int]]
 ) -> None:
     assert EpochCache.of(ENTRIES).without_from(end_offset) == EpochCache.of(left)
@@ -131,7 +131,7 @@ def test_epochs_behind_a_new_end_are_forgotten(
         (99, [(7, 99)]),
     ],
 )
-def test_the_epoch_that_goes_on_across_a_new_start_begins_there(
+def test_the_epoch_at_a_new_log_start_begins_there(
     start_offset: int, left: list[tuple[int, int]]
 ) -> None:
     assert EpochCache.of(ENTRIES).without_before(start_offset) == EpochCache.of(left)

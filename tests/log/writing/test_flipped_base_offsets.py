@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.log.writing.test_replica_log import DIRECTORY, follow, new_disk, opened
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.log.writing.test_quorum_log import DIRECTORY, follow, new_disk, opened
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from raftlog.errors import CorruptBatchError, LogError
 from raftlog.log.format.names import LOG_SUFFIX, offset_name
@@ -50,7 +50,7 @@ def served(log: QuorumLog, byte_count_max: int) -> Iterator[int]:
 
 @pytest.mark.parametrize("offset", [0, 1, 7, 8, 15, 23, 31])
 @pytest.mark.parametrize("bit", BITS)
-def test_it_is_never_served_and_what_is_before_it_is(offset: int, bit: int) -> None:
+def test_a_flipped_batch_is_never_read_and_the_batches_before_it_are(offset: int, bit: int) -> None:
     for byte_count_max in (1, 200, 10_000):
         log = opened(flipped(offset, bit))
         found: list[int] = []
@@ -62,7 +62,7 @@ def test_it_is_never_served_and_what_is_before_it_is(offset: int, bit: int) -> N
 
 @pytest.mark.parametrize("offset", [0, 1, 7, 8, 15, 23, 31])
 @pytest.mark.parametrize("bit", BITS)
-def test_a_replica_finds_it_at_its_start(offset: int, bit: int) -> None:
+def test_a_replica_finds_the_flip_at_startup(offset: int, bit: int) -> None:
     """It looks for control records; then it is withdrawn, cut there, and fetches what is gone."""
     log = opened(flipped(offset, bit))
     with pytest.raises(CorruptBatchError):
@@ -72,7 +72,7 @@ def test_a_replica_finds_it_at_its_start(offset: int, bit: int) -> None:
 
 @pytest.mark.parametrize("offset", [0, 1, 7, 8, 15, 23, 31])
 @pytest.mark.parametrize("bit", EPOCH_BITS)
-def test_a_damaged_leader_epoch_is_never_served(offset: int, bit: int) -> None:
+def test_a_damaged_leader_epoch_is_never_read(offset: int, bit: int) -> None:
     for byte_count_max in (1, 200, 10_000):
         log = opened(flipped(offset, bit, EPOCH_LAST_BYTE))
         found: list[int] = []
@@ -84,7 +84,7 @@ def test_a_damaged_leader_epoch_is_never_served(offset: int, bit: int) -> None:
 
 @pytest.mark.parametrize("offset", [0, 1, 7, 8, 15, 23, 31])
 @pytest.mark.parametrize("bit", EPOCH_BITS)
-def test_a_replica_finds_a_damaged_leader_epoch_at_its_start(offset: int, bit: int) -> None:
+def test_a_replica_finds_a_damaged_leader_epoch_at_startup(offset: int, bit: int) -> None:
     log = opened(flipped(offset, bit, EPOCH_LAST_BYTE))
     with pytest.raises(CorruptBatchError, match="leader epoch"):
         list(log.control_records())
@@ -92,7 +92,7 @@ def test_a_replica_finds_a_damaged_leader_epoch_at_its_start(offset: int, bit: i
 
 
 @pytest.mark.parametrize("offset", [1, 8, 23])
-def test_readers_of_the_directory_meet_it(offset: int) -> None:
+def test_readers_of_the_directory_find_the_flip(offset: int) -> None:
     reader = open_log(flipped(offset, 40), DIRECTORY)
     with pytest.raises(LogError):
         list(reader.batches(0, reader.log_end_offset))

@@ -67,14 +67,14 @@ def test_there_are_segments_to_compare() -> None:
 
 
 @pytest.mark.parametrize("path", SEGMENTS, ids=lambda path: str(path.relative_to(KRAFT_LOGS)))
-def test_the_indexes_are_those_that_kafka_wrote(path: Path) -> None:
+def test_indexes_equal_kafkas(path: Path) -> None:
     restarted_at = RESTARTED_AT.get(str(path.relative_to(KRAFT_LOGS)))
     offsets, times = rebuilt(path.read_bytes(), int(path.stem), restarted_at)
     assert offsets == path.with_suffix(".index").read_bytes()
     assert times == path.with_suffix(".timeindex").read_bytes()
 
 
-def test_the_indexes_of_a_running_node_are_those_entries_and_zeros() -> None:
+def test_indexes_of_a_running_node_are_those_entries_and_zeros() -> None:
     name = "__cluster_metadata-0/00000000000000000000"
     with tarfile.open(KRAFT_LOGS / "running-4.3.1" / "running.tar.gz") as archive:
 
@@ -97,7 +97,7 @@ def test_the_indexes_of_a_running_node_are_those_entries_and_zeros() -> None:
     st.data(),
     st.booleans(),
 )
-def test_a_segment_that_is_reopened_gets_the_entries_of_one_that_was_not(
+def test_a_reopened_segment_gets_the_same_entries(
     batches: list[tuple[int, int]], data: st.DataObject, is_closed: bool
 ) -> None:
     reopened_behind = data.draw(st.integers(0, len(batches)))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.simulated_disk.simulated import SimulatedDisk
-from tests.simulated_disk.survival import Survival
+from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import (
     DIRECTORY,
     NOW_MS,
@@ -17,9 +17,9 @@ from tests.support.appending import (
     append_batches,
     batch,
     batches_of,
+    created_log,
     disk_with_parent,
     fill,
-    made_log,
     reopened,
     values_of,
 )
@@ -63,8 +63,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Writ
         yield WritableLocalStorage(), str(tmp_path / "orders-0")
 
 
-def test_a_new_log_begins_with_a_leader_change(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_a_new_log_starts_with_a_leader_change(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     (first,) = batches_of(disk)
     assert (first.base_offset, first.leader_epoch, first.is_control) == (0, 1, True)
     (record,) = first.records()
@@ -75,16 +75,18 @@ def test_a_new_log_begins_with_a_leader_change(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("survival", list(Survival))
-def test_a_new_log_is_durable_when_it_was_made(disk: SimulatedDisk, survival: Survival) -> None:
-    made_log(disk)
+def test_a_created_log_is_durable(disk: SimulatedDisk, survival: Survival) -> None:
+    created_log(disk)
     disk.crash(survival)
     log = reopened(disk)
     assert (log.end_offset, log.epoch, log.report.read_only) == (1, 1, None)
 
 
-def test_what_is_appended_is_read_after_a_clean_stop(place: tuple[WritableStorage, str]) -> None:
+def test_appended_records_are_read_after_a_clean_shutdown(
+    place: tuple[WritableStorage, str],
+) -> None:
     storage, directory = place
-    log = made_log(storage, directory=directory)
+    log = created_log(storage, directory=directory)
     fill(log, 100)
     end, epochs = log.end_offset, log.epochs
     log.close()
@@ -97,8 +99,8 @@ def test_what_is_appended_is_read_after_a_clean_stop(place: tuple[WritableStorag
     assert list(values_of(storage, directory)) == list(range(1, 102))
 
 
-def test_a_clean_open_reads_no_more_of_a_longer_log(disk: SimulatedDisk) -> None:
-    log = made_log(disk, config=LogConfig(segment_bytes=20_000))
+def test_a_clean_open_of_a_longer_log_reads_no_more(disk: SimulatedDisk) -> None:
+    log = created_log(disk, config=LogConfig(segment_bytes=20_000))
     read = []
     for batch_count in (300, 3_000):
         fill(log, batch_count)
@@ -112,7 +114,7 @@ def test_a_clean_open_reads_no_more_of_a_longer_log(disk: SimulatedDisk) -> None
 
 
 def test_an_append_reads_and_lists_nothing(disk: SimulatedDisk) -> None:
-    log = made_log(disk, config=LogConfig())
+    log = created_log(disk, config=LogConfig())
     fill(log, 10)
     disk.reads.clear()
     before = disk.operation_count
@@ -123,8 +125,8 @@ def test_an_append_reads_and_lists_nothing(disk: SimulatedDisk) -> None:
     assert disk.operation_count == before + 3  # the sync, and the line of published
 
 
-def test_nothing_counts_as_synced_before_the_sync_is_complete(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_records_count_as_synced_only_after_the_sync_is_complete(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     append(log, b"one")
     ticket = log.start_sync()
     append(log, b"two")
@@ -139,8 +141,8 @@ def test_nothing_counts_as_synced_before_the_sync_is_complete(disk: SimulatedDis
     assert log.flush() == 3
 
 
-def test_a_sync_may_be_under_way_while_the_log_rolls(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_the_log_may_roll_during_a_sync(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     append(log, b"one")
     ticket = log.start_sync()
     while len(log._segments.sealed) < 2:
@@ -154,8 +156,8 @@ def test_a_sync_may_be_under_way_while_the_log_rolls(disk: SimulatedDisk) -> Non
     assert disk.open_files == 0
 
 
-def test_a_sync_that_ends_where_the_log_rolled_does_not_go_back(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_a_sync_that_ends_after_a_roll_does_not_lower_the_synced_end(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     append(log, bytes(1_500))
     ticket = log.start_sync()
     append(log, bytes(1_500))
@@ -168,8 +170,8 @@ def test_a_sync_that_ends_where_the_log_rolled_does_not_go_back(disk: SimulatedD
     assert published.file_position == 0
 
 
-def test_a_sync_that_began_before_the_log_was_cut_says_nothing(disk: SimulatedDisk) -> None:
-    log = made_log(disk, is_single=False)
+def test_a_sync_that_began_before_a_truncation_is_ignored(disk: SimulatedDisk) -> None:
+    log = created_log(disk, is_single=False)
     fill(log, 5)
     append(log, bytes(300))
     ticket = log.start_sync()
@@ -182,8 +184,8 @@ def test_a_sync_that_began_before_the_log_was_cut_says_nothing(disk: SimulatedDi
     assert disk.open_files == 0
 
 
-def test_a_sync_that_ends_behind_a_failure_is_not_believed(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_a_sync_that_ends_after_a_failure_is_ignored(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     append(log, b"one")
     ticket = log.start_sync()
     disk.fail_sync_once("*.log")
@@ -196,8 +198,8 @@ def test_a_sync_that_ends_behind_a_failure_is_not_believed(disk: SimulatedDisk) 
     assert disk.open_files == 0
 
 
-def test_a_segment_is_durable_before_the_next_one_takes_a_byte(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_a_segment_is_durable_before_the_next_one_is_written(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     recording = disk.record()
     while not log._segments.sealed:
         append(log, bytes(200))
@@ -214,8 +216,8 @@ def test_a_segment_is_durable_before_the_next_one_takes_a_byte(disk: SimulatedDi
 
 
 @pytest.mark.parametrize("survival", list(Survival))
-def test_what_was_flushed_survives_a_power_loss(disk: SimulatedDisk, survival: Survival) -> None:
-    log = made_log(disk)
+def test_synced_records_survive_a_power_loss(disk: SimulatedDisk, survival: Survival) -> None:
+    log = created_log(disk)
     fill(log, 45)
     synced = log.end_offset
     append(log, b"not synced")
@@ -226,8 +228,8 @@ def test_what_was_flushed_survives_a_power_loss(disk: SimulatedDisk, survival: S
     assert list(values_of(disk))[: synced - 1] == list(range(1, synced))
 
 
-def test_the_recovery_point_is_never_ahead_of_what_is_durable(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_the_recovery_point_is_never_above_the_synced_end(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     for _ in range(60):
         append(log, bytes(150))
         point = read_checkpoint_files(disk, DIRECTORY).recovery_point
@@ -244,11 +246,11 @@ def test_the_recovery_point_is_never_ahead_of_what_is_durable(disk: SimulatedDis
         assert durable == written
 
 
-def test_the_indexes_of_a_log_that_was_closed_and_opened_are_those_of_its_batches(
+def test_indexes_of_a_reopened_log_are_those_of_its_batches(
     disk: SimulatedDisk,
 ) -> None:
     config = LogConfig(index_interval_bytes=300, segment_bytes=6_000)
-    log = made_log(disk, config=config)
+    log = created_log(disk, config=config)
     for count in (1, 7, 20, 3, 40):
         fill(log, count)
         log.close()
@@ -279,7 +281,7 @@ def test_the_indexes_of_a_log_that_was_closed_and_opened_are_those_of_its_batche
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "too long"])
 def test_a_segment_is_opened_whatever_its_indexes_are(disk: SimulatedDisk, damage: str) -> None:
-    log = made_log(disk, config=LogConfig(index_interval_bytes=300))
+    log = created_log(disk, config=LogConfig(index_interval_bytes=300))
     fill(log, 50)
     log.close()
     expected = {path: data for path, data in disk.files().items() if path.endswith("index")}
@@ -300,8 +302,8 @@ def test_a_segment_is_opened_whatever_its_indexes_are(disk: SimulatedDisk, damag
 
 
 @pytest.mark.parametrize("byte", [-5, -1], ids=["offset", "position"])
-def test_an_index_whose_last_entry_lies_is_made_anew(disk: SimulatedDisk, byte: int) -> None:
-    log = made_log(disk, config=LogConfig(index_interval_bytes=300))
+def test_an_index_with_a_wrong_last_entry_is_rebuilt(disk: SimulatedDisk, byte: int) -> None:
+    log = created_log(disk, config=LogConfig(index_interval_bytes=300))
     fill(log, 50)
     log.close()
     path = next(path for path in disk.files() if path.endswith(".index"))
@@ -315,8 +317,8 @@ def test_an_index_whose_last_entry_lies_is_made_anew(disk: SimulatedDisk, byte: 
     assert disk.files()[path][: len(true)] == true
 
 
-def test_a_segment_rolls_by_log_time_and_not_by_a_clock(disk: SimulatedDisk) -> None:
-    log = made_log(disk, config=LogConfig(segment_ms=1_000))
+def test_a_segment_rolls_by_record_timestamps_and_not_by_a_clock(disk: SimulatedDisk) -> None:
+    log = created_log(disk, config=LogConfig(segment_ms=1_000))
     append(log, b"a", timestamp_ms=NOW_MS + 1_000)
     assert not log._segments.sealed
     append(log, b"b", timestamp_ms=NOW_MS + 1_001)
@@ -327,7 +329,7 @@ def test_a_segment_rolls_by_log_time_and_not_by_a_clock(disk: SimulatedDisk) -> 
 
 def test_a_segment_rolls_when_an_index_is_full(disk: SimulatedDisk) -> None:
     config = LogConfig(index_interval_bytes=0, segment_index_bytes=48)
-    log = made_log(disk, config=config)
+    log = created_log(disk, config=config)
     fill(log, 20)
     assert len(log._segments.sealed) > 3
     for path, data in disk.files().items():
@@ -335,8 +337,8 @@ def test_a_segment_rolls_when_an_index_is_full(disk: SimulatedDisk) -> None:
             assert len(data) <= 48
 
 
-def test_a_batch_larger_than_a_segment_gets_one_of_its_own(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_a_batch_larger_than_a_segment_gets_its_own(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     append(log, bytes(5_000))
     append(log, bytes(5_000))
     log.flush()
@@ -346,8 +348,8 @@ def test_a_batch_larger_than_a_segment_gets_one_of_its_own(disk: SimulatedDisk) 
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def test_only_the_newest_epoch_appends(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_only_the_latest_epoch_appends(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     with pytest.raises(FutureEpochError):
         append_batches(log, batch(b"x", base_offset=1, epoch=2))
     assert log.claim(now_ms=NOW_MS) == 2
@@ -358,17 +360,15 @@ def test_only_the_newest_epoch_appends(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("base_offset", [0, 2])
-def test_a_leader_appends_at_the_end_and_nowhere_else(
-    disk: SimulatedDisk, base_offset: int
-) -> None:
-    log = made_log(disk)
+def test_a_leader_appends_only_at_the_end(disk: SimulatedDisk, base_offset: int) -> None:
+    log = created_log(disk)
     with pytest.raises(InvalidAppendError):
         append_batches(log, batch(b"x", base_offset=base_offset))
     assert log.end_offset == 1
 
 
-def test_a_follower_takes_what_continues_its_log(disk: SimulatedDisk) -> None:
-    log = made_log(disk, is_single=False)
+def test_a_follower_accepts_batches_that_continue_its_log(disk: SimulatedDisk) -> None:
+    log = created_log(disk, is_single=False)
     data = batch(b"a", b"b", base_offset=1) + batch(b"c", base_offset=3, epoch=2)
     torn = batch(b"d", base_offset=4, epoch=2)[:-1]
     assert log.append_as_follower(data + torn, leader_epoch=2) == 4
@@ -397,42 +397,42 @@ def test_a_follower_takes_what_continues_its_log(disk: SimulatedDisk) -> None:
         ),
     ],
 )
-def test_a_follower_takes_nothing_of_what_does_not(
+def test_a_follower_refuses_batches_that_do_not(
     disk: SimulatedDisk, data: bytes, error: type[Exception]
 ) -> None:
-    log = made_log(disk, is_single=False)
+    log = created_log(disk, is_single=False)
     before = disk.files()
     with pytest.raises(error):
         log.append_as_follower(data, leader_epoch=3)
     assert (log.end_offset, disk.files()) == (1, before)
 
 
-def test_a_directory_that_has_a_log_is_not_made_anew(disk: SimulatedDisk) -> None:
-    made_log(disk)
+def test_a_directory_with_a_log_is_not_created_again(disk: SimulatedDisk) -> None:
+    created_log(disk)
     with pytest.raises(FileExistsLogError):
-        made_log(disk)
+        created_log(disk)
 
 
-def test_kafkas_directory_is_neither_made_nor_opened(disk: SimulatedDisk) -> None:
+def test_kafkas_directory_is_neither_created_nor_opened(disk: SimulatedDisk) -> None:
     disk.put(f"{DIRECTORY}/{0:020d}.log", batch(b"x", base_offset=0))
     before = disk.files()
     with pytest.raises(NotALogError, match="which raftlog does not write"):
-        made_log(disk)
+        created_log(disk)
     with pytest.raises(NotALogError, match="not a raftlog log"):
         reopened(disk)
     assert disk.files() == before
 
 
 @pytest.mark.slow
-def test_a_log_that_was_half_made_is_made_or_opened(disk: SimulatedDisk) -> None:
-    made_log(disk)
+def test_a_half_created_log_is_created_or_opened(disk: SimulatedDisk) -> None:
+    created_log(disk)
     recorded = disk_with_parent()
     recording = recorded.record()
-    made_log(recorded)
+    created_log(recorded)
     for state in recording.states():
         half = SimulatedDisk.after(state)
         try:
-            log = made_log(half)
+            log = created_log(half)
         except FileExistsLogError:
             log = reopened(half)
         assert (log.end_offset, log.epoch, log.is_read_only) == (1, 1, False), str(state)
@@ -444,8 +444,8 @@ def test_a_log_that_was_half_made_is_made_or_opened(disk: SimulatedDisk) -> None
 # --- a disk that fails ----------------------------------------------------------------------------
 
 
-def test_a_full_disk_changes_nothing_and_may_be_tried_again(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_a_full_disk_changes_nothing_and_the_append_can_be_retried(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     fill(log, 40)
     held = sum(map(len, disk.files().values()))
     end = log.end_offset
@@ -463,8 +463,8 @@ def test_a_full_disk_changes_nothing_and_may_be_tried_again(disk: SimulatedDisk)
     assert reopened(disk).report.was_clean
 
 
-def test_a_failed_sync_ends_the_log_and_nothing_new_counts(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_a_failed_sync_closes_the_log_and_no_later_append_counts(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     fill(log, 3)
     append(log, b"lost")
     disk.fail_sync_once("*.log")
@@ -484,8 +484,8 @@ def test_a_failed_sync_ends_the_log_and_nothing_new_counts(disk: SimulatedDisk) 
     assert cut.saved_as is not None
 
 
-def test_a_failed_sync_while_rolling_ends_the_log(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_a_failed_sync_during_a_roll_closes_the_log(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     disk.fail_sync_once(f"*{0:020d}.log")
     with pytest.raises(DiskFailedError):
         fill(log, 30)
@@ -496,8 +496,8 @@ def test_a_failed_sync_while_rolling_ends_the_log(disk: SimulatedDisk) -> None:
     assert (log.end_offset, log.report.read_only) == (1, None)
 
 
-def test_closing_twice_and_appending_to_a_closed_log(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_closing_twice_is_allowed_and_a_closed_log_refuses_appends(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     log.close()
     log.close()
     with pytest.raises(LogClosedError, match=r"close\(\) was called"):
@@ -505,8 +505,8 @@ def test_closing_twice_and_appending_to_a_closed_log(disk: SimulatedDisk) -> Non
     assert disk.open_files == 0
 
 
-def test_the_marker_of_a_clean_stop_goes_before_the_first_write(disk: SimulatedDisk) -> None:
-    log = made_log(disk)
+def test_the_clean_shutdown_file_is_deleted_before_the_first_write(disk: SimulatedDisk) -> None:
+    log = created_log(disk)
     log.close()
     assert read_checkpoint_files(disk, DIRECTORY).clean is not None
     log = reopened(disk)
@@ -520,7 +520,7 @@ def test_the_marker_of_a_clean_stop_goes_before_the_first_write(disk: SimulatedD
     assert read_checkpoint_files(disk, DIRECTORY).clean is None
 
 
-def test_a_log_of_local_files_needs_no_more_than_the_protocol(tmp_path: Path) -> None:
+def test_a_log_of_local_files_uses_only_the_storage_protocol(tmp_path: Path) -> None:
     log = ReplicatedLog.create(
         WritableLocalStorage(),
         str(tmp_path / "t-1"),

@@ -44,7 +44,7 @@ from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.types import ReplicaKey
 from raftlog.wire import ApiKey, Listener, LogIdentity, decode, encode
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 TOPIC: Final = "orders"
 TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"
@@ -161,7 +161,7 @@ class Node:
         self._replies[request_id] = reply
         self.tell(RequestReceived(request_id, request))
 
-    def let_syncs_go(self) -> None:
+    def release_syncs(self) -> None:
         self.is_sync_held = False
         held, self._held = self._held, []
         for one in held:
@@ -169,11 +169,11 @@ class Node:
 
     def _do(self, act: Callable[[int, int], list[Outgoing]]) -> None:
         for one in act(self.now_ms(), self.time_ms()):
-            self._put_out(one)
+            self._execute_outputs(one)
         self._wake()
         self._cluster.deliver()
 
-    def _put_out(self, outgoing: Outgoing) -> None:
+    def _execute_outputs(self, outgoing: Outgoing) -> None:
         match outgoing:
             case Send():
                 self._cluster.carry(self, outgoing)

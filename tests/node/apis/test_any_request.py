@@ -148,7 +148,7 @@ def check_log(node: Node) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_request_has_an_answer_of_its_kind(seed: int) -> None:
+def test_any_request_has_a_response_of_its_type(seed: int) -> None:
     rng = random.Random(seed)
 
     async def work() -> None:
@@ -194,7 +194,7 @@ def test_bytes_that_are_no_request_are_malformed_or_answered(seed: int) -> None:
     run(work())
 
 
-def test_a_node_whose_log_was_closed_says_that_it_does_not_lead() -> None:
+def test_a_node_with_a_closed_log_answers_that_it_does_not_lead() -> None:
     rng = random.Random(1)
 
     async def work() -> None:
@@ -211,7 +211,7 @@ def test_a_node_whose_log_was_closed_says_that_it_does_not_lead() -> None:
     run(work())
 
 
-def test_all_that_clients_may_ask_is_tried_here() -> None:
+def test_all_client_requests_are_tried_here() -> None:
     listened = {key for key, api in APIS.items() if api.on(Listener.CLIENTS) is not None}
     elsewhere = {ApiKey.API_VERSIONS, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER}
     assert set(SERVED) == listened - elsewhere

@@ -53,7 +53,7 @@ async def asked(node: Node, caller: Principal, app: str) -> Any:
     return answer.groups[0]
 
 
-def test_junk_under_another_s_name_does_not_take_the_place_of_its_commit() -> None:
+def test_a_malformed_append_under_anothers_name_does_not_replace_its_commit() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await commit(leader, who("jobs-a"), "nightly-job", "run-7", 41)
@@ -70,7 +70,7 @@ def test_junk_under_another_s_name_does_not_take_the_place_of_its_commit() -> No
 
 
 @pytest.mark.parametrize("name", ["jobs-b", "jobs-aa", "jobs-"])
-def test_a_name_is_taken_over_by_its_owners_alone(name: str) -> None:
+def test_only_an_owner_takes_over_a_name(name: str) -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await commit(leader, who("jobs-a"), "nightly-job", "run-7", 41)
@@ -82,7 +82,7 @@ def test_a_name_is_taken_over_by_its_owners_alone(name: str) -> None:
     run(work())
 
 
-def test_an_admin_that_may_append_takes_any_name_over() -> None:
+def test_an_admin_that_may_append_takes_over_any_name() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await commit(leader, who("jobs-a"), "nightly-job", "run-7", 41)
@@ -106,7 +106,7 @@ def test_an_admin_that_may_append_takes_any_name_over() -> None:
         ("monitoring", False),
     ],
 )
-def test_owners_and_readers_alone_are_told_of_a_commit(name: str, is_told: bool) -> None:
+def test_only_owners_and_readers_can_query_a_commit(name: str, is_told: bool) -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await commit(leader, who("jobs-a"), "nightly-job", "run-7", 41)
@@ -121,7 +121,7 @@ def test_owners_and_readers_alone_are_told_of_a_commit(name: str, is_told: bool)
     run(work())
 
 
-def test_of_several_groups_each_has_an_answer_of_its_own() -> None:
+def test_each_of_several_groups_has_its_own_answer() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await commit(leader, who("jobs-b"), "jobs-b.etl", "q", 1)
@@ -136,7 +136,7 @@ def test_of_several_groups_each_has_an_answer_of_its_own() -> None:
     run(work())
 
 
-def test_a_principal_has_room_for_so_many_names_and_those_of_others_are_kept() -> None:
+def test_names_per_principal_are_bounded_and_those_of_others_are_kept() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await commit(leader, who("jobs-a"), "nightly-job", "run-7", 41)
@@ -161,7 +161,7 @@ def test_a_principal_has_room_for_so_many_names_and_those_of_others_are_kept() -
     run(work())
 
 
-def test_a_table_may_give_application_ids_to_all_that_append() -> None:
+def test_an_access_table_may_grant_application_ids_to_all_that_append() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         table = AccessTable(append=("jobs-*",), nodes=TABLE.nodes, commits={"*": ("*",)})
@@ -193,7 +193,7 @@ def test_a_table_may_give_application_ids_to_all_that_append() -> None:
         ("jobs-.*", "jobs-b.1", False),
     ],
 )
-def test_patterns_of_names(name: str, application_id: str, is_owner: bool) -> None:
+def test_patterns_match_names(name: str, application_id: str, is_owner: bool) -> None:
     assert who(name).may_commit(application_id) is is_owner
 
 
@@ -209,21 +209,23 @@ def test_patterns_of_names(name: str, application_id: str, is_owner: bool) -> No
         ("reports-1", "reports-1", False),
     ],
 )
-def test_without_a_table_principals_own_the_application_ids_that_bear_their_names(
+def test_without_an_access_table_principals_own_the_application_ids_with_their_names(
     name: str, application_id: str, is_owner: bool
 ) -> None:
     table = replace(TABLE, commits=None)
     assert who(name, table).may_commit(application_id) is is_owner
 
 
-def test_the_only_name_that_may_append_owns_all_application_ids_without_a_table() -> None:
+def test_the_only_principal_that_may_append_owns_all_application_ids_without_an_access_table() -> (
+    None
+):
     table = AccessTable(append=("jobs-a",))
     assert who("jobs-a", table).may_commit("nightly-job")
     pattern = AccessTable(append=("jobs-*",))
     assert not who("jobs-a", pattern).may_commit("nightly-job")
 
 
-def test_who_may_not_append_owns_nothing() -> None:
+def test_a_principal_that_may_not_append_owns_nothing() -> None:
     table = AccessTable(read=("reports",), commits={"*": ("*",)}, nodes=TABLE.nodes)
     assert not who("reports", table).may_commit("x")
     assert who("reports", table).rights == Rights.READ | Rights.DESCRIBE

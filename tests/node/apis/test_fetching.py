@@ -53,7 +53,7 @@ def values(partition: Any) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_gives_what_is_committed(version: int) -> None:
+def test_every_version_returns_committed_records(version: int) -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await put(leader, b"a", b"b")
@@ -68,7 +68,7 @@ def test_every_version_gives_what_is_committed(version: int) -> None:
     run(work())
 
 
-def test_a_consumer_gets_the_whole_batch_that_holds_its_offset() -> None:
+def test_a_consumer_gets_the_whole_batch_with_its_offset() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         base = await put(leader, b"a", b"b", b"c")
@@ -82,7 +82,7 @@ def test_a_consumer_gets_the_whole_batch_that_holds_its_offset() -> None:
     run(work())
 
 
-def test_nothing_above_the_high_watermark_is_seen() -> None:
+def test_records_above_the_high_watermark_are_not_returned() -> None:
     async def work() -> None:
         cluster = Cluster(3)
         leader = cluster.elect()
@@ -97,7 +97,7 @@ def test_nothing_above_the_high_watermark_is_seen() -> None:
         assert found.high_watermark == high_watermark
         beyond = await get(leader, fetch(leader.replica.log.end_offset))
         assert (beyond.error_code, beyond.records) == (ErrorCode.none, b"")
-        cluster.follower.let_syncs_go()
+        cluster.follower.release_syncs()
         await settle()
         assert task.done()
         assert values(await get(leader, fetch())) == [b"a", b"b"]
@@ -105,7 +105,7 @@ def test_nothing_above_the_high_watermark_is_seen() -> None:
     run(work())
 
 
-def test_a_limit_in_bytes_takes_one_batch_at_least_and_no_half_ones() -> None:
+def test_a_byte_limit_admits_at_least_one_batch_and_only_whole_ones() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         base = await put(leader, bytes(500))
@@ -122,7 +122,9 @@ def test_a_limit_in_bytes_takes_one_batch_at_least_and_no_half_ones() -> None:
 
 
 @pytest.mark.parametrize("length", [-(2**31), -12, -1, 0, 48, 2**31 - 1])
-def test_a_rotten_length_ends_what_is_whole(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_before_a_corrupt_length_are_returned(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await put(leader, b"a")
@@ -169,7 +171,7 @@ def told(task: Any) -> Any:
     return answer_of(task, latest_schemas.FetchResponse, 18).responses[0].partitions[0]
 
 
-def test_who_waits_is_answered_by_the_next_commit() -> None:
+def test_a_delayed_fetch_is_answered_by_the_next_commit() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         task = await waiting(leader, fetch(leader.replica.log.end_offset, max_wait_ms=500))
@@ -180,7 +182,7 @@ def test_who_waits_is_answered_by_the_next_commit() -> None:
     run(work())
 
 
-def test_who_waits_in_vain_gets_nothing_in_time() -> None:
+def test_a_delayed_fetch_is_answered_empty_at_its_deadline() -> None:
     async def work() -> None:
         cluster = Cluster()
         leader = cluster.elect()
@@ -195,7 +197,7 @@ def test_who_waits_in_vain_gets_nothing_in_time() -> None:
     run(work())
 
 
-def test_who_wants_more_bytes_waits_for_them() -> None:
+def test_a_fetch_waits_for_its_minimum_of_bytes() -> None:
     async def work() -> None:
         cluster = Cluster()
         leader = cluster.elect()
@@ -219,7 +221,7 @@ def test_who_wants_more_bytes_waits_for_them() -> None:
 
 
 @pytest.mark.parametrize("limit", ["max_bytes", "partition_max_bytes"])
-def test_who_wants_more_bytes_than_fit_is_given_at_once_what_fits(limit: str) -> None:
+def test_a_fetch_with_a_minimum_above_its_maximum_gets_the_maximum_immediately(limit: str) -> None:
     async def work() -> None:
         leader = Cluster().elect()
         end = leader.replica.log.end_offset
@@ -234,7 +236,7 @@ def test_who_wants_more_bytes_than_fit_is_given_at_once_what_fits(limit: str) ->
     run(work())
 
 
-def test_a_partition_that_is_named_again_and_again_counts_once() -> None:
+def test_a_partition_named_repeatedly_counts_once() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         base = await put(leader, b"a")
@@ -253,7 +255,7 @@ def test_a_partition_that_is_named_again_and_again_counts_once() -> None:
     run(work())
 
 
-def test_more_fetches_of_one_principal_than_may_wait_are_answered_in_time() -> None:
+def test_excess_fetches_of_one_principal_are_answered_at_their_deadline() -> None:
     async def work() -> None:
         cluster = Cluster()
         leader = cluster.elect()
@@ -281,7 +283,7 @@ def test_more_fetches_of_one_principal_than_may_wait_are_answered_in_time() -> N
     run(work())
 
 
-def test_who_waits_hears_of_a_change_of_leaders() -> None:
+def test_a_delayed_fetch_is_answered_on_a_change_of_leaders() -> None:
     async def work() -> None:
         cluster = Cluster(3)
         old = cluster.elect()
@@ -300,7 +302,7 @@ def test_who_waits_hears_of_a_change_of_leaders() -> None:
 
 
 @pytest.mark.parametrize("version", [11, 12, 18])
-def test_a_follower_says_who_leads(version: int) -> None:
+def test_a_follower_names_the_leader(version: int) -> None:
     async def work() -> None:
         cluster = Cluster(3)
         leader = cluster.elect()
@@ -332,7 +334,7 @@ def test_a_follower_says_who_leads(version: int) -> None:
         (fetch(last_fetched_epoch=99), 13, ErrorCode.offset_out_of_range),
     ],
 )
-def test_errors_are_answered_at_once(
+def test_errors_are_answered_immediately(
     request_: latest_schemas.FetchRequest, version: int, error: ErrorCode
 ) -> None:
     async def work() -> None:
@@ -343,7 +345,7 @@ def test_errors_are_answered_at_once(
     run(work())
 
 
-def test_below_the_start_of_the_log_is_out_of_range() -> None:
+def test_an_offset_below_the_log_start_is_out_of_range() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await put(leader, b"a")
@@ -360,7 +362,7 @@ def test_below_the_start_of_the_log_is_out_of_range() -> None:
     run(work())
 
 
-def test_logs_that_part_are_told_where() -> None:
+def test_diverging_logs_are_answered_with_the_divergence() -> None:
     async def work() -> None:
         cluster = Cluster(3)
         first = cluster.elect()
@@ -380,7 +382,7 @@ def test_logs_that_part_are_told_where() -> None:
     run(work())
 
 
-def test_who_may_not_read_reads_nothing() -> None:
+def test_a_client_without_the_right_to_read_gets_no_records() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await put(leader, b"secret")
@@ -396,9 +398,7 @@ def test_who_may_not_read_reads_nothing() -> None:
 
 
 @pytest.mark.parametrize(("session_id", "epoch"), [(0, 0), (0, -1), (7, -1)])
-def test_who_asks_for_a_session_gets_none_and_all_of_the_answer(
-    session_id: int, epoch: int
-) -> None:
+def test_a_request_for_a_session_gets_none_and_a_full_response(session_id: int, epoch: int) -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await put(leader, b"a")
@@ -409,7 +409,7 @@ def test_who_asks_for_a_session_gets_none_and_all_of_the_answer(
 
 
 @pytest.mark.parametrize("session_id", [0, 7])
-def test_who_goes_on_with_a_session_is_told_that_there_is_none(session_id: int) -> None:
+def test_a_request_in_a_session_is_refused_as_unknown(session_id: int) -> None:
     async def work() -> None:
         leader = Cluster().elect()
         request = fetch(session_id=session_id, session_epoch=3, max_wait_ms=500)

@@ -9,7 +9,7 @@ from raftlog.node.pending_appends import PendingAppends
 from .cluster import TIME_MS, Cluster, run, settle
 
 
-def test_a_check_that_nobody_confirmed_is_not_answered_well_when_the_node_stops() -> None:
+def test_an_unconfirmed_check_is_not_acknowledged_when_the_node_stops() -> None:
     async def work() -> None:
         cluster = Cluster(3)
         leader = cluster.elect()
@@ -29,7 +29,7 @@ def test_a_check_that_nobody_confirmed_is_not_answered_well_when_the_node_stops(
     run(work())
 
 
-def test_who_was_replaced_does_not_refuse_the_epoch_that_began_since() -> None:
+def test_a_replaced_leader_does_not_refuse_a_later_epoch() -> None:
     async def work() -> None:
         cluster = Cluster(3)
         old = cluster.elect()

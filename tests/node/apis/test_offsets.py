@@ -40,7 +40,7 @@ async def find(node: Node, timestamp: int, version: int = 11, **more: Any) -> An
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_start_and_end_in_every_version(version: int) -> None:
+def test_start_and_end_are_returned_in_every_version(version: int) -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await put(leader, b"a")
@@ -71,7 +71,7 @@ def test_newer_names_are_unsupported_in_older_versions(name: int, first_version:
     run(work())
 
 
-def test_there_is_nothing_in_tiers_and_all_of_it_is_local() -> None:
+def test_tiered_storage_is_empty_and_the_local_log_is_complete() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         assert (await find(leader, LOCAL)).offset == 0
@@ -82,7 +82,7 @@ def test_there_is_nothing_in_tiers_and_all_of_it_is_local() -> None:
     run(work())
 
 
-def test_a_time_finds_the_first_record_that_is_not_older() -> None:
+def test_a_timestamp_finds_the_first_record_that_is_not_older() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         records = [NewRecord(None, b"%d" % at, LATER_MS + at * 10) for at in range(5)]
@@ -101,7 +101,7 @@ def test_a_time_finds_the_first_record_that_is_not_older() -> None:
     run(work())
 
 
-def test_times_are_found_in_every_segment() -> None:
+def test_timestamps_are_found_in_every_segment() -> None:
     async def work() -> None:
         leader = Cluster(config=LogConfig(segment_bytes=2000)).elect()
         bases = [
@@ -114,7 +114,7 @@ def test_times_are_found_in_every_segment() -> None:
     run(work())
 
 
-def test_what_is_not_committed_is_not_found() -> None:
+def test_uncommitted_records_are_not_found() -> None:
     async def work() -> None:
         cluster = Cluster(3)
         leader = cluster.elect()
@@ -146,7 +146,7 @@ def test_read_committed_ends_before_an_open_transaction() -> None:
 @pytest.mark.parametrize(
     ("version", "error"), [(4, ErrorCode.leader_not_available), (5, ErrorCode.offset_not_available)]
 )
-def test_a_new_leader_does_not_guess_the_end(version: int, error: ErrorCode) -> None:
+def test_a_new_leader_returns_no_end_before_it_is_confirmed(version: int, error: ErrorCode) -> None:
     async def work() -> None:
         cluster = Cluster(3)
         old = cluster.elect()
@@ -176,14 +176,14 @@ def test_a_new_leader_does_not_guess_the_end(version: int, error: ErrorCode) -> 
         ({"who": caller(Rights.NONE)}, ErrorCode.topic_authorization_failed),
     ],
 )
-def test_offsets_are_refused_with_kafka_s_codes(more: dict[str, Any], error: ErrorCode) -> None:
+def test_offset_errors_have_kafkas_codes(more: dict[str, Any], error: ErrorCode) -> None:
     async def work() -> None:
         assert (await find(Cluster().elect(), LATEST, **more)).error_code is error
 
     run(work())
 
 
-def test_only_the_leader_tells_offsets() -> None:
+def test_only_the_leader_returns_offsets() -> None:
     async def work() -> None:
         cluster = Cluster(3)
         cluster.elect()
@@ -209,7 +209,7 @@ async def end_of(node: Node, epoch: int, version: int = 4, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_an_epoch_ends_where_the_next_begins(version: int) -> None:
+def test_an_epoch_ends_where_the_next_one_starts(version: int) -> None:
     async def work() -> None:
         cluster = Cluster(3)
         first = cluster.elect()
@@ -235,7 +235,7 @@ def test_an_epoch_ends_where_the_next_begins(version: int) -> None:
         ({"who": caller(Rights.NONE)}, ErrorCode.topic_authorization_failed),
     ],
 )
-def test_epochs_are_refused_with_kafka_s_codes(more: dict[str, Any], error: ErrorCode) -> None:
+def test_epoch_errors_have_kafkas_codes(more: dict[str, Any], error: ErrorCode) -> None:
     async def work() -> None:
         cluster = Cluster(3)
         leader = cluster.elect()

@@ -20,7 +20,7 @@ from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, r
 from raftlog.records.compression import compress
 from raftlog.records.encoding import PackedRecords
 from raftlog.wire import ApiKey
-from tests.support.batches_again import to_new_batch
+from tests.support.batch_conversion import to_new_batch
 
 from .batches import batch, produce
 from .cluster import TIME_MS, Cluster, origin, run, settle
@@ -28,7 +28,9 @@ from .cluster import TIME_MS, Cluster, origin, run, settle
 
 @pytest.mark.parametrize("values", list(ValueKind))
 @pytest.mark.parametrize("record_count", [1, 100])
-def test_a_bomb_of_headers_costs_no_object(values: ValueKind, record_count: int) -> None:
+def test_a_batch_with_very_many_headers_creates_no_objects(
+    values: ValueKind, record_count: int
+) -> None:
     config = LogConfig(values=values, compression=Compression.ZSTD)
     bomb = NewRecord(None, b"\x93\x01\x01\x01", TIME_MS, (Header("", None),) * 300_000)
     others = (bomb.value or b"",) * (record_count - 1)
@@ -45,7 +47,7 @@ def test_a_bomb_of_headers_costs_no_object(values: ValueKind, record_count: int)
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_a_large_batch_is_named_and_compressed_beside_the_loop(compression: Compression) -> None:
+def test_a_large_batch_is_named_and_compressed_in_an_executor(compression: Compression) -> None:
     config = LogConfig(compression=compression)
     name = CommitName("app", "q", 1)
     first = NewRecord(b"k", b"v", TIME_MS, (commit_header(name), Header("h", b"x")))
@@ -66,7 +68,7 @@ def test_a_large_batch_is_named_and_compressed_beside_the_loop(compression: Comp
     assert [record.value for record in written.records()] == [b"v", b"w", b"x"]
 
 
-def test_many_records_without_a_time_stay_packed_and_get_the_log_s() -> None:
+def test_many_records_without_timestamps_stay_packed_and_get_the_logs() -> None:
     untimed = [NewRecord(None, b"v", -1) for _ in range(100)]
     packed = produced_records(batch(*untimed, time_ms=-1), 100, LogConfig()).records
     assert isinstance(packed, PackedRecords)
@@ -90,7 +92,7 @@ def test_more_records_than_are_decoded_are_refused(monkeypatch: pytest.MonkeyPat
         read_header(batch(*[b"v"] * 151), byte_count_max=MIB)
 
 
-def test_what_a_batch_was_decompressed_to_is_held_until_it_is_answered() -> None:
+def test_memory_of_a_decompressed_batch_is_held_until_it_is_answered() -> None:
     async def work() -> None:
         leader, asked_by = Cluster(config=LogConfig(compression=Compression.ZSTD)).elect(), origin()
         data = batch(*[bytes(KIB)] * 100, compression=Compression.ZSTD)
@@ -100,7 +102,7 @@ def test_what_a_batch_was_decompressed_to_is_held_until_it_is_answered() -> None
         await settle()
         assert not task.done()
         assert asked_by.budget.held_byte_count > 100 * KIB
-        leader.let_syncs_go()
+        leader.release_syncs()
         await settle()
         assert task.done()
         assert asked_by.budget.held_byte_count == 0

@@ -72,7 +72,7 @@ def refusal(partition: Any) -> RaftlogError:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_appends_what_it_is_given(version: int) -> None:
+def test_every_version_appends_its_records(version: int) -> None:
     async def work() -> None:
         cluster = Cluster()
         leader = cluster.elect()
@@ -89,7 +89,7 @@ def test_every_version_appends_what_it_is_given(version: int) -> None:
 
 @pytest.mark.parametrize("compression", list(Compression))
 @pytest.mark.parametrize("count", [3, 500])
-def test_records_keep_key_time_and_headers_under_every_codec(
+def test_records_keep_key_timestamp_and_headers_under_every_codec(
     compression: Compression, count: int
 ) -> None:
     records = [
@@ -125,7 +125,7 @@ def test_all_records_of_a_request_become_one_batch() -> None:
     run(work())
 
 
-def test_a_record_without_a_time_gets_the_log_s() -> None:
+def test_a_record_without_a_timestamp_gets_the_logs() -> None:
     async def work() -> None:
         cluster = Cluster()
         leader = cluster.elect()
@@ -135,7 +135,7 @@ def test_a_record_without_a_time_gets_the_log_s() -> None:
     run(work())
 
 
-def test_an_append_is_answered_when_it_is_committed_and_not_before() -> None:
+def test_an_append_is_answered_once_it_is_committed() -> None:
     async def work() -> None:
         cluster = Cluster(3)
         leader = cluster.elect()
@@ -144,7 +144,7 @@ def test_an_append_is_answered_when_it_is_committed_and_not_before() -> None:
         task = leader.start(ApiKey.PRODUCE, 9, produce(batch(b"x")), caller())
         await settle()
         assert not task.done()
-        cluster.follower.let_syncs_go()
+        cluster.follower.release_syncs()
         await settle()
         answer = answer_of(task, latest_schemas.ProduceResponse, 9)
         assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
@@ -152,7 +152,7 @@ def test_an_append_is_answered_when_it_is_committed_and_not_before() -> None:
     run(work())
 
 
-def test_appends_are_placed_in_the_order_in_which_they_came() -> None:
+def test_appends_are_written_in_the_order_of_arrival() -> None:
     async def work() -> None:
         cluster = Cluster()
         leader = cluster.elect()
@@ -161,7 +161,7 @@ def test_appends_are_placed_in_the_order_in_which_they_came() -> None:
             leader.start(ApiKey.PRODUCE, 9, produce(batch(b"%d" % at)), caller()) for at in range(5)
         ]
         await settle()
-        leader.let_syncs_go()
+        leader.release_syncs()
         await settle()
         found = [answer_of(task, latest_schemas.ProduceResponse, 9) for task in tasks]
         offsets = [one.responses[0].partition_responses[0].base_offset for one in found]
@@ -170,7 +170,7 @@ def test_appends_are_placed_in_the_order_in_which_they_came() -> None:
     run(work())
 
 
-def test_nothing_of_one_connection_overtakes_what_found_no_room() -> None:
+def test_appends_of_one_connection_keep_their_order_when_the_disk_is_full() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         one, other = origin(), origin()
@@ -199,7 +199,7 @@ def test_nothing_of_one_connection_overtakes_what_found_no_room() -> None:
     run(work())
 
 
-def test_what_takes_too_long_is_timed_out_and_its_outcome_unknown() -> None:
+def test_a_delayed_append_times_out_with_an_unknown_outcome() -> None:
     async def work() -> None:
         cluster = Cluster()
         leader = cluster.elect()
@@ -216,13 +216,13 @@ def test_what_takes_too_long_is_timed_out_and_its_outcome_unknown() -> None:
         )
         assert answer.error_code is ErrorCode.request_timed_out
         assert "unknown outcome" in str(refusal(answer))
-        leader.let_syncs_go()
+        leader.release_syncs()
         assert [record.value for record in stored(leader)] == [b"x"]
 
     run(work())
 
 
-def test_success_says_the_epoch_and_whether_it_was_there_already() -> None:
+def test_success_has_the_epoch_and_whether_it_is_a_duplicate() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         data = batch(b"x", producer=(7, 0, 0))
@@ -244,7 +244,7 @@ def test_success_says_the_epoch_and_whether_it_was_there_already() -> None:
 # --- the token ------------------------------------------------------------------------------------
 
 
-def test_the_token_lets_one_of_two_rivals_win() -> None:
+def test_of_two_rivals_with_one_required_offset_one_wins() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         epoch, end = leader.replica.core.epoch, leader.replica.log.end_offset
@@ -260,7 +260,7 @@ def test_the_token_lets_one_of_two_rivals_win() -> None:
     run(work())
 
 
-def test_a_base_offset_of_minus_one_requires_the_epoch_alone() -> None:
+def test_a_base_offset_of_minus_one_requires_only_the_epoch() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         epoch = leader.replica.core.epoch
@@ -272,7 +272,7 @@ def test_a_base_offset_of_minus_one_requires_the_epoch_alone() -> None:
     run(work())
 
 
-def test_an_epoch_that_is_over_is_fenced() -> None:
+def test_an_older_epoch_is_fenced() -> None:
     async def work() -> None:
         cluster = Cluster(3)
         old_epoch = cluster.elect().replica.core.epoch
@@ -297,7 +297,7 @@ def test_an_epoch_below_one_is_no_condition_whatever_the_base_offset(epoch: int)
     run(work())
 
 
-def test_an_empty_batch_checks_the_token_and_appends_nothing() -> None:
+def test_an_empty_batch_checks_the_required_offset_and_appends_nothing() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         epoch, end = leader.replica.core.epoch, leader.replica.log.end_offset
@@ -339,7 +339,7 @@ def test_a_named_commit_is_appended_once() -> None:
     run(work())
 
 
-def test_an_older_or_a_foreign_commit_is_refused_by_name() -> None:
+def test_an_older_or_a_foreign_commit_is_refused() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await put(leader, named(2))
@@ -353,7 +353,7 @@ def test_an_older_or_a_foreign_commit_is_refused_by_name() -> None:
     run(work())
 
 
-def test_a_take_over_names_whom_it_takes_over_from() -> None:
+def test_a_take_over_names_the_previous_query() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await put(leader, named(2))
@@ -375,7 +375,7 @@ def test_a_take_over_names_whom_it_takes_over_from() -> None:
         [b"x", NewRecord(None, b"x", TIME_MS, (commit_header("a", "q", 1),))],
     ],
 )
-def test_headers_that_begin_as_ours_are_ours_alone(records: list[Any]) -> None:
+def test_headers_with_raftlogs_prefix_are_reserved(records: list[Any]) -> None:
     async def work() -> None:
         leader = Cluster().elect()
         answer = await put(leader, batch(*records))
@@ -415,7 +415,7 @@ def test_a_commit_of_a_kraft_log_is_named_by_its_transaction() -> None:
         (ValueKind.KRAFT, b"\x01\x0e\x00value", b"\x07\x00\x00"),
     ],
 )
-def test_a_log_takes_the_values_that_it_declares(
+def test_a_log_accepts_only_values_of_its_format(
     values: ValueKind, good: bytes, bad: bytes
 ) -> None:
     async def work() -> None:
@@ -433,7 +433,9 @@ MANY = [NewRecord(b"k", b"%d" % at, TIME_MS + at) for at in range(300)]
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.SNAPPY])
-def test_a_commit_of_many_records_is_named_by_its_first_one_too(compression: Compression) -> None:
+def test_a_commit_of_many_records_is_also_named_by_its_first_record(
+    compression: Compression,
+) -> None:
     user = Header("mine", b"x")
     headers = (commit_header("app", "q", 1), user)
     records = [NewRecord(b"k", b"0", TIME_MS, headers), *MANY[1:]]
@@ -461,7 +463,7 @@ def test_a_commit_of_many_records_is_named_by_its_first_one_too(compression: Com
     [(Header("raftlog.x", b""),), (Header("h", b""), commit_header("a", "q", 1))],
 )
 @pytest.mark.parametrize("place", [0, 1, 299])
-def test_our_headers_are_found_among_many(headers: tuple[Header, ...], place: int) -> None:
+def test_raftlogs_headers_are_found_among_many(headers: tuple[Header, ...], place: int) -> None:
     records = list(MANY)
     records[place] = NewRecord(None, b"x", TIME_MS, headers)
 
@@ -476,7 +478,7 @@ def test_our_headers_are_found_among_many(headers: tuple[Header, ...], place: in
     run(work())
 
 
-def test_among_many_too_times_and_values_are_looked_at() -> None:
+def test_timestamps_and_values_of_many_records_are_checked() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await put(leader, batch(*MANY[1:], NewRecord(None, b"now", -1)))
@@ -494,7 +496,7 @@ def test_among_many_too_times_and_values_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
-def test_records_that_make_no_sense_under_a_right_crc_are_refused(
+def test_malformed_records_under_a_valid_crc_are_refused(
     compression: Compression,
 ) -> None:
     plain = batch(*MANY)
@@ -516,7 +518,7 @@ def test_records_that_make_no_sense_under_a_right_crc_are_refused(
 # --- producers ------------------------------------------------------------------------------------
 
 
-def test_sequences_are_kept() -> None:
+def test_sequences_are_checked() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         assert (await put(leader, batch(b"a", b"b", producer=(9, 0, 0)))).error_code == 0
@@ -530,7 +532,7 @@ def test_sequences_are_kept() -> None:
     run(work())
 
 
-def test_a_repeat_waits_for_the_first_one() -> None:
+def test_a_duplicate_waits_for_the_first_append() -> None:
     async def work() -> None:
         cluster = Cluster()
         leader = cluster.elect()
@@ -539,7 +541,7 @@ def test_a_repeat_waits_for_the_first_one() -> None:
         tasks = [leader.start(ApiKey.PRODUCE, 9, request, caller()) for _ in range(2)]
         await settle()
         assert not any(task.done() for task in tasks)
-        leader.let_syncs_go()
+        leader.release_syncs()
         await settle()
         answers = [answer_of(task, latest_schemas.ProduceResponse, 9) for task in tasks]
         offsets = {one.responses[0].partition_responses[0].base_offset for one in answers}
@@ -557,7 +559,7 @@ def damaged() -> bytes:
     return bytes(data)
 
 
-def test_damage_is_corrupt_which_is_tried_again() -> None:
+def test_damage_is_a_corrupt_message_which_is_retriable() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         assert (await put(leader, damaged())).error_code is ErrorCode.corrupt_message
@@ -596,7 +598,7 @@ GARBLED = batch(b"hello")[:61] + b"\x40garbage"
     ],
     ids=lambda data: "nothing" if data is None else str(len(data)),
 )
-def test_what_no_retry_would_mend_is_an_invalid_record(data: bytes | None) -> None:
+def test_an_error_that_no_retry_resolves_is_an_invalid_record(data: bytes | None) -> None:
     async def work() -> None:
         leader = Cluster().elect()
         answer = await put(leader, data)
@@ -608,7 +610,7 @@ def test_what_no_retry_would_mend_is_an_invalid_record(data: bytes | None) -> No
     run(work())
 
 
-def test_a_batch_has_the_log_s_limit_compressed_or_not() -> None:
+def test_a_batch_has_the_logs_limit_compressed_or_not() -> None:
     async def work() -> None:
         leader = Cluster(config=LogConfig(batch_bytes_max=2048)).elect()
         large = await put(leader, batch(bytes(4096)))
@@ -634,7 +636,7 @@ def test_a_batch_is_bounded_before_compression_in_every_log() -> None:
         produced_records(bomb, 1, config)
 
 
-def test_a_batch_from_the_far_future_has_kafka_s_error() -> None:
+def test_a_batch_with_a_timestamp_in_the_far_future_has_kafkas_error() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         many = [NewRecord(None, b"v", TIME_MS)] * 100
@@ -648,7 +650,7 @@ def test_a_batch_from_the_far_future_has_kafka_s_error() -> None:
     run(work())
 
 
-def test_zstd_is_refused_in_versions_whose_clients_do_not_know_it() -> None:
+def test_zstd_is_refused_in_versions_that_do_not_support_it() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         data = batch(b"a", compression=Compression.ZSTD)
@@ -670,7 +672,7 @@ def test_zstd_is_refused_in_versions_whose_clients_do_not_know_it() -> None:
         ({"transactional_id": "t"}, 9, ErrorCode.unsupported_version),
     ],
 )
-def test_what_is_not_this_log_s_is_refused(
+def test_requests_for_other_partitions_are_refused(
     more: dict[str, Any], version: int, error: ErrorCode
 ) -> None:
     async def work() -> None:
@@ -681,7 +683,7 @@ def test_what_is_not_this_log_s_is_refused(
     run(work())
 
 
-def test_who_may_not_append_appends_nothing() -> None:
+def test_a_client_without_the_right_to_append_appends_nothing() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         who = caller(Rights.READ | Rights.DESCRIBE | Rights.ADMIN)
@@ -696,7 +698,7 @@ def test_who_may_not_append_appends_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", [9, 10, 13])
-def test_a_follower_says_who_leads(version: int) -> None:
+def test_a_follower_names_the_leader(version: int) -> None:
     async def work() -> None:
         cluster = Cluster(3)
         leader = cluster.elect()
@@ -717,7 +719,7 @@ def test_a_follower_says_who_leads(version: int) -> None:
     run(work())
 
 
-def test_nobody_knows_what_became_of_an_append_whose_leader_was_replaced() -> None:
+def test_appends_of_a_replaced_leader_have_an_unknown_outcome() -> None:
     async def work() -> None:
         cluster = Cluster(3)
         leader = cluster.elect()
@@ -745,7 +747,7 @@ def test_nobody_knows_what_became_of_an_append_whose_leader_was_replaced() -> No
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_acks_change_nothing_but_the_answer(acks: int) -> None:
+def test_acks_affect_only_the_response(acks: int) -> None:
     async def work() -> None:
         cluster = Cluster()
         leader = cluster.elect()
@@ -753,14 +755,14 @@ def test_acks_change_nothing_but_the_answer(acks: int) -> None:
         task = leader.start(ApiKey.PRODUCE, 9, produce(batch(b"x"), acks=acks), caller())
         await settle()
         assert not task.done()
-        leader.let_syncs_go()
+        leader.release_syncs()
         await settle()
         assert (task.result() is None) is (acks == 0)
 
     run(work())
 
 
-def test_a_failure_that_wants_no_answer_ends_the_connection() -> None:
+def test_a_failed_append_with_acks_0_closes_the_connection() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         task = leader.start(ApiKey.PRODUCE, 9, produce(damaged(), acks=0), caller())

@@ -133,7 +133,7 @@ def test_librdkafka_produces_idempotently_and_consumes_with_every_codec(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_librdkafka_s_large_batches_keep_their_order_among_small_ones(
+def test_librdkafkas_large_batches_keep_their_order_among_small_ones(
     quorum: QuorumProcesses, codec: str
 ) -> None:
     """A node reads large batches beside its loop; the next of the same producer wait for them."""
@@ -153,7 +153,7 @@ def test_librdkafka_s_large_batches_keep_their_order_among_small_ones(
 
 
 @pytest.mark.slow
-def test_librdkafka_s_consumer_that_waits_for_many_bytes_is_given_the_last_few_too(
+def test_librdkafkas_consumer_with_a_large_fetch_min_bytes_gets_the_last_records(
     quorum: QuorumProcesses,
 ) -> None:
     values = [b"%d" % at * 2_000 for at in range(COUNT)]
@@ -192,7 +192,9 @@ def _watermarks(bootstrap: str) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_librdkafka_finds_offsets_by_time_and_commits_by_group(quorum: QuorumProcesses) -> None:
+def test_librdkafka_finds_offsets_by_timestamp_and_committed_offsets_by_group(
+    quorum: QuorumProcesses,
+) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
     import raftlog
@@ -217,17 +219,17 @@ def test_librdkafka_finds_offsets_by_time_and_commits_by_group(quorum: QuorumPro
 
 
 @pytest.mark.slow
-def test_librdkafka_s_admin_sees_nodes_topic_and_settings(quorum: QuorumProcesses) -> None:
+def test_librdkafkas_admin_client_lists_nodes_topic_and_configs(quorum: QuorumProcesses) -> None:
     from confluent_kafka import admin as admins
 
     for node in quorum.nodes:
         admin = admins.AdminClient({"bootstrap.servers": node.address, "log_level": 0})
 
-        def seen_everybody(admin: Any = admin) -> Any:
+        def has_seen_all_nodes(admin: Any = admin) -> Any:
             seen = admin.list_topics(timeout=PATIENCE_S)
             return seen if sorted(seen.brokers) == [1, 2, 3] else None
 
-        seen = eventually(seen_everybody, "voters have told where they listen for clients")
+        seen = eventually(has_seen_all_nodes, "voters have told where they listen for clients")
         assert seen.cluster_id == quorum.cluster_id
         assert list(seen.topics[TOPIC].partitions) == [0]
         resource: Any = admins.ConfigResource("topic", TOPIC)  # pyright: ignore[reportPrivateImportUsage]
@@ -238,7 +240,7 @@ def test_librdkafka_s_admin_sees_nodes_topic_and_settings(quorum: QuorumProcesse
 
 
 @pytest.mark.slow
-def test_membership_of_a_group_is_refused_in_so_many_words(quorum: QuorumProcesses) -> None:
+def test_joining_a_consumer_group_is_refused_explicitly(quorum: QuorumProcesses) -> None:
     from confluent_kafka import Consumer
 
     consumer = Consumer({"bootstrap.servers": quorum.bootstrap, "group.id": "g", "log_level": 0})
@@ -251,7 +253,7 @@ def test_membership_of_a_group_is_refused_in_so_many_words(quorum: QuorumProcess
 
 
 @pytest.mark.slow
-def test_a_transactional_producer_is_refused_for_good(quorum: QuorumProcesses) -> None:
+def test_a_transactional_producer_is_refused_fatally(quorum: QuorumProcesses) -> None:
     from confluent_kafka import KafkaException, Producer
 
     producer = Producer(
@@ -306,7 +308,7 @@ def jars() -> Path:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("codec", CODECS)
-def test_java_s_console_producer_and_consumer(
+def test_javas_console_producer_and_consumer_work(
     quorum: QuorumProcesses, jars: Path, codec: str
 ) -> None:
     node = quorum.nodes[CODECS.index(codec) % 3]
@@ -356,7 +358,7 @@ def test_java_s_console_producer_and_consumer(
 
 
 @pytest.mark.kafka
-def test_java_s_tools_tell_offsets_topics_and_the_quorum(
+def test_javas_tools_list_offsets_topics_and_the_quorum(
     quorum: QuorumProcesses, jars: Path
 ) -> None:
     _produce(quorum.bootstrap, "none", _values("tools"))

@@ -62,7 +62,7 @@ def certificate(*common: str, dns: tuple[str, ...] = ()) -> dict[str, Any]:
         ("", Rights.NONE),
     ],
 )
-def test_a_name_has_what_the_table_gives_it(name: str, rights: Rights) -> None:
+def test_a_name_has_the_rights_of_the_access_table(name: str, rights: Rights) -> None:
     caller = principal_of(certificate(name), listener_for(Listener.CLIENTS), TABLE)
     assert (caller.rights, caller.node_id) == (rights, None)
 
@@ -75,14 +75,14 @@ def test_a_name_has_what_the_table_gives_it(name: str, rights: Rights) -> None:
         (BOTH, ~Rights.NONE),
     ],
 )
-def test_without_tls_everybody_has_every_right_of_the_listener(
+def test_without_tls_every_client_has_all_rights_of_the_listener(
     listener: Listener, rights: Rights
 ) -> None:
     caller = principal_of(None, listener_for(listener, None), TABLE)
     assert (caller.name, caller.node_id, caller.rights) == ("anonymous", None, rights)
 
 
-def test_a_node_votes_on_the_listener_for_voters_alone() -> None:
+def test_a_node_votes_only_on_the_listener_for_voters() -> None:
     shown = certificate("node-1.example")
     on_voters = principal_of(shown, listener_for(Listener.VOTERS), TABLE)
     assert (on_voters.node_id, on_voters.rights) == (1, Rights.VOTE | Rights.DESCRIBE)
@@ -106,7 +106,9 @@ def test_a_node_votes_on_the_listener_for_voters_alone() -> None:
         (certificate(), None),
     ],
 )
-def test_a_certificate_proves_one_node_or_none(shown: dict[str, Any], node_id: int | None) -> None:
+def test_a_certificate_identifies_one_node_or_none(
+    shown: dict[str, Any], node_id: int | None
+) -> None:
     caller = principal_of(shown, listener_for(Listener.VOTERS), TABLE)
     assert caller.node_id == node_id
     assert (Rights.VOTE in caller.rights) == (node_id is not None)
@@ -132,7 +134,7 @@ def test_a_certificate_proves_one_node_or_none(shown: dict[str, Any], node_id: i
         (certificate("log-{id}.example"), None),
     ],
 )
-def test_one_form_may_name_all_nodes(shown: dict[str, Any], node_id: int | None) -> None:
+def test_one_pattern_may_name_all_nodes(shown: dict[str, Any], node_id: int | None) -> None:
     table = AccessTable(nodes={7: "special"}, node_names="log-{id}.example")
     caller = principal_of(shown, listener_for(Listener.VOTERS), table)
     assert caller.node_id == node_id
@@ -140,7 +142,7 @@ def test_one_form_may_name_all_nodes(shown: dict[str, Any], node_id: int | None)
         assert (table.name_of(node_id) or "").lower() in str(shown).lower()
 
 
-def test_who_is_no_node_does_nothing_on_the_listener_for_voters_but_administer() -> None:
+def test_on_the_listener_for_voters_other_principals_may_only_administer() -> None:
     on_voters = listener_for(Listener.VOTERS)
     for name in ("monitoring", "etl", "jobs-7", "nobody"):
         assert principal_of(certificate(name), on_voters, TABLE).rights == Rights.NONE
@@ -148,7 +150,7 @@ def test_who_is_no_node_does_nothing_on_the_listener_for_voters_but_administer()
     assert operator.rights == Rights.ADMIN | Rights.DESCRIBE
 
 
-def test_anonymous_is_meant_by_its_name_alone() -> None:
+def test_anonymous_matches_only_its_own_name() -> None:
     everybody = AccessTable(read=("*",), append=("an*",))
     on_clients = listener_for(Listener.CLIENTS)
     assert principal_of(None, on_clients, everybody).rights == Rights.NONE
@@ -159,7 +161,7 @@ def test_anonymous_is_meant_by_its_name_alone() -> None:
     assert principal_of(None, on_clients, named).name == "anonymous"
 
 
-def test_a_name_that_is_not_clear_is_nobody_s() -> None:
+def test_an_ambiguous_name_has_no_rights() -> None:
     everybody = AccessTable(admin=("*",))
     on_clients = listener_for(Listener.CLIENTS)
     for shown in (
@@ -175,7 +177,7 @@ def test_a_name_that_is_not_clear_is_nobody_s() -> None:
     )
 
 
-def test_only_a_star_stands_for_other_letters() -> None:
+def test_only_a_star_is_a_wildcard() -> None:
     table = AccessTable(read=("a.c", "[x]", "p?", "*.example"))
     on_clients = listener_for(Listener.CLIENTS)
     for name in ("abc", "x", "pq", "example", "exampleX"):
@@ -184,7 +186,7 @@ def test_only_a_star_stands_for_other_letters() -> None:
         assert Rights.READ in principal_of(certificate(name), on_clients, table).rights
 
 
-def test_an_empty_table_gives_nothing() -> None:
+def test_an_empty_table_grants_nothing() -> None:
     for listener in (Listener.CLIENTS, Listener.VOTERS, BOTH):
         caller = principal_of(certificate("node-1.example"), listener_for(listener), AccessTable())
         assert (caller.rights, caller.node_id) == (Rights.NONE, None)

@@ -35,7 +35,7 @@ from raftlog.quorum.events import TimePassed
 from raftlog.quorum.voters import VoterSet
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import ReplicaKey
-from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 CLUSTER_ID = "UBxqW7I0Tziuuu-k2lOaxw"
 BOOTSTRAP = "00000000000000000000-0000000000.checkpoint"
@@ -86,7 +86,7 @@ def opened(disk: WritableStorage, config: NodeConfig) -> Replica:
     )
 
 
-def test_a_node_alone_is_its_quorum_s_only_voter() -> None:
+def test_a_single_node_is_its_quorums_only_voter() -> None:
     disk = SimulatedDisk()
     directory_id = format_directory(
         CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk, time_ms=TIME_MS
@@ -109,7 +109,7 @@ def test_initial_voters_are_the_quorum_of_each_of_them() -> None:
         assert read_identity(config, disk).directory_id == own.key.directory_id
 
 
-def test_the_checkpoint_is_kafka_s_byte_for_byte() -> None:
+def test_the_snapshot_equals_kafkas_byte_for_byte() -> None:
     disk = SimulatedDisk()
     format_directory(
         CONFIG,
@@ -134,7 +134,7 @@ def _without_times(data: bytes, times_ms: list[int]) -> bytes:
     return data
 
 
-def test_the_file_that_says_whose_it_is_is_kafka_s() -> None:
+def test_meta_properties_equal_kafkas() -> None:
     disk = SimulatedDisk()
     directory_id = format_directory(
         CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk, time_ms=TIME_MS
@@ -145,7 +145,7 @@ def test_the_file_that_says_whose_it_is_is_kafka_s() -> None:
     )
 
 
-def test_static_voters_and_nodes_that_are_added_later_have_no_checkpoint() -> None:
+def test_static_voters_and_nodes_added_later_have_no_snapshot() -> None:
     for config, is_observer in ((STATIC, False), (CONFIG, True)):
         disk = SimulatedDisk()
         format_directory(config, cluster_id=CLUSTER_ID, is_observer=is_observer, storage=disk)
@@ -154,7 +154,7 @@ def test_static_voters_and_nodes_that_are_added_later_have_no_checkpoint() -> No
         assert replica.core.voters == (config.static_voters or VoterSet(()))
 
 
-def test_what_is_formatted_is_left_as_it_is() -> None:
+def test_a_formatted_directory_is_not_changed() -> None:
     disk = SimulatedDisk()
     format_directory(CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
     before = disk.files()
@@ -173,7 +173,7 @@ def test_what_is_formatted_is_left_as_it_is() -> None:
         "/node/bootstrap.checkpoint",
     ],
 )
-def test_nothing_of_somebody_else_is_touched(path: str) -> None:
+def test_other_directories_are_not_changed(path: str) -> None:
     disk = SimulatedDisk()
     disk.put(path, b"precious")
     with pytest.raises(AlreadyFormattedError, match=r"it contains "):
@@ -183,7 +183,7 @@ def test_nothing_of_somebody_else_is_touched(path: str) -> None:
     assert set(files) <= {f"/node/{NODE_LOCK_NAME}"}
 
 
-def test_a_directory_in_which_a_node_runs_is_not_formatted() -> None:
+def test_the_directory_of_a_running_node_is_not_formatted() -> None:
     disk = SimulatedDisk()
     disk.make_directory("/node")
     lock = disk.another_process().try_lock(f"/node/{NODE_LOCK_NAME}")
@@ -192,7 +192,7 @@ def test_a_directory_in_which_a_node_runs_is_not_formatted() -> None:
         format_directory(CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
 
 
-def test_the_directory_above_must_be_there() -> None:
+def test_the_parent_directory_must_exist() -> None:
     config = replace(CONFIG, directory="/nowhere/node")
     with pytest.raises(LogNotFoundError, match="/nowhere"):
         format_directory(config, cluster_id=CLUSTER_ID, is_standalone=True, storage=SimulatedDisk())
@@ -221,7 +221,7 @@ def test_the_directory_above_must_be_there() -> None:
         (CONFIG, {"initial_voters": STATIC.static_voters}, "requires a directory id"),
     ],
 )
-def test_what_does_not_fit_together_makes_nothing(
+def test_inconsistent_arguments_create_nothing(
     config: NodeConfig, options: dict[str, object], words: str
 ) -> None:
     disk = SimulatedDisk()
@@ -260,7 +260,7 @@ def formatted(config: NodeConfig = CONFIG) -> SimulatedDisk:
     return disk
 
 
-def test_a_node_starts_in_its_own_directory_only() -> None:
+def test_a_node_starts_only_in_its_own_directory() -> None:
     disk = formatted()
     with pytest.raises(WrongDirectoryError, match=r"has node\.id 1, the configuration 2"):
         read_identity(config_of(2), disk)
@@ -270,14 +270,14 @@ def test_a_node_starts_in_its_own_directory_only() -> None:
         read_identity(replace(CONFIG, directory="/else"), disk)
 
 
-def test_a_node_whose_log_was_taken_away_does_not_start_as_one_that_never_voted() -> None:
+def test_a_node_whose_log_was_removed_does_not_start_as_a_new_voter() -> None:
     disk = formatted()
     disk.rename("/node/raftlog-0", "/node/kept-elsewhere")
     with pytest.raises(WrongDirectoryError, match=r"also stores the node's vote"):
         read_identity(CONFIG, disk)
 
 
-def test_damage_of_what_formatting_wrote_is_found() -> None:
+def test_damage_to_the_formatted_files_is_found() -> None:
     for name in ("/node/meta.properties", f"/node/raftlog-0/{BOOTSTRAP}"):
         byte_count = len(formatted().files()[name])
         for at in range(0, byte_count, 7):
@@ -290,7 +290,7 @@ def test_damage_of_what_formatting_wrote_is_found() -> None:
             assert voters.node_ids == (1,)
 
 
-def test_the_only_voter_of_a_formatted_quorum_never_cuts_what_was_durable() -> None:
+def test_the_only_voter_of_a_formatted_quorum_never_truncates_synced_records() -> None:
     disk = formatted()
     replica, now_ms = opened(disk, CONFIG), 0
     while not replica.core.high_watermark:
@@ -312,7 +312,7 @@ def test_the_only_voter_of_a_formatted_quorum_never_cuts_what_was_durable() -> N
 
 
 @pytest.mark.parametrize("config", [CONFIG, STATIC], ids=["dynamic", "static"])
-def test_a_format_that_was_cut_short_is_none_and_is_done_again(config: NodeConfig) -> None:
+def test_an_interrupted_format_is_repeated(config: NodeConfig) -> None:
     is_alone = config is CONFIG
 
     def format_it(disk: SimulatedDisk) -> str:
@@ -341,7 +341,7 @@ def test_a_format_that_was_cut_short_is_none_and_is_done_again(config: NodeConfi
     assert state.cut == len(recording.operations)
 
 
-def test_a_format_that_the_disk_cut_short_is_done_again() -> None:
+def test_a_format_interrupted_by_the_disk_is_repeated() -> None:
     for fault in ("sync", "write", "room"):
         disk = SimulatedDisk()
         if fault == "room":
@@ -361,7 +361,7 @@ def test_a_format_that_the_disk_cut_short_is_done_again() -> None:
 # --- real files, and ids --------------------------------------------------------------------------
 
 
-def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_files_are_private_to_their_owner(tmp_path: Path) -> None:
     config = replace(CONFIG, directory=str(tmp_path / "node"))
     mask = os.umask(0)
     try:
@@ -377,7 +377,7 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
             assert mode == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_the_nodes_of_a_cluster_agree_on_the_id_of_their_log() -> None:
+def test_the_nodes_of_a_cluster_agree_on_their_topic_id() -> None:
     ids = {topic_id_of(CLUSTER_ID, topic) for topic in ("raftlog", "raftlog2")}
     ids |= {topic_id_of(random_id(), "raftlog") for _ in range(200)}
     assert len(ids) == 202

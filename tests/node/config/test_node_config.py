@@ -50,7 +50,7 @@ def with_static_voters(*voters: str) -> str:
     return f"{NODE}static_voters = {list(voters)}\n{BOTH}"
 
 
-def test_the_smallest_file_is_three_lines() -> None:
+def test_the_smallest_file_has_three_lines() -> None:
     config = parse_config(SMALLEST, PATH)
     assert config.node_id == 1
     assert config.directory == "/etc/raftlog/data"
@@ -66,7 +66,7 @@ def test_the_smallest_file_is_three_lines() -> None:
     assert config.listeners == (config.clients,)
 
 
-def test_the_documented_file_is_one_that_is_read() -> None:
+def test_the_documented_file_is_accepted() -> None:
     config = parse_config(documented(), PATH)
     assert config.topic == "decisions"
     assert config.bootstrap_servers[0] == Endpoint("CONTROLLER", "10.0.0.1", 9193)
@@ -91,7 +91,7 @@ def test_the_documented_file_is_one_that_is_read() -> None:
     )
 
 
-def test_voters_hear_of_both_listeners() -> None:
+def test_voters_register_both_listeners() -> None:
     config = parse_config(NODE + CLIENTS + 'advertised = "log-1:19192"\n' + VOTERS, PATH)
     voter = voter_of(config, "AbCdEfGhIjKlMnOpQrStUg")
     assert voter.key == ReplicaKey(1, "AbCdEfGhIjKlMnOpQrStUg")
@@ -101,7 +101,7 @@ def test_voters_hear_of_both_listeners() -> None:
     )
 
 
-def test_static_voters_are_kafka_s() -> None:
+def test_static_voters_are_written_as_in_kafka() -> None:
     config = parse_config(with_static_voters("2@[::1]:9193", "1@127.0.0.1:9192"), PATH)
     assert config.static_voters is not None
     assert config.static_voters.node_ids == (1, 2)
@@ -225,7 +225,7 @@ def test_settings_have_the_names_of_their_fields() -> None:
         ),
     ],
 )
-def test_a_mistake_names_its_key_and_what_is_expected(text: str, key: str, words: str) -> None:
+def test_an_error_names_its_key_and_the_expected_value(text: str, key: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, PATH)
     assert caught.value.path == PATH
@@ -235,7 +235,7 @@ def test_a_mistake_names_its_key_and_what_is_expected(text: str, key: str, words
 
 
 @pytest.mark.parametrize("kind", [QuorumConfig, LimitsConfig, LogConfig])
-def test_every_setting_refuses_what_is_not_its_kind(kind: type) -> None:
+def test_every_setting_refuses_values_of_other_types(kind: type) -> None:
     table = {QuorumConfig: "quorum", LimitsConfig: "limits", LogConfig: "log"}[kind]
     for one in fields(kind):
         for wrong in ("'text'", "1.5", "true", "[]", "{}", "-2"):
@@ -246,7 +246,7 @@ def test_every_setting_refuses_what_is_not_its_kind(kind: type) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "[::]", "log-1.example", "128.0.0.1"])
-def test_nobody_is_reached_from_elsewhere_without_tls(host: str) -> None:
+def test_listeners_without_tls_are_refused_beyond_loopback(host: str) -> None:
     advertised = 'advertised = "log-1:9192"\n'
     text = NODE + BOTH.replace("127.0.0.1", host) + advertised
     with pytest.raises(
@@ -264,7 +264,7 @@ def test_loopback_needs_no_tls(host: str) -> None:
     assert parse_config(NODE + BOTH.replace("127.0.0.1", host), PATH).clients is not None
 
 
-def test_metrics_have_no_tls_and_stay_on_loopback() -> None:
+def test_metrics_have_no_tls_and_are_only_on_loopback() -> None:
     text = SMALLEST + "[metrics]\naddress = '0.0.0.0:9194'\n"
     with pytest.raises(ConfigError, match=r"metrics\.address: 0\.0\.0\.0 is not a loopback"):
         parse_config(text, PATH)
@@ -277,13 +277,13 @@ def test_plaintext_for_clients_beside_tls_for_voters_is_refused_beyond_loopback(
         parse_config(NODE + CLIENTS.replace("127.0.0.1", "10.0.0.1") + voters, PATH)
 
 
-def test_one_form_names_all_nodes() -> None:
+def test_one_pattern_names_all_nodes() -> None:
     config = parse_config(NODE + BOTH + TLS + "[access]\nnodes = 'log-{id}.example'\n", PATH)
     assert config.access.name_of(1) == "log-1.example"
     assert config.access.name_of(41) == "log-41.example"
 
 
-def test_a_file_is_read_and_paths_begin_where_it_lies(tmp_path: Path) -> None:
+def test_paths_in_a_file_are_relative_to_its_directory(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
     path.write_text(SMALLEST)
     config = read_config(path)
@@ -291,7 +291,7 @@ def test_a_file_is_read_and_paths_begin_where_it_lies(tmp_path: Path) -> None:
     assert config.directory == str(tmp_path / "data")
 
 
-def test_a_file_that_others_may_change_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
     """It says which certificates have which rights."""
     directory = tmp_path / "etc"
     directory.mkdir(mode=0o755)
@@ -311,7 +311,7 @@ def test_a_file_that_others_may_change_is_refused(tmp_path: Path) -> None:
 WITH_TLS = NODE + BOTH + TLS + "[access.nodes]\n1 = 'log-1'\n"
 
 
-def test_of_a_file_that_is_read_again_only_the_access_counts(tmp_path: Path) -> None:
+def test_reloading_a_file_changes_only_the_access(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
     path.write_text(WITH_TLS)
     config = read_config(path)
@@ -337,20 +337,20 @@ def test_of_a_file_that_is_read_again_only_the_access_counts(tmp_path: Path) -> 
         (b"a = " + b"[" * 20_000, "not valid TOML"),
     ],
 )
-def test_a_file_that_is_no_toml_is_named(tmp_path: Path, data: bytes, words: str) -> None:
+def test_a_file_that_is_no_toml_is_reported(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "node.toml"
     path.write_bytes(data)
     with pytest.raises(ConfigError, match=words):
         read_config(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path, os.path.join(tmp_path, "a\0b")):
         with pytest.raises(ConfigError, match="cannot be read"):
             read_config(path)
 
 
-def test_whatever_a_file_holds_only_one_error_comes_of_it() -> None:
+def test_any_file_is_accepted_or_raises_one_type_of_error() -> None:
     rng = random.Random(20)
     words = [
         "[",

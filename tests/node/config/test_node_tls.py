@@ -97,7 +97,7 @@ def shown(
     return asyncio.run(asyncio.wait_for(talk(), _LIMIT_S))
 
 
-def test_a_voter_shows_its_certificate_and_is_known_by_it(authority: Authority) -> None:
+def test_a_voter_is_identified_by_its_certificate(authority: Authority) -> None:
     one, two = tls_of(authority, "node-1.example"), tls_of(authority, "node-2.example")
     access = AccessTable(nodes=NODES)
     seen = shown(server_context(two), peer_context(one, access, 2))
@@ -106,7 +106,7 @@ def test_a_voter_shows_its_certificate_and_is_known_by_it(authority: Authority) 
 
 
 @pytest.mark.parametrize("node_id", [2, -1, -7])
-def test_a_node_that_is_called_proves_its_id_or_that_it_is_a_node(
+def test_a_called_node_must_prove_its_id_or_that_it_is_a_node(
     authority: Authority, node_id: int
 ) -> None:
     one, two = tls_of(authority, "node-1.example"), tls_of(authority, "node-2.example")
@@ -132,7 +132,7 @@ def test_nothing_is_sent_to_a_node_that_does_not_prove_its_id(
     assert words in str(error)
 
 
-def test_who_calls_must_show_a_certificate_of_the_listeners_own_ca(
+def test_a_caller_must_have_a_certificate_of_the_listeners_own_ca(
     authority: Authority, stranger: Authority
 ) -> None:
     server = server_context(tls_of(authority, "node-1.example"))
@@ -145,7 +145,7 @@ def test_who_calls_must_show_a_certificate_of_the_listeners_own_ca(
     assert isinstance(seen, dict)
 
 
-def test_a_node_calls_nobody_of_another_ca_and_nobody_whose_certificate_has_expired(
+def test_a_node_does_not_call_nodes_with_another_ca_or_an_expired_certificate(
     authority: Authority, stranger: Authority
 ) -> None:
     context = peer_context(tls_of(authority, "node-1.example"), AccessTable(nodes=NODES), 2)
@@ -158,7 +158,7 @@ def test_a_node_calls_nobody_of_another_ca_and_nobody_whose_certificate_has_expi
     assert "expired" in str(error)
 
 
-def test_tls_below_1_2_and_plain_bytes_are_refused(authority: Authority) -> None:
+def test_tls_below_1_2_and_plaintext_are_refused(authority: Authority) -> None:
     server = server_context(tls_of(authority, "node-1.example"))
     assert server.minimum_version == ssl.TLSVersion.TLSv1_2
     assert isinstance(shown(server, None), OSError)
@@ -170,7 +170,7 @@ def test_tls_below_1_2_and_plain_bytes_are_refused(authority: Authority) -> None
     assert isinstance(shown(server, older), dict)
 
 
-def test_a_certificate_may_be_optional_for_clients_but_not_a_wrong_one(
+def test_a_client_certificate_may_be_optional_but_not_invalid(
     authority: Authority, stranger: Authority
 ) -> None:
     server = server_context(tls_of(authority, "node-1.example", is_certificate_required=False))
@@ -191,7 +191,7 @@ def listener_of(tls: TlsConfig, listener: Listener = Listener.VOTERS) -> Listene
     )
 
 
-def test_certificates_are_read_again_for_connections_to_come(
+def test_certificates_are_reloaded_for_new_connections(
     authority: Authority, stranger: Authority, tmp_path: Path
 ) -> None:
     mine = Authority(tmp_path / "mine", "a third CA")
@@ -226,9 +226,7 @@ def test_certificates_are_read_again_for_connections_to_come(
         contexts.for_peer(7)
 
 
-def test_who_a_name_stands_for_is_read_again_for_nodes_that_are_called(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_names_of_called_nodes_are_reloaded(authority: Authority, tmp_path: Path) -> None:
     voters = listener_of(tls_of(authority, "node-1.example"))
     config = NodeConfig(
         node_id=1, directory=str(tmp_path), voters=voters, access=AccessTable(nodes=NODES)
@@ -250,7 +248,7 @@ def test_a_node_without_tls_has_no_contexts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["certificate", "key", "ca"])
-def test_a_file_that_is_not_there_or_not_pem_is_named(
+def test_a_file_that_is_missing_or_not_pem_is_reported(
     authority: Authority, tmp_path: Path, what: str
 ) -> None:
     good = tls_of(authority, "node-1.example")
@@ -263,7 +261,7 @@ def test_a_file_that_is_not_there_or_not_pem_is_named(
         server_context(replace(good, **{what: gone}))
 
 
-def test_a_key_that_everybody_may_read_or_that_is_encrypted_is_refused(
+def test_a_key_that_is_world_readable_or_encrypted_is_refused(
     authority: Authority,
 ) -> None:
     open_to_all = authority.sign("open")
@@ -280,7 +278,7 @@ def test_a_key_that_everybody_may_read_or_that_is_encrypted_is_refused(
         server_context(config)
 
 
-def test_a_key_in_a_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_a_key_in_a_directory_that_others_can_write_is_refused(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "keys")
     pair = authority.sign("node-1.example")
     config = TlsConfig(certificate=pair.certificate, key=pair.key, ca=authority.path)
@@ -296,7 +294,7 @@ def test_a_key_of_another_certificate_is_refused(authority: Authority) -> None:
         server_context(replace(one, key=two.key))
 
 
-def test_what_a_certificate_gives_on_the_ports_of_a_node(authority: Authority) -> None:
+def test_a_certificate_has_different_rights_on_each_port_of_a_node(authority: Authority) -> None:
     access = AccessTable(append=("jobs-*",), nodes=NODES)
 
     def caller(name: str, listener: Listener) -> Principal:

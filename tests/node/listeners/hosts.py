@@ -34,7 +34,7 @@ class Host(Protocol):
     def release(self) -> None:
         """Commit everything, from now on too."""
 
-    def forget_before(self, end_offset: int) -> None:
+    def delete_before(self, end_offset: int) -> None:
         """Write a snapshot if there is none, and begin the log behind it."""
 
     def settle(self) -> None:
@@ -73,7 +73,7 @@ class ReplicaHost:
     def release(self) -> None:
         self.one.release()
 
-    def forget_before(self, end_offset: int) -> None:
+    def delete_before(self, end_offset: int) -> None:
         self.one.snapshot(end_offset)
         self.one.poll()
 
@@ -118,13 +118,13 @@ class SharedHost:
         self.shared.committed_max = None
         self.shared.deliver()
 
-    def forget_before(self, end_offset: int) -> None:
+    def delete_before(self, end_offset: int) -> None:
         writer = self.shared.begin_snapshot(end_offset)
         if writer is not None:
             with writer:
                 writer.freeze()
         (snapshot_id,) = (one for one in self.shared.snapshots if one.end_offset == end_offset)
-        self.shared.forget_before(snapshot_id)
+        self.shared.delete_before(snapshot_id)
         self.shared.deliver()
 
     def settle(self) -> None:

@@ -68,7 +68,7 @@ def append(host: Host, *values: bytes) -> int:
     return offset
 
 
-def test_a_listener_is_given_what_is_committed_in_order_and_once(host: Host) -> None:
+def test_a_listener_receives_committed_batches_in_order_and_once(host: Host) -> None:
     early = listening(host)
     host.elect()
     assert append(host, b"a", b"b") == 1
@@ -79,7 +79,7 @@ def test_a_listener_is_given_what_is_committed_in_order_and_once(host: Host) -> 
     assert early.next_offset == late.next_offset == host.end_offset == 4
 
 
-def test_what_is_not_committed_is_not_given(host: Host) -> None:
+def test_uncommitted_batches_are_not_delivered(host: Host) -> None:
     host.elect()
     append(host, b"a")
     recorder = listening(host)
@@ -90,7 +90,7 @@ def test_what_is_not_committed_is_not_given(host: Host) -> None:
     assert recorder.values == [b"a", b"b"]
 
 
-def test_that_this_node_leads_is_told_when_all_before_its_epoch_was_given(host: Host) -> None:
+def test_leadership_is_notified_after_all_batches_of_earlier_epochs(host: Host) -> None:
     recorder = listening(host)
     host.elect()
     first = recorder.leaders[-1]
@@ -110,7 +110,7 @@ def test_that_this_node_leads_is_told_when_all_before_its_epoch_was_given(host: 
     assert (recorder.next_offset, recorder.control_count) == (host.end_offset, 2)
 
 
-def test_an_append_is_of_the_epoch_that_its_author_leads(host: Host) -> None:
+def test_an_append_has_the_epoch_in_which_its_author_leads(host: Host) -> None:
     recorder = listening(host)
     host.elect()
     old = host.epoch
@@ -127,7 +127,7 @@ def test_an_append_is_of_the_epoch_that_its_author_leads(host: Host) -> None:
     assert recorder.values == [b"d"]
 
 
-def test_an_append_may_say_where_it_is_to_be(host: Host) -> None:
+def test_an_append_may_require_its_offset(host: Host) -> None:
     recorder = listening(host)
     host.elect()
     end_offset = recorder.leaders[-1].end_offset
@@ -140,12 +140,12 @@ def test_an_append_may_say_where_it_is_to_be(host: Host) -> None:
     assert recorder.values == [b"a"]
 
 
-def test_whoever_comes_late_begins_with_the_newest_snapshot(host: Host) -> None:
+def test_a_late_listener_starts_with_the_newest_snapshot(host: Host) -> None:
     host.elect()
     early = listening(host)
     for value in (b"a", b"b", b"c"):
         append(host, value)
-    host.forget_before(3)
+    host.delete_before(3)
     append(host, b"d")
     late = listening(host)
     assert [one.end_offset for one in late.snapshots] == [3]
@@ -154,7 +154,7 @@ def test_whoever_comes_late_begins_with_the_newest_snapshot(host: Host) -> None:
     assert late.leaders[-1] == LeaderNotification(host.epoch, 1, host.end_offset)
 
 
-def test_the_end_is_told_once_and_nothing_behind_it(host: Host) -> None:
+def test_shutdown_is_notified_once_and_is_the_last_notification(host: Host) -> None:
     recorder = listening(host)
     host.elect()
     append(host, b"a")
@@ -163,7 +163,7 @@ def test_the_end_is_told_once_and_nothing_behind_it(host: Host) -> None:
     assert recorder.shutdown_count == 1
 
 
-def test_whoever_resigns_an_epoch_that_is_over_does_nothing(host: Host) -> None:
+def test_resigning_an_earlier_epoch_has_no_effect(host: Host) -> None:
     recorder = listening(host)
     host.elect()
     host.log.resign(host.epoch - 1)

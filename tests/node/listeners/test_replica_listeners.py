@@ -9,7 +9,7 @@ from tests.node.listeners.test_listener_contract import Recorder
 from tests.support.one_replica import OneReplica
 
 
-class Pieces(Recorder):
+class Chunks(Recorder):
     """Writes down, too, how many batches came at once."""
 
     def __init__(self) -> None:
@@ -26,11 +26,11 @@ def fill(one: OneReplica, count: int) -> None:
         one.log.append(one.replica.core.epoch, [b"%03d" % number + bytes(100)])
 
 
-def test_what_is_committed_comes_in_pieces_of_a_bounded_size() -> None:
+def test_committed_batches_are_delivered_in_bounded_chunks() -> None:
     one = OneReplica(chunk_bytes_max=1_000)
     one.elect()
     fill(one, 50)
-    listener = Pieces()
+    listener = Chunks()
     one.listeners.register(listener)
     assert listener.sizes == []
     assert one.listeners.poll(), "there is more"
@@ -41,20 +41,20 @@ def test_what_is_committed_comes_in_pieces_of_a_bounded_size() -> None:
     assert one.listeners.next_offset(listener) == listener.next_offset
 
 
-def test_a_batch_that_is_larger_than_a_piece_comes_alone() -> None:
+def test_a_batch_larger_than_a_chunk_is_delivered_alone() -> None:
     one = OneReplica(chunk_bytes_max=10)
     one.elect()
     fill(one, 3)
-    listener = Pieces()
+    listener = Chunks()
     one.register(listener)
     assert listener.sizes == [1, 1, 1, 1]
 
 
-def test_a_listener_that_the_start_of_the_log_overtakes_gets_the_snapshot() -> None:
+def test_a_listener_below_the_log_start_gets_the_snapshot() -> None:
     one = OneReplica(chunk_bytes_max=200)
     one.elect()
     fill(one, 10)
-    slow = Pieces()
+    slow = Chunks()
     one.listeners.register(slow)
     one.listeners.poll()
     assert slow.next_offset < 5
@@ -64,7 +64,7 @@ def test_a_listener_that_the_start_of_the_log_overtakes_gets_the_snapshot() -> N
     assert slow.next_offset == one.replica.log.end_offset
 
 
-def test_after_a_restart_all_is_told_again_and_leadership_of_a_later_epoch() -> None:
+def test_after_a_restart_everything_is_delivered_again_and_leadership_of_a_later_epoch() -> None:
     one = OneReplica()
     one.elect()
     fill(one, 3)
@@ -78,7 +78,7 @@ def test_after_a_restart_all_is_told_again_and_leadership_of_a_later_epoch() -> 
     assert listener.leaders[-1].epoch > one.replica.core.epoch
 
 
-def test_that_it_leads_no_more_is_told_even_if_it_leads_again_at_once() -> None:
+def test_a_lost_leadership_is_notified_even_if_the_node_leads_again() -> None:
     one = OneReplica()
     listener = Recorder()
     one.register(listener)
@@ -90,7 +90,7 @@ def test_that_it_leads_no_more_is_told_even_if_it_leads_again_at_once() -> None:
     assert (before[-1], told[len(before)], told[-1]) == (1, None, 1)
 
 
-def test_a_listener_may_append_while_it_is_told_something() -> None:
+def test_a_listener_may_append_in_a_notification() -> None:
     class Echo(Recorder):
         def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
             super().handle_commit(batches)

@@ -19,7 +19,7 @@ def counters(shared: SharedLog, *node_ids: int) -> list[ReplicatedCounter]:
     return found
 
 
-def test_only_who_leads_increments_and_all_count() -> None:
+def test_only_the_leader_increments_and_all_count() -> None:
     shared = SharedLog()
     one, two, three = counters(shared, 1, 2, 3)
     shared.elect(2)
@@ -41,7 +41,7 @@ def test_only_who_leads_increments_and_all_count() -> None:
     assert (one.value, two.value, three.value) == (3, 3, 3)
 
 
-def test_what_another_leader_made_undone_is_counted_again_from_what_is_committed() -> None:
+def test_increments_undone_by_another_leader_are_counted_again_from_the_committed_end() -> None:
     shared = SharedLog()
     one, two = counters(shared, 1, 2)
     shared.elect(1)
@@ -59,7 +59,7 @@ def test_what_another_leader_made_undone_is_counted_again_from_what_is_committed
     assert (one.value, two.value) == (2, 2)
 
 
-def test_an_increment_waits_until_what_others_wrote_is_read() -> None:
+def test_an_increment_waits_until_all_earlier_records_are_read() -> None:
     shared = SharedLog()
     (one,) = counters(shared, 1)
     shared.elect(1)
@@ -70,7 +70,7 @@ def test_an_increment_waits_until_what_others_wrote_is_read() -> None:
     assert one.increment() == 1
 
 
-def test_a_counter_goes_on_from_a_snapshot() -> None:
+def test_a_counter_continues_from_a_snapshot() -> None:
     shared = SharedLog()
     (one,) = counters(shared, 1)
     shared.elect(1)
@@ -80,14 +80,14 @@ def test_a_counter_goes_on_from_a_snapshot() -> None:
     shared.deliver()
     assert one.snapshot()
     assert not one.snapshot(), "there is one"
-    shared.forget_before(shared.snapshots[-1])
+    shared.delete_before(shared.snapshots[-1])
     (two,) = counters(shared, 2)
     one.increment()
     shared.deliver()
     assert (one.value, two.value) == (6, 6)
 
 
-def test_a_counter_beside_a_replica_survives_restarts_and_snapshots() -> None:
+def test_a_counter_on_a_replica_survives_restarts_and_snapshots() -> None:
     host = OneReplica()
     for life in range(1, 4):
         counter = ReplicatedCounter(host.log)
@@ -102,7 +102,7 @@ def test_a_counter_beside_a_replica_survives_restarts_and_snapshots() -> None:
         host = host.restarted()
 
 
-def test_a_full_disk_lets_an_increment_wait() -> None:
+def test_a_full_disk_delays_an_increment() -> None:
     host = OneReplica()
     counter = ReplicatedCounter(host.log)
     host.register(counter)
@@ -113,7 +113,7 @@ def test_a_full_disk_lets_an_increment_wait() -> None:
     assert counter.increment() == 1
 
 
-def test_a_lost_increment_is_found_at_once() -> None:
+def test_a_lost_increment_is_detected_immediately() -> None:
     shared = SharedLog()
     counters(shared, 1)
     shared.elect(1)
@@ -123,7 +123,7 @@ def test_a_lost_increment_is_found_at_once() -> None:
         shared.deliver()
 
 
-def test_a_node_that_stops_increments_no_more() -> None:
+def test_a_stopped_node_does_not_increment() -> None:
     shared = SharedLog()
     (one,) = counters(shared, 1)
     shared.elect(1)

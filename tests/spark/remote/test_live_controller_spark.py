@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.kafka import KafkaNode, running_node
-from tests.support.kafka_answers import ordered
+from tests.support.kafka_state import ordered
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -73,7 +73,7 @@ def contents(log: ConnectedLog, start: int) -> list[tuple[Any, ...]]:
 # --- batches --------------------------------------------------------------------------------------
 
 
-def test_a_batch_read_gives_what_the_client_reads(
+def test_a_batch_read_equals_the_clients(
     spark: SparkSession, quorum: QuorumProcesses, log: ConnectedLog
 ) -> None:
     start = append_numbers(log, 0, 30)
@@ -91,7 +91,7 @@ def test_a_batch_read_gives_what_the_client_reads(
     assert read(spark, quorum, startingOffset=start, endingOffset=start + 3).count() == 3
 
 
-def test_a_batch_write_is_one_batch_at_its_token_or_nothing(
+def test_a_batch_write_is_one_batch_at_its_required_offset_or_refused(
     spark: SparkSession, quorum: QuorumProcesses, log: ConnectedLog
 ) -> None:
     frame = spark.range(100, numPartitions=3).selectExpr("CAST(id AS STRING) AS value")
@@ -111,7 +111,7 @@ def test_a_batch_write_is_one_batch_at_its_token_or_nothing(
     assert last.name.version == 4
 
 
-def test_frames_and_decisions_go_through_a_connected_log(
+def test_frames_and_the_commit_loop_use_a_connected_log(
     spark: SparkSession, log: ConnectedLog
 ) -> None:
     frame = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
@@ -132,7 +132,7 @@ def test_frames_and_decisions_go_through_a_connected_log(
     assert decided.base_offset == result.end_offset + 1
 
 
-def test_what_cannot_be_reached_or_meant_is_told(
+def test_unreachable_and_invalid_locations_are_reported(
     spark: SparkSession, quorum: QuorumProcesses
 ) -> None:
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
@@ -149,7 +149,7 @@ def test_what_cannot_be_reached_or_meant_is_told(
 # --- streams --------------------------------------------------------------------------------------
 
 
-def test_a_stream_goes_on_where_it_stopped_and_writes_each_batch_once(
+def test_a_stream_continues_after_a_restart_and_writes_each_batch_once(
     spark: SparkSession, quorum: QuorumProcesses, log: ConnectedLog, tmp_path: Path
 ) -> None:
     """From a quorum into a log of files, and from there back into the quorum."""

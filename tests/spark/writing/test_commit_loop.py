@@ -22,7 +22,7 @@ def values(new_records: NewRecords) -> list[bytes | None]:
     return [record.value for record in new_records.records]
 
 
-def test_a_decision_is_appended_where_it_was_made(path: Path) -> None:
+def test_a_decision_is_appended_at_its_offset(path: Path) -> None:
     with raftlog.open(path) as log:
         log.append([b"a", b"b"])
         seen: list[NewRecords] = []
@@ -45,7 +45,7 @@ def test_no_decision_appends_nothing(path: Path) -> None:
         assert log.end_offset == 1
 
 
-def test_after_a_conflict_only_what_came_in_between_is_shown(path: Path) -> None:
+def test_after_a_conflict_only_new_records_are_passed(path: Path) -> None:
     with raftlog.open(path) as log:
         log.append([b"old"])
         seen: list[list[bytes | None]] = []
@@ -63,7 +63,7 @@ def test_after_a_conflict_only_what_came_in_between_is_shown(path: Path) -> None
         assert pauses == [0.005, 0.01, 0.02], "the first conflict is answered at once"
 
 
-def test_it_gives_up_after_so_many_tries(path: Path) -> None:
+def test_it_fails_after_the_maximum_of_attempts(path: Path) -> None:
     with raftlog.open(path) as log:
         pauses: list[float] = []
 

@@ -29,7 +29,7 @@ def packed(*batches: pa.RecordBatch, partition: int = 0, limit: int = 10_000) ->
     return pack_rows(batches, SCHEMA, partition=partition, byte_count_max=limit, query_id="q")
 
 
-def test_rows_arrive_as_they_were_sent() -> None:
+def test_rows_round_trip() -> None:
     sent = packed(batch(b"a", b"bc"), batch(), batch(b"d"))
     arrived = pickle.loads(pickle.dumps(sent))
     assert unpack_rows(arrived, SCHEMA)["value"].to_pylist() == [b"a", b"bc", b"d"]
@@ -37,7 +37,7 @@ def test_rows_arrive_as_they_were_sent() -> None:
     assert b"bc" not in repr(sent).encode()
 
 
-def test_no_rows_are_rows_too() -> None:
+def test_no_rows_are_a_valid_message() -> None:
     assert unpack_rows(packed(), SCHEMA).num_rows == 0
 
 
@@ -67,7 +67,7 @@ def test_any_flipped_bit_is_found() -> None:
         ({"row_count": 2}, "another number of rows"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Any], words: str) -> None:
+def test_rows_above_the_limit_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(CommitMessageError, match=words):
         unpack_rows(dataclasses.replace(packed(batch(b"a")), **change), SCHEMA)
 
@@ -77,7 +77,7 @@ def test_other_columns_are_refused() -> None:
         unpack_rows(packed(batch(b"a")), pa.schema([("value", pa.string())]))
 
 
-def test_messages_are_put_in_order_of_partitions() -> None:
+def test_messages_are_sorted_by_partition() -> None:
     one, two = packed(partition=1), packed(partition=2)
     assert in_order([two, one]) == [one, two]
     for wrong in ([one, None], [one, one], [one, "two"]):
@@ -85,7 +85,7 @@ def test_messages_are_put_in_order_of_partitions() -> None:
             in_order(wrong)
 
 
-def test_a_micro_batch_is_of_one_query() -> None:
+def test_the_messages_of_a_micro_batch_are_of_one_query() -> None:
     one = packed(partition=1)
     assert query_of([one, packed(partition=2)]) == "q"
     for other in (None, "", "p"):

@@ -6,20 +6,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.attempts_driver import TROUBLES, UNLUCKY, WAYS, ended_of
+from tests.support.attempts_driver import TROUBLES, UNLUCKY, WAYS, ended_directory
 from tests.support.kill_points import run_driver
-from tests.support.spark_session import java_is_there
+from tests.support.spark_session import has_java
 
 import raftlog
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(not java_is_there(), reason="Spark needs Java 17 or newer"),
+    pytest.mark.skipif(not has_java(), reason="Spark needs Java 17 or newer"),
     pytest.mark.skipif(sys.platform != "linux", reason="a second local host needs setting up"),
 ]
 
 
-def test_a_task_that_is_tried_twice_writes_once(tmp_path: Path) -> None:
+def test_a_task_that_is_run_twice_writes_once(tmp_path: Path) -> None:
     """In a batch and in a stream; every row had been taken before the trouble came."""
     sent = [str(number).encode() for number in range(30)]
     source = tmp_path / "source"
@@ -35,5 +35,5 @@ def test_a_task_that_is_tried_twice_writes_once(tmp_path: Path) -> None:
     for sink in sinks:
         with raftlog.open(sink, create=False) as log:
             assert [record.value for record in log.read()] == sent, sink.name
-        ended = [file.name for file in ended_of(sink).glob(f"{UNLUCKY}.*")]
+        ended = [file.name for file in ended_directory(sink).glob(f"{UNLUCKY}.*")]
         assert len(ended) >= 2, (sink.name, ended)

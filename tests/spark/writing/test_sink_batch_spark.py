@@ -74,7 +74,7 @@ def values(path: Path, from_offset: int | None = None) -> list[bytes | None]:
         return [record.value for record in log.read(from_offset)]
 
 
-def test_bytes_and_all_beside_them_come_back(spark: SparkSession, path: Path) -> None:
+def test_values_and_all_other_fields_round_trip(spark: SparkSession, path: Path) -> None:
     frame = spark.sql(
         """
         SELECT * FROM VALUES
@@ -114,7 +114,9 @@ def test_a_write_is_one_batch_in_the_order_of_partitions(spark: SparkSession, pa
     assert batches == [1000, 1]
 
 
-def test_messagepack_is_made_of_json_and_of_structs(spark: SparkSession, tmp_path: Path) -> None:
+def test_messagepack_is_encoded_from_json_and_from_structs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     path = new_log(tmp_path / "state-0", "msgpack")
     save(
         spark.sql("SELECT 'put' AS recordType, 1 AS recordVersion, '{\"k\":[1,null]}' AS record"),
@@ -136,7 +138,7 @@ def test_messagepack_is_made_of_json_and_of_structs(spark: SparkSession, tmp_pat
     assert values(path) == written * 2
 
 
-def test_metadata_records_come_back_as_the_source_names_them(
+def test_metadata_records_have_the_names_that_the_source_returns(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = new_log(tmp_path / "__cluster_metadata-0", "kraft")
@@ -157,7 +159,7 @@ def test_metadata_records_come_back_as_the_source_names_them(
     assert values(path)[-2:] == [encode(record) for record in given]
 
 
-def test_of_two_rivals_with_one_token_one_wins_and_the_other_is_told(
+def test_of_two_rivals_with_one_required_offset_one_wins_and_the_other_fails(
     spark: SparkSession, path: Path
 ) -> None:
     save(numbers(spark, 2), path, requiredBaseOffset=1)
@@ -207,9 +209,7 @@ def test_eight_jobs_race_for_each_offset(spark: SparkSession, path: Path) -> Non
     assert values(path) == [str(winners[offset]).encode() for offset in range(1, 9)]
 
 
-def test_an_empty_frame_checks_its_token_and_writes_nothing(
-    spark: SparkSession, path: Path
-) -> None:
+def test_an_empty_frame_only_checks_its_required_offset(spark: SparkSession, path: Path) -> None:
     empty = numbers(spark, 0)
     save(empty, path)
     save(empty, path, requiredBaseOffset=1)
@@ -237,7 +237,7 @@ def test_a_failed_task_and_its_retry_write_nothing_twice(spark: SparkSession, pa
     assert values(path) == [str(number).encode() for number in range(10)]
 
 
-def test_append_answers_with_offsets_and_raises_typed(spark: SparkSession, path: Path) -> None:
+def test_append_returns_offsets_and_raises_typed_errors(spark: SparkSession, path: Path) -> None:
     result = append(numbers(spark, 3, 2), to=path, required_base_offset=1)
     assert result is not None
     assert (result.base_offset, result.last_offset, result.epoch) == (1, 3, 1)
@@ -254,7 +254,7 @@ def test_append_answers_with_offsets_and_raises_typed(spark: SparkSession, path:
         append(numbers(spark, 1).selectExpr("value AS valu"), to=path)
 
 
-def test_bad_input_is_a_coded_error_and_the_next_write_works(
+def test_invalid_input_is_a_typed_error_and_the_next_write_succeeds(
     spark: SparkSession, path: Path
 ) -> None:
     kraft = new_log(path.parent / "__cluster_metadata-0", "kraft")
@@ -295,7 +295,7 @@ def test_bad_input_is_a_coded_error_and_the_next_write_works(
     assert [len(values(log)) for log in (path, state, kraft)] == [1, 1, 1]
 
 
-def test_a_write_beyond_the_limit_works_once_the_limit_is_raised(
+def test_a_write_above_the_limit_succeeds_after_the_limit_is_raised(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = new_log(tmp_path / "ids-0", batch_bytes_max=1024)
@@ -310,7 +310,7 @@ def test_a_write_beyond_the_limit_works_once_the_limit_is_raised(
     assert len(values(path)) == 4
 
 
-def test_only_appending_to_a_log_of_ours_is_allowed(
+def test_only_appends_to_raftlogs_own_logs_are_allowed(
     spark: SparkSession, path: Path, data: Path
 ) -> None:
     frame = numbers(spark, 1)
@@ -349,9 +349,7 @@ def test_sql_inserts_and_refuses_to_overwrite(spark: SparkSession, path: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_that_may_not_be_written_is_a_coded_error(
-    spark: SparkSession, path: Path
-) -> None:
+def test_a_read_only_directory_is_a_typed_error(spark: SparkSession, path: Path) -> None:
     for entry in (*path.iterdir(), path):
         entry.chmod(0o555 if entry.is_dir() else 0o444)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.kill_points import DIED, ORDERS, run_driver
 from tests.support.sink_driver import POINTS
-from tests.support.spark_session import java_is_there
+from tests.support.spark_session import has_java
 
 import raftlog
 from raftlog.client import open_path
@@ -20,7 +20,7 @@ from raftlog.records.record import NewRecord
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(not java_is_there(), reason="Spark needs Java 17 or newer"),
+    pytest.mark.skipif(not has_java(), reason="Spark needs Java 17 or newer"),
 ]
 
 RECORDS = 60
@@ -76,7 +76,7 @@ def records(path: Path) -> list[tuple[Any, ...]]:
         pytest.param(POINTS, id="all", marks=pytest.mark.nightly),
     ],
 )
-def test_killed_once_at_each_point_of_a_batch_a_stream_copies_each_record_once(
+def test_a_stream_killed_once_at_each_point_of_a_batch_copies_each_record_once(
     tmp_path: Path, points: tuple[str, ...]
 ) -> None:
     copy = Copy(tmp_path)
@@ -89,7 +89,7 @@ def test_killed_once_at_each_point_of_a_batch_a_stream_copies_each_record_once(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(ORDERS))
-def test_killed_at_random_points_a_stream_copies_each_record_once(
+def test_a_stream_killed_at_random_points_copies_each_record_once(
     tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)

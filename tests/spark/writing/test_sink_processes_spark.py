@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.spark_session import java_is_there
+from tests.support.spark_session import has_java
 
 import raftlog
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(not java_is_there(), reason="Spark needs Java 17 or newer"),
+    pytest.mark.skipif(not has_java(), reason="Spark needs Java 17 or newer"),
 ]
 
 HOME = Path(__file__).parents[3]

@@ -96,7 +96,7 @@ def forget_last_commit(checkpoint: Path) -> int:
     return last
 
 
-def test_a_log_goes_through_spark_into_a_log_record_by_record(
+def test_a_log_is_copied_through_spark_into_a_log_record_by_record(
     spark: SparkSession, source: Path, sink: Path, tmp_path: Path
 ) -> None:
     """Several batches; a crash behind the last; more records; a crash again."""
@@ -124,7 +124,7 @@ def test_a_log_goes_through_spark_into_a_log_record_by_record(
         pytest.param({"processingTime": "0 seconds"}, id="by-time"),
     ],
 )
-def test_streams_that_are_stopped_and_started_lose_nothing_on_the_way_to_delta(
+def test_restarted_streams_through_a_log_to_delta_lose_nothing(
     spark: SparkSession, source: Path, sink: Path, tmp_path: Path, trigger: dict[str, Any]
 ) -> None:
     """log, Spark, log, Spark, Delta: both streams are new in each round, their checkpoints not."""
@@ -161,7 +161,7 @@ def when(timestamp_ms: int) -> datetime:
     return datetime.fromtimestamp(timestamp_ms / 1000)  # noqa: DTZ006
 
 
-def test_of_two_queries_under_one_application_id_the_first_keeps_it(
+def test_of_two_queries_with_one_application_id_the_first_keeps_it(
     spark: SparkSession, source: Path, sink: Path, tmp_path: Path
 ) -> None:
     frame = stream(spark, source)
@@ -182,7 +182,7 @@ def test_of_two_queries_under_one_application_id_the_first_keeps_it(
         drain(frame, sink, tmp_path / "first", txnAppId="copy")
 
 
-def test_a_stream_goes_on_where_a_batch_was_too_large(
+def test_a_stream_continues_with_a_batch_that_was_too_large(
     spark: SparkSession, source: Path, tmp_path: Path
 ) -> None:
     sink = tmp_path / "small-0"
@@ -199,7 +199,7 @@ def test_a_stream_goes_on_where_a_batch_was_too_large(
     assert records(sink) == records(source)
 
 
-def test_a_stream_appends_and_nothing_else(
+def test_a_stream_only_appends(
     spark: SparkSession, source: Path, sink: Path, tmp_path: Path
 ) -> None:
     counted = stream(spark, source).groupBy("key").count().selectExpr("key", "key AS value")

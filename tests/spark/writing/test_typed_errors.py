@@ -29,7 +29,7 @@ CONFLICT = errors.UnexpectedEndOffsetError(
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_error_is_made_again_from_what_spark_keeps(kind: type[errors.RaftlogError]) -> None:
+def test_an_error_is_restored_from_sparks_text(kind: type[errors.RaftlogError]) -> None:
     facts = {
         field.name: EXAMPLES[str(field.type).removesuffix(" | None")] for field in fields(kind)
     }
@@ -41,14 +41,14 @@ def test_an_error_is_made_again_from_what_spark_keeps(kind: type[errors.RaftlogE
     assert str(error) in kept
 
 
-def test_a_conflict_says_where_the_log_ended() -> None:
+def test_a_conflict_has_the_end_offset_of_the_log() -> None:
     found = pyspark_raftlog.conflict(RuntimeError(spark_text(CONFLICT)))
     assert found is not None
     assert (found.required_base_offset, found.log_end_offset) == (3, 41)
     assert found.next_available_offset == 42
 
 
-def test_an_error_that_lies_behind_another_is_found() -> None:
+def test_an_error_that_is_the_cause_of_another_is_found() -> None:
     outer = ValueError("outer")
     outer.__cause__ = CONFLICT
     assert pyspark_raftlog.conflict(outer) is CONFLICT
@@ -69,14 +69,14 @@ def test_another_failure_is_no_conflict() -> None:
         assert pyspark_raftlog.typed_error(RuntimeError(text)) is None
 
 
-def test_a_foreign_commit_names_the_option_that_takes_it_over() -> None:
+def test_a_foreign_commit_names_the_option_that_takes_over() -> None:
     error = errors.ForeignCommitError(
         application_id="a", query_id="q2", version=0, last_query_id="q1", last_version=8
     )
     assert "option txnTakeOverFrom=q1" in spark_text(error)
 
 
-def test_only_our_own_errors_are_told_so() -> None:
+def test_only_raftlogs_own_errors_are_restored() -> None:
     with pytest.raises(RaftlogWriteError, match=r"^\[RAFTLOG_UNEXPECTED_END"), as_spark_error():
         raise CONFLICT
     with pytest.raises(ZeroDivisionError), as_spark_error():

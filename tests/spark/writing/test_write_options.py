@@ -34,11 +34,11 @@ def refusal(**options: str) -> OptionError:
         ("maxBytesPerCommit", "2m", "max_bytes_per_commit", 2 * 1024 * 1024),
     ],
 )
-def test_an_option_is_read(name: str, value: str, attribute: str, expected: object) -> None:
+def test_every_option_is_parsed(name: str, value: str, attribute: str, expected: object) -> None:
     assert getattr(parse(**{name: value}), attribute) == expected
 
 
-def test_what_spark_puts_among_the_options_is_passed_over() -> None:
+def test_options_that_spark_adds_are_ignored() -> None:
     options = parse(checkpointLocation="/c", queryName="q", provider="raftlog")
     assert options == WriteOptions(path="/logs/ids-0")
 
@@ -47,7 +47,7 @@ def test_what_spark_puts_among_the_options_is_passed_over() -> None:
     ("path", "expected"),
     [("file:///logs/ids-0", "/logs/ids-0"), ("ids-0", "{here}/ids-0"), ("/a,b-0", "/a,b-0")],
 )
-def test_a_path_is_absolute(
+def test_a_path_becomes_absolute(
     path: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -68,7 +68,7 @@ def test_a_path_is_absolute(
         ({"path": " "}, "path", "is missing"),
     ],
 )
-def test_a_wrong_option_is_named(options: dict[str, str], option: str, words: str) -> None:
+def test_an_invalid_option_is_reported(options: dict[str, str], option: str, words: str) -> None:
     error = refusal(**options)
     assert error.option == option
     assert words in error.reason
@@ -78,7 +78,9 @@ def test_a_wrong_option_is_named(options: dict[str, str], option: str, words: st
     ("options", "option"),
     [({"txnAppId": "a"}, "txnVersion"), ({"txnVersion": "1"}, "txnAppId")],
 )
-def test_a_batch_names_itself_whole_or_not_at_all(options: dict[str, str], option: str) -> None:
+def test_a_commit_name_is_given_completely_or_not_at_all(
+    options: dict[str, str], option: str
+) -> None:
     with pytest.raises(OptionError) as caught:
         parse(**options).check_batch()
     assert caught.value.option == option
@@ -86,20 +88,20 @@ def test_a_batch_names_itself_whole_or_not_at_all(options: dict[str, str], optio
 
 
 @pytest.mark.parametrize("option", ["requiredBaseOffset", "requiredEndOffset", "txnVersion"])
-def test_a_stream_has_no_offset_and_no_version_of_its_own(option: str) -> None:
+def test_a_stream_refuses_a_required_offset_and_a_version(option: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse(txnAppId="a", **{option: "1"}).check_stream()
     assert caught.value.option == option
 
 
-def test_a_batch_stands_for_its_query_and_a_query_for_its_application() -> None:
+def test_the_query_of_a_batch_defaults_to_its_application() -> None:
     assert parse().batch_commit() is None
     assert parse(txnAppId="a", txnVersion="7").batch_commit() == CommitName("a", "a", 7)
     assert parse().stream_commit("q", 3) == CommitName("q", "q", 3)
     assert parse(txnAppId="a").stream_commit("q", 3) == CommitName("a", "q", 3)
 
 
-def test_the_source_tells_reading_from_writing() -> None:
+def test_the_source_distinguishes_reads_from_writes() -> None:
     writing = RaftlogDataSource({"path": "/logs/ids-0", "requiredBaseOffset": "1"})
     with pytest.raises(OptionError, match="requiredBaseOffset: is allowed in writes only"):
         writing.schema()
@@ -109,6 +111,6 @@ def test_the_source_tells_reading_from_writing() -> None:
     assert repr(pickle.loads(pickle.dumps(writing))) == repr(writing)
 
 
-def test_the_manual_names_every_option() -> None:
+def test_the_manual_lists_every_option() -> None:
     manual = RaftlogDataSource.__doc__ or ""
     assert all(name in manual for name in WRITE_ONLY_OPTIONS)

@@ -54,7 +54,7 @@ def planned(path: Path, ddl: str) -> WritePlan:
         ((23, 30), (4, 3, 2, 2, 0)),
     ],
 )
-def test_a_log_s_newest_level_says_the_versions_of_records_without_any(
+def test_records_without_a_version_have_that_of_the_logs_metadata_version(
     tmp_path: Path, levels: tuple[int, ...], versions: tuple[int, ...]
 ) -> None:
     path = tmp_path / "metadata-0"
@@ -70,9 +70,7 @@ def test_a_log_s_newest_level_says_the_versions_of_records_without_any(
 @pytest.mark.parametrize(
     "ddl", ["value binary", "recordType string, recordVersion int, record string"]
 )
-def test_a_log_s_level_is_not_looked_for_where_rows_say_their_versions(
-    tmp_path: Path, ddl: str
-) -> None:
+def test_the_metadata_version_is_not_read_if_rows_have_versions(tmp_path: Path, ddl: str) -> None:
     path = tmp_path / "metadata-0"
     with raftlog.open(path, values="kraft") as log:
         log.append([encode(PartitionChangeRecord(topic_id="I9iQnKeLSA2lyZwVZic7Xg"))])

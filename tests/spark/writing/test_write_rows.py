@@ -60,7 +60,7 @@ def refusal(ddl: str, values: ValueKind, **columns: Any) -> InvalidRowError:
     return caught.value
 
 
-def test_values_alone_are_their_bytes() -> None:
+def test_binary_values_are_unchanged() -> None:
     assert records("value binary", BYTES, value=[b"a", b""]) == [b"a", b""]
     assert records("value string", BYTES, value=["ä", ""]) == ["ä".encode(), b""]
     large = pa.array(["x"], pa.large_string())
@@ -75,7 +75,7 @@ def test_a_null_value_is_a_tombstone() -> None:
     ]
 
 
-def test_what_stands_beside_the_value_goes_with_it() -> None:
+def test_key_timestamp_and_headers_are_written_with_the_value() -> None:
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array([[("h", b"1"), ("h", None)], None, []], HEADERS),
@@ -152,7 +152,7 @@ def test_a_struct_becomes_messagepack() -> None:
     assert msgpack.unpackb(made[0]) == [7, 0, fields]
 
 
-def test_kafka_s_json_becomes_a_metadata_record() -> None:
+def test_kafkas_json_becomes_a_metadata_record() -> None:
     broker = RegisterBrokerRecord(broker_id=1, incarnation_id=TOPIC.topic_id, broker_epoch=9)
     given = [TOPIC, broker, ConfigRecord(resource_type=2, resource_name="ids", name="a", value="b")]
     texts = [to_json(record) for record in given]
@@ -168,7 +168,7 @@ def test_kafka_s_json_becomes_a_metadata_record() -> None:
 
 
 @pytest.mark.parametrize(("level", "version"), [(7, 1), (8, 2), (16, 2), (17, 3), (30, 4)])
-def test_a_metadata_record_without_a_version_is_written_as_the_log_s_level_says(
+def test_a_metadata_record_without_a_version_has_that_of_the_metadata_version(
     level: int, version: int
 ) -> None:
     broker = RegisterBrokerRecord(broker_id=1, incarnation_id=TOPIC.topic_id)
@@ -179,7 +179,7 @@ def test_a_metadata_record_without_a_version_is_written_as_the_log_s_level_says(
     assert records_of(converted) == [encode(broker, version)]
 
 
-def test_a_struct_becomes_a_metadata_record_and_its_nulls_are_left_out() -> None:
+def test_nulls_of_a_struct_are_omitted_from_its_metadata_record() -> None:
     """A frame has one struct for all rows: what a row does not say is null in it."""
     kind = pa.struct(
         [
@@ -203,7 +203,7 @@ def test_a_struct_becomes_a_metadata_record_and_its_nulls_are_left_out() -> None
     assert decode(made) == DecodedRecord(0, expected)
 
 
-def test_a_binary_field_of_a_struct_is_bytes_in_kafka_s_record_too() -> None:
+def test_a_binary_field_of_a_struct_is_bytes_in_kafkas_record_too() -> None:
     data = {"name": "u", "mechanism": 1, "salt": b"\1", "storedKey": b"", "serverKey": b"\xff"}
     kind = pa.struct(
         [("name", pa.string()), ("mechanism", pa.int8())]
@@ -236,7 +236,7 @@ def test_a_binary_field_of_a_struct_is_bytes_in_kafka_s_record_too() -> None:
         (KRAFT, "value", encode(MASKED), "redacted secret; read the source with redact=false"),
     ],
 )
-def test_a_value_that_cannot_be_is_named_by_its_row(
+def test_an_invalid_value_is_reported_with_its_row(
     values: ValueKind, column: str, given: bytes | None, words: str
 ) -> None:
     sound = encode(TOPIC) if values is KRAFT else msgpack.packb(["t", 0, {}])
@@ -279,7 +279,7 @@ SOUND = {
         (KRAFT, "record", '{"name": "a", "topicId": "?"}', "field topicId: it is not a value"),
     ],
 )
-def test_a_typed_record_that_cannot_be_is_named_by_its_row(
+def test_an_invalid_typed_record_is_reported_with_its_row(
     values: ValueKind, column: str, given: Any, words: str
 ) -> None:
     kinds = {"recordType": pa.string(), "recordVersion": pa.int32(), "record": pa.string()}
@@ -300,7 +300,7 @@ def test_a_typed_record_that_cannot_be_is_named_by_its_row(
         ("timestamp", pa.timestamp("us", "UTC"), None, -1_000, "is before 1970"),
     ],
 )
-def test_what_stands_beside_a_value_is_looked_at(
+def test_invalid_fields_beside_the_value_are_refused(
     column: str, kind: pa.DataType, sound: Any, given: Any, words: str
 ) -> None:
     types = {
@@ -313,7 +313,7 @@ def test_what_stands_beside_a_value_is_looked_at(
     assert words in error.reason
 
 
-def test_rows_are_counted_over_all_batches_of_a_task() -> None:
+def test_rows_are_numbered_over_all_batches_of_a_task() -> None:
     sound = pa.RecordBatch.from_pydict({"value": pa.array([encode(TOPIC)] * 5, pa.binary())})
     bad = pa.RecordBatch.from_pydict({"value": pa.array([encode(TOPIC), b""], pa.binary())})
     with pytest.raises(InvalidRowError) as caught:
@@ -331,7 +331,7 @@ def test_rows_are_counted_over_all_batches_of_a_task() -> None:
         )
     )
 )
-def test_the_least_size_is_never_more_than_the_records_take(rows: list[Any]) -> None:
+def test_the_lower_bound_of_the_size_is_never_above_the_size(rows: list[Any]) -> None:
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array([row[0] for row in rows], pa.binary()),

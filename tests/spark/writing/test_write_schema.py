@@ -36,7 +36,7 @@ DEEP = (
         ),
     ],
 )
-def test_columns_of_a_record(text: str, values: ValueKind, form: RecordForm) -> None:
+def test_columns_of_a_record_are_accepted(text: str, values: ValueKind, form: RecordForm) -> None:
     fields = schema_of(text)
     assert input_columns(fields, values) == InputColumns(tuple(fields.names), form)
 
@@ -103,7 +103,9 @@ def test_columns_of_a_record(text: str, values: ValueKind, form: RecordForm) -> 
         ),
     ],
 )
-def test_a_wrong_column_is_named(text: str, values: ValueKind, column: str, words: str) -> None:
+def test_an_invalid_column_is_reported(
+    text: str, values: ValueKind, column: str, words: str
+) -> None:
     with pytest.raises(WriteSchemaError) as caught:
         input_columns(schema_of(text), values)
     assert caught.value.column == column
@@ -111,7 +113,7 @@ def test_a_wrong_column_is_named(text: str, values: ValueKind, column: str, word
 
 
 @pytest.mark.parametrize("name", sorted(COLUMNS.keys() - {"key", "value", "headers", "timestamp"}))
-def test_what_the_source_adds_cannot_be_written_back(name: str) -> None:
+def test_columns_that_the_source_adds_cannot_be_written(name: str) -> None:
     fields = StructType(schema_of("value binary").fields).add(name, COLUMNS[name][0])
     with pytest.raises(WriteSchemaError) as caught:
         input_columns(fields, BYTES)

@@ -36,7 +36,7 @@ def test_help_lists_every_command(level: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_helps_with_examples(command: str) -> None:
+def test_each_command_has_help_with_examples(command: str) -> None:
     status, out, err = run(command, "--help")
     assert (status, err) == (0, "")
     assert out.startswith(f"usage: raftlog {command} ")
@@ -79,7 +79,7 @@ def test_version_is_one_line() -> None:
         (["repair", "x", "--cut", "5"], "did you mean --cut-at?"),
     ],
 )
-def test_a_wrong_call_is_refused_with_the_nearest_name(argv: list[str], hint: str) -> None:
+def test_a_misspelt_option_is_refused_with_the_nearest_name(argv: list[str], hint: str) -> None:
     status, out, err = run(*argv)
     assert (status, out) == (2, "")
     assert err.startswith("usage: raftlog")
@@ -98,7 +98,7 @@ def test_an_unknown_record_type_is_refused_with_the_nearest(name: str, nearest: 
 
 
 @pytest.mark.parametrize("content", [None, b"", b" \n", b"k" * 5000])
-def test_a_bad_key_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
+def test_an_invalid_key_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
     file = tmp_path / "key"
     if content is not None:
         file.write_bytes(content)
@@ -108,7 +108,7 @@ def test_a_bad_key_file_is_refused(content: bytes | None, tmp_path: Path) -> Non
     assert "key" in err
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_no_large_module() -> None:
     code = "from raftlog_state.cli.main import main; main(['--help']); main(['cat', '--help'])"
     heavy = {"pyarrow", "numpy", "pyspark", "delta", "crc32c", "msgpack", "raftlog.errors"}
     assert not modules_after(code) & heavy
@@ -132,7 +132,7 @@ def test_the_module_runs_as_a_program() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"raftlog {__version__}\n", "")
 
 
-def test_a_closed_reader_of_the_output_is_no_news(data: Path) -> None:
+def test_a_closed_output_pipe_is_no_error(data: Path) -> None:
     log = data / "kraft-logs" / "three-nodes-4.3.1" / "node-100"
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -164,14 +164,14 @@ class _Failing(io.BytesIO):
         (MemoryError(), 1, "out of memory"),
     ],
 )
-def test_every_way_to_end_has_its_exit_code(error: BaseException, status: int, said: str) -> None:
+def test_every_result_has_its_exit_code(error: BaseException, status: int, said: str) -> None:
     stderr = io.StringIO()
     assert main(["--help"], _Failing(error), stderr) == status
     assert said in stderr.getvalue()
     assert (stderr.getvalue() == "") == (said == "")
 
 
-def test_ctrl_c_ends_without_a_trace(data: Path) -> None:
+def test_ctrl_c_ends_without_a_traceback(data: Path) -> None:
     # The signal is sent by the process to itself while it reads: no clock, no race. A shell's
     # background job inherits SIGINT as ignored, so Python's own handler is put back first.
     code = (
@@ -193,7 +193,9 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_the_bar_is_drawn_on_a_terminal_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_bar_is_drawn_on_a_terminal_and_erased(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [0.0]
     monkeypatch.setattr("raftlog_state.cli.output._now_ms", lambda: now[0])
     terminal = _Terminal()
@@ -209,7 +211,7 @@ def test_the_bar_is_drawn_on_a_terminal_and_taken_away(monkeypatch: pytest.Monke
     assert terminal.getvalue().endswith("\r\x1b[Kraftlog: done\n")
 
 
-def test_there_is_no_bar_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_progress_bar_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftlog_state.cli.output._now_ms", lambda: 10.0**9)
     stream = io.StringIO()
     console = Console(stream)
@@ -217,7 +219,7 @@ def test_there_is_no_bar_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == ""
 
 
-def test_a_name_that_is_no_unicode_is_written_as_escapes() -> None:
+def test_a_name_that_is_not_unicode_is_written_with_escapes() -> None:
     stream = io.BytesIO()
     output = Output(stream)
     output.line("file \udcff")

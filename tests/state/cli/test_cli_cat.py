@@ -77,7 +77,7 @@ def test_records_are_printed_as_dump_log_prints_them(path: Path) -> None:
         assert line == dumped or (line.startswith(dumped + ",") and not dumped.endswith("}"))
 
 
-def test_a_directory_is_its_segments_one_after_the_other() -> None:
+def test_a_directory_is_printed_segment_by_segment() -> None:
     segments = sorted((NODE / "__cluster_metadata-0").glob("*.log"))
     expected = [line for segment in segments for line in dump_lines(segment)]
     for path in (NODE, NODE / "__cluster_metadata-0"):
@@ -87,7 +87,7 @@ def test_a_directory_is_its_segments_one_after_the_other() -> None:
         assert out.splitlines() == expected
 
 
-def test_it_says_which_end_it_took(tmp_path: Path) -> None:
+def test_the_kind_of_end_offset_is_logged(tmp_path: Path) -> None:
     segment = NODE / "__cluster_metadata-0" / f"{0:020d}.log"
     err = run("cat", segment)[2]
     assert "the end of this one file: its last records may not be committed" in err
@@ -98,7 +98,7 @@ def test_it_says_which_end_it_took(tmp_path: Path) -> None:
         assert "the synced end of this embedded log" in run("cat", log.path)[2]
 
 
-def test_the_log_of_one_of_our_nodes_is_not_called_committed(tmp_path: Path) -> None:
+def test_the_end_of_a_raftlog_nodes_log_is_not_called_committed(tmp_path: Path) -> None:
     with raftlog.open(tmp_path / "raftlog-0") as log:
         log.append(b"one")
     (tmp_path / "raftlog-0" / "quorum-state").write_text(
@@ -154,7 +154,7 @@ def test_keys_and_values_of_a_partition_are_text(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PARTITIONS, ids=name_of)
-def test_bytes_that_are_no_text_are_base64(path: Path) -> None:
+def test_bytes_that_are_not_text_are_base64(path: Path) -> None:
     records = {r.offset: r for batch in read_dump(path) for r in batch.records if r.key is not None}
     printed = rows("cat", path)
     assert printed
@@ -172,7 +172,7 @@ def test_bytes_that_are_no_text_are_base64(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PARTITIONS, ids=name_of)
-def test_end_markers_are_printed_when_asked_for(path: Path) -> None:
+def test_end_markers_are_printed_on_request(path: Path) -> None:
     expected = [
         (record.offset, record.text)
         for batch in read_dump(path)
@@ -225,14 +225,14 @@ def test_heartbeats_and_control_records_are_hidden_by_default() -> None:
     assert rows("cat", NODE, "--reveal", "--noop") == without_control
 
 
-def test_a_type_has_many_spellings() -> None:
+def test_a_type_has_several_spellings() -> None:
     expected = [row for row in rows("cat", NODE) if row["type"] == "PARTITION_RECORD"]
     assert expected
     for name in ("PARTITION_RECORD", "PartitionRecord", "partition", "3"):
         assert rows("cat", NODE, "--type", name) == expected
 
 
-def test_types_that_are_named_are_shown_even_if_hidden_by_default() -> None:
+def test_requested_types_are_shown_even_if_hidden_by_default() -> None:
     everything = rows("cat", NODE, "--noop", "--control")
     wanted = {"NO_OP_RECORD", "LEADER_CHANGE", "TOPIC_RECORD"}
     expected = [row for row in everything if row["type"] in wanted]
@@ -245,7 +245,7 @@ def test_types_that_are_named_are_shown_even_if_hidden_by_default() -> None:
     assert none_of_these == []
 
 
-def test_a_range_begins_at_from_and_ends_before_to() -> None:
+def test_a_range_starts_at_from_and_ends_before_to() -> None:
     everything = rows("cat", NODE, *EVERYTHING)
     for start, end in ((0, 1), (5, 9), (430, 440), (1288, 1288), (3130, 3131)):
         expected = [row for row in everything if start <= row["offset"] < end]
@@ -259,7 +259,7 @@ def test_batches_that_overlap_the_range_are_printed() -> None:
     assert rows("cat", NODE, "--batches", "--from", "5", "--to", "30") == expected
 
 
-def test_a_checkpoint_has_offsets_of_its_own() -> None:
+def test_a_snapshot_has_its_own_offsets() -> None:
     path = NODE / "__cluster_metadata-0" / "00000000000000000636-0000000001.checkpoint"
     everything = rows("cat", path, *EVERYTHING)
     assert [row["offset"] for row in everything] == list(range(len(everything)))
@@ -271,21 +271,21 @@ def test_a_checkpoint_has_offsets_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("option", "offset"), [("--from", "3132"), ("--to", "4000")])
-def test_offsets_that_are_not_there_are_an_error(option: str, offset: str) -> None:
+def test_missing_offsets_are_an_error(option: str, offset: str) -> None:
     status, out, err = run("cat", NODE, option, offset)
     assert (status, out) == (1, "")
     assert "[RAFTLOG_OFFSET_OUT_OF_RANGE]" in err
     assert "log start offset 0, log end offset 3131 (exclusive)" in err
 
 
-def test_offsets_that_were_deleted_are_an_error() -> None:
+def test_deleted_offsets_are_an_error() -> None:
     status, out, err = run("cat", TRIMMED, "--from", "0")
     assert (status, out) == (1, "")
     assert "log start offset 416," in err
     assert rows("cat", TRIMMED, "--from", "416", "--noop", "--control")[0]["offset"] == 416
 
 
-def test_several_voters_are_read_up_to_what_a_majority_holds() -> None:
+def test_several_voters_are_read_up_to_the_end_of_a_majority() -> None:
     nodes = [LOGS / "three-nodes-4.3.1" / f"node-{n}" for n in (100, 101, 102)]
     status, out, err = run("cat", ",".join(map(str, nodes)), *EVERYTHING)
     assert status == 0
@@ -340,7 +340,7 @@ def test_no_command_prints_a_secret_unless_it_is_revealed(tmp_path: Path) -> Non
     assert [secret for secret in secrets if secret in revealed] == secrets
 
 
-def test_a_key_makes_changes_of_a_secret_visible(
+def test_with_a_key_changes_of_a_secret_are_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = next(TRIMMED.rglob("*1022-*.checkpoint"))
@@ -376,7 +376,7 @@ def damaged_copy(tmp_path: Path, position: int) -> Path:
     return directory / source.name
 
 
-def test_what_is_whole_is_printed_before_damage_is_told(tmp_path: Path) -> None:
+def test_valid_records_are_printed_before_damage_is_reported(tmp_path: Path) -> None:
     source = NODE / "__cluster_metadata-0" / "00000000000000000000.log"
     batches = read_dump(source)
     hurt = batches[len(batches) // 2]
@@ -396,7 +396,7 @@ def test_what_is_whole_is_printed_before_damage_is_told(tmp_path: Path) -> None:
     assert (status, len(out.splitlines())) == (1, len(batches) // 2)
 
 
-def test_a_value_that_is_damaged_in_a_sound_batch_is_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_value_in_a_valid_batch_is_skipped(tmp_path: Path) -> None:
     from tests.support.small_logs import NO_OP, LogWriter
 
     writer = LogWriter(tmp_path / "__cluster_metadata-0")
@@ -410,7 +410,7 @@ def test_a_value_that_is_damaged_in_a_sound_batch_is_passed_over(tmp_path: Path)
     assert all(f", offset {n}: " in line for n, line in zip((1, 2, 3), told, strict=True))
 
 
-def test_many_damaged_values_are_told_in_short(tmp_path: Path) -> None:
+def test_many_damaged_values_are_summarised(tmp_path: Path) -> None:
     from tests.support.small_logs import LogWriter
 
     writer = LogWriter(tmp_path / "__cluster_metadata-0")
@@ -421,7 +421,7 @@ def test_many_damaged_values_are_told_in_short(tmp_path: Path) -> None:
     assert err.endswith("50 records have damaged values in total\n")
 
 
-def test_a_type_from_the_future_is_shown_as_such(tmp_path: Path) -> None:
+def test_an_unknown_type_is_shown_as_unknown(tmp_path: Path) -> None:
     from tests.support.small_logs import LogWriter
 
     writer = LogWriter(tmp_path / "__cluster_metadata-0")
@@ -433,7 +433,7 @@ def test_a_type_from_the_future_is_shown_as_such(tmp_path: Path) -> None:
     assert base64.b64decode(row["data"]["payload"]) == b"secret\x00"
 
 
-def test_a_checkpoint_without_a_footer_is_printed_and_told(tmp_path: Path) -> None:
+def test_a_snapshot_without_a_footer_is_printed_and_reported(tmp_path: Path) -> None:
     source = next(NODE.rglob("*636-*.checkpoint"))
     footer = read_dump(source)[-1]
     path = tmp_path / source.name
@@ -466,7 +466,7 @@ def test_paths_that_are_no_log_are_refused(command: str, tmp_path: Path) -> None
         assert err.count("\n") == 1
 
 
-def test_memory_stays_bounded_by_the_chunk(tmp_path: Path) -> None:
+def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
     # Output is handed over in blocks while the log is read, not at its end.
     directory = tmp_path / "__cluster_metadata-0"
     directory.mkdir()

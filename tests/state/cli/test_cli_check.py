@@ -93,16 +93,16 @@ def put(path: Path, position: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("directory", SOUND, ids=lambda path: str(path.relative_to(LOGS)))
-def test_what_kafka_wrote_is_sound(directory: Path) -> None:
+def test_logs_that_kafka_wrote_are_undamaged(directory: Path) -> None:
     assert check(directory) == (0, [])
 
 
 @pytest.mark.parametrize("path", SEGMENTS[:2], ids=lambda path: path.name)
-def test_a_segment_alone_is_sound(path: Path) -> None:
+def test_a_single_segment_is_undamaged(path: Path) -> None:
     assert check(path) == (0, [])
 
 
-def test_several_voters_are_checked_one_by_one(log: Path) -> None:
+def test_several_voters_are_checked_separately(log: Path) -> None:
     other = LOGS / "three-nodes-4.3.1" / "node-101"
     flip(log / SECOND, 100)
     status, out, _ = run("check", f"{log.parent},{other}")
@@ -111,14 +111,14 @@ def test_several_voters_are_checked_one_by_one(log: Path) -> None:
     assert str(log / SECOND) in out.splitlines()[0]
 
 
-def test_every_checkpoint_is_compared_with_the_log() -> None:
+def test_every_snapshot_is_compared_with_the_log() -> None:
     _, out, _ = run("check", NODE, "--json")
     summary = json.loads(out)["summary"]
     assert (summary["checkpoints"], summary["checkpoints_compared"]) == (3, 3)
     assert (summary["records"], summary["end_offset"]) == (3131, 3131)
 
 
-def test_a_log_copied_from_a_running_node_is_sound(tmp_path: Path) -> None:
+def test_a_log_copied_from_a_running_node_is_undamaged(tmp_path: Path) -> None:
     with tarfile.open(LOGS / "running-4.3.1" / "running.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     status, findings = check(tmp_path)
@@ -172,7 +172,7 @@ BATCHES = read_dump(SEGMENTS[1])
 
 @pytest.mark.parametrize("ordinal", [0, len(BATCHES) // 2, len(BATCHES) - 1])
 @pytest.mark.parametrize("byte", [17, 21, 23, 60, -1])
-def test_a_flipped_bit_is_found_where_it_lies(log: Path, ordinal: int, byte: int) -> None:
+def test_a_flipped_bit_is_found_at_its_position(log: Path, ordinal: int, byte: int) -> None:
     batch = BATCHES[ordinal]
     flip(log / SECOND, batch.position + byte % batch.byte_count, bit=2)
     found = damage_of(log)
@@ -182,14 +182,14 @@ def test_a_flipped_bit_is_found_where_it_lies(log: Path, ordinal: int, byte: int
 
 
 @pytest.mark.parametrize(("byte", "bit"), [(8, 7), (9, 0), (11, 0), (16, 0)])
-def test_a_lying_length_does_not_hide_what_lies_behind(log: Path, byte: int, bit: int) -> None:
+def test_a_wrong_length_does_not_hide_later_batches(log: Path, byte: int, bit: int) -> None:
     batch = BATCHES[len(BATCHES) // 2]
     flip(log / SECOND, batch.position + byte, bit)
     found = damage_of(log)
     assert (found["kind"], found["position"]) == ("batch", batch.position)
 
 
-def test_a_lying_length_in_the_newest_segment_is_no_torn_tail(log: Path) -> None:
+def test_a_wrong_length_in_the_newest_segment_is_no_torn_tail(log: Path) -> None:
     batches = read_dump(SEGMENTS[-1])
     batch = batches[len(batches) // 2]
     flip(log / NEWEST, batch.position + 9, 0)
@@ -198,7 +198,9 @@ def test_a_lying_length_in_the_newest_segment_is_no_torn_tail(log: Path) -> None
 
 
 @pytest.mark.parametrize(("byte", "bit"), [(7, 0), (6, 1), (4, 0), (0, 7)])
-def test_a_flipped_offset_is_found_though_no_crc_covers_it(log: Path, byte: int, bit: int) -> None:
+def test_a_flipped_offset_is_found_although_no_crc_covers_it(
+    log: Path, byte: int, bit: int
+) -> None:
     batch = BATCHES[len(BATCHES) // 2]
     flip(log / SECOND, batch.position + byte, bit)
     status, findings = check(log)
@@ -208,7 +210,7 @@ def test_a_flipped_offset_is_found_though_no_crc_covers_it(log: Path, byte: int,
 
 
 @pytest.mark.parametrize("bit", [0, 1, 6])
-def test_a_flipped_epoch_is_found_though_no_crc_covers_it(log: Path, bit: int) -> None:
+def test_a_flipped_epoch_is_found_although_no_crc_covers_it(log: Path, bit: int) -> None:
     batch = BATCHES[len(BATCHES) // 2]
     flip(log / SECOND, batch.position + 15, bit)
     status, findings = check(log)
@@ -216,7 +218,7 @@ def test_a_flipped_epoch_is_found_though_no_crc_covers_it(log: Path, bit: int) -
     assert "epoch" in {found["kind"] for found in findings}
 
 
-def test_two_places_are_two_findings_in_text_and_in_json(log: Path) -> None:
+def test_two_damaged_positions_are_two_findings_in_text_and_in_json(log: Path) -> None:
     first, second = BATCHES[3], BATCHES[9]
     for batch in (first, second):
         flip(log / SECOND, batch.position + 65)
@@ -234,7 +236,7 @@ def test_two_places_are_two_findings_in_text_and_in_json(log: Path) -> None:
     assert verdict.startswith("damaged (2 findings): 4 segments, 256 batches, ")
 
 
-def test_records_that_lie_are_found_under_a_crc_that_holds(tmp_path: Path) -> None:
+def test_wrong_records_under_a_valid_crc_are_found(tmp_path: Path) -> None:
     from crc32c import crc32c
 
     writer = LogWriter(tmp_path / "topic-0")
@@ -249,7 +251,7 @@ def test_records_that_lie_are_found_under_a_crc_that_holds(tmp_path: Path) -> No
     assert "record 1 of 2" in found["reason"]
 
 
-def test_a_sealed_segment_that_was_cut_is_damage(log: Path) -> None:
+def test_a_truncated_sealed_segment_is_damage(log: Path) -> None:
     path = log / SECOND
     path.write_bytes(path.read_bytes()[: BATCHES[-1].position + 10])
     status, findings = check(log)
@@ -268,7 +270,7 @@ def test_a_missing_segment_is_a_gap(log: Path) -> None:
     assert "offsets 436 to 1287 are missing" in found["reason"]
 
 
-def test_a_beginning_that_no_checkpoint_holds_is_a_gap(whole_log: Path) -> None:
+def test_a_missing_start_of_the_log_without_a_snapshot_is_a_gap(whole_log: Path) -> None:
     (whole_log / FIRST).unlink()
     assert check(whole_log)[0] == 0, "the checkpoint at 636 holds what came before"
     for checkpoint in whole_log.glob("*.checkpoint"):
@@ -287,7 +289,7 @@ def test_a_segment_under_a_wrong_name_is_found(log: Path) -> None:
     assert findings[0]["offset"] == 436
 
 
-def test_text_in_place_of_a_segment_is_found(tmp_path: Path) -> None:
+def test_text_instead_of_a_segment_is_found(tmp_path: Path) -> None:
     directory = tmp_path / "__cluster_metadata-0"
     directory.mkdir()
     (directory / "00000000000000000000.log").write_text("This is a text, and no log.\n" * 40)
@@ -316,7 +318,7 @@ TIME_INDEX = SECOND.replace(".log", ".timeindex")
         (TIME_INDEX, 12, bytes(8), "entry 2 does not ascend"),
     ],
 )
-def test_an_index_that_lies_is_found(
+def test_a_wrong_index_is_found(
     log: Path, name: str, position: int, data: bytes, said: str
 ) -> None:
     put(log / name, position, data)
@@ -329,7 +331,7 @@ def test_an_index_that_lies_is_found(
     )
 
 
-def test_an_index_says_nothing_of_a_damaged_batch(log: Path) -> None:
+def test_index_entries_of_a_damaged_batch_are_not_reported(log: Path) -> None:
     (_, position) = struct.unpack_from(">ii", (log / INDEX).read_bytes())
     flip(log / SECOND, position + 70)
     assert damage_of(log)["position"] == position
@@ -348,7 +350,7 @@ def test_an_index_ahead_of_the_newest_segment_is_a_note(log: Path) -> None:
     ("position", "said"),
     [(10, "no marker of producer"), (2, "no marker of producer"), (0, "version")],
 )
-def test_a_transaction_index_that_lies_is_found(orders: Path, position: int, said: str) -> None:
+def test_a_wrong_transaction_index_is_found(orders: Path, position: int, said: str) -> None:
     path = orders / "00000000000000000000.txnindex"
     field = {0: b"\xff\xff", 2: struct.pack(">q", 77), 10: struct.pack(">qq", 0, 1)}[position]
     put(path, position, field)
@@ -358,7 +360,7 @@ def test_a_transaction_index_that_lies_is_found(orders: Path, position: int, sai
     assert said in findings[0]["reason"]
 
 
-def test_an_aborted_transaction_that_no_index_names_is_found(orders: Path) -> None:
+def test_an_aborted_transaction_missing_in_the_index_is_found(orders: Path) -> None:
     path = orders / "00000000000000000000.txnindex"
     (*_, marker, _) = struct.unpack_from(">hqqqq", path.read_bytes(), 34)
     path.write_bytes(path.read_bytes()[:34])
@@ -378,7 +380,7 @@ def test_an_aborted_transaction_that_no_index_names_is_found(orders: Path) -> No
         ([(1, 0)], 721),
     ],
 )
-def test_an_epoch_file_that_denies_the_log_is_found(
+def test_an_epoch_file_that_contradicts_the_log_is_found(
     log: Path, entries: list[tuple[int, int]], offset: int
 ) -> None:
     write_epochs(log, entries)
@@ -389,7 +391,7 @@ def test_an_epoch_file_that_denies_the_log_is_found(
     assert found["offset"] == first
 
 
-def test_an_epoch_behind_the_end_is_a_note(log: Path) -> None:
+def test_an_epoch_after_the_end_is_a_note(log: Path) -> None:
     write_epochs(log, [(1, 0), (2, 721), (3, 3500)])
     status, findings = check(log)
     assert status == 0
@@ -442,9 +444,7 @@ def cut_in_a_batch(path: Path) -> int:
 
 
 @pytest.mark.parametrize("hurt", [cut_footer, flip_in_the_middle, drop_header, cut_in_a_batch])
-def test_a_checkpoint_that_is_not_whole_is_found(
-    whole_log: Path, hurt: Callable[[Path], int]
-) -> None:
+def test_an_incomplete_snapshot_is_found(whole_log: Path, hurt: Callable[[Path], int]) -> None:
     path = whole_log / "00000000000000000636-0000000001.checkpoint"
     path.chmod(0o600)
     position = hurt(path)
@@ -454,7 +454,7 @@ def test_a_checkpoint_that_is_not_whole_is_found(
     assert damage_of(path)["position"] == position
 
 
-def test_a_checkpoint_that_the_log_denies_is_found(whole_log: Path) -> None:
+def test_a_snapshot_that_contradicts_the_log_is_found(whole_log: Path) -> None:
     path = whole_log / "00000000000000001762-0000000002.checkpoint"
     path.rename(whole_log / "00000000000000001700-0000000002.checkpoint")
     found = damage_of(whole_log)
@@ -462,7 +462,7 @@ def test_a_checkpoint_that_the_log_denies_is_found(whole_log: Path) -> None:
     assert "differs from the replayed log in" in found["reason"]
 
 
-def test_a_checkpoint_of_another_epoch_is_found(whole_log: Path) -> None:
+def test_a_snapshot_of_another_epoch_is_found(whole_log: Path) -> None:
     path = whole_log / "00000000000000001762-0000000002.checkpoint"
     renamed = path.rename(whole_log / "00000000000000001762-0000000003.checkpoint")
     found = damage_of(whole_log)
@@ -470,7 +470,7 @@ def test_a_checkpoint_of_another_epoch_is_found(whole_log: Path) -> None:
     assert "epoch 2" in found["reason"]
 
 
-def test_replay_begins_again_behind_damage(whole_log: Path) -> None:
+def test_replay_restarts_after_damage(whole_log: Path) -> None:
     # The damage lies before the checkpoints at 636 and 1762; the last one is compared all the same.
     flip(whole_log / FIRST, 10_000)
     (whole_log / "00000000000000003128-0000000002.checkpoint").rename(
@@ -481,7 +481,7 @@ def test_replay_begins_again_behind_damage(whole_log: Path) -> None:
     assert [found["kind"] for found in findings] == ["batch", "replay"]
 
 
-def test_records_that_contradict_each_other_are_found(tmp_path: Path) -> None:
+def test_contradicting_records_are_found(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "__cluster_metadata-0")
     writer.append(NO_OP, encode(RemoveTopicRecord(topic_id="A" * 21 + "Q")), NO_OP)
     found = damage_of(tmp_path)
@@ -489,7 +489,7 @@ def test_records_that_contradict_each_other_are_found(tmp_path: Path) -> None:
     assert "RemoveTopicRecord cannot be replayed" in found["reason"]
 
 
-def test_a_value_that_does_not_parse_is_found(tmp_path: Path) -> None:
+def test_a_malformed_value_is_found(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "__cluster_metadata-0")
     writer.append(NO_OP, b"\x01\x02\x00\x7f")
     found = damage_of(tmp_path)
@@ -499,7 +499,7 @@ def test_a_value_that_does_not_parse_is_found(tmp_path: Path) -> None:
 # --- what cannot be looked at ---------------------------------------------------------------------
 
 
-def test_a_segment_that_may_not_be_read_is_no_damage(log: Path) -> None:
+def test_an_unreadable_segment_is_no_damage(log: Path) -> None:
     # A link that leads to itself: the file system refuses, for every user.
     (log / SECOND).unlink()
     (log / SECOND).symlink_to(log / SECOND)
@@ -511,7 +511,7 @@ def test_a_segment_that_may_not_be_read_is_no_damage(log: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_directory_without_permission_is_told(log: Path) -> None:
+def test_a_directory_without_permission_is_reported(log: Path) -> None:
     log.chmod(0)
     try:
         status, out, err = run("check", log)
@@ -527,7 +527,7 @@ def test_a_check_writes_nothing(log: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in log.parent.rglob("*")} == before
 
 
-def test_a_batch_that_skips_offsets_inside_is_found(tmp_path: Path) -> None:
+def test_a_batch_with_skipped_offsets_is_found(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "__cluster_metadata-0")
     writer.append(NO_OP)
     records = tuple(NewRecord(None, NO_OP, offset_delta=delta) for delta in (0, 2))
@@ -545,7 +545,7 @@ def test_a_batch_that_skips_offsets_inside_is_found(tmp_path: Path) -> None:
     end=st.integers(0, 2**16),
 )
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_bytes_lead_to_a_trace(
+def test_arbitrary_bytes_cause_no_traceback(
     tmp_path: Path, changes: list[tuple[str, int, int]], end: int
 ) -> None:
     source = NODE / "__cluster_metadata-0"

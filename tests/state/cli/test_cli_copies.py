@@ -50,7 +50,7 @@ def divergences_of(path: str) -> list[dict[str, Any]]:
 COMMON = batches(b"a", b"b", b"c")
 
 
-def test_replicas_that_agree_are_read_up_to_what_all_hold(tmp_path: Path) -> None:
+def test_replicas_that_agree_are_read_up_to_their_common_end(tmp_path: Path) -> None:
     longer = replica(tmp_path, 1, COMMON + batches(b"d", base_offset=3))
     others = [replica(tmp_path, node_id, COMMON) for node_id in (2, 3)]
     path = named(longer, *others)
@@ -80,7 +80,7 @@ def test_replicas_that_agree_are_read_up_to_what_all_hold(tmp_path: Path) -> Non
     ],
     ids=["bytes", "epoch", "a longer batch", "another batch"],
 )
-def test_where_replicas_diverge_is_named(tmp_path: Path, other: bytes, offset: int) -> None:
+def test_the_divergence_of_replicas_is_reported(tmp_path: Path, other: bytes, offset: int) -> None:
     first = replica(tmp_path, 1, batches(b"a", b"b", b"c", b"d", b"e"))
     second = replica(tmp_path, 2, other)
     for path in (named(first, second), named(second, first)):
@@ -92,7 +92,7 @@ def test_where_replicas_diverge_is_named(tmp_path: Path, other: bytes, offset: i
         assert f"offset {offset}: the replicas diverge here" in run("check", path)[1]
 
 
-def test_a_divergence_of_epochs_ends_the_read_and_is_named(tmp_path: Path) -> None:
+def test_a_divergence_of_epochs_ends_the_read_and_is_reported(tmp_path: Path) -> None:
     first = replica(tmp_path, 1, COMMON)
     second = replica(tmp_path, 2, batches(b"a") + batches(b"x", base_offset=1, epoch=2))
     end = open_path(named(first, second)).read_end(isolation=COMMITTED)
@@ -100,7 +100,7 @@ def test_a_divergence_of_epochs_ends_the_read_and_is_named(tmp_path: Path) -> No
     assert f"{first} diverges at offset 1: epoch 1 where {second} has epoch 2" in end.explanation
 
 
-def test_what_compaction_took_from_one_replica_is_no_divergence(tmp_path: Path) -> None:
+def test_records_compacted_in_one_replica_are_no_divergence(tmp_path: Path) -> None:
     whole = replica(
         tmp_path,
         1,
@@ -120,7 +120,7 @@ def quorum_copy(home: Path, node_id: int, *more: bytes) -> Path:
     return directory
 
 
-def test_the_log_of_our_own_nodes_is_read_up_to_what_a_majority_holds(tmp_path: Path) -> None:
+def test_the_log_of_raftlog_nodes_is_read_up_to_the_end_of_a_majority(tmp_path: Path) -> None:
     one = batches(b"a", b"b", base_offset=1)
     copies = [
         quorum_copy(tmp_path, 1, one, batches(b"c", base_offset=3)),
@@ -137,7 +137,7 @@ def test_the_log_of_our_own_nodes_is_read_up_to_what_a_majority_holds(tmp_path: 
         )
 
 
-def test_an_uncommitted_tail_of_a_quorum_is_a_note_and_other_bytes_are_damage(
+def test_an_uncommitted_tail_of_a_quorum_is_a_note_and_differing_bytes_are_damage(
     tmp_path: Path,
 ) -> None:
     one = batches(b"a", b"b", base_offset=1)

@@ -20,7 +20,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_node_alone_is_formatted_with_a_new_cluster(config: Path) -> None:
+def test_a_single_node_is_formatted_with_a_new_cluster(config: Path) -> None:
     status, out, err = run("node", "format", "--config", config, "--standalone")
     assert (status, err) == (0, "")
     found = dict(line.split("=") for line in out.splitlines())
@@ -33,14 +33,14 @@ def test_a_node_alone_is_formatted_with_a_new_cluster(config: Path) -> None:
     assert again == (0, out, "")
 
 
-def test_initial_voters_name_the_directory(config: Path) -> None:
+def test_initial_voters_have_the_directory_id(config: Path) -> None:
     arguments = ("node", "format", "-c", config, "-t", CLUSTER_ID, "--initial-voters", VOTERS)
     status, out, _ = run(*arguments)
     assert status == 0
     assert out == f"cluster.id={CLUSTER_ID}\nnode.id=1\ndirectory.id=CrUad84nR8KvMEpDpKrwbw\n"
 
 
-def test_formatted_for_another_cluster_is_told(config: Path) -> None:
+def test_a_directory_of_another_cluster_is_reported(config: Path) -> None:
     way = ("--no-initial-voters", "--ignore-formatted")
     assert run("node", "format", "-c", config, "-t", CLUSTER_ID, *way)[0] == 0
     status, _, err = run("node", "format", "-c", config, "-t", "CrUad84nR8KvMEpDpKrwbw", *way)
@@ -69,7 +69,9 @@ def test_formatted_for_another_cluster_is_told(config: Path) -> None:
         (["start", "-c", "FILE"], "run `raftlog node format` once"),
     ],
 )
-def test_a_wrong_call_is_one_sentence(config: Path, arguments: list[str], words: str) -> None:
+def test_wrong_usage_is_reported_in_one_sentence(
+    config: Path, arguments: list[str], words: str
+) -> None:
     status, out, err = run("node", *(one.replace("FILE", str(config)) for one in arguments))
     assert (status, out) == (2, "")
     assert words in err
@@ -77,7 +79,7 @@ def test_a_wrong_call_is_one_sentence(config: Path, arguments: list[str], words:
     assert not (config.parent / "data").exists()
 
 
-def test_a_mistake_in_the_file_is_one_sentence(config: Path) -> None:
+def test_an_error_in_the_file_is_reported_in_one_sentence(config: Path) -> None:
     config.write_text(NODE + "[limit]\n")
     for arguments in (("format", "--standalone"), ("start",)):
         status, _, err = run("node", arguments[0], "-c", config, *arguments[1:])
@@ -85,7 +87,7 @@ def test_a_mistake_in_the_file_is_one_sentence(config: Path) -> None:
         assert "node.toml: limit: unknown key; did you mean limits?" in err
 
 
-def test_help_and_ids() -> None:
+def test_help_and_random_ids_are_printed() -> None:
     status, out, _ = run("node", "--help")
     assert status == 0
     assert "[listeners.both]" in out
@@ -96,7 +98,7 @@ def test_help_and_ids() -> None:
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}\n", out)
 
 
-def test_the_files_that_help_shows_are_read(tmp_path: Path) -> None:
+def test_the_files_shown_by_help_are_valid(tmp_path: Path) -> None:
     from raftlog.node.config import parse_config
 
     _, out, _ = run("node", "--help")

@@ -63,14 +63,14 @@ def election(node: Path) -> dict[str, object]:
     return found
 
 
-def test_a_node_that_votes_is_left_as_it_is(node: Path) -> None:
+def test_a_voting_node_is_not_changed(node: Path) -> None:
     for more in ((), ("--allow-data-loss",)):
         status, out, _ = recover(node, *more)
         assert (status, out.splitlines()[-1]) == (0, "the node can vote")
         assert election(node)["leaderEpoch"] == EPOCH
 
 
-def test_a_damaged_copy_votes_again_on_the_operator_s_word(node: Path) -> None:
+def test_a_damaged_node_votes_again_after_the_operators_command(node: Path) -> None:
     withdrawn = log_of(node) / "withdrawn"
     withdrawn.write_text(WITHDRAWN + "\n")
     status, out, _ = recover(node)
@@ -86,7 +86,7 @@ def test_a_damaged_copy_votes_again_on_the_operator_s_word(node: Path) -> None:
 
 
 @pytest.mark.parametrize("epoch", [EPOCH_MAX, EPOCH_MAX + 1, 2**40])
-def test_an_epoch_without_another_one_is_replaced_by_one_that_nobody_led(
+def test_the_given_epoch_is_replaced_by_a_later_one_without_a_leader(
     node: Path, epoch: int
 ) -> None:
     write_election_state(node, epoch)
@@ -101,14 +101,14 @@ def test_an_epoch_without_another_one_is_replaced_by_one_that_nobody_led(
     assert recover(node)[0] == 0
 
 
-def test_a_node_whose_votes_are_not_known_gets_an_epoch_without_a_vote(node: Path) -> None:
+def test_a_node_with_unknown_votes_gets_an_epoch_without_a_vote(node: Path) -> None:
     (log_of(node) / "quorum-state").unlink()
     assert "quorum-state is missing" in recover(node)[1]
     assert recover(node, "--allow-data-loss")[0] == 0
     assert election(node)["leaderEpoch"] == EPOCH + EPOCH_STEP_MAX // 2
 
 
-def test_a_node_that_runs_is_not_touched(node: Path) -> None:
+def test_a_running_node_is_not_changed(node: Path) -> None:
     lock = PrivateLocalStorage().try_lock(str(node / "data" / NODE_LOCK_NAME))
     assert lock is not None
     with lock:
@@ -117,7 +117,7 @@ def test_a_node_that_runs_is_not_touched(node: Path) -> None:
     assert "RAFTLOG_NODE_RUNNING" in err
 
 
-def test_a_check_of_a_copy_that_does_not_vote_says_so(node: Path) -> None:
+def test_a_check_reports_a_node_that_does_not_vote(node: Path) -> None:
     assert run("check", log_of(node))[0] == 0
     (log_of(node) / "withdrawn").write_text(WITHDRAWN + "\x1b[2J\n")
     status, out, err = run("check", log_of(node))

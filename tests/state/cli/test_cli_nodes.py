@@ -68,7 +68,7 @@ def test_a_quorum_without_metadata_has_no_state(tmp_path: Path) -> None:
     with_node(tmp_path, "", check)
 
 
-def test_a_quorum_of_metadata_tells_its_state_at_an_offset(tmp_path: Path) -> None:
+def test_the_state_of_a_metadata_quorum_is_shown_at_an_offset(tmp_path: Path) -> None:
     async def check(node: ServedNode, ask: Callable[..., Awaitable[Told]]) -> None:
         names = ("orders", "clicks")
         await append(node, *(encode(TopicRecord(name=name, topic_id=_ids[name])) for name in names))
@@ -93,7 +93,7 @@ def test_a_quorum_of_metadata_tells_its_state_at_an_offset(tmp_path: Path) -> No
 _ids = {"orders": "AAAAAAAAAAAAAAAAAAAAAQ", "clicks": "AAAAAAAAAAAAAAAAAAAAAg"}
 
 
-def test_where_nobody_listens_it_is_said_and_not_traced() -> None:
+def test_an_unreachable_server_is_reported_without_a_traceback() -> None:
     (port,) = free_ports(1)
     status, out, err = run("cat", "--bootstrap-server", f"127.0.0.1:{port}", "--timeout-ms", "200")
     assert (status, out) == (1, "")

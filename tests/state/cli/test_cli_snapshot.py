@@ -34,7 +34,7 @@ def test_the_newest_state_is_written_under_kafkas_name(log: Path, tmp_path: Path
     assert [row["broker_id"] for row in rows("state", told["path"], "brokers")] == [7]
 
 
-def test_an_older_state_is_written_under_a_name_of_ones_own(log: Path, tmp_path: Path) -> None:
+def test_an_older_state_is_written_under_a_given_name(log: Path, tmp_path: Path) -> None:
     path = tmp_path / "before.checkpoint"
     assert run("snapshot", log, path, "--at", "4", "--reveal")[0] == 0
     assert len(rows("cat", path)) == 1
@@ -48,14 +48,14 @@ def test_an_older_state_is_written_under_a_name_of_ones_own(log: Path, tmp_path:
     assert "it already exists" in err
 
 
-def test_secrets_are_written_only_if_that_is_said(log: Path, tmp_path: Path) -> None:
+def test_secrets_are_written_only_on_request(log: Path, tmp_path: Path) -> None:
     status, _, err = run("snapshot", log, tmp_path)
     assert status == 2
     assert "confirm with --reveal" in err
     assert not list(tmp_path.glob("*.checkpoint"))
 
 
-def test_a_moment_that_is_not_there_is_refused(log: Path, tmp_path: Path) -> None:
+def test_a_missing_offset_is_refused(log: Path, tmp_path: Path) -> None:
     status, _, err = run("snapshot", log, tmp_path, "--at", "99", "--reveal")
     assert status == 1
     assert "RAFTLOG_OFFSET_OUT_OF_RANGE" in err

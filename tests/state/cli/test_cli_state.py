@@ -79,7 +79,7 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS, ids=name_of)
-def test_replay_gives_the_records_that_kafka_wrote(checkpoint: Path, bare_logs: Path) -> None:
+def test_replayed_records_equal_those_that_kafka_wrote(checkpoint: Path, bare_logs: Path) -> None:
     node = checkpoint.parent.parent.name
     end_offset = str(int(checkpoint.name.partition("-")[0]))
     printed = rows("state", bare_logs / node, "--at", end_offset, "--format", "records", "--reveal")
@@ -97,7 +97,7 @@ def test_replay_gives_the_records_that_kafka_wrote(checkpoint: Path, bare_logs: 
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS[:2], ids=name_of)
-def test_a_checkpoint_and_a_replay_to_its_end_show_the_same(
+def test_a_snapshot_and_a_replay_to_its_end_show_the_same(
     checkpoint: Path, bare_logs: Path
 ) -> None:
     end_offset = str(int(checkpoint.name.partition("-")[0]))
@@ -110,7 +110,7 @@ def test_a_checkpoint_and_a_replay_to_its_end_show_the_same(
     assert err.endswith(f"is built from snapshot {checkpoint.stem}\n")
 
 
-def test_the_end_and_the_base_are_said() -> None:
+def test_the_end_and_the_base_are_logged() -> None:
     status, _, err = run("state", NODE, "topics")
     assert status == 0
     end, base = err.splitlines()
@@ -121,7 +121,7 @@ def test_the_end_and_the_base_are_said() -> None:
     )
 
 
-def test_several_voters_end_where_a_majority_does() -> None:
+def test_several_voters_end_at_the_end_of_a_majority() -> None:
     nodes = ",".join(str(THREE / f"node-{n}") for n in (100, 101, 102))
     status, _, err = run("state", nodes, "features")
     assert status == 0
@@ -138,7 +138,7 @@ def test_at_is_an_end_offset() -> None:
     assert not any(empty[kind] for kind in KINDS)
 
 
-def test_an_open_transaction_is_not_part_of_the_state() -> None:
+def test_an_open_transaction_is_not_in_the_state() -> None:
     # Offsets 3 to 11 are Kafka's own bootstrap transaction.
     status, out, err = run("state", NODE, "--at", "11", "features")
     assert (status, out) == (0, "")
@@ -146,7 +146,7 @@ def test_an_open_transaction_is_not_part_of_the_state() -> None:
     assert len(rows("state", NODE, "--at", "12", "features")) == 6
 
 
-def test_the_default_end_lies_before_an_open_transaction(tmp_path: Path) -> None:
+def test_the_default_end_is_before_an_open_transaction(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "__cluster_metadata-0")
     writer.append(encode(TopicRecord(name="a", topic_id="A" * 21 + "Q")))
     writer.append(encode(BeginTransactionRecord(name="t")))
@@ -158,22 +158,22 @@ def test_the_default_end_lies_before_an_open_transaction(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *HISTORY_KINDS])
-def test_a_kind_is_one_line_a_row(kind: str, newest: dict[str, Any]) -> None:
+def test_a_kind_is_printed_one_row_a_line(kind: str, newest: dict[str, Any]) -> None:
     printed = rows("state", NODE, kind.upper().replace("_", "-"))
     assert printed == newest[kind] if kind in KINDS else printed
 
 
-def test_there_is_a_kind_for_everything() -> None:
+def test_every_entity_has_a_kind() -> None:
     assert {*KINDS, *HISTORY_KINDS} == {table_of(entity) for entity in Entity}
 
 
-def test_history_goes_back_behind_checkpoints() -> None:
+def test_earlier_states_are_replayed_from_before_the_snapshot() -> None:
     starts = [(row["leader_epoch"], row["start_offset"]) for row in rows("state", NODE, "epochs")]
     assert starts == [(1, 0), (2, 721)]
     assert rows("state", NODE, "transactions")[0]["name"] == "Bootstrap records"
 
 
-def test_a_checkpoint_that_is_not_whole_is_passed_over(tmp_path: Path) -> None:
+def test_an_incomplete_snapshot_is_skipped(tmp_path: Path) -> None:
     node = tmp_path / "node"
     shutil.copytree(NODE, node, ignore=shutil.ignore_patterns("*.gz"))
     newest = node / "__cluster_metadata-0" / "00000000000000003128-0000000002.checkpoint"
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(tmp_path: Path) -> None:
     assert json.loads(out) == image(NODE)
 
 
-def test_a_state_that_nothing_on_disk_tells_is_an_error() -> None:
+def test_a_state_without_snapshot_and_records_is_an_error() -> None:
     status, out, err = run("state", TRIMMED, "--at", "500")
     assert (status, out) == (1, "")
     assert "[RAFTLOG_DATA_LOSS.OFFSETS_DELETED]" in err
@@ -193,7 +193,7 @@ def test_a_state_that_nothing_on_disk_tells_is_an_error() -> None:
     assert len(rows("state", TRIMMED, "--at", "1022", "scram")) == 3
 
 
-def test_a_state_beyond_the_end_is_an_error() -> None:
+def test_a_state_after_the_end_is_an_error() -> None:
     status, out, err = run("state", NODE, "--at", "3132")
     assert (status, out) == (1, "")
     assert "[RAFTLOG_OFFSET_OUT_OF_RANGE]" in err
@@ -220,7 +220,7 @@ def by_key(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("start", "end"), [(0, 400), (400, 721), (700, 1762), (12, 12), (1762, 3131)]
 )
-def test_a_difference_leads_from_one_state_to_the_other(start: int, end: int) -> None:
+def test_a_difference_is_the_changes_from_one_state_to_the_other(start: int, end: int) -> None:
     before = by_key(image(NODE, "--at", str(start), "--reveal"))
     after = by_key(image(NODE, "--at", str(end), "--reveal"))
     kinds = {entity.value: table_of(entity) for entity in Entity}
@@ -266,7 +266,7 @@ def test_a_partition_is_named_by_its_topic() -> None:
     assert line["changed"]["isr"]["after"] == change["data"]["isr"]
 
 
-def test_the_end_is_the_default_of_to() -> None:
+def test_the_default_of_to_is_the_end() -> None:
     explicit = rows("diff", NODE, "--from", "3000", "--to", "3131")
     assert rows("diff", NODE, "--from", "3000") == explicit != []
     status, out, _ = run("diff", NODE, "--from", "3132")

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.client.remote.test_lying_nodes import Controller
+from tests.client.remote.test_invalid_responses import Controller
 from tests.support.cli import run
 from tests.support.log_builder import checkpoint_bytes, control_batch
 from tests.support.small_logs import NO_OP, TIME_MS, LogWriter
@@ -60,12 +60,12 @@ def metadata(directory: Path) -> Path:
     return log.directory
 
 
-def test_every_batch_that_may_be_written_is_read_by_default() -> None:
+def test_every_writable_batch_is_readable_by_default() -> None:
     assert RAW_BATCH_BYTES_MAX < DECOMPRESSED_BYTES_MAX <= 128 * MIB
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_batch_that_expands_beyond_the_limit_is_not_called_damaged(
+def test_a_batch_that_expands_above_the_limit_is_not_called_damaged(
     tmp_path: Path, codec: Compression
 ) -> None:
     log = partition(tmp_path, compressed(bytes(3 * MIB), codec=codec))
@@ -81,7 +81,7 @@ def test_a_batch_that_expands_beyond_the_limit_is_not_called_damaged(
     assert (status, len(out.splitlines())) == (0, 5)
 
 
-def test_a_batch_beyond_the_default_is_read_if_the_limit_is_raised(tmp_path: Path) -> None:
+def test_a_batch_above_the_default_is_read_with_a_higher_limit(tmp_path: Path) -> None:
     large = compressed(bytes(DECOMPRESSED_BYTES_MAX))
     log = str(partition(tmp_path, large))
     with pytest.raises(DecompressionLimitError):
@@ -101,7 +101,7 @@ def test_a_batch_beyond_the_default_is_read_if_the_limit_is_raised(tmp_path: Pat
     ],
     ids=lambda words: str(words[0]),
 )
-def test_every_command_that_decodes_records_takes_the_limit(
+def test_every_command_that_decodes_records_has_the_limit(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     command, *rest = words
@@ -115,13 +115,13 @@ def test_every_command_that_decodes_records_takes_the_limit(
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1k", "", str(DECOMPRESSED_BYTES_OPTION_MAX + 1)])
-def test_a_limit_that_cannot_be_is_refused(tmp_path: Path, value: str) -> None:
+def test_an_invalid_limit_is_refused(tmp_path: Path, value: str) -> None:
     status, _, err = run("cat", tmp_path, f"{LIMIT}={value}")
     assert status == 2
     assert LIMIT in err
 
 
-def test_a_limit_beyond_the_largest_is_refused_by_readers(tmp_path: Path) -> None:
+def test_a_limit_above_the_maximum_is_refused_by_readers(tmp_path: Path) -> None:
     beyond = DECOMPRESSED_BYTES_OPTION_MAX + 1
     with pytest.raises(OptionError, match="decompressed_bytes_max"):
         open_path(str(tmp_path), decompressed_bytes_max=beyond)
@@ -129,7 +129,7 @@ def test_a_limit_beyond_the_largest_is_refused_by_readers(tmp_path: Path) -> Non
         raftlog.follow("localhost:1", decompressed_bytes_max=beyond)
 
 
-def test_a_checkpoint_beyond_the_limit_is_not_called_broken(tmp_path: Path) -> None:
+def test_a_snapshot_above_the_limit_is_not_called_damaged(tmp_path: Path) -> None:
     data = checkpoint_bytes(records=0, footer=False)
     data += encode_batch(compressed(*[NO_OP] * 120_000), base_offset=1, leader_epoch=1)
     data += control_batch([SnapshotFooter()], base_offset=120_001)
@@ -150,7 +150,7 @@ def test_a_checkpoint_beyond_the_limit_is_not_called_broken(tmp_path: Path) -> N
     assert caught.value.byte_count_max == MIB // 2
 
 
-def test_a_live_cluster_s_records_have_the_same_limit() -> None:
+def test_a_running_clusters_records_have_the_same_limit() -> None:
     data = encode_batch(compressed(*[NO_OP] * 120_000), base_offset=0, leader_epoch=1)
     with Controller(data, high_watermark=120_000).node as peer:
         log = raftlog.follow(peer.address, timeout_ms=300, decompressed_bytes_max=MIB // 2)
@@ -161,7 +161,7 @@ def test_a_live_cluster_s_records_have_the_same_limit() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_check_goes_on_right_after_a_batch_beyond_the_limit(
+def test_a_check_continues_after_a_batch_above_the_limit(
     tmp_path: Path, codec: Compression
 ) -> None:
     log = LogWriter(tmp_path / "orders-0")

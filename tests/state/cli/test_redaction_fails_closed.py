@@ -140,7 +140,7 @@ def test_no_layout_shows_a_secret(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("log", LOGS)
-def test_the_same_logs_show_it_when_that_is_asked_for(log: str, tmp_path: Path) -> None:
+def test_the_same_logs_show_secrets_on_request(log: str, tmp_path: Path) -> None:
     layout = Layout("ticket-4711", log, "no properties", "no partition.metadata", False)
     directory = layout.make(tmp_path)
     start = "1" if "damaged" in log else "0"
@@ -151,7 +151,7 @@ def test_the_same_logs_show_it_when_that_is_asked_for(log: str, tmp_path: Path) 
         assert SECRET.encode() in _bytes_of_rows(directory, values="bytes")
 
 
-def test_a_lone_checkpoint_is_metadata_wherever_it_was_copied(tmp_path: Path) -> None:
+def test_a_single_snapshot_is_metadata_under_any_path(tmp_path: Path) -> None:
     source = own_kraft_log(tmp_path / "decisions-0")
     checkpoint = next(source.glob("*.checkpoint"))
     for name in NAMES:
@@ -177,7 +177,7 @@ def own_kraft_log(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("properties", [name for name in PROPERTIES if name != "no properties"])
-def test_an_own_kraft_log_keeps_its_secrets_without_its_properties(
+def test_an_embedded_kraft_log_keeps_its_secrets_without_its_properties(
     properties: str, tmp_path: Path
 ) -> None:
     path = own_kraft_log(tmp_path / "decisions-0")
@@ -207,7 +207,7 @@ def test_an_ordinary_partition_is_read_as_one(tmp_path: Path) -> None:
         ({"quorum-state": QUORUM_STATE}, "it has the files of a quorum"),
     ],
 )
-def test_a_log_of_other_records_is_refused_where_nothing_explains_it(
+def test_a_log_of_other_records_is_refused_without_a_declaration(
     beside: dict[str, bytes], reason: str, tmp_path: Path
 ) -> None:
     (tmp_path / SEGMENT).write_bytes(_leader() + data_batch([b"order 1"], base_offset=1))
@@ -223,7 +223,7 @@ def test_a_log_of_other_records_is_refused_where_nothing_explains_it(
     assert "cannot be replayed" not in run("check", tmp_path)[1]
 
 
-def test_cluster_metadata_is_declared_to_be_nothing_else(tmp_path: Path) -> None:
+def test_cluster_metadata_cannot_be_declared_as_other_values(tmp_path: Path) -> None:
     facts = ("a whole log", "bytes values", "no partition.metadata", False)
     layout = Layout("__cluster_metadata-0", *facts)
     directory = layout.make(tmp_path)
@@ -234,7 +234,7 @@ def test_cluster_metadata_is_declared_to_be_nothing_else(tmp_path: Path) -> None
     assert SECRET.encode() not in _bytes_of_rows(directory, values="bytes")
 
 
-def test_no_property_outweighs_the_topic_of_cluster_metadata(tmp_path: Path) -> None:
+def test_no_property_overrides_the_topic_of_cluster_metadata(tmp_path: Path) -> None:
     directory = tmp_path / "__cluster_metadata-0"
     directory.mkdir()
     (directory / SEGMENT).write_bytes(_leader() + data_batch([b"a later frame"], base_offset=1))
@@ -243,7 +243,7 @@ def test_no_property_outweighs_the_topic_of_cluster_metadata(tmp_path: Path) -> 
     assert "a later frame" not in "".join(run("cat", directory)[1:])
 
 
-def test_what_nodes_hold_is_not_declared() -> None:
+def test_logs_of_nodes_cannot_be_declared() -> None:
     with pytest.raises(OptionError, match="nodes report the kind"):
         RaftlogOptions.parse({"bootstrap.servers": "127.0.0.1:9092", "values": "bytes"})
     status, _, err = run("cat", "--bootstrap-server", "127.0.0.1:9092", "--as", "partition")

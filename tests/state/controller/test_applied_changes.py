@@ -82,7 +82,7 @@ def test_if_a_row_is_refused_nothing_is_written(log: EmbeddedLog) -> None:
     assert names(log) == {"a"}
 
 
-def test_rows_come_as_arrow_too(log: EmbeddedLog) -> None:
+def test_rows_may_be_arrow_tables(log: EmbeddedLog) -> None:
     schema = pa.schema(
         [
             ("change", pa.string()),
@@ -118,7 +118,7 @@ def test_rows_come_as_arrow_too(log: EmbeddedLog) -> None:
     assert names(log) == {"a", "b"}
 
 
-def test_changes_that_change_nothing_append_nothing(log: EmbeddedLog) -> None:
+def test_changes_without_effect_append_nothing(log: EmbeddedLog) -> None:
     rule = {"change": "add_acl", "resource_type": "TOPIC", "resource_name": "a"}
     rule |= {"principal": "User:a", "operation": "READ"}
     apply_changes(log, [rule])
@@ -146,7 +146,7 @@ class Rival(random.Random):
         return super().randbytes(n)
 
 
-def test_a_rival_that_was_first_is_told_and_nothing_is_written(log: EmbeddedLog) -> None:
+def test_a_conflict_is_raised_and_nothing_is_written(log: EmbeddedLog) -> None:
     before = log.end_offset
     rng: Random = Rival(log, topic("rival"))
     with pytest.raises(UnexpectedEndOffsetError) as caught:
@@ -155,7 +155,7 @@ def test_a_rival_that_was_first_is_told_and_nothing_is_written(log: EmbeddedLog)
     assert names(log) == {"rival"}
 
 
-def test_changes_are_checked_again_on_top_of_what_came_in_between(log: EmbeddedLog) -> None:
+def test_changes_are_checked_again_after_a_conflict(log: EmbeddedLog) -> None:
     rng: Random = Rival(log, topic("one"), topic("two"))
     done = apply_changes(log, [topic("a")], rng=rng, attempts=3)
     assert done.result.end_offset == log.end_offset
@@ -165,7 +165,7 @@ def test_changes_are_checked_again_on_top_of_what_came_in_between(log: EmbeddedL
         apply_changes(log, [topic("b")], rng=same, attempts=2)
 
 
-def test_of_jobs_that_race_each_makes_its_changes_once(log: EmbeddedLog) -> None:
+def test_racing_jobs_each_apply_their_changes_once(log: EmbeddedLog) -> None:
     done: list[AppliedChanges] = []
 
     def job(number: int) -> None:
@@ -183,7 +183,9 @@ def test_of_jobs_that_race_each_makes_its_changes_once(log: EmbeddedLog) -> None
     assert all(one[1] == two[0] for one, two in itertools.pairwise(ranges))
 
 
-def test_a_named_commit_is_made_once_though_its_changes_would_be_refused(log: EmbeddedLog) -> None:
+def test_a_named_commit_is_applied_once_although_its_changes_would_be_refused(
+    log: EmbeddedLog,
+) -> None:
     commit = ("nightly", "job", 7)
     first = apply_changes(log, [topic("a")], commit=commit)
     end_offset = log.end_offset
@@ -225,13 +227,13 @@ def test_an_open_transaction_at_the_end_is_refused_until_it_is_aborted(log: Embe
     assert names(log) == {"a"}
 
 
-def test_a_log_that_a_later_release_wrote_is_refused(log: EmbeddedLog) -> None:
+def test_a_log_of_a_later_release_is_refused(log: EmbeddedLog) -> None:
     log.append([b"\x01\x7f\x00\x00"])  # a record type that nobody knows yet
     with pytest.raises(UnsupportedVersionError, match="use a newer release"):
         apply_changes(log, [topic("a")])
 
 
-def test_changes_that_fit_into_no_batch_are_refused_whole(tmp_path: Path) -> None:
+def test_changes_above_the_limit_of_a_batch_are_refused_as_a_whole(tmp_path: Path) -> None:
     config = raftlog.LogConfig(batch_bytes_max=2_000)
     with raftlog.open(tmp_path / "small-0", values="kraft", config=config) as small:
         apply_changes(small, FIRST)

@@ -6,9 +6,9 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.support.changes import after, cluster
-from tests.support.checkpoints import image_from_records, snapshot_log_records
+from tests.support.cluster_changes import after, cluster
 from tests.support.metadata_logs import CLUSTERS, restored
+from tests.support.snapshot_files import image_from_records, snapshot_log_records
 
 import raftlog
 from raftlog.client import open_path
@@ -43,7 +43,7 @@ def image_in(path: str) -> MetadataImage:
     return loader.image
 
 
-def test_a_checkpoint_holds_the_state_of_its_moment(tmp_path: Path) -> None:
+def test_a_snapshot_has_the_state_of_its_offset(tmp_path: Path) -> None:
     with raftlog.open(tmp_path / "cluster-0", values="kraft") as log:
         apply_changes(log, FIRST)
         middle = log.end_offset
@@ -64,7 +64,7 @@ def test_a_checkpoint_holds_the_state_of_its_moment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cluster_name", [CLUSTERS[1], CLUSTERS[-1]])
-def test_a_log_of_kafkas_is_exported_with_its_voters_and_secrets(
+def test_a_log_of_kafka_is_exported_with_its_voters_and_secrets(
     cluster_name: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "__cluster_metadata-0"
@@ -80,9 +80,7 @@ def test_a_log_of_kafkas_is_exported_with_its_voters_and_secrets(
 
 
 @pytest.mark.parametrize("delete_before", [False, True])
-def test_a_log_that_has_a_checkpoint_is_changed_on_top_of_it(
-    delete_before: bool, tmp_path: Path
-) -> None:
+def test_a_log_with_a_snapshot_is_changed_from_it(delete_before: bool, tmp_path: Path) -> None:
     with raftlog.open(tmp_path / "cluster-0", values="kraft") as log:
         apply_changes(log, FIRST)
         before = ImageReader(log.path, Redactor(reveal=True)).image_at(log.end_offset)
@@ -107,7 +105,7 @@ class Said(NullListener):
         self.sentences.append(sentence)
 
 
-def test_a_file_that_is_there_is_never_replaced(tmp_path: Path) -> None:
+def test_an_existing_file_is_never_replaced(tmp_path: Path) -> None:
     path = tmp_path / "mine.checkpoint"
     path.write_bytes(b"mine")
     with pytest.raises(FileExistsLogError):
@@ -117,7 +115,7 @@ def test_a_file_that_is_there_is_never_replaced(tmp_path: Path) -> None:
         write_snapshot(cluster(), tmp_path / "nowhere" / "a.checkpoint")
 
 
-def test_a_moment_that_the_log_does_not_hold_is_refused(tmp_path: Path) -> None:
+def test_an_offset_outside_the_log_is_refused(tmp_path: Path) -> None:
     with raftlog.open(tmp_path / "cluster-0", values="kraft") as log:
         apply_changes(log, FIRST)
         with pytest.raises(OffsetOutOfRangeError):

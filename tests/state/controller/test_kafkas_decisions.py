@@ -11,9 +11,9 @@ from tests.support.kafka_decisions import (
     Answered,
     Question,
     ask_kafka,
-    our_change,
     questions,
-    read_book,
+    raftlog_change,
+    read_recording,
 )
 
 from raftlog_state.controller import SetScram
@@ -55,7 +55,7 @@ def scram_answer(question: Question) -> str:
 def our_answer(question: Question) -> str:
     match question["kind"]:
         case "partition":
-            return our_change(question)
+            return raftlog_change(question)
         case "config":
             return config_answer(question)
         case "topic":
@@ -73,8 +73,8 @@ def assert_same_answers(answered: list[Answered]) -> None:
     assert others == []
 
 
-def test_our_answers_are_those_that_kafka_gave() -> None:
-    book = read_book()
+def test_answers_equal_kafkas_recorded_ones() -> None:
+    book = read_recording()
     assert_same_answers(book)
     kinds = Counter(one.question["kind"] for one in book)
     assert kinds["partition"] == 3_000
@@ -84,5 +84,5 @@ def test_our_answers_are_those_that_kafka_gave() -> None:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("seed", [1, 2])
-def test_kafka_gives_our_answers_to_new_questions(seed: int) -> None:
+def test_kafka_gives_the_same_answers_to_new_questions(seed: int) -> None:
     assert_same_answers(ask_kafka(kafka_jars(), questions(seed, 20_000)))

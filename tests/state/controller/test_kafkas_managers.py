@@ -43,7 +43,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def is_asked(before: MetadataImage, change: ChangeRequest) -> bool:
+def is_comparable(before: MetadataImage, change: ChangeRequest) -> bool:
     """Of partitions with differing replication factors Kafka copies whichever its map has first."""
     if isinstance(change, AddPartitions):
         rows = [row for row in before.rows_of(PartitionRow) if row.topic_name == change.topic]
@@ -66,7 +66,7 @@ def question(change: ChangeRequest, records: tuple[DecodedRecord, ...]) -> dict[
 def ask(classes: Path, job: Job, file: Path) -> list[str]:
     lines = []
     for (before, change, _), records in zip(job.made, job.written, strict=True):
-        if is_asked(before, change):
+        if is_comparable(before, change):
             lines.append(json.dumps(question(change, records)))
         lines += [f"replay {encode(record).hex()}" for record in records]
     file.write_text("\n".join(lines))
@@ -80,7 +80,7 @@ def ask(classes: Path, job: Job, file: Path) -> list[str]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("level", [7, 12, 17, 23, 30])
-def test_kafkas_managers_write_our_records(
+def test_kafkas_managers_write_the_same_records(
     classes: Path, level: int, seed: int, tmp_path: Path
 ) -> None:
     job = Job(seed, level)
@@ -88,7 +88,7 @@ def test_kafkas_managers_write_our_records(
     answers = iter(ask(classes, job, tmp_path / "questions"))
     compared: Counter[str] = Counter()
     for (before, change, _), records in zip(job.made, job.written, strict=True):
-        if not is_asked(before, change):
+        if not is_comparable(before, change):
             continue
         theirs = next(answers).split()
         if theirs == ["?"]:

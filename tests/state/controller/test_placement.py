@@ -7,7 +7,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.changes import broker, cluster
+from tests.support.cluster_changes import broker, cluster
 
 from raftlog_state.controller.pending_state import PendingState
 from raftlog_state.controller.placement import place_partitions
@@ -27,7 +27,7 @@ BROKERS = st.lists(
 
 
 @given(BROKERS, st.integers(0, 40), st.data())
-def test_replicas_differ_and_leaders_live(
+def test_replicas_differ_and_leaders_are_alive(
     described: list[tuple[str | None, bool]], partition_count: int, data: st.DataObject
 ) -> None:
     rows = [
@@ -44,7 +44,7 @@ def test_replicas_differ_and_leaders_live(
 
 
 @given(st.integers(0, 999))
-def test_replicas_are_on_as_many_racks_as_there_are(seed: int) -> None:
+def test_replicas_are_on_as_many_racks_as_possible(seed: int) -> None:
     rows = [broker(number, rack="abc"[number % 3]) for number in range(1, 10)]
     racks = {row.broker_id: row.rack for row in rows}
     for replicas in placed(rows, 18, 3, seed):
@@ -52,14 +52,14 @@ def test_replicas_are_on_as_many_racks_as_there_are(seed: int) -> None:
 
 
 @given(st.integers(0, 999))
-def test_every_broker_gets_its_share(seed: int) -> None:
+def test_replicas_are_spread_evenly_over_brokers(seed: int) -> None:
     found = placed([broker(number) for number in range(1, 6)], 50, 3, seed)
     leaders = Counter(replicas[0] for replicas in found)
     assert set(leaders.values()) == {10}
     assert set(Counter(one for replicas in found for one in replicas).values()) == {30}
 
 
-def test_brokers_that_go_or_whose_directories_are_cordoned_get_nothing() -> None:
+def test_stopping_brokers_and_cordoned_directories_get_no_replica() -> None:
     leaving = broker(2, in_controlled_shutdown=True)
     full = broker(3)
     cordoned = broker(4, cordoned_log_dirs=broker(4).log_dirs)

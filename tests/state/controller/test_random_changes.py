@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.support.changes import LEVELS, partition
+from tests.support.cluster_changes import LEVELS, partition
 from tests.support.kafka import kafka_jars
 from tests.support.kafka_images import ask_kafka
 from tests.support.metadata_logs import multiset
@@ -74,7 +74,7 @@ MAY_CHANGE: dict[str, set[Entity]] = {
 }
 
 
-def assert_asked_for(before: MetadataImage, change: ChangeRequest, image: MetadataImage) -> None:
+def assert_applied(before: MetadataImage, change: ChangeRequest, image: MetadataImage) -> None:
     """What the change says is so now, and nothing else has changed."""
     found = diff(before, image)
     assert {one.entity for one in found} <= MAY_CHANGE[change.KIND]
@@ -138,7 +138,7 @@ def assert_asked_for(before: MetadataImage, change: ChangeRequest, image: Metada
             assert found
 
 
-def assert_holds_together(before: MetadataImage, image: MetadataImage) -> None:
+def assert_consistent(before: MetadataImage, image: MetadataImage) -> None:
     """What is true of every partition of a cluster that only its controller writes to."""
     fenced = {row.broker_id for row in image.rows_of(BrokerRow) if row.fenced}
     for row in image.rows_of(PartitionRow):
@@ -155,12 +155,12 @@ def assert_holds_together(before: MetadataImage, image: MetadataImage) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_random_changes_leave_what_they_say(level: int) -> None:
+def test_random_changes_are_applied(level: int) -> None:
     job = Job(seed=1, level=level)
     job.grow(250)
     for before, change, image in job.made:
-        assert_asked_for(before, change, image)
-        assert_holds_together(before, image)
+        assert_applied(before, change, image)
+        assert_consistent(before, image)
     assert job.refused_count < 250
 
 
@@ -187,7 +187,7 @@ def assert_kafka_has_the_same_images(job: Job, every: int) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("level", [7, 12, 17, 23, 30])
-def test_kafkas_own_image_of_our_records_is_ours(level: int) -> None:
+def test_kafkas_image_of_the_records_is_equal(level: int) -> None:
     job = Job(seed=3, level=level)
     job.grow(1_000)
     assert_kafka_has_the_same_images(job, 100)
@@ -195,7 +195,7 @@ def test_kafkas_own_image_of_our_records_is_ours(level: int) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("level", [15, 21, 30])
-def test_changes_on_top_of_any_state_give_kafkas_images(level: int) -> None:
+def test_changes_of_any_state_give_kafkas_images(level: int) -> None:
     job = job_on_random_log(4, level, 500)
     job.grow(500)
     assert_kafka_has_the_same_images(job, 100)

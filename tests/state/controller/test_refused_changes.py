@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
-from tests.support.changes import broker, cluster, planned, records_of
+from tests.support.cluster_changes import broker, cluster, planned, records_of
 
 from raftlog.errors import InvalidChangesError, RefusedChange
 from raftlog_state.controller import CHANGE_TYPES, CreateTopic, parse_change
@@ -289,7 +289,7 @@ CASES: list[tuple[str, dict[str, Any], str, int]] = [
     [case[1:] for case in CASES],
     ids=[case[0] for case in CASES],
 )
-def test_a_change_that_cannot_be_is_refused(
+def test_an_impossible_change_is_refused(
     change: dict[str, Any], reason: str, kafka_code: int
 ) -> None:
     (refused,) = refusals(ORDERS, change)
@@ -301,7 +301,7 @@ def test_a_change_that_cannot_be_is_refused(
     assert refused.remedy
 
 
-def test_all_rows_that_are_refused_are_named_in_one_error() -> None:
+def test_all_refused_rows_are_in_one_error() -> None:
     with pytest.raises(InvalidChangesError) as caught:
         planned(cluster(), topic("a b"), topic("fine"), *[topic("")] * 12)
     error = caught.value
@@ -312,7 +312,7 @@ def test_all_rows_that_are_refused_are_named_in_one_error() -> None:
     assert text.endswith("\n  and 3 more")
 
 
-def test_what_is_refused_halfway_leaves_nothing_for_the_rows_behind_it() -> None:
+def test_a_refused_row_has_no_effect_on_later_rows() -> None:
     half = topic("t", assignment=[[1]], configs={"retention.ms": "1", "x": "1"})
     first, second = refusals(half, config(resource_name="t", name="retention.ms", value="1"))
     assert "Unknown config name: x" in first.reason
@@ -335,7 +335,7 @@ def test_brokers_that_are_fenced_or_shut_down_are_not_in_sync() -> None:
     assert refused.kafka_code == 38
 
 
-def test_names_that_metrics_cannot_tell_apart_are_refused() -> None:
+def test_names_that_collide_in_metrics_are_refused() -> None:
     first, second = topic("a.b"), topic("a_b")
     (refused,) = refusals(first, second)
     assert "collides with existing topic: a.b" in refused.reason
@@ -343,7 +343,7 @@ def test_names_that_metrics_cannot_tell_apart_are_refused() -> None:
     assert records_of(cluster(), first, {"change": "delete_topic", "topic": "a.b"}, second)
 
 
-def test_a_log_without_a_metadata_version_takes_nothing_else_first() -> None:
+def test_a_log_without_a_metadata_version_accepts_nothing_else_first() -> None:
     empty = MetadataImage.empty()
     (refused,) = refusals(feature("group.version", 1), image=empty)
     assert "no metadata.version yet" in refused.reason
@@ -351,18 +351,18 @@ def test_a_log_without_a_metadata_version_takes_nothing_else_first() -> None:
 
 
 @pytest.mark.parametrize("level", [6, 31])
-def test_a_level_that_this_release_does_not_write_is_refused(level: int) -> None:
+def test_an_unsupported_metadata_version_is_refused(level: int) -> None:
     (refused,) = refusals(topic("t"), image=cluster(level=level))
     assert (refused.kafka_code, refused.what) == (35, "the log")
     assert f"{level} is not supported: this release supports 7 to 30" in refused.reason
 
 
-def test_what_is_no_row_is_refused() -> None:
+def test_values_that_are_no_rows_are_refused() -> None:
     (refused,) = refusals("create_topic")  # type: ignore[arg-type]
     assert refused.reason == "it is of type str, neither a mapping nor a change object"
 
 
-def test_what_a_level_does_not_have_is_refused() -> None:
+def test_features_missing_in_a_metadata_version_are_refused() -> None:
     (refused,) = refusals(scram(), image=cluster(level=8))
     assert (refused.kafka_code, refused.reason) == (
         35,
@@ -379,7 +379,7 @@ def test_what_a_level_does_not_have_is_refused() -> None:
     assert records_of(cluster(level=21), topic("t", configs=old))
 
 
-def test_with_eligible_leader_replicas_no_broker_has_a_min_isr_of_its_own() -> None:
+def test_with_eligible_leader_replicas_no_broker_has_its_own_min_isr() -> None:
     image = cluster(elr=True)
     own = config(resource_type=4, resource_name="1", name="min.insync.replicas", value="2")
     (refused,) = refusals(own, image=image)
@@ -427,17 +427,17 @@ def test_no_refusal_shows_a_secret() -> None:
         (quota({"user": "a"}, "q", True), "column 'limit'", "bool, not a number"),
     ],
 )
-def test_a_row_that_is_no_change_is_refused(row: dict[str, Any], what: str, reason: str) -> None:
+def test_an_unknown_kind_of_row_is_refused(row: dict[str, Any], what: str, reason: str) -> None:
     (refused,) = refusals(row)
     assert refused.what == what
     assert reason in refused.reason
 
 
-def test_a_row_may_hold_nulls_for_all_that_its_kind_does_not_know() -> None:
+def test_a_row_may_have_nulls_in_the_fields_of_other_kinds() -> None:
     row = topic("t", partitions=2, replicas=None, entity=None, isr=None, limit=None)
     assert parse_change(row) == CreateTopic(topic="t", partitions=2)
 
 
-def test_every_kind_of_change_has_a_case_that_is_refused() -> None:
+def test_every_kind_of_change_has_a_refused_case() -> None:
     kinds = {case[1]["change"] for case in CASES} | {"unfence_broker", "unregister_broker"}
     assert kinds | {"delete_config", "remove_quota"} == set(CHANGE_TYPES)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.checkpoints import image_from_records, snapshot_log_records
 from tests.support.metadata_logs import MetadataLog, metadata_log
+from tests.support.snapshot_files import image_from_records, snapshot_log_records
 from tests.support.source_rows import source_rows
 
 import raftlog
@@ -96,7 +96,7 @@ def exported_image(tables: ClusterTables, offset: int | None, directory: Path) -
     return image_from_records(exported.snapshot_id, records)
 
 
-def test_tables_records_log_tables(
+def test_tables_round_trip_through_records_and_a_log(
     spark: SparkSession, log: MetadataLog, tables: ClusterTables, tmp_path: Path
 ) -> None:
     from raftlog.errors import TablesError
@@ -122,7 +122,7 @@ def test_tables_records_log_tables(
     assert "opensesame" not in str(caught.value)
 
 
-def test_a_moment_of_the_past_is_exported_and_one_inside_a_transaction_is_not(
+def test_a_past_offset_is_exported_unless_it_is_inside_a_transaction(
     log: MetadataLog, tables: ClusterTables, tmp_path: Path
 ) -> None:
     from raftlog.errors import TablesError
@@ -140,7 +140,7 @@ def test_a_moment_of_the_past_is_exported_and_one_inside_a_transaction_is_not(
     assert len(list(tmp_path.glob("*.checkpoint"))) == 1
 
 
-def test_a_frame_of_changes_is_brought_to_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_frame_of_changes_is_collected_by_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     schema = (
         "change string, topic string, partitions int, configs map<string,string>, "
         "entity map<string,string>, quota string, `limit` double"

@@ -85,7 +85,7 @@ def test_images_differ_by_rows_offset_epoch_and_quorum() -> None:
     assert image != "an image"
 
 
-def test_a_digest_tells_rows_apart_and_not_offsets() -> None:
+def test_a_digest_depends_on_rows_and_not_on_offsets() -> None:
     image = image_of(*TOPICS)
     assert image.digest() == image_of(*TOPICS, offset=99).digest()
     assert image.digest() != image_of(*TOPICS[1:]).digest()
@@ -100,7 +100,7 @@ def test_a_digest_is_the_same_in_every_process() -> None:
     assert image_of(row).digest() == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_who_took_producer_ids_is_not_compared() -> None:
+def test_the_owner_of_producer_ids_is_not_compared() -> None:
     known = ProducerIdsRow(next_producer_id=5, broker_id=1, broker_epoch=2)
     assert image_of(known).digest() == image_of(ProducerIdsRow(next_producer_id=5)).digest()
 
@@ -135,7 +135,7 @@ def test_rows_are_found_by_type_by_entity_and_by_group() -> None:
 # --- differences ----------------------------------------------------------------------------------
 
 
-def test_diff_names_what_came_went_and_changed() -> None:
+def test_diff_returns_added_removed_and_changed_rows() -> None:
     before = image_of(TOPICS[0], TOPICS[1], partition("0", 0))
     after = image_of(TOPICS[1], TOPICS[2], partition("0", 0, leader=2))
     made = diff(before, after)
@@ -194,7 +194,7 @@ def test_a_delta_behaves_as_a_dict_over_an_image(
 
 @pytest.mark.slow
 @given(STEPS, STEPS)
-def test_undoing_changes_newest_first_gives_the_state_before(
+def test_reversing_changes_newest_first_restores_the_previous_state(
     first: list[tuple[int, int, int | None]], second: list[tuple[int, int, int | None]]
 ) -> None:
     delta = MetadataDelta(MetadataImage.empty())
@@ -208,7 +208,9 @@ def test_undoing_changes_newest_first_gives_the_state_before(
 
 
 @given(STEPS)
-def test_changes_lead_from_one_state_to_the_next(steps: list[tuple[int, int, int | None]]) -> None:
+def test_changes_transform_one_state_into_the_next(
+    steps: list[tuple[int, int, int | None]],
+) -> None:
     delta = MetadataDelta(MetadataImage.empty())
     expected = written(delta, steps)
     rows: dict[object, Row] = {}
@@ -224,7 +226,7 @@ def test_changes_lead_from_one_state_to_the_next(steps: list[tuple[int, int, int
     assert rows == expected
 
 
-def test_a_new_image_shares_the_maps_that_did_not_change() -> None:
+def test_a_new_image_shares_unchanged_maps() -> None:
     image = image_of(*TOPICS, partition("0", 0))
     delta = MetadataDelta(image)
     delta.put(partition("0", 0, leader=2))
@@ -256,7 +258,7 @@ def test_every_entity_has_a_table_name_and_a_row_type() -> None:
     assert all(kind.ENTITY is entity for entity, kind in ROW_TYPES.items())
 
 
-def test_json_has_columns_words_beside_numbers_and_bytes_as_base64() -> None:
+def test_json_has_columns_names_beside_numbers_and_bytes_as_base64() -> None:
     scram = ScramRow(
         user="u", mechanism=2, iterations=1, salt=b"\x00", stored_key=b"", server_key=b"\xff"
     )
@@ -274,7 +276,7 @@ def test_json_has_columns_words_beside_numbers_and_bytes_as_base64() -> None:
     assert row_json(partition("0", 1))["leader_recovery_state_name"] == "RECOVERING"
 
 
-def test_json_of_nested_parts_has_their_words_too() -> None:
+def test_json_of_nested_parts_has_names_too() -> None:
     controller = ControllerRow(
         controller_id=1,
         incarnation_id="i",
@@ -299,7 +301,7 @@ def test_json_of_nested_parts_has_their_words_too() -> None:
     assert voter["endpoints"] == [{"name": "C", "host": "h", "port": 9093}]
 
 
-def test_a_new_number_of_kafkas_is_its_own_word() -> None:
+def test_an_unknown_number_of_kafka_is_its_own_name() -> None:
     acl = AclRow(
         acl_id="i",
         resource_type=70,
@@ -314,7 +316,7 @@ def test_a_new_number_of_kafkas_is_its_own_word() -> None:
     assert [row_json(acl)[name] for name in names] == ["70", "71", "72", "73"]
 
 
-def test_an_image_as_json_can_be_narrowed_to_some_entities() -> None:
+def test_an_image_as_json_can_be_limited_to_some_entities() -> None:
     image = image_of(*TOPICS[:2], partition("0", 1))
     found = image.to_json([Entity.TOPIC])
     assert found == {
@@ -346,7 +348,9 @@ def test_groups_are_by_topic_resource_and_name() -> None:
         (ProducerIdsRow, ProducerIdsRow(next_producer_id=5)),
     ],
 )
-def test_a_value_made_fast_is_the_same_value(kind: Callable[..., object], value: object) -> None:
+def test_a_fast_constructed_value_equals_the_value(
+    kind: Callable[..., object], value: object
+) -> None:
     columns = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
     made = fast_dataclass(kind)(**columns)
     assert type(made) is type(value)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.support.checkpoints import image_from_records, snapshot_log_records
 from tests.support.metadata_logs import state_after
+from tests.support.snapshot_files import image_from_records, snapshot_log_records
 
 from raftlog.errors import (
     CorruptBatchError,
@@ -71,7 +71,7 @@ def version_of(kind: type[MetadataRecord], image: MetadataImage) -> int:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_versions_follow_the_level(level: int) -> None:
+def test_record_versions_follow_the_metadata_version(level: int) -> None:
     image = state(level, BROKER, TOPIC, PARTITION)
     broker = 4 if level >= 30 else 3 if level >= 17 else 2 if level >= 8 else 1
     partition = 2 if level >= 23 else 1 if level >= 17 else 0
@@ -83,7 +83,9 @@ def test_versions_follow_the_level(level: int) -> None:
 
 
 @pytest.mark.parametrize(("record", "level"), [(SCRAM, 11), (TOKEN, 14), (CONTROLLER, 15)])
-def test_what_a_level_has_no_record_for_is_refused(record: MetadataRecord, level: int) -> None:
+def test_rows_that_a_metadata_version_cannot_store_are_refused(
+    record: MetadataRecord, level: int
+) -> None:
     assert [decoded.record for decoded in image_records(state(level, record))][-1] == record
     with pytest.raises(UnsupportedVersionError, match=f"is below {level}"):
         list(image_records(state(level - 1, record)))
@@ -98,7 +100,7 @@ def test_what_a_level_has_no_record_for_is_refused(record: MetadataRecord, level
         ((TOPIC, dataclasses.replace(PARTITION, directories=(DIRECTORY,))), 17),
     ],
 )
-def test_a_field_that_a_level_cannot_hold_is_refused_not_lost(
+def test_fields_that_a_metadata_version_cannot_store_are_refused(
     records: tuple[MetadataRecord, ...], level: int
 ) -> None:
     assert snapshot_bytes(state(level, *records), written_ms=0)
@@ -115,7 +117,7 @@ def partition_record(image: MetadataImage) -> PartitionRecord:
     return record
 
 
-def test_migrating_directories_are_written_once_there_is_a_field_for_them() -> None:
+def test_migrating_directories_are_written_if_the_version_has_the_field() -> None:
     assert partition_record(state(16, TOPIC, PARTITION)).directories == ()
     assert partition_record(state(17, TOPIC, PARTITION)).directories == ("A" * 22,)
 
@@ -129,13 +131,15 @@ def test_eligible_leaders_are_written_while_the_feature_is_on() -> None:
 
 
 @pytest.mark.parametrize(("level", "written"), [(7, 0), (8, 1), (21, 1), (22, 0), (30, 0)])
-def test_migration_state_is_written_by_the_levels_that_know_it(level: int, written: int) -> None:
+def test_the_migration_state_is_written_by_the_versions_that_have_it(
+    level: int, written: int
+) -> None:
     image = state(level, ZkMigrationStateRecord(zk_migration_state=0))
     kinds = [type(decoded.record) for decoded in image_records(image)]
     assert kinds.count(ZkMigrationStateRecord) == written
 
 
-def test_a_cluster_that_never_saw_zookeeper_has_no_migration_state() -> None:
+def test_a_cluster_without_zookeeper_has_no_migration_state() -> None:
     kinds = [type(decoded.record) for decoded in image_records(state(21, BROKER))]
     assert kinds == [FeatureLevelRecord, RegisterBrokerRecord]
 
@@ -204,7 +208,7 @@ def large() -> MetadataImage:
     return state(30, *topics)
 
 
-def test_a_checkpoint_is_cut_into_batches_that_fit() -> None:
+def test_a_snapshot_is_split_into_batches_within_the_limit() -> None:
     image = large()
     data = snapshot_bytes(image, written_ms=7, batch_bytes_max=1_000)
     batches = list(iter_batches(data))
@@ -221,19 +225,19 @@ def test_a_record_larger_than_a_batch_is_refused() -> None:
         snapshot_bytes(large(), written_ms=7, batch_bytes_max=90)
 
 
-def test_an_empty_state_has_a_checkpoint() -> None:
+def test_an_empty_state_has_a_snapshot() -> None:
     data = snapshot_bytes(MetadataImage.empty(), written_ms=0)
     assert len(snapshot_log_records(data)) == 2
 
 
-def test_a_checkpoint_cut_anywhere_is_refused() -> None:
+def test_a_snapshot_truncated_anywhere_is_refused() -> None:
     data = snapshot_bytes(state(30, BROKER, TOPIC), written_ms=7)
     for end in range(len(data)):
         with pytest.raises((CorruptSnapshotError, CorruptBatchError)):
             snapshot_log_records(data[:end], path="x.checkpoint")
 
 
-def test_a_checkpoint_without_header_or_footer_is_refused() -> None:
+def test_a_snapshot_without_header_or_footer_is_refused() -> None:
     data = snapshot_bytes(state(30, BROKER), written_ms=7)
     batches = list(iter_batches(data))
     head, foot = batches[0].byte_count, batches[-1].position

@@ -58,7 +58,7 @@ def test_a_committed_transaction_is_a_row() -> None:
     ]
 
 
-def test_an_aborted_transaction_leaves_nothing_but_moves_the_offset() -> None:
+def test_an_aborted_transaction_only_advances_the_offset() -> None:
     loader = replayed(BEFORE, BEGIN, INSIDE)
     (made,) = loader.append(at(3, ABORT))
     assert loader.image.same_rows(state_after(BEFORE))
@@ -79,7 +79,7 @@ def test_an_aborted_transaction_leaves_nothing_but_moves_the_offset() -> None:
     )
 
 
-def test_what_follows_an_abort_in_the_same_call_does_not_bring_it_back() -> None:
+def test_records_after_an_abort_in_the_same_call_do_not_restore_it() -> None:
     image = state_after(BEFORE, BEGIN, INSIDE, ABORT, RemoveTopicRecord(topic_id=B))
     assert image.same_rows(MetadataImage.empty())
 
@@ -132,7 +132,7 @@ def test_nested_and_stray_markers_are_refused(
     assert (caught.value.record, caught.value.offset) == (record, len(records) - 1)
 
 
-def test_a_contradiction_inside_shows_at_the_end_marker_and_undoes_the_call() -> None:
+def test_a_contradiction_inside_is_raised_at_the_end_marker_and_reverts_the_call() -> None:
     loader = replayed(BEFORE)
     loader.append(at(1, BEGIN, INSIDE, RemoveTopicRecord(topic_id="x" * 22)))
     with pytest.raises(ReplayError, match="no topic with id") as caught:
@@ -144,7 +144,7 @@ def test_a_contradiction_inside_shows_at_the_end_marker_and_undoes_the_call() ->
     assert loader.image.same_rows(state_after(BEFORE))
 
 
-def test_a_failed_call_forgets_what_it_added_to_an_open_transaction() -> None:
+def test_a_failed_call_reverts_its_records_of_an_open_transaction() -> None:
     loader = replayed(BEGIN)
     with pytest.raises(ReplayError):
         loader.append(at(1, INSIDE, BEGIN))
@@ -153,7 +153,7 @@ def test_a_failed_call_forgets_what_it_added_to_an_open_transaction() -> None:
     assert loader.image.topic("inside") is None
 
 
-def test_control_records_inside_are_not_part_of_it() -> None:
+def test_control_records_inside_a_transaction_are_not_part_of_it() -> None:
     loader = replayed(BEFORE, BEGIN, INSIDE)
     loader.append([LogRecord(3, 2, 3_000, LeaderChange(leader_id=5))])
     assert loader.image.rows(Entity.EPOCH) == []
@@ -166,7 +166,7 @@ def test_control_records_inside_are_not_part_of_it() -> None:
     assert len(loader.image.rows(Entity.EPOCH)) == 1
 
 
-def test_unknown_records_inside_count_only_if_they_are_committed() -> None:
+def test_unknown_records_inside_a_transaction_count_only_once_committed() -> None:
     loader = replayed(BEGIN, FUTURE, ABORT, BEGIN, FUTURE, END)
     assert loader.skipped == (SkippedRecords(False, 99, 0, 1, 4, 4),)
     assert [row.record_count for row in loader.image.rows_of(TransactionRow)] == [1, 1]
@@ -188,7 +188,7 @@ def test_a_marker_of_a_future_version_is_still_a_marker(
     assert loader.open_transaction_offset is None
 
 
-def test_a_checkpoint_resets_the_bracket() -> None:
+def test_a_snapshot_discards_an_open_transaction() -> None:
     loader = replayed(BEFORE, BEGIN, INSIDE)
     loader.bootstrap(SnapshotId(epoch=1, end_offset=10), at(0, BEFORE))
     assert loader.open_transaction_offset is None
@@ -198,6 +198,6 @@ def test_a_checkpoint_resets_the_bracket() -> None:
         loader.append(at(11, END))
 
 
-def test_markers_do_not_occur_in_a_checkpoint() -> None:
+def test_markers_in_a_snapshot_are_refused() -> None:
     with pytest.raises(ReplayError, match="it is a transaction marker"):
         MetadataLoader().bootstrap(SnapshotId(epoch=1, end_offset=10), at(0, BEGIN))

@@ -55,7 +55,7 @@ def quota(*entity: tuple[str, str | None], value: float, remove: bool = False) -
     return ClientQuotaRecord(entity=parts, key="rate", value=value, remove=remove)
 
 
-def test_a_config_is_set_changed_and_deleted_by_none() -> None:
+def test_a_config_is_set_changed_and_deleted_by_null() -> None:
     image = state_after(CONFIG, dataclasses.replace(CONFIG, value="2"))
     row = ConfigRow(resource_type=2, resource_name="t", name="retention.ms", value="2")
     assert image.rows_of(ConfigRow) == [row]
@@ -95,7 +95,7 @@ def test_a_quota_is_of_a_set_of_entities_in_any_order() -> None:
     assert made.after is None
 
 
-def test_the_default_entity_is_another_than_a_named_one() -> None:
+def test_the_default_entity_differs_from_a_named_one() -> None:
     image = state_after(
         quota(("user", None), value=1.0),
         quota(("user", ""), value=2.0),
@@ -108,11 +108,11 @@ def test_the_default_entity_is_another_than_a_named_one() -> None:
     }
 
 
-def test_removing_a_quota_that_is_not_there_is_no_change() -> None:
+def test_removing_a_missing_quota_is_no_change() -> None:
     assert changes_of(state_after(CONFIG), quota(("ip", "::1"), value=0.0, remove=True)) == ()
 
 
-def test_equal_rules_under_two_ids_are_two_rows() -> None:
+def test_equal_acls_with_two_ids_are_two_rows() -> None:
     image = state_after(ACL, dataclasses.replace(ACL, id=SECOND))
     rows = image.rows_of(AclRow)
     assert sorted(row.acl_id for row in rows) == sorted([FIRST, SECOND])
@@ -124,21 +124,21 @@ def _without(acl_id: str) -> RemoveAccessControlEntryRecord:
     return RemoveAccessControlEntryRecord(id=acl_id)
 
 
-def test_a_rule_under_a_known_id_replaces_it() -> None:
+def test_an_acl_with_a_known_id_replaces_it() -> None:
     (row,) = state_after(ACL, dataclasses.replace(ACL, host="10.0.0.1")).rows_of(AclRow)
     assert row.host == "10.0.0.1"
     assert (row.resource_type_name, row.pattern_type_name) == ("TOPIC", "LITERAL")
     assert (row.operation_name, row.permission_name) == ("READ", "ALLOW")
 
 
-def test_removing_an_unknown_rule_is_refused() -> None:
+def test_removing_an_unknown_acl_is_refused() -> None:
     with pytest.raises(ReplayError, match=f"no ACL with id {SECOND}"):
         state_after(ACL, _without(SECOND))
     with pytest.raises(ReplayError, match=f"no ACL with id {FIRST}"):
         state_after(ACL, _without(FIRST), _without(FIRST))
 
 
-def test_credentials_are_kept_by_user_and_mechanism() -> None:
+def test_credentials_are_stored_by_user_and_mechanism() -> None:
     stronger = dataclasses.replace(SCRAM, mechanism=2, iterations=8192)
     image = state_after(SCRAM, stronger, dataclasses.replace(SCRAM, salt=b"new"))
     rows = image.rows_of(ScramRow)
@@ -156,7 +156,7 @@ def test_secrets_of_a_credential_are_not_shown_by_repr() -> None:
     assert not any(secret in repr(row) for secret in ("salt=", "stored", "server"))
 
 
-def test_tokens_come_are_renewed_and_go() -> None:
+def test_tokens_are_created_renewed_and_deleted() -> None:
     renewed = dataclasses.replace(TOKEN, expiration_timestamp=3)
     image = state_after(TOKEN, renewed)
     assert image.rows_of(TokenRow) == [
@@ -175,7 +175,7 @@ def test_tokens_come_are_renewed_and_go() -> None:
     assert changes_of(image, RemoveDelegationTokenRecord(token_id="no")) == ()
 
 
-def test_a_record_that_changes_nothing_still_names_its_row() -> None:
+def test_a_record_without_effect_still_names_its_row() -> None:
     (made,) = changes_of(state_after(CONFIG), CONFIG)
     assert (made.op, made.changed) == (Op.UPDATE, ())
     assert made.before == made.after

@@ -109,7 +109,7 @@ def test_log_directories_are_sorted_by_two_signed_numbers() -> None:
     assert broker(record).log_dirs == (NEGATIVE, LOW_NEGATIVE, LOW, HIGH)
 
 
-def test_of_equal_listener_names_the_last_holds() -> None:
+def test_of_equal_listener_names_the_last_one_is_used() -> None:
     twice = (BrokerEndpoint(name="A", port=1), BrokerEndpoint(name="A", port=2))
     assert broker(dataclasses.replace(BROKER, end_points=twice)).endpoints == (
         Endpoint("A", "", 2, 0),
@@ -124,7 +124,7 @@ def test_a_new_registration_replaces_the_row() -> None:
     assert (row.in_controlled_shutdown, row.cordoned_log_dirs) == (False, None)
 
 
-def test_unregister_deletes_whatever_the_epoch_and_even_what_is_not_there() -> None:
+def test_unregister_deletes_whatever_the_epoch_and_even_missing_brokers() -> None:
     image = state_after(BROKER)
     (made,) = changes_of(image, UnregisterBrokerRecord(broker_id=7, broker_epoch=1))
     assert made.after is None
@@ -144,7 +144,7 @@ def test_unregistering_or_fencing_a_broker_changes_no_partition() -> None:
     assert fenced.find(PartitionRow, HIGH, 0) == row
 
 
-def test_fence_and_unfence() -> None:
+def test_a_broker_is_fenced_and_unfenced() -> None:
     assert broker(UnfenceBrokerRecord(id=7, epoch=100)).fenced is False
     both = UnfenceBrokerRecord(id=7, epoch=100), FenceBrokerRecord(id=7, epoch=100)
     assert broker(*both) == broker()
@@ -158,7 +158,7 @@ def test_fence_and_unfence() -> None:
         BrokerRegistrationChangeRecord(broker_id=7, broker_epoch=0),
     ],
 )
-def test_another_epoch_than_the_brokers_is_refused(record: MetadataRecord) -> None:
+def test_an_epoch_other_than_the_brokers_is_refused(record: MetadataRecord) -> None:
     with pytest.raises(ReplayError, match="broker 7 has epoch 100") as caught:
         state_after(BROKER, record)
     assert (caught.value.offset, caught.value.record) == (1, type(record).__name__)
@@ -172,7 +172,7 @@ def test_another_epoch_than_the_brokers_is_refused(record: MetadataRecord) -> No
         BrokerRegistrationChangeRecord(broker_id=8, broker_epoch=100),
     ],
 )
-def test_a_broker_that_is_not_registered_cannot_change(record: MetadataRecord) -> None:
+def test_an_unregistered_broker_cannot_change(record: MetadataRecord) -> None:
     with pytest.raises(ReplayError, match="broker 8 is not registered"):
         state_after(BROKER, record)
 
@@ -188,7 +188,7 @@ def test_fencing_has_three_states(start: bool, fenced: int, expected: bool) -> N
     )
 
 
-def test_controlled_shutdown_is_set_and_never_unset_by_a_change() -> None:
+def test_controlled_shutdown_is_never_unset_by_a_change() -> None:
     set_once = broker(registration(in_controlled_shutdown=1), registration())
     assert set_once.in_controlled_shutdown is True
     assert broker(registration()).in_controlled_shutdown is False
@@ -209,7 +209,7 @@ def test_no_log_directories_are_no_change() -> None:
         ((), (LOW,), (LOW,)),
     ],
 )
-def test_cordoned_directories_none_keeps_and_empty_clears(
+def test_null_keeps_cordoned_directories_and_an_empty_list_clears_them(
     first: tuple[str, ...] | None,
     second: tuple[str, ...] | None,
     expected: tuple[str, ...] | None,
@@ -223,12 +223,12 @@ def test_cordoned_directories_none_keeps_and_empty_clears(
 @pytest.mark.parametrize(
     "record", [registration(fenced=2), registration(in_controlled_shutdown=-1)]
 )
-def test_a_change_that_kafka_does_not_know_is_refused(record: MetadataRecord) -> None:
+def test_a_change_that_kafka_does_not_define_is_refused(record: MetadataRecord) -> None:
     with pytest.raises(ReplayError, match="unknown value for"):
         state_after(BROKER, record)
 
 
-def test_controllers_come_and_go() -> None:
+def test_controllers_are_registered_again() -> None:
     record = RegisterControllerRecord(
         controller_id=3,
         incarnation_id=HIGH,
@@ -266,7 +266,7 @@ def test_features_are_set_and_level_zero_deletes() -> None:
     assert image.metadata_version == 30
 
 
-def test_a_metadata_version_from_the_future_is_taken_as_it_is() -> None:
+def test_an_unknown_metadata_version_is_stored() -> None:
     image = state_after(FeatureLevelRecord(name="metadata.version", feature_level=999))
     assert image.metadata_version == 999
 
@@ -276,7 +276,7 @@ def test_kraft_version_as_a_feature_record_is_ignored() -> None:
     assert image.rows(Entity.FEATURE) == []
 
 
-def test_producer_ids_replace_and_do_not_compare_who_took_them() -> None:
+def test_producer_ids_are_replaced_and_their_owner_is_not_compared() -> None:
     image = state_after(
         ProducerIdsRecord(broker_id=1, broker_epoch=5, next_producer_id=1000),
         ProducerIdsRecord(broker_id=2, broker_epoch=6, next_producer_id=2000),
@@ -286,7 +286,7 @@ def test_producer_ids_replace_and_do_not_compare_who_took_them() -> None:
     assert row == ProducerIdsRow(next_producer_id=2000)
 
 
-def test_the_migration_state_is_kept() -> None:
+def test_the_migration_state_is_stored() -> None:
     image = state_after(
         ZkMigrationStateRecord(zk_migration_state=1), ZkMigrationStateRecord(zk_migration_state=3)
     )
@@ -294,5 +294,5 @@ def test_the_migration_state_is_kept() -> None:
     assert image.rows_of(ZkMigrationRow)[0].state_name == "POST_MIGRATION"
 
 
-def test_a_no_op_is_nothing() -> None:
+def test_a_no_op_record_has_no_effect() -> None:
     assert changes_of(state_after(BROKER), NoOpRecord()) == ()

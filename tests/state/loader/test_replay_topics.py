@@ -61,7 +61,7 @@ def before(of: PartitionRecord = PARTITION) -> PartitionRow:
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def test_a_topic_comes_without_partitions() -> None:
+def test_a_new_topic_has_no_partitions() -> None:
     image = state_after(TOPIC)
     assert image.rows(Entity.TOPIC) == [TopicRow(topic_id=A, name="orders")]
     assert image.topic("orders") == TopicRow(topic_id=A, name="orders")
@@ -74,7 +74,7 @@ def test_a_topic_whose_name_or_id_is_in_use_is_refused(again: TopicRecord) -> No
         state_after(TOPIC, again)
 
 
-def test_remove_topic_takes_partitions_and_configs_with_it() -> None:
+def test_remove_topic_deletes_its_partitions_and_configs() -> None:
     other = TopicRecord(name="other", topic_id=B)
     kept = (
         ConfigRecord(resource_type=2, resource_name="other", name="x", value="1"),
@@ -100,7 +100,7 @@ def test_remove_topic_takes_partitions_and_configs_with_it() -> None:
     assert all(change.before == image.get(change.entity, change.key) for change in made)
 
 
-def test_remove_topic_takes_configs_that_were_set_moments_before() -> None:
+def test_remove_topic_deletes_configs_set_just_before() -> None:
     config = ConfigRecord(resource_type=2, resource_name="orders", name="x", value="1")
     image = state_after(TOPIC, PARTITION, config, RemoveTopicRecord(topic_id=A))
     assert image.same_rows(MetadataImage.empty())
@@ -112,7 +112,7 @@ def test_remove_topic_of_an_unknown_id_is_refused() -> None:
     assert (caught.value.offset, caught.value.record) == (1, "RemoveTopicRecord")
 
 
-def test_a_name_that_comes_again_is_another_topic_without_the_old_configs() -> None:
+def test_a_recreated_topic_has_none_of_the_old_configs() -> None:
     config = ConfigRecord(resource_type=2, resource_name="orders", name="x", value="1")
     image = state_after(
         TOPIC, config, RemoveTopicRecord(topic_id=A), TopicRecord(name="orders", topic_id=B)
@@ -151,7 +151,7 @@ def test_a_second_partition_record_replaces_the_row() -> None:
 
 
 @pytest.mark.parametrize("directories", [(), (MIGRATING,), (MIGRATING,) * 4])
-def test_no_directories_are_migrating_ones(directories: tuple[str, ...]) -> None:
+def test_missing_directories_are_migrating_ones(directories: tuple[str, ...]) -> None:
     row = before(dataclasses.replace(PARTITION, directories=directories))
     assert row.directories == (MIGRATING,) * 3
 
@@ -172,7 +172,7 @@ def test_absent_elr_is_empty() -> None:
         ),
     ],
 )
-def test_a_partition_that_cannot_be_is_refused(record: MetadataRecord, reason: str) -> None:
+def test_an_invalid_partition_is_refused(record: MetadataRecord, reason: str) -> None:
     with pytest.raises(ReplayError, match=reason):
         state_after(TOPIC, record)
 
@@ -180,12 +180,12 @@ def test_a_partition_that_cannot_be_is_refused(record: MetadataRecord, reason: s
 # --- partition changes ----------------------------------------------------------------------------
 
 
-def test_an_empty_change_raises_the_partition_epoch_alone() -> None:
+def test_an_empty_change_raises_only_the_partition_epoch() -> None:
     assert changed(change()) == dataclasses.replace(before(), partition_epoch=10)
 
 
 @pytest.mark.parametrize("leader", [1, 2, -1])
-def test_a_named_leader_raises_the_leader_epoch_even_if_it_is_the_same_or_none(leader: int) -> None:
+def test_a_given_leader_raises_the_leader_epoch_even_if_it_is_the_same_or_none(leader: int) -> None:
     row = changed(change(leader=leader))
     assert row == dataclasses.replace(before(), leader=leader, leader_epoch=5, partition_epoch=10)
 
@@ -213,7 +213,7 @@ LISTS = {
 
 @pytest.mark.parametrize(("field", "column"), LISTS.items())
 @pytest.mark.parametrize("value", [None, (), (3, 1)])
-def test_none_keeps_a_list_and_an_empty_one_clears_it(
+def test_null_keeps_a_list_and_an_empty_one_clears_it(
     field: str, column: str, value: tuple[int, ...] | None
 ) -> None:
     full = dataclasses.replace(WITH_ELR, removing_replicas=(2,), adding_replicas=(3,))
@@ -230,17 +230,17 @@ def test_recovery_state_minus_one_keeps_it(recovery: int, expected: int) -> None
     assert row.leader_epoch == 4
 
 
-def test_new_replicas_come_with_their_directories() -> None:
+def test_new_replicas_have_their_directories() -> None:
     row = changed(change(replicas=(2, 1), directories=(DIRS[1], DIRS[0])))
     assert (row.replicas, row.directories) == ((2, 1), (DIRS[1], DIRS[0]))
 
 
-def test_directories_alone_replace_directories() -> None:
+def test_directories_without_replicas_replace_directories() -> None:
     turned = (DIRS[2], DIRS[1], DIRS[0])
     assert changed(change(directories=turned)).directories == turned
 
 
-def test_migrating_directories_are_made_anew_for_new_replicas() -> None:
+def test_new_replicas_without_directories_get_migrating_ones() -> None:
     unknown = dataclasses.replace(PARTITION, directories=())
     row = changed(change(replicas=(1, 2, 3, 4)), of=unknown)
     assert row.directories == (MIGRATING,) * 4
@@ -261,13 +261,13 @@ def test_empty_directories_are_migrating_ones() -> None:
         (PartitionChangeRecord(topic_id=B, partition_id=0), f"{B} has no partition 0"),
     ],
 )
-def test_a_change_that_cannot_be_is_refused(record: MetadataRecord, reason: str) -> None:
+def test_an_invalid_change_is_refused(record: MetadataRecord, reason: str) -> None:
     with pytest.raises(ReplayError, match=reason) as caught:
         state_after(TOPIC, PARTITION, record)
     assert (caught.value.offset, caught.value.record) == (2, "PartitionChangeRecord")
 
 
-def test_a_change_tells_which_columns_differ() -> None:
+def test_a_change_has_the_columns_that_differ() -> None:
     image = state_after(TOPIC, PARTITION)
     (made,) = changes_of(image, change(leader=2, isr=(1, 2, 3)))
     assert made.op is Op.UPDATE
@@ -289,7 +289,7 @@ def two_topics_with_elr() -> MetadataImage:
     )
 
 
-def test_clear_elr_of_one_topic_touches_what_has_some_and_no_leader_epoch() -> None:
+def test_clear_elr_of_one_topic_changes_its_partitions_with_elr_and_no_leader_epoch() -> None:
     image = two_topics_with_elr()
     (made,) = changes_of(image, ClearElrRecord(topic_name="orders"))
     assert made.key == (A, 0)
@@ -309,7 +309,7 @@ def test_clear_elr_of_an_unknown_topic_is_refused() -> None:
         changes_of(two_topics_with_elr(), ClearElrRecord(topic_name="gone"))
 
 
-def test_replay_never_touches_the_image() -> None:
+def test_replay_never_changes_the_previous_image() -> None:
     loader = replayed(TOPIC, WITH_ELR)
     image = loader.image
     digest, rows = image.digest(), image.rows(Entity.PARTITION)

@@ -51,7 +51,7 @@ def test_any_split_gives_the_same_changes_and_state(places: list[int]) -> None:
 @pytest.mark.slow
 @given(st.lists(st.integers(1, RECORDS - 1), max_size=6))
 @settings(max_examples=15)
-def test_a_fold_can_be_built_again_from_rows_at_any_point(places: list[int]) -> None:
+def test_a_loader_can_be_rebuilt_from_rows_at_any_offset(places: list[int]) -> None:
     changes, image = whole()
     made: list[RecordChanges] = []
     state = MetadataImage.empty()
@@ -74,7 +74,7 @@ def test_a_fold_can_be_built_again_from_rows_at_any_point(places: list[int]) -> 
 @pytest.mark.slow
 @given(st.lists(st.integers(1, RECORDS - 1), max_size=8))
 @settings(max_examples=10)
-def test_the_digest_of_a_followed_state_is_that_of_its_rows(places: list[int]) -> None:
+def test_the_digest_of_an_updated_state_is_that_of_its_rows(places: list[int]) -> None:
     loader = MetadataLoader()
     for start, end in cuts_of(places):
         loader.append(log().records[start:end])
@@ -110,7 +110,7 @@ def test_columns_give_the_same_as_records() -> None:
 
 
 @pytest.mark.parametrize("place", range(3, 12))
-def test_a_cut_inside_a_transaction_shows_the_state_before_it(place: int) -> None:
+def test_a_split_inside_a_transaction_shows_the_state_before_it(place: int) -> None:
     loader = MetadataLoader()
     before = loader.append(log().records[:place])
     assert loader.open_transaction_offset == (3 if place > 3 else None)

@@ -50,12 +50,12 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("resource_type", "name", "kafka_type"), KNOWN)
-def test_the_type_of_a_config_is_kafkas(resource_type: int, name: str, kafka_type: str) -> None:
+def test_config_types_equal_kafkas(resource_type: int, name: str, kafka_type: str) -> None:
     assert config_type(resource_type, name) == kafka_type
     assert is_secret_config(resource_type, name) == (kafka_type == "PASSWORD")
 
 
 @pytest.mark.parametrize(("resource_type", "name"), UNKNOWN)
-def test_a_config_that_kafka_does_not_know_is_secret(resource_type: int, name: str) -> None:
+def test_a_config_unknown_to_kafka_is_secret(resource_type: int, name: str) -> None:
     assert config_type(resource_type, name) is None
     assert is_secret_config(resource_type, name)

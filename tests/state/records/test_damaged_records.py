@@ -8,8 +8,8 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.effort import WHOLE
 from tests.support.metadata_values import DATA, golden_vectors, values_of
+from tests.support.sweep_size import WHOLE
 
 from raftlog.errors import MetadataParseError
 from raftlog.limits import STRING_BYTES_MAX
@@ -44,20 +44,20 @@ def error_of(value: bytes) -> MetadataParseError:
     return error
 
 
-def test_a_record_cut_at_any_byte_is_damage() -> None:
+def test_a_record_truncated_at_any_byte_is_damage() -> None:
     for value in GOLDEN:
         for end in range(len(value)):
             error_of(value[:end])
 
 
-def test_every_logged_record_cut_anywhere_is_damage() -> None:
+def test_every_logged_record_truncated_anywhere_is_damage() -> None:
     for value in LOGGED:
         for end in range(0, len(value), 7):
             with pytest.raises(MetadataParseError):
                 decode(value[:end])
 
 
-def test_bytes_behind_a_record_are_damage() -> None:
+def test_bytes_after_a_record_are_damage() -> None:
     for value in GOLDEN:
         error = error_of(value + b"\x00")
         assert error.position == len(value)
@@ -92,19 +92,19 @@ def check_any(value: bytes) -> None:
     st.integers(0, 5),
     st.binary(max_size=120),
 )
-def test_random_bytes_behind_a_frame(
+def test_random_bytes_after_a_frame_are_a_record_or_damage(
     kind: type[MetadataRecord], version: int, payload: bytes
 ) -> None:
     check_any(bytes([1, kind.schema.api_key, version]) + payload)
 
 
 @given(st.binary(max_size=60))
-def test_random_bytes(value: bytes) -> None:
+def test_random_bytes_are_a_record_or_damage(value: bytes) -> None:
     check_any(value)
 
 
 @given(st.data())
-def test_records_with_a_piece_replaced(data: st.DataObject) -> None:
+def test_records_with_a_replaced_part_are_a_record_or_damage(data: st.DataObject) -> None:
     value = data.draw(st.sampled_from(LOGGED))
     start = data.draw(st.integers(0, len(value)))
     end = data.draw(st.integers(start, min(len(value), start + 5)))
@@ -136,13 +136,15 @@ def test_records_with_a_piece_replaced(data: st.DataObject) -> None:
         ("010e00 01 0161 00", 5, "value to remove: the record is truncated"),
     ],
 )
-def test_damage_is_named_with_its_field_and_place(value: str, position: int, reason: str) -> None:
+def test_damage_is_reported_with_its_field_and_position(
+    value: str, position: int, reason: str
+) -> None:
     error = error_of(bytes.fromhex(value))
     assert error.position == position
     assert error.reason.startswith(reason)
 
 
-def test_damage_inside_an_array_is_named_with_its_path() -> None:
+def test_damage_inside_an_array_is_reported_with_its_path() -> None:
     value = encode(RegisterBrokerRecord(), version=0)
     at = 3 + 4 + 16 + 8
     damaged = value[:at] + bytes.fromhex("02 0261 03 ff28 0001 0000 00") + value[at + 1 :]
@@ -172,7 +174,7 @@ COUNT_MAX = b"\xff\xff\xff\xff\x07"
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else "",
 )
-def test_a_count_that_lies_allocates_nothing(record: MetadataRecord, position: int) -> None:
+def test_a_wrong_count_allocates_nothing(record: MetadataRecord, position: int) -> None:
     value = encode(record)
     lying = value[:position] + COUNT_MAX + b"\x01" * 1000
     error_of(lying)  # whatever is loaded or compiled on first use
@@ -185,7 +187,7 @@ def test_a_count_that_lies_allocates_nothing(record: MetadataRecord, position: i
     assert peak < 100_000
 
 
-def test_a_count_of_tags_that_lies_allocates_little() -> None:
+def test_a_wrong_count_of_tags_allocates_little() -> None:
     value = encode(ConfigRecord())[:-1] + COUNT_MAX + b"\x01"
     tracemalloc.start()
     error = error_of(value)

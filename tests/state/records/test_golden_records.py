@@ -48,7 +48,7 @@ def element_string(element: object) -> str:
     return to_string(element) if isinstance(element, Struct) else str(element)
 
 
-def test_the_vectors_hold_every_record_type() -> None:
+def test_the_vectors_have_every_record_type() -> None:
     assert len(VECTORS) == 84
     api_keys = {peek(value)[0] for _, _, value, _ in VECTORS}
     assert api_keys == {kind.schema.api_key for kind in RECORD_TYPES}
@@ -57,7 +57,7 @@ def test_the_vectors_hold_every_record_type() -> None:
 @pytest.mark.parametrize(
     ("name", "version", "value", "content"), VECTORS, ids=[f"{v[0]}-{v[1]}" for v in VECTORS]
 )
-def test_a_golden_record_reads_and_writes_as_kafka_does(
+def test_a_golden_record_is_decoded_and_encoded_as_by_kafka(
     name: str, version: int, value: bytes, content: str
 ) -> None:
     decoded = decode(value)
@@ -71,5 +71,5 @@ def test_a_golden_record_reads_and_writes_as_kafka_does(
 
 
 @pytest.mark.parametrize("kind", RECORD_TYPES, ids=lambda kind: kind.schema.name)
-def test_a_new_record_holds_kafkas_defaults(kind: type[MetadataRecord]) -> None:
+def test_a_new_record_has_kafkas_defaults(kind: type[MetadataRecord]) -> None:
     assert to_string(kind()) in {content for *_, content in VECTORS}

@@ -45,14 +45,14 @@ DOUBLES = [
 
 
 @pytest.mark.parametrize(("value", "text"), DOUBLES, ids=[text for _, text in DOUBLES])
-def test_a_double_is_printed_as_java_does(value: float, text: str) -> None:
+def test_a_double_is_printed_as_by_java(value: float, text: str) -> None:
     assert double_json(value) == text
     quota = to_json_text(ClientQuotaRecord(value=value))
     assert f'"value":{text},' in quota
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_printed_double_reads_back_equal(value: float) -> None:
+def test_a_printed_double_round_trips(value: float) -> None:
     text = double_json(value)
     assert float(text) == value
     assert "." in text
@@ -64,7 +64,7 @@ CONTROLS = (
 )
 
 
-def test_a_string_is_escaped_as_jackson_does() -> None:
+def test_a_string_is_escaped_as_by_jackson() -> None:
     assert string_json("".join(map(chr, range(32)))) == f'"{CONTROLS}"'
     plain = "\x7f\x80\u2028\u2029/<>&'\U0001f600\ufeff é日"
     assert string_json(plain) == f'"{plain}"'
@@ -79,7 +79,7 @@ def test_bytes_are_padded_base64_and_uuids_are_not() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_a_uuid_survives_its_text(data: bytes) -> None:
+def test_a_uuid_round_trips_as_text(data: bytes) -> None:
     assert uuid_bytes(uuid_text(data)) == data
 
 
@@ -87,10 +87,10 @@ def test_a_uuid_survives_its_text(data: bytes) -> None:
     "text",
     ["", "A", "A" * 21, "A" * 23, "A" * 24, "A" * 21 + "B", "A" * 21 + "=", "+" * 22, "é" * 22],
 )
-def test_text_that_is_no_uuid(text: str) -> None:
+def test_text_that_is_no_uuid_is_refused(text: str) -> None:
     assert uuid_bytes(text) is None
 
 
 @pytest.mark.parametrize("text", ["A", "AA", "AA=", "A===", "AA==AA==", "é", "AA==\n"])
-def test_text_that_is_no_base64(text: str) -> None:
+def test_text_that_is_no_base64_is_refused(text: str) -> None:
     assert bytes_of_base64(text) is None

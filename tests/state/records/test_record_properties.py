@@ -43,23 +43,23 @@ ABSENT = [
 @pytest.mark.parametrize(("kind", "version"), EVERY_VERSION, ids=version_name)
 @settings(max_examples=5)
 @given(data=st.data())
-def test_a_record_survives_bytes_and_json(
+def test_a_record_round_trips_through_bytes_and_json(
     kind: type[MetadataRecord], version: int, data: st.DataObject
 ) -> None:
-    survives_bytes_and_json(data.draw(structs(kind, version)), version)
+    assert_round_trips(data.draw(structs(kind, version)), version)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "version"), EVERY_VERSION, ids=version_name)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_many_records_survive_bytes_and_json(
+def test_many_records_round_trip_through_bytes_and_json(
     kind: type[MetadataRecord], version: int, data: st.DataObject
 ) -> None:
-    survives_bytes_and_json(data.draw(structs(kind, version)), version)
+    assert_round_trips(data.draw(structs(kind, version)), version)
 
 
-def survives_bytes_and_json(record: MetadataRecord, version: int) -> None:
+def assert_round_trips(record: MetadataRecord, version: int) -> None:
     value = encode(record, version)
     decoded = decode(value)
     assert decoded == DecodedRecord(version, record)
@@ -75,7 +75,7 @@ def survives_bytes_and_json(record: MetadataRecord, version: int) -> None:
 @pytest.mark.parametrize(("kind", "version", "field"), ABSENT, ids=str)
 @settings(max_examples=3)
 @given(data=st.data())
-def test_a_field_that_the_version_lacks_is_refused_by_name(
+def test_a_field_missing_in_the_version_is_refused(
     kind: type[MetadataRecord], version: int, field: Any, data: st.DataObject
 ) -> None:
     value = data.draw(values(field, field.since).filter(lambda value: value != field.default))
@@ -91,7 +91,7 @@ def test_a_field_that_the_version_lacks_is_refused_by_name(
         from_json(shown)
 
 
-def test_a_decoded_record_is_as_immutable_as_a_made_one() -> None:
+def test_a_decoded_record_is_as_immutable_as_a_constructed_one() -> None:
     decoded = decode(encode(TopicRecord(name="a"))).record
     assert isinstance(decoded, TopicRecord)
     with pytest.raises(AttributeError):
@@ -100,7 +100,7 @@ def test_a_decoded_record_is_as_immutable_as_a_made_one() -> None:
     assert repr(decoded) == repr(TopicRecord(name="a"))
 
 
-def test_a_record_alone_is_written_in_its_latest_version() -> None:
+def test_a_record_without_a_version_is_written_in_its_latest_one() -> None:
     assert decode(encode(PartitionRecord())).version == 2
     assert to_json(PartitionRecord())["version"] == 2
     assert decode(encode(DecodedRecord(1, PartitionRecord()), version=0)).version == 0
@@ -114,7 +114,7 @@ def test_an_unknown_version_is_not_written(version: int) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.0])
-def test_doubles_that_are_no_json_numbers_survive(value: float) -> None:
+def test_doubles_that_are_no_json_numbers_round_trip(value: float) -> None:
     bytes_of_it = encode(ClientQuotaRecord(value=value))
     assert encode(decode(bytes_of_it)) == bytes_of_it
     assert encode(from_json(to_json(decode(bytes_of_it)))) == bytes_of_it
@@ -141,7 +141,7 @@ def test_doubles_that_are_no_json_numbers_survive(value: float) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_kafkas_type_cannot_hold_is_not_written(
+def test_values_outside_the_range_of_kafkas_type_are_not_written(
     record: MetadataRecord, field: str, reason: str
 ) -> None:
     with pytest.raises(InvalidRecordError, match=reason) as caught:
@@ -188,18 +188,20 @@ def changed(**fields: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_json_that_is_no_record_is_refused_by_field(parsed: dict[str, Any], field: str) -> None:
+def test_json_that_is_no_record_is_refused_with_the_field(
+    parsed: dict[str, Any], field: str
+) -> None:
     with pytest.raises(InvalidRecordError) as caught:
         from_json(parsed)
     assert caught.value.field == field
 
 
-def test_json_of_a_version_that_is_not_known_is_refused() -> None:
+def test_json_of_an_unknown_version_is_refused() -> None:
     with pytest.raises(UnsupportedVersionError):
         from_json({"type": "TOPIC_RECORD", "version": 1, "data": {}})
 
 
-def test_json_may_carry_other_keys_and_whole_doubles() -> None:
+def test_json_may_have_other_keys_and_whole_doubles() -> None:
     decoded = from_json({"offset": 7, **changed(value=5)})
     assert decoded.record == ClientQuotaRecord(
         entity=(EntityData(entity_type="user"),), key="k", value=5.0

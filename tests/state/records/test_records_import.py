@@ -8,7 +8,7 @@ import sys
 HEAVY = ("numpy", "pyarrow", "pyspark")
 
 
-def test_records_import_nothing_heavy() -> None:
+def test_records_import_no_large_module() -> None:
     code = f"import sys, raftlog_state.records; print([m for m in {HEAVY} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -21,7 +21,7 @@ from tests.support.metadata_values import (
     values_of,
     version_name,
 )
-from tests.support.redacted import redact_value
+from tests.support.redaction import redact_value
 
 from raftlog.errors import InvalidRecordError, MetadataParseError, OptionError
 from raftlog_state.records import (
@@ -94,7 +94,7 @@ def assert_hidden(shown: bytes | str) -> None:
 
 @pytest.mark.parametrize("redactor", [MASKED, KEYED], ids=["mask", "hash"])
 @pytest.mark.parametrize("value", SECRET_VALUES, ids=NAMES)
-def test_a_secret_leaves_in_no_form(value: bytes, redactor: Redactor) -> None:
+def test_no_form_of_output_has_a_secret(value: bytes, redactor: Redactor) -> None:
     assert SECRET in value
     redacted = redactor.redact(decode(value))
     assert_hidden(redact_value(redactor, value))
@@ -111,9 +111,7 @@ def test_repr_shows_no_secret_even_of_the_record_itself(value: bytes) -> None:
 
 @pytest.mark.parametrize("redactor", [MASKED, KEYED], ids=["mask", "hash"])
 @pytest.mark.parametrize("value", SECRET_VALUES, ids=NAMES)
-def test_a_redacted_value_decodes_as_the_record_that_it_was(
-    value: bytes, redactor: Redactor
-) -> None:
+def test_a_redacted_value_decodes_as_the_same_record(value: bytes, redactor: Redactor) -> None:
     redacted = redact_value(redactor, value)
     decoded = decode(redacted)
     assert peek(redacted) == peek(value)
@@ -153,14 +151,14 @@ def test_damage_is_never_passed_on_unredacted() -> None:
         redact_value(MASKED, encode(SCRAM)[:-1])
 
 
-def test_scram_keeps_all_but_its_secrets() -> None:
+def test_scram_records_keep_all_but_their_secrets() -> None:
     mask = MASK.encode()
     assert MASKED.redact(DecodedRecord(0, SCRAM)).record == UserScramCredentialRecord(
         name="alice", mechanism=1, salt=mask, stored_key=mask, server_key=mask, iterations=4096
     )
 
 
-def test_a_config_keeps_its_name_and_says_when_it_is_removed() -> None:
+def test_a_config_keeps_its_name_and_shows_that_it_is_removed() -> None:
     shown = json.loads(MASKED.record_json(encode(PASSWORD)))["data"]
     assert shown == {
         "resourceType": 4,
@@ -208,7 +206,7 @@ def test_a_record_without_secrets_is_the_same_object() -> None:
         assert redact_value(MASKED, value) is value
 
 
-def test_a_keyed_hash_answers_whether_a_secret_changed() -> None:
+def test_a_keyed_hash_shows_whether_a_secret_changed() -> None:
     def hashed(**fields: Any) -> str:
         record = ConfigRecord(**{"resource_type": 4, "name": "ssl.key.password", **fields})
         return json.loads(KEYED.record_json(encode(record)))["data"]["value"]
@@ -234,7 +232,7 @@ def test_reveal_changes_nothing() -> None:
     assert SECRET.decode() in revealing.record_json(encode(PASSWORD))
 
 
-def test_a_key_is_never_shown_and_travels_to_executors() -> None:
+def test_a_key_is_never_shown_and_is_sent_to_executors() -> None:
     assert KEY.decode() not in repr(KEYED) + str(KEYED) + f"{KEYED}"
     assert repr(KEYED) == "Redactor(reveal=False)"
     moved = pickle.loads(pickle.dumps(KEYED))
@@ -242,7 +240,7 @@ def test_a_key_is_never_shown_and_travels_to_executors() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"short", b"fifteen bytes.."])
-def test_a_key_that_could_be_guessed_is_refused(key: bytes) -> None:
+def test_a_guessable_key_is_refused(key: bytes) -> None:
     with pytest.raises(OptionError) as caught:
         Redactor(key=key)
     assert not key or key.decode() not in str(caught.value)
@@ -251,7 +249,7 @@ def test_a_key_that_could_be_guessed_is_refused(key: bytes) -> None:
 @pytest.mark.parametrize(("kind", "version"), EVERY_VERSION, ids=version_name)
 @settings(max_examples=4)
 @given(data=st.data())
-def test_any_redacted_record_is_a_whole_record(
+def test_any_redacted_record_is_a_complete_record(
     kind: type[MetadataRecord], version: int, data: st.DataObject
 ) -> None:
     redactor = data.draw(st.sampled_from([MASKED, KEYED]))
@@ -264,7 +262,7 @@ def test_any_redacted_record_is_a_whole_record(
 CLUSTER_LOGS = [log for log in metadata_logs() if "every-record" not in str(log)]
 
 
-def test_no_secret_of_a_real_cluster_leaves() -> None:
+def test_no_secret_of_a_real_cluster_is_in_the_output() -> None:
     secrets = set()
     shown = bytearray()
     for value in {value for log in CLUSTER_LOGS for value in values_of(log)}:
@@ -281,7 +279,7 @@ def test_no_secret_of_a_real_cluster_leaves() -> None:
         assert base64.b64encode(secret) not in shown
 
 
-def test_what_is_no_secret_is_shown_as_dump_log_shows_it() -> None:
+def test_other_values_are_shown_as_dump_log_shows_them() -> None:
     log = DATA / "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
     for segment in log.glob("*.log"):
         for value, payload in zip(values_of(segment), payloads_of(segment), strict=True):

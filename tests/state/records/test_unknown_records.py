@@ -29,7 +29,7 @@ UNKNOWN_API_KEY = bytes.fromhex("012a03 0708 00")
 NEWER_TOPIC = bytes.fromhex("010201 04666f6f 0102030405060708111213141516171800")
 
 
-def test_an_unknown_api_key_is_kept_as_it_is() -> None:
+def test_an_unknown_api_key_is_kept() -> None:
     decoded = decode(UNKNOWN_API_KEY)
     unknown = UnknownRecord(
         api_key=42, version=3, reason=UnknownReason.API_KEY, payload=b"\x07\x08\x00"
@@ -39,7 +39,7 @@ def test_an_unknown_api_key_is_kept_as_it_is() -> None:
     assert peek(UNKNOWN_API_KEY) == (42, 3)
 
 
-def test_a_newer_version_of_a_known_type_is_kept_as_it_is() -> None:
+def test_a_newer_version_of_a_known_type_is_kept() -> None:
     decoded = decode(NEWER_TOPIC)
     assert isinstance(decoded.record, UnknownRecord)
     assert (decoded.record.api_key, decoded.version) == (2, 1)
@@ -48,7 +48,7 @@ def test_a_newer_version_of_a_known_type_is_kept_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("value", [UNKNOWN_API_KEY, NEWER_TOPIC], ids=["api key", "version"])
-def test_an_unknown_record_is_shown_as_unknown_and_reads_back(value: bytes) -> None:
+def test_an_unknown_record_is_shown_as_unknown_and_round_trips(value: bytes) -> None:
     decoded = decode(value)
     shown = to_json(decoded)
     assert list(shown) == ["type", "version", "data"]
@@ -57,7 +57,7 @@ def test_an_unknown_record_is_shown_as_unknown_and_reads_back(value: bytes) -> N
     assert from_json(json.loads(to_json_text(decoded))) == decoded
 
 
-def test_the_text_of_an_unknown_record() -> None:
+def test_an_unknown_record_has_a_text() -> None:
     assert to_json_text(decode(UNKNOWN_API_KEY)) == (
         '{"type":"UNKNOWN","version":3,"data":'
         '{"apiKey":42,"reason":"this api key is not known","payload":"BwgA"}}'
@@ -109,7 +109,7 @@ def test_unknown_tags_inside_an_array_are_kept_and_shown() -> None:
     assert "unknownTaggedFields" not in shown[1]
 
 
-def test_unknown_tags_lie_among_known_ones_in_order() -> None:
+def test_unknown_tags_among_known_ones_are_in_order() -> None:
     record = PartitionChangeRecord(
         leader=1, directories=(), unknown_tags=(UnknownTag(9, b"n"), UnknownTag(10, b""))
     )
@@ -128,7 +128,7 @@ def test_unknown_tags_lie_among_known_ones_in_order() -> None:
     ],
     ids=["twice", "known", "negative", "too large"],
 )
-def test_tags_that_cannot_be_are_not_written(unknown_tags: tuple[UnknownTag, ...]) -> None:
+def test_invalid_tags_are_not_written(unknown_tags: tuple[UnknownTag, ...]) -> None:
     with pytest.raises(InvalidRecordError, match="unknownTaggedFields"):
         encode(PartitionChangeRecord(unknown_tags=unknown_tags))
 
@@ -160,7 +160,7 @@ def test_a_value_without_a_frame_is_refused(value: str, reason: str) -> None:
         assert "None" not in str(caught.value)
 
 
-def test_a_frame_with_padded_numbers_is_read_as_kafka_reads_it() -> None:
+def test_a_frame_with_padded_varints_is_read_as_by_kafka() -> None:
     plain = encode(TopicRecord(name="foo"))
     padded = b"\x81\x00\x82\x00\x80\x00" + plain[3:]
     assert decode(padded) == decode(plain)

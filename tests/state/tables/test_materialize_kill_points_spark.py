@@ -98,7 +98,7 @@ def follower(tmp_path: Path, data: Path, feed: Feed, template: Path) -> Follower
     return Follower(tmp_path, data, feed, template)
 
 
-def test_every_point_is_died_at() -> None:
+def test_a_run_dies_at_every_point() -> None:
     assert {point for point, _, _ in DEATHS} == set(POINTS)
 
 
@@ -109,7 +109,7 @@ def test_every_point_is_died_at() -> None:
         pytest.param(DEATHS, id="all", marks=pytest.mark.nightly),
     ],
 )
-def test_killed_once_at_each_point_tables_hold_each_record_once(
+def test_tables_have_each_record_once_after_one_kill_at_each_point(
     follower: Follower, deaths: tuple[tuple[str, int, int], ...]
 ) -> None:
     follower.grow(LAST)
@@ -122,7 +122,7 @@ def test_killed_once_at_each_point_tables_hold_each_record_once(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(ORDERS))
-def test_killed_at_random_points_tables_hold_each_record_once(
+def test_tables_have_each_record_once_after_kills_at_random_points(
     follower: Follower, seed: int
 ) -> None:
     chance = random.Random(seed)

@@ -12,7 +12,7 @@ from raftlog.errors import OptionError
 from raftlog_state.tables.materialize import PublishSchedule, end_of_run
 
 
-def test_the_first_batch_is_published_and_others_when_their_time_has_come() -> None:
+def test_the_first_batch_is_published_and_later_ones_after_the_interval() -> None:
     schedule = PublishSchedule(30.0, None)
     assert schedule.is_due(100.0, 1)
     schedule.published(100.0)
@@ -28,7 +28,7 @@ def test_every_batch_is_published_without_an_interval() -> None:
     assert schedule.is_due(100.0, 2)
 
 
-def test_a_run_publishes_where_it_ends_and_not_before() -> None:
+def test_a_run_publishes_at_its_end_and_not_before() -> None:
     schedule = PublishSchedule(30.0, 7)
     schedule.published(100.0)
     assert not schedule.is_due(101.0, 6)
@@ -36,7 +36,7 @@ def test_a_run_publishes_where_it_ends_and_not_before() -> None:
     assert schedule.is_due(101.0, 8), "the log had grown when the source looked at it"
 
 
-def test_a_run_s_end_is_known_whatever_tail_is_held_back(tmp_path: Path) -> None:
+def test_the_end_of_a_run_is_known_although_a_tail_is_held_back(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "__cluster_metadata-0")
     log.append(b"\x01\x14\x00", b"\x01\x14\x00", b"\x01\x14\x00")
     reader = open_path(str(log.directory))

@@ -38,24 +38,24 @@ def checkpoint_at(log: MetadataLog, which: int) -> pa.Table:
     )
 
 
-def test_rows_are_put_in_order() -> None:
+def test_rows_are_sorted() -> None:
     rows = source_rows(at(0, *NO_OPS)).take([3, 1, 0, 2, 5, 4])
     assert checked(rows) == [0, 1, 2, 3, 4, 5]
 
 
-def test_what_the_tables_hold_is_clipped_and_kept_to_be_compared() -> None:
+def test_rows_below_the_tables_end_are_clipped_and_kept_for_comparison() -> None:
     batch = check_batch(source_rows(at(4, *NO_OPS)), next_offset=7, place="here")
     assert batch.rows["offset"].to_pylist() == [7, 8, 9]
     assert batch.seen["offset"].to_pylist() == [4, 5, 6]
     assert batch.last_offset == 9
 
 
-def test_a_batch_behind_the_tables_end_is_a_gap() -> None:
+def test_a_batch_after_the_tables_end_is_a_gap() -> None:
     with pytest.raises(OffsetGapError, match=r"expected offset 3 next, got offset 4"):
         checked(source_rows(at(4, *NO_OPS)), next_offset=3)
 
 
-def test_a_log_without_its_beginning_wants_a_checkpoint() -> None:
+def test_a_log_without_its_start_needs_a_snapshot() -> None:
     with pytest.raises(OffsetGapError, match="bootstrap"):
         checked(source_rows(at(416, *NO_OPS)))
 
@@ -69,13 +69,13 @@ def test_a_missing_offset_is_a_gap(missing: int) -> None:
     assert (raised.value.expected_offset, raised.value.offset) == (missing, missing + 1)
 
 
-def test_an_offset_that_comes_twice_is_refused() -> None:
+def test_a_repeated_offset_is_refused() -> None:
     rows = source_rows(at(0, *NO_OPS))
     with pytest.raises(OffsetGapError, match="duplicate"):
         checked(pa.concat_tables([rows, rows.slice(2, 1)]))
 
 
-def test_a_leader_epoch_that_falls_is_refused() -> None:
+def test_a_decreasing_leader_epoch_is_refused() -> None:
     rows = pa.concat_tables(
         [source_rows(at(0, *NO_OPS, epoch=3)), source_rows(at(6, *NO_OPS, epoch=2))]
     )
@@ -83,13 +83,13 @@ def test_a_leader_epoch_that_falls_is_refused() -> None:
         checked(rows)
 
 
-def test_what_begins_in_an_open_transaction_is_left_out() -> None:
+def test_rows_of_an_open_transaction_are_omitted() -> None:
     rows = source_rows(at(0, NoOpRecord(), BEGIN, TOPIC, END, NoOpRecord(), BEGIN, TOPIC))
     assert checked(rows) == [0, 1, 2, 3, 4]
     assert checked(source_rows(at(0, BEGIN, TOPIC))) == []
 
 
-def test_an_ended_transaction_names_its_begin_in_every_row() -> None:
+def test_rows_of_an_ended_transaction_have_its_begin_offset() -> None:
     rows = source_rows(at(0, NoOpRecord(), BEGIN, TOPIC, ABORT, NoOpRecord()))
     batch = check_batch(rows, next_offset=0, place="here")
     assert batch.rows["txnBegin"].to_pylist() == [None, 1, 1, 1, None]
@@ -97,7 +97,7 @@ def test_an_ended_transaction_names_its_begin_in_every_row() -> None:
     assert batch.rows["visibleOffset"].to_pylist() == [0, None, None, None, 4]
 
 
-def test_epochs_are_told_by_their_ranges() -> None:
+def test_epochs_are_given_by_their_ranges() -> None:
     rows = pa.concat_tables(
         [source_rows(at(0, *NO_OPS, epoch=1)), source_rows(at(6, *NO_OPS[:2], epoch=4))]
     )
@@ -105,7 +105,7 @@ def test_epochs_are_told_by_their_ranges() -> None:
     assert list(epoch_ranges(rows.slice(0, 0))) == []
 
 
-def test_a_checkpoint_ahead_of_the_tables_comes_before_the_tail(three_nodes: MetadataLog) -> None:
+def test_a_snapshot_above_the_tables_end_precedes_the_log(three_nodes: MetadataLog) -> None:
     snapshot, end_offset = checkpoint_at(three_nodes, 0), 720
     tail = source_rows(three_nodes.records[end_offset : end_offset + 3])
     batch = check_batch(pa.concat_tables([tail, snapshot]), next_offset=0, place="here")
@@ -114,20 +114,20 @@ def test_a_checkpoint_ahead_of_the_tables_comes_before_the_tail(three_nodes: Met
     assert batch.records["offset"].to_pylist() == [720, 721, 722]
 
 
-def test_a_checkpoint_that_is_not_ahead_is_passed_over(three_nodes: MetadataLog) -> None:
+def test_a_snapshot_at_or_below_the_tables_end_is_skipped(three_nodes: MetadataLog) -> None:
     batch = check_batch(checkpoint_at(three_nodes, 0), next_offset=720, place="here")
     assert batch.is_empty
     assert batch.snapshot_id is None
 
 
-def test_a_checkpoint_that_is_one_record_ahead_is_taken(three_nodes: MetadataLog) -> None:
+def test_a_snapshot_one_record_above_the_tables_end_is_loaded(three_nodes: MetadataLog) -> None:
     batch = check_batch(checkpoint_at(three_nodes, 0), next_offset=719, place="here")
     assert batch.snapshot_id == three_nodes.checkpoints[0].snapshot_id
     assert batch.last_offset == 719
 
 
 @pytest.mark.parametrize("lost", [0, 5, -1])
-def test_a_checkpoint_that_is_not_whole_is_refused(three_nodes: MetadataLog, lost: int) -> None:
+def test_an_incomplete_snapshot_is_refused(three_nodes: MetadataLog, lost: int) -> None:
     rows = checkpoint_at(three_nodes, 0)
     lost %= rows.num_rows
     kept = rows.take([row for row in range(rows.num_rows) if row != lost])
@@ -135,7 +135,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused(three_nodes: MetadataLog, los
         checked(kept)
 
 
-def test_rows_without_control_records_are_refused_by_name() -> None:
+def test_rows_without_control_records_are_refused_with_the_option() -> None:
     rows = source_rows(at(0, *NO_OPS)).drop_columns(["controlType"])
     with pytest.raises(TablesError, match="includeControlRecords"):
         checked(rows)

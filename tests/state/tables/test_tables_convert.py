@@ -25,7 +25,7 @@ from raftlog_state.tables.schema import (
 )
 
 
-def there_and_back(rows: list[Row], entity: Entity) -> list[Row]:
+def round_trip(rows: list[Row], entity: Entity) -> list[Row]:
     schema = arrow_schema(struct(BY_ENTITY[entity].columns))
     table = pa.Table.from_pylist([columns_of(row) for row in rows], schema=schema)
     return [row_of(entity, columns) for columns in plain_rows(table)]
@@ -44,7 +44,7 @@ def images() -> list[MetadataImage]:
     return found
 
 
-def test_rows_of_real_logs_come_back_the_same(
+def test_rows_of_real_logs_round_trip(
     three_nodes: MetadataLog, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     trimmed = metadata_log(restored("trimmed-3.9.2/node-1", tmp_path_factory.mktemp("log")))
@@ -53,14 +53,14 @@ def test_rows_of_real_logs_come_back_the_same(
         loader.append(log.records)
         for entity in Entity:
             rows = loader.image.rows(entity)
-            assert there_and_back(rows, entity) == rows
+            assert round_trip(rows, entity) == rows
 
 
-def test_rows_of_random_logs_come_back_the_same() -> None:
+def test_rows_of_random_logs_round_trip() -> None:
     for image in images():
         for entity in Entity:
             rows = image.rows(entity)
-            assert there_and_back(rows, entity) == rows
+            assert round_trip(rows, entity) == rows
 
 
 def test_every_field_of_a_row_is_a_column() -> None:
@@ -73,14 +73,14 @@ def test_every_field_of_a_row_is_a_column() -> None:
         assert all(n.endswith("_name") or n in ("redacted", "entity_key") for n in more), more
 
 
-def test_a_redacted_config_says_so() -> None:
+def test_a_redacted_config_is_marked() -> None:
     values = {"[redacted]": True, "hmac:" + "0f" * 16: True, "hmac:short": False, "1000": False}
     for value, redacted in values.items():
         row = ConfigRow(resource_type=2, resource_name="t", name="n", value=value)
         assert columns_of(row)["redacted"] is redacted
 
 
-def test_a_time_beyond_what_a_timestamp_holds_is_cut_there() -> None:
+def test_a_timestamp_outside_the_range_of_the_column_is_clamped() -> None:
     row = TokenRow(
         token_id="t",
         owner="o",
@@ -90,7 +90,7 @@ def test_a_time_beyond_what_a_timestamp_holds_is_cut_there() -> None:
         max_timestamp_ms=2**63 - 1,
         expiration_timestamp_ms=-(2**63),
     )
-    (back,) = there_and_back([row], Entity.TOKEN)
+    (back,) = round_trip([row], Entity.TOKEN)
     assert isinstance(back, TokenRow)
     assert back.issue_timestamp_ms == -1
     assert back.max_timestamp_ms == (2**63 - 1) // 1_000
@@ -110,7 +110,7 @@ def test_the_changes_of_one_record_are_numbered() -> None:
     assert [(row["offset"], row["seq"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
 
-def test_a_row_keeps_the_offset_that_it_was_created_at() -> None:
+def test_a_row_keeps_its_creation_offset() -> None:
     def config(value: str | None) -> ConfigRecord:
         return ConfigRecord(resource_type=4, resource_name="", name="n", value=value)
 
@@ -123,7 +123,7 @@ def test_a_row_keeps_the_offset_that_it_was_created_at() -> None:
     assert created == [(0, 0), (0, 1), (0, 2), (3, 3)]
 
 
-def test_tables_need_no_feature_that_other_engines_lack() -> None:
+def test_tables_use_no_feature_that_other_engines_lack() -> None:
     for table in (*TYPED_TABLES, *GROWING_TABLES.values()):
         made_with = properties(table)
         assert made_with["delta.enableDeletionVectors"] == "false"

@@ -55,7 +55,7 @@ def assert_is_what_kafka_wrote(tables: ClusterTables, checkpoint: Checkpoint) ->
     assert len(theirs) > 200
 
 
-def test_what_a_quiet_log_leaves_unpublished_is_published_in_time(
+def test_unpublished_batches_of_an_idle_log_are_published_at_the_interval(
     feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
 ) -> None:
     status = tables().status
@@ -86,7 +86,7 @@ def test_what_a_quiet_log_leaves_unpublished_is_published_in_time(
     assert len(timers) == 1
 
 
-def test_a_late_publication_sees_that_the_tables_were_truncated_meanwhile(
+def test_a_late_publication_detects_that_the_tables_were_rolled_back(
     feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
 ) -> None:
     """The query has ended, and its timer has not."""
@@ -114,7 +114,7 @@ def test_a_late_publication_sees_that_the_tables_were_truncated_meanwhile(
     assert feed.open(tmp_path / "tables").status() == before
 
 
-def test_a_stream_looks_at_its_tables_with_few_tasks_and_changes_no_setting(
+def test_a_stream_reads_its_tables_with_few_tasks_and_changes_no_setting(
     feed: Feed, data: Path, tmp_path: Path
 ) -> None:
     spark = feed.spark
@@ -146,7 +146,7 @@ def tasks_by_job(spark: SparkSession) -> dict[int, int]:
     return {jobs.apply(at).jobId(): jobs.apply(at).numTasks() for at in range(jobs.size())}
 
 
-def test_a_whole_log_becomes_what_kafka_wrote_into_its_checkpoints(
+def test_a_whole_log_gives_the_snapshots_that_kafka_wrote(
     feed: Feed, three_nodes: MetadataLog, data: Path, tmp_path: Path
 ) -> None:
     tables = feed.open(tmp_path / "tables")
@@ -161,7 +161,7 @@ def test_a_whole_log_becomes_what_kafka_wrote_into_its_checkpoints(
     assert report.ok, str(report)
 
 
-def test_a_trimmed_log_begins_with_its_checkpoint_and_records_the_gap(
+def test_a_trimmed_log_starts_with_its_snapshot_and_records_the_gap(
     feed: Feed, data: Path, tmp_path: Path
 ) -> None:
     tables = feed.open(tmp_path / "tables")
@@ -202,7 +202,7 @@ def test_restarts_crashes_and_a_deleted_checkpoint_change_nothing(
     assert contents(tables.latest()) == contents(same), "as if written in one go"
 
 
-def test_a_log_that_is_not_the_tables_own_is_refused_before_it_is_read(
+def test_a_log_of_other_tables_is_refused_before_it_is_read(
     feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
 ) -> None:
     opened = tables()
@@ -231,7 +231,7 @@ def test_a_log_that_is_not_the_tables_own_is_refused_before_it_is_read(
     "options",
     [{"startingOffset": "0"}, {"redact": "false"}, {"isolationLevel": "high_watermark"}],
 )
-def test_what_the_tables_decide_cannot_be_set(
+def test_options_that_the_tables_set_are_refused(
     feed: Feed, tmp_path: Path, options: dict[str, str]
 ) -> None:
     with pytest.raises(OptionError, match="cannot be set here"):
@@ -242,11 +242,11 @@ def test_what_the_tables_decide_cannot_be_set(
     ("given", "seconds"),
     [(None, 0), (0, 0), (1.5, 1.5), ("30 seconds", 30), ("2 minutes", 120), ("500ms", 0.5)],
 )
-def test_the_pace_of_publication_is_seconds_or_words(given: Any, seconds: float) -> None:
+def test_the_publication_interval_is_in_seconds_or_words(given: Any, seconds: float) -> None:
     assert seconds_between(given) == seconds
 
 
 @pytest.mark.parametrize("given", ["soon", "3 fortnights", -1])
-def test_a_pace_that_says_nothing_is_refused(given: Any) -> None:
+def test_an_invalid_publication_interval_is_refused(given: Any) -> None:
     with pytest.raises(OptionError, match="publish_every"):
         seconds_between(given)

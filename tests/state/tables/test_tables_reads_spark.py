@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 Open = Callable[..., ClusterTables]
 
 
-def test_a_view_stays_as_it_is_while_the_tables_go_on(feed: Feed, tables: Open) -> None:
+def test_a_view_is_fixed_while_the_tables_advance(feed: Feed, tables: Open) -> None:
     opened = tables()
     settings = _settings(feed)
     view = opened.latest()
@@ -39,7 +39,7 @@ def _settings(feed: Feed) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("offset", [10, 11, pytest.param(150, marks=pytest.mark.nightly)])
-def test_any_offset_of_the_past_can_be_seen(
+def test_any_past_offset_can_be_viewed(
     feed: Feed, template: Path, three_nodes: MetadataLog, offset: int
 ) -> None:
     """At offset 10 the first transaction is still open, at 11 it has ended."""
@@ -48,13 +48,13 @@ def test_any_offset_of_the_past_can_be_seen(
     assert image_of(feed.open(template).at(offset=offset)).same_rows(loader.image)
 
 
-def test_an_offset_beyond_the_tables_is_refused(feed: Feed, template: Path) -> None:
+def test_an_offset_above_the_tables_end_is_refused(feed: Feed, template: Path) -> None:
     with pytest.raises(OffsetOutOfRangeError) as raised:
         feed.open(template).at(offset=TEMPLATE_END)
     assert raised.value.log_end_offset == TEMPLATE_END
 
 
-def test_views_are_made_under_one_prefix(feed: Feed, template: Path) -> None:
+def test_views_are_created_under_one_prefix(feed: Feed, template: Path) -> None:
     names = feed.open(template).latest().create_views("seen_")
     found = feed.spark.sql(
         "SELECT count(*) AS n FROM seen_partitions JOIN seen_topics USING (topic_id)"
@@ -64,7 +64,7 @@ def test_views_are_made_under_one_prefix(feed: Feed, template: Path) -> None:
         feed.spark.catalog.dropTempView(name)
 
 
-def test_tables_that_nobody_filled_say_so(feed: Feed, tmp_path: Path) -> None:
+def test_empty_tables_are_reported(feed: Feed, tmp_path: Path) -> None:
     empty = feed.open(tmp_path / "nowhere")
     assert empty.status().log_offset == -1
     with pytest.raises(TablesError, match="nothing was published"):
@@ -75,12 +75,12 @@ def test_tables_that_nobody_filled_say_so(feed: Feed, tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists(), "asking writes nothing"
 
 
-def test_a_table_that_is_not_there_is_named(feed: Feed, template: Path) -> None:
+def test_a_missing_table_is_reported(feed: Feed, template: Path) -> None:
     with pytest.raises(TablesError, match="tables are features"):
         feed.open(template).latest().table("topic")
 
 
-def test_tables_can_live_in_a_schema_of_the_catalog(feed: Feed) -> None:
+def test_tables_may_be_in_a_schema_of_the_catalog(feed: Feed) -> None:
     tables = feed.open("raftlog_in_catalog")
     try:
         assert tables.apply(feed.frame(0, 40)) == 39
@@ -93,6 +93,6 @@ def test_tables_can_live_in_a_schema_of_the_catalog(feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("name", ["two words", "a.b.c", "", "1st"])
-def test_a_place_is_a_path_or_the_name_of_a_schema(feed: Feed, name: str) -> None:
+def test_a_location_is_a_path_or_the_name_of_a_schema(feed: Feed, name: str) -> None:
     with pytest.raises(TablesError, match="neither a path nor"):
         feed.open(name)

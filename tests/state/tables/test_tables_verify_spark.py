@@ -61,7 +61,7 @@ def leader(number: int, *voters: int) -> LeaderChange:
     return LeaderChange(leader_id=number, voters=tuple(map(LeaderChangeVoter, voters)))
 
 
-class Story:
+class LogScript:
     """A log in the making: payloads with an epoch, a second apart."""
 
     def __init__(self) -> None:
@@ -75,11 +75,11 @@ class Story:
             self.records.append(LogRecord(offset, self.epoch, 1_000 * offset, payload))
 
 
-def random_story(seed: int, level: int) -> Story:
+def random_script(seed: int, level: int) -> LogScript:
     """A random log in which leaders change and some of the records stand in transactions."""
     random = RandomLog(seed, level)
     random.grow(450)
-    story = Story()
+    story = LogScript()
     story.tell(leader(1, 1, 2), KRaftVersion(kraft_version=1), KRaftVoters(voters=(voter(1),)))
     lost = TopicRecord(name="never", topic_id="wP1XW_XDTjOcp3STS81TJA")
     for start in range(0, len(random.records), 45):
@@ -92,7 +92,7 @@ def random_story(seed: int, level: int) -> Story:
     return story
 
 
-def decoded(story: Story) -> list[LogRecord]:
+def decoded(story: LogScript) -> list[LogRecord]:
     """The same with records as the source would read them."""
     return [
         at(record.offset, record.payload, epoch=record.leader_epoch)[0] for record in story.records
@@ -102,11 +102,11 @@ def decoded(story: Story) -> list[LogRecord]:
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 9))]
 )
-def test_a_second_replay_agrees_with_the_fold_on_random_logs(
+def test_a_second_replay_agrees_with_the_loader_on_random_logs(
     feed: Feed, tmp_path: Path, seed: int
 ) -> None:
     """A checkpoint of a later state stands for a gap in the middle."""
-    story = random_story(seed=seed, level=30)
+    story = random_script(seed=seed, level=30)
     records = decoded(story)
     half, gap_end = len(records) // 3, 2 * len(records) // 3
     loader = MetadataLoader()
@@ -153,7 +153,7 @@ def name_newest_versions(feed: Feed, place: Path) -> None:
     Publisher(store, after_step=no_step).write(row, txn_version=TEMPLATE_END + 1)
 
 
-def test_a_changed_row_is_named(feed: Feed, tables: Open, tmp_path: Path) -> None:
+def test_a_changed_row_is_reported(feed: Feed, tables: Open, tmp_path: Path) -> None:
     opened = tables()
     place = tmp_path / "tables"
     spark = feed.spark

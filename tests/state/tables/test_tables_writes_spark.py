@@ -70,7 +70,7 @@ def test_a_crash_after_any_step_loses_nothing(
     assert contents(again.latest()) == expected
 
 
-def test_a_crash_before_the_first_publication_is_made_good(
+def test_a_crash_before_the_first_publication_is_completed(
     feed: Feed, expected: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     """The batch that it interrupts ends inside a transaction, which comes again as a whole."""
@@ -84,7 +84,7 @@ def test_a_crash_before_the_first_publication_is_made_good(
     assert contents(again.latest()) == expected
 
 
-def test_what_is_refused_writes_nothing(feed: Feed, tables: Open) -> None:
+def test_refused_batches_write_nothing(feed: Feed, tables: Open) -> None:
     opened = tables()
     before = opened.status()
     for start, end in ((0, TEMPLATE_END), (250, 280), (TEMPLATE_END - 1, TEMPLATE_END)):
@@ -101,7 +101,7 @@ def test_what_is_refused_writes_nothing(feed: Feed, tables: Open) -> None:
         opened.truncate_to(17)
 
 
-def test_two_writers_that_saw_the_same_end_write_every_record_once(
+def test_two_writers_with_the_same_end_write_every_record_once(
     feed: Feed, tables: Open, expected: list[tuple[str, str]]
 ) -> None:
     """Each goes on from what it remembers, which the other has made old."""
@@ -116,7 +116,7 @@ def test_two_writers_that_saw_the_same_end_write_every_record_once(
     assert contents(second.latest()) == expected
 
 
-def test_truncation_is_the_way_out_of_a_diverged_log(
+def test_a_diverged_log_is_resolved_by_rollback_to(
     feed: Feed, tables: Open, expected: list[tuple[str, str]], three_nodes: MetadataLog
 ) -> None:
     rewritten = source_rows(three_nodes.records[320:END]).to_pylist()

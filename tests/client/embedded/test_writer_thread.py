@@ -1,0 +1,254 @@
+"""The thread that writes: how requests become groups, and that every one of them is answered."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+import pytest
+
+from raftlog.append.requests import AppendRequest, Done, Request, RequestResult, failed
+from raftlog.client.clock import Clock
+from raftlog.client.writer_thread import GROUP_BYTES_MAX, WriterThread
+from raftlog.errors import (
+    AppendUnknownError,
+    BufferAllocationError,
+    LogClosedError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.records import NewRecord
+
+LONG_MS = 60_000.0
+CLOCK = Clock()
+
+
+def request(value: bytes = b"v", wait_ms: float = LONG_MS) -> AppendRequest:
+    return AppendRequest(records=(NewRecord(None, value),), deadline_ms=CLOCK.now_ms() + wait_ms)
+
+
+class Groups:
+    """Writes groups down. Each waits for ``gate`` and says in ``begun`` that it does."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[Request]] = []
+        self.begun = threading.Semaphore(0)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.closed = 0
+        self.answer: Callable[[Request], RequestResult] = Done
+
+    def write(
+        self, group: Sequence[Request], answer: Callable[[Request, RequestResult], None]
+    ) -> None:
+        self.begun.release()
+        assert self.gate.wait(30)
+        self.seen.append(list(group))
+        for one in group:
+            answer(one, self.answer(one))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def groups() -> Groups:
+    return Groups()
+
+
+@pytest.fixture
+def appender(groups: Groups) -> Iterator[WriterThread]:
+    made = WriterThread("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
+    yield made
+    groups.gate.set()
+    made.close()
+
+
+def submitted(appender: WriterThread, *requests: AppendRequest) -> list[Future[Any]]:
+    for one in requests:
+        appender.submit(one)
+    return [one.future for one in requests]
+
+
+def test_requests_queued_during_a_group_form_the_next_group(
+    groups: Groups, appender: WriterThread
+) -> None:
+    groups.gate.clear()
+    first, *others = [request() for _ in range(10)]
+    submitted(appender, first)
+    assert groups.begun.acquire(timeout=30)
+    futures = submitted(appender, *others)
+    groups.gate.set()
+    assert [future.result(30) for future in futures] == others
+    assert groups.seen == [[first], others]
+
+
+def test_a_group_is_bounded_so_that_other_processes_can_append(
+    groups: Groups, appender: WriterThread
+) -> None:
+    groups.gate.clear()
+    submitted(appender, request())
+    assert groups.begun.acquire(timeout=30)
+    large = [request(bytes(GROUP_BYTES_MAX * 2 // 3)) for _ in range(3)]
+    futures = submitted(appender, *large)
+    groups.gate.set()
+    for future in futures:
+        future.result(30)
+    assert groups.seen[1:] == [[one] for one in large]
+
+
+def test_lingering_ends_early_when_the_log_is_closed(groups: Groups) -> None:
+    appender = WriterThread(
+        "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, linger_ms=LONG_MS * 60
+    )
+    requests = [request(), request()]
+    futures = submitted(appender, *requests)
+    assert groups.seen == []
+    assert appender.close()
+    assert [future.result(0) for future in futures] == requests
+    assert groups.seen == [requests]
+
+
+def test_a_refusal_is_raised_only_to_its_caller(groups: Groups, appender: WriterThread) -> None:
+    error = UnexpectedEndOffsetError(required_base_offset=3, record_count=1, log_end_offset=4)
+    refused, fine = request(b"refused"), request()
+    groups.answer = lambda one: failed(error) if one is refused else Done(one)
+    futures = submitted(appender, refused, fine)
+    with pytest.raises(UnexpectedEndOffsetError) as caught:
+        futures[0].result(30)
+    assert caught.value is not error, "a copy, whose trace is the caller's"
+    assert futures[1].result(30) is fine
+
+
+def test_a_request_cancelled_in_the_queue_is_never_written(
+    groups: Groups, appender: WriterThread
+) -> None:
+    groups.gate.clear()
+    submitted(appender, request())
+    assert groups.begun.acquire(timeout=30)
+    cancelled, kept = request(), request()
+    futures = submitted(appender, cancelled, kept)
+    assert futures[0].cancel()
+    groups.gate.set()
+    futures[1].result(30)
+    assert groups.seen[1] == [kept]
+    with pytest.raises(CancelledError):
+        futures[0].result(0)
+
+
+def test_a_request_cannot_be_cancelled_while_it_is_written(
+    groups: Groups, appender: WriterThread
+) -> None:
+    groups.gate.clear()
+    (future,) = submitted(appender, request())
+    assert groups.begun.acquire(timeout=30)
+    assert not future.cancel()
+
+
+def test_the_queue_is_bounded(groups: Groups) -> None:
+    appender = WriterThread(
+        "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, waiting_bytes_max=1000
+    )
+    groups.gate.clear()
+    futures = submitted(appender, request(bytes(5000)))  # alone it may be larger
+    assert groups.begun.acquire(timeout=30)
+    with pytest.raises(BufferAllocationError) as caught:
+        appender.submit(request(wait_ms=0))
+    assert caught.value.byte_count_max == 1000
+    assert caught.value.retriable
+    later = request()
+    waiting = threading.Thread(target=appender.submit, args=(later,))
+    waiting.start()
+    groups.gate.set()
+    waiting.join(30)
+    assert later.future.result(30) is later, "there is room as soon as the first is written"
+    futures[0].result(30)
+    appender.close()
+
+
+def test_closing_writes_the_queue_and_refuses_new_requests(
+    groups: Groups, appender: WriterThread
+) -> None:
+    groups.gate.clear()
+    futures = submitted(appender, request())
+    assert groups.begun.acquire(timeout=30)
+    futures += submitted(appender, request(), request())
+    assert not appender.close(timeout_ms=1), "it is still writing"
+    with pytest.raises(LogClosedError, match=r"close\(\) was called"):
+        appender.submit(request())
+    groups.gate.set()
+    assert appender.close()
+    assert all(future.done() for future in futures)
+    assert appender.close(), "closing twice is allowed"
+    assert groups.closed == 1
+
+
+def test_closing_wakes_a_caller_blocked_on_a_full_queue(groups: Groups) -> None:
+    appender = WriterThread(
+        "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, waiting_bytes_max=1
+    )
+    groups.gate.clear()
+    submitted(appender, request())
+    assert groups.begun.acquire(timeout=30)
+    said: Future[None] = Future()
+
+    def wait() -> None:
+        try:
+            appender.submit(request())
+        except LogClosedError as error:
+            said.set_exception(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    appender.close(timeout_ms=0)
+    with pytest.raises(LogClosedError):
+        said.result(30)
+    groups.gate.set()
+    assert appender.close()
+    waiting.join(30)
+
+
+def test_waiting_callers_fail_when_the_thread_fails(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fallen: list[type[BaseException]] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: fallen.append(args.exc_type))
+
+    def fall(one: Request) -> RequestResult:
+        raise ZeroDivisionError
+
+    groups.answer = fall
+    groups.gate.clear()
+    appender = WriterThread("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
+    (writing,) = submitted(appender, request())
+    assert groups.begun.acquire(timeout=30)
+    (queued,) = submitted(appender, request())
+    groups.gate.set()
+    with pytest.raises(AppendUnknownError):
+        writing.result(30)
+    with pytest.raises(LogClosedError, match="writer thread failed"):
+        queued.result(30)
+    appender.close()
+    with pytest.raises(LogClosedError, match="writer thread failed"):
+        appender.submit(request())
+    assert fallen == [ZeroDivisionError], "and the bug is shown, not hidden"
+
+
+def test_a_log_without_appends_can_be_closed(groups: Groups) -> None:
+    appender = WriterThread("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
+    assert appender.close()
+    assert (groups.closed, groups.seen) == (1, [])
+
+
+def test_a_forked_process_cannot_use_the_writer(
+    groups: Groups, appender: WriterThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    with pytest.raises(LogClosedError, match="forked"):
+        appender.submit(request())
+    assert appender.close()
+    monkeypatch.undo()
+    submitted(appender, request())[0].result(30)

@@ -1,0 +1,232 @@
+"""Nodes that say what cannot be, or more than may be read: nothing of it is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.describe_cluster.v2 import response as described
+from kio.schema.describe_quorum.v2 import response as quorum_told
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v18 import response as fetched
+from kio.schema.metadata.v13 import response as metadata
+from tests.support.scripted_node import Answer, ScriptedNode
+
+import raftlog
+from raftlog.client.remote.log import RemoteLog
+from raftlog.errors import (
+    AccessDeniedError,
+    CorruptBatchError,
+    LogGapError,
+    NodeRefusedError,
+    QuorumUnavailableError,
+    RaftlogError,
+)
+from raftlog.records.batch import NewRecordBatch, encode_batch
+from raftlog.records.record import NewRecord
+from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
+from raftlog.wire import ApiKey, Listener, latest_schemas
+from raftlog.wire.log_identity import duration, int32, int64, name, node, port, uuid_or_none
+
+
+def batch(base_offset: int, *values: bytes) -> bytes:
+    records = tuple(NewRecord(None, value) for value in values)
+    new = NewRecordBatch(records=records, base_timestamp_ms=1000)
+    return encode_batch(new, base_offset=base_offset, leader_epoch=1)
+
+
+class Controller:
+    """One of Kafka's controllers, alone, with a log of these bytes and this high watermark."""
+
+    def __init__(self, data: bytes, high_watermark: int) -> None:
+        self.data = data
+        self.high_watermark = high_watermark
+        self.node = ScriptedNode(
+            {
+                ApiKey.DESCRIBE_CLUSTER: self._cluster,
+                ApiKey.DESCRIBE_QUORUM: self._quorum,
+                ApiKey.FETCH: self._fetch,
+            },
+            listener=Listener.VOTERS,
+        )
+
+    def _cluster(self, version: int, body: bytes) -> object:
+        me = described.DescribeClusterBroker(
+            broker_id=node(1), host="127.0.0.1", port=int32(self.node.port), is_fenced=False
+        )
+        return described.DescribeClusterResponse(
+            throttle_time=duration(0),
+            error_code=ErrorCode.none,
+            cluster_id="cluster",
+            controller_id=node(1),
+            brokers=(me,),
+        )
+
+    def _quorum(self, version: int, body: bytes) -> object:
+        partition = quorum_told.PartitionData(
+            partition_index=int32(0),
+            error_code=ErrorCode.none,
+            error_message=None,
+            leader_id=node(1),
+            leader_epoch=int32(1),
+            high_watermark=int64(self.high_watermark),
+            current_voters=(),
+            observers=(),
+        )
+        topic = quorum_told.TopicData(
+            topic_name=name(CLUSTER_METADATA_TOPIC), partitions=(partition,)
+        )
+        listener = quorum_told.Listener(name="C", host="127.0.0.1", port=port(self.node.port))
+        return quorum_told.DescribeQuorumResponse(
+            error_code=ErrorCode.none,
+            error_message=None,
+            topics=(topic,),
+            nodes=(quorum_told.Node(node_id=node(1), listeners=(listener,)),),
+        )
+
+    def _fetch(self, version: int, body: bytes) -> object:
+        partition = fetched.PartitionData(
+            partition_index=int32(0),
+            error_code=ErrorCode.none,
+            high_watermark=int64(self.high_watermark),
+            log_start_offset=int64(0),
+            aborted_transactions=None,
+            records=self.data,  # type: ignore[arg-type]
+        )
+        topic = latest_schemas.FetchedTopic(
+            topic_id=uuid_or_none(CLUSTER_METADATA_TOPIC_ID), partitions=(partition,)
+        )
+        return latest_schemas.FetchResponse(
+            throttle_time=duration(0), error_code=ErrorCode.none, responses=(topic,)
+        )
+
+
+def values(log: RemoteLog, end: int) -> tuple[list[bytes | None], RaftlogError | None]:
+    """What is read up to an offset, and what ended it."""
+    found: list[bytes | None] = []
+    try:
+        for one in log.batches(0, end):
+            found += [record.value for record in one.records()]
+    except RaftlogError as error:
+        return found, error
+    return found, None
+
+
+def test_records_above_the_high_watermark_are_never_read() -> None:
+    data = batch(0, b"a", b"b") + batch(2, b"c") + batch(3, b"not committed")
+    controller = Controller(data, high_watermark=3)
+    with controller.node as peer:
+        log = raftlog.follow(peer.address, timeout_ms=300)
+        assert log.log_end_offset == 3
+        assert values(log, 3) == ([b"a", b"b", b"c"], None)
+        found, error = values(log, 4)
+        assert found == [b"a", b"b", b"c"]
+        assert isinstance(error, QuorumUnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("data", "whole", "kind"),
+    [
+        (batch(0, b"a") + batch(5, b"b"), [b"a"], LogGapError),
+        (batch(0, b"a") + batch(0, b"b"), [b"a"], LogGapError),
+        (batch(0, b"a") + batch(1, b"b")[:-1] + b"X", [b"a"], CorruptBatchError),
+        (b"no batch at all, and long enough for one to be looked for in it" * 3, [], RaftlogError),
+        (batch(0, b"a")[:30], [], CorruptBatchError),
+    ],
+)
+def test_damage_is_raised_after_the_valid_records(
+    data: bytes, whole: list[bytes], kind: type[RaftlogError]
+) -> None:
+    with Controller(data, high_watermark=9).node as peer:
+        found, error = values(raftlog.follow(peer.address, timeout_ms=300), 9)
+        assert found == whole
+        assert isinstance(error, kind)
+
+
+def _node_of(answer: Answer) -> ScriptedNode:
+    return ScriptedNode({ApiKey.METADATA: answer})
+
+
+def _metadata(topics: tuple[Any, ...]) -> Answer:
+    return lambda version, body: latest_schemas.MetadataResponse(
+        throttle_time=duration(0),
+        brokers=(),
+        cluster_id="cluster",
+        topics=topics,
+        error_code=ErrorCode.none,
+    )
+
+
+def _topic(text: str) -> metadata.MetadataResponseTopic:
+    return metadata.MetadataResponseTopic(
+        error_code=ErrorCode.none, name=name(text), topic_id=None, partitions=()
+    )
+
+
+def test_a_node_with_several_topics_is_no_quorum() -> None:
+    two, none = _node_of(_metadata((_topic("a"), _topic("b")))), _node_of(_metadata(()))
+    with two as peer, pytest.raises(NodeRefusedError, match="has 2 topics"):
+        raftlog.connect(peer.address, timeout_ms=300)
+    with none as peer, pytest.raises(AccessDeniedError, match="may not describe the topic"):
+        raftlog.connect(peer.address, timeout_ms=300)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"\x7f\xff\xff\xff", "frame"),
+        (b"\x00\x00\x00\x04\xff\xff\xff\xff", "unknown correlation id"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "frame"),
+        (None, "closed"),
+    ],
+)
+def test_a_server_of_another_protocol_is_refused(answer: bytes | None, words: str) -> None:
+    for asked in (ApiKey.METADATA, ApiKey.API_VERSIONS):
+        node = ScriptedNode({asked: lambda version, body: answer})
+        with node as peer, pytest.raises(QuorumUnavailableError, match=words):
+            raftlog.connect(peer.address, timeout_ms=200)
+
+
+def test_one_correct_node_among_them_is_enough() -> None:
+    data = batch(0, b"a")
+    liar = _node_of(lambda version, body: b"\xff" * 8)
+    with Controller(data, high_watermark=1).node as honest, liar as peer:
+        log = raftlog.follow(f"{peer.address},{honest.address}", timeout_ms=5000)
+        assert values(log, 1) == ([b"a"], None)
+
+
+@pytest.mark.parametrize(
+    ("host", "number"), [("127.0.0.1", 70_000), ("127.0.0.1", -1), ("a..b", 9092), ("a\0b", 9092)]
+)
+def test_an_invalid_advertised_address_is_ignored(host: str, number: int) -> None:
+    topic = metadata.MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name=name("orders"),
+        topic_id=None,
+        partitions=(
+            metadata.MetadataResponsePartition(
+                error_code=ErrorCode.none,
+                partition_index=int32(0),
+                leader_id=node(7),
+                leader_epoch=int32(1),
+                replica_nodes=(),
+                isr_nodes=(),
+                offline_replicas=(),
+            ),
+        ),
+    )
+    broker = metadata.MetadataResponseBroker(
+        node_id=node(7), host=host, port=int32(number), rack=None
+    )
+    told = latest_schemas.MetadataResponse(
+        throttle_time=duration(0),
+        brokers=(broker,),
+        cluster_id="cluster",
+        topics=(topic,),
+        error_code=ErrorCode.none,
+    )
+    with (
+        _node_of(lambda version, body: told) as peer,
+        pytest.raises(QuorumUnavailableError, match="node 7 is the leader"),
+    ):
+        raftlog.connect(peer.address, timeout_ms=300)

@@ -1,0 +1,154 @@
+"""What is no log at all: an error that says so, told apart from a log that is damaged."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+from tests.support.log_builder import data_batch
+
+from raftlog.client import Isolation, open_path
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptSnapshotError,
+    LogNotFoundError,
+    NotALogError,
+)
+
+SEGMENT = (
+    Path(__file__).parents[1]
+    / "data/kraft-logs/three-nodes-4.3.1/node-102/__cluster_metadata-0"
+    / "00000000000000002232.log"
+)
+COMMITTED = Isolation.READ_COMMITTED
+NAMES = ["00000000000000000000.log", "00000000000000002232.log", "server.log"]
+TEXT = "2026-11-21 08:00:00 INFO this is another kind of log\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "content",
+    [
+        (TEXT * 50).encode(),
+        TEXT.encode(),
+        b"offset 7",
+        "\ufeffBOM".encode() + b"\r\n" * 9,
+        json.dumps({"offset": 1, "value": None}).encode(),
+        TEXT.encode("utf-16"),
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\2\0\0\0\2\0",
+        b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0" * 30,
+    ],
+    ids=["text", "line", "word", "bom", "json", "utf-16", "png", "elf"],
+)
+def test_another_kind_of_file_is_no_log(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(NotALogError, match="no record batch follows") as caught:
+        open_path(str(path))
+    assert caught.value.path == str(path)
+    assert "it begins with '" in str(caught.value)
+
+
+def test_an_archive_of_a_segment_is_no_log(tmp_path: Path) -> None:
+    path = tmp_path / SEGMENT.name
+    path.write_bytes(gzip.compress(SEGMENT.read_bytes(), mtime=0))
+    with pytest.raises(NotALogError):
+        open_path(str(path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bit_flipped_in_a_segment_of_one_batch_is_damage(tmp_path: Path, name: str) -> None:
+    batch = data_batch([b"a", b"b"], base_offset=2232 if "2232" in name else 0)
+    path = tmp_path / name
+    for bit in range(len(batch) * 8):
+        damaged = bytearray(batch)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        log = open_path(str(path))
+        if bit // 8 >= 16:  # what lies before is covered by no CRC, and a longer batch is torn
+            with pytest.raises(CorruptBatchError):
+                _ = log.log_end_offset
+
+
+def test_a_segment_with_a_corrupt_first_sector_is_damage(tmp_path: Path) -> None:
+    content = SEGMENT.read_bytes()
+    for seed in range(20):
+        for name in NAMES[1:]:
+            path = tmp_path / name
+            path.write_bytes(random.Random(seed).randbytes(512) + content[512:])
+            assert open_path(str(path)).log_end_offset == 3133
+
+
+def test_zeros_of_a_preallocated_segment_are_an_empty_log(tmp_path: Path) -> None:
+    path = tmp_path / SEGMENT.name
+    path.write_bytes(bytes(10_000))
+    assert open_path(str(path)).log_end_offset == 2232
+
+
+def test_text_instead_of_a_segment_in_a_log_directory_is_damage(tmp_path: Path) -> None:
+    """There are other files that make it a log."""
+    path = tmp_path / "00000000000000000000.log"
+    path.write_text(TEXT * 50)
+    with pytest.raises(CorruptBatchError) as caught:
+        open_path(str(tmp_path)).read_end(isolation=COMMITTED)
+    assert (caught.value.path, caught.value.position) == (str(path), 0)
+
+
+@pytest.mark.parametrize("name", ["00000000000000000000.log", "bootstrap.checkpoint"])
+def test_an_empty_file_is_no_log(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(NotALogError, match="the file is empty"):
+        open_path(str(tmp_path / name))
+
+
+def test_text_instead_of_a_snapshot_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "bootstrap.checkpoint"
+    path.write_text("hello" * 50)
+    log = open_path(str(path))
+    with pytest.raises(CorruptSnapshotError):
+        next(log.read_snapshot(log.snapshots[0]).scan())
+
+
+def test_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotALogError, match="neither a segment nor a checkpoint"):
+        open_path(str(tmp_path))
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    with pytest.raises(NotALogError):
+        open_path(str(tmp_path))
+
+
+def test_a_brokers_directory_lists_its_partitions(tmp_path: Path) -> None:
+    (tmp_path / "orders-0").mkdir()
+    with pytest.raises(NotALogError, match="only other partitions: orders-0"):
+        open_path(str(tmp_path))
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    for name in ("meta.properties", "00000000000000000000.index", "x.checkpoint.part"):
+        (tmp_path / name).write_bytes(b"x")
+        with pytest.raises(NotALogError, match="neither a segment nor a checkpoint"):
+            open_path(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("path", ["missing", "missing*", "missing,also", "", ","])
+def test_a_missing_path_is_reported(tmp_path: Path, path: str) -> None:
+    with pytest.raises(LogNotFoundError):
+        open_path(str(tmp_path / path) if path.startswith("m") else path)
+
+
+def test_one_missing_path_of_several_is_reported(tmp_path: Path) -> None:
+    there = SEGMENT.parent
+    with pytest.raises(LogNotFoundError) as caught:
+        open_path(f"{there},{tmp_path}/missing")
+    assert caught.value.path == f"{tmp_path}/missing"
+
+
+def test_an_existing_path_with_a_comma_or_brackets_is_a_single_path(tmp_path: Path) -> None:
+    directory = tmp_path / "a,b [1]"
+    directory.mkdir()
+    (directory / SEGMENT.name).write_bytes(SEGMENT.read_bytes())
+    assert open_path(str(directory)).log_end_offset == 3133

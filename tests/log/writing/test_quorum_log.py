@@ -1,0 +1,364 @@
+"""A replica's copy of a log: begun by others, cut, begun anew behind snapshots, damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.simulated_disk import SimulatedDisk
+from tests.support.appending import TOPIC_ID
+from tests.support.written_logs import encoded
+
+from raftlog.errors import (
+    CorruptSnapshotError,
+    DiskFailedError,
+    DiskFullError,
+    LogReadOnlyError,
+)
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.quorum_log import QuorumLog, TailCache
+from raftlog.records.batch import RecordBatch, iter_batches
+from raftlog.records.control import (
+    KRaftVersion,
+    LeaderChange,
+    LeaderChangeVoter,
+    TaggedField,
+)
+from raftlog.types import SnapshotId
+
+DIRECTORY = "/data/orders-0"
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=200)
+NOW_MS = 1_000_000
+ME = (LeaderChangeVoter(1),)
+HEAD = (LeaderChange(leader_id=1, voters=ME, granting_voters=ME),)
+
+
+def new_disk() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    return disk
+
+
+def opened(disk: SimulatedDisk, config: LogConfig = CONFIG) -> QuorumLog:
+    return QuorumLog.open_or_create(
+        disk, DIRECTORY, config=config, topic_id=TOPIC_ID, now_ms=NOW_MS
+    )
+
+
+def batch_at(offset: int, epoch: int) -> bytes:
+    """One record."""
+    return encoded(b"v%03d" % offset, base_offset=offset, epoch=epoch)
+
+
+def follow(log: QuorumLog, start: int, end: int, epoch: int = 1) -> None:
+    """Take records [start, end) from a leader, one a batch, and make them durable."""
+    for offset in range(start, end):
+        data = batch_at(offset, epoch)
+        log.append_as_follower(data, leader_epoch=epoch)
+    log.flush()
+
+
+def snapshot_of(end_offset: int, epoch: int) -> tuple[SnapshotId, bytes]:
+    """The bytes of a snapshot that another node wrote."""
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, end_offset, epoch)
+    log.advance_high_watermark(end_offset)
+    snapshot_id = log.snapshot_id_at(end_offset)
+    writer = log.begin_snapshot(snapshot_id, now_ms=NOW_MS, kraft_version=1)
+    assert writer is not None
+    with writer:
+        writer.freeze()
+    count = log.snapshot_byte_count(snapshot_id)
+    assert count is not None
+    return snapshot_id, log.read_snapshot_bytes(snapshot_id, 0, count)
+
+
+def install(log: QuorumLog, snapshot_id: SnapshotId, data: bytes) -> None:
+    for at in range(0, len(data), 50):
+        log.store_snapshot_bytes(snapshot_id, at, data[at : at + 50])
+    log.install_snapshot(snapshot_id)
+
+
+def test_a_new_replica_is_empty_and_has_no_epoch() -> None:
+    log = opened(new_disk())
+    assert (log.end_offset, log.epoch, log.last_fetched_epoch) == (0, 0, 0)
+
+
+def test_an_epoch_whose_first_batch_was_lost_is_not_assigned_to_an_empty_log() -> None:
+    """Or the copy would refuse the records of the earlier epochs that the leader sends."""
+    disk = new_disk()
+    opened(disk).begin_epoch(2, HEAD, now_ms=NOW_MS)
+    disk.crash(Survival.NOTHING)
+    log = opened(disk)
+    assert (log.end_offset, log.last_fetched_epoch) == (0, 0)
+    follow(log, 0, 3, epoch=1)
+    assert (log.end_offset, log.last_fetched_epoch) == (3, 1)
+
+
+@pytest.mark.parametrize("is_closed_before", [False, True])
+@pytest.mark.parametrize("survival", Survival)
+def test_an_epoch_whose_first_batch_was_lost_is_not_assigned_to_a_log_after_a_snapshot(
+    survival: Survival, is_closed_before: bool
+) -> None:
+    """Or the leader would answer for ever that it needs the snapshot that it has."""
+    snapshot_id, data = snapshot_of(9, epoch=4)
+    disk = new_disk()
+    log = opened(disk)
+    install(log, snapshot_id, data)
+    if is_closed_before:
+        log.close()
+        log = opened(disk)
+    log.append_as_follower(batch_at(9, 7), leader_epoch=7)
+    disk.crash(survival, 1)
+    found = opened(disk)
+    last = {9: 4, 10: 7}
+    assert found.last_fetched_epoch == last[found.end_offset]
+    follow(found, found.end_offset, 12, 7)
+    assert (found.end_offset, found.last_fetched_epoch) == (12, 7)
+
+
+def test_a_read_starts_at_any_batch_and_returns_whole_batches_first() -> None:
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 20)
+    one = len(batch_at(0, 1))
+    for recent in (True, False):
+        if not recent:
+            log = opened(disk)
+        for offset in range(20):
+            assert [b.base_offset for b in iter_batches(log.read_bytes(offset, 1))] == [offset]
+        assert len(log.read_bytes(0, 3 * one)) == 3 * one
+        assert log.read_bytes(20, 100) == b""
+
+
+def test_the_tail_cache_is_bounded_by_bytes_and_keeps_the_newest_batches() -> None:
+    recent = TailCache(byte_count_max=10)
+    for base in range(0, 20, 2):
+        recent.add(base, b"%02d" % base * 2)
+    assert recent.read(18, 100) == b"1818"
+    assert recent.read(0, 100) == b""
+    recent.add(20, b"x" * 100)
+    assert recent.read(20, 1) == b"x" * 100
+    recent.clear()
+    assert recent.read(20, 1) == b""
+
+
+@pytest.mark.parametrize("behind", [0, 3, 30])
+def test_a_log_starts_again_at_a_later_snapshot(behind: int) -> None:
+    """Wherever it was: empty, behind, or longer with records of an epoch that is over."""
+    snapshot_id, data = snapshot_of(12, epoch=4)
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, behind, epoch=2)
+    install(log, snapshot_id, data)
+    for found in (log, opened(disk)):
+        assert (found.log_start_offset, found.end_offset) == (12, 12)
+        assert (found.last_fetched_epoch, found.snapshots) == (4, (snapshot_id,))
+    assert log.snapshot_voters() == (11, None, 1)
+    follow(log, 12, 15, epoch=4)
+    assert log.end_offset == 15
+
+
+def test_a_crash_during_an_installation_leaves_the_old_log_or_the_snapshot() -> None:
+    snapshot_id, data = snapshot_of(12, epoch=4)
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 9, epoch=2)
+    recording = disk.record()
+    install(log, snapshot_id, data)
+    ends = set()
+    for state in recording.states():
+        found = opened(SimulatedDisk.after(state))
+        assert found.report.read_only is None, f"{state}"
+        assert found.end_offset in (9, 12), f"{state}"
+        if found.end_offset == 12:
+            assert (found.log_start_offset, found.snapshots) == (12, (snapshot_id,))
+        else:
+            assert found.snapshots == ()
+        ends.add(found.end_offset)
+        follow(found, found.end_offset, found.end_offset + 1, epoch=4)
+    assert ends == {9, 12}
+
+
+@pytest.mark.parametrize("bit", [0, 8 * 61 + 3, -10])
+def test_a_damaged_snapshot_is_discarded_and_the_log_is_unchanged(bit: int) -> None:
+    snapshot_id, data = snapshot_of(12, epoch=4)
+    damaged = bytearray(data)
+    at = bit % (8 * len(damaged))
+    damaged[at // 8] ^= 1 << at % 8
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 3)
+    with pytest.raises(CorruptSnapshotError):
+        install(log, snapshot_id, bytes(damaged))
+    assert (log.end_offset, log.snapshots) == (3, ())
+    install(log, snapshot_id, data)
+    assert log.end_offset == 12
+
+
+def test_a_truncated_log_has_its_new_length_in_the_same_boot() -> None:
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 30)
+    log.truncate_to(10)
+    disk.kill()
+    again = opened(disk)
+    assert (again.end_offset, again.report.read_only) == (10, None)
+
+
+@pytest.mark.parametrize("cut_at", [2, 3, 7])
+def test_a_truncation_that_was_not_synced_is_repeated_before_any_append(cut_at: int) -> None:
+    """A failed sync loses it for good, but for whoever looks before the power is lost."""
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 8, epoch=1)
+    disk.fail_sync_once("*.log")
+    with pytest.raises(DiskFailedError):
+        log.truncate_to(cut_at)
+    disk.kill()
+    log = opened(disk)
+    at = log.end_offset
+    large = encoded(bytes(550), base_offset=at, epoch=2)  # the segment stays shorter than it was
+    log.append_as_follower(large, leader_epoch=2)
+    follow(log, at + 1, 40, epoch=2)
+    disk.crash(Survival.NOTHING)
+    found = opened(disk)
+    assert found.end_offset == 40
+    assert found.report.read_only is None
+    before = [batch_at(one, 1) for one in range(at)]
+    behind = [batch_at(one, 2) for one in range(at + 1, 40)]
+    assert b"".join(stored(found)) == b"".join([*before, large, *behind])
+
+
+def stored(log: QuorumLog) -> Iterator[bytes]:
+    """All of a log's bytes, a segment at a time."""
+    offset = log.log_start_offset
+    while offset < log.end_offset:
+        data = log.read_bytes(offset, 1_000_000)
+        yield data
+        for batch in iter_batches(data):
+            assert isinstance(batch, RecordBatch)
+            offset = batch.next_offset
+
+
+def test_damage_in_synced_records_is_truncated_and_the_replica_rejoins_after_catching_up() -> None:
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 30)
+    disk.kill()
+    names = sorted(name for name in disk.list_names(DIRECTORY) if name.endswith(".log"))
+    disk.flip_bit(f"{DIRECTORY}/{names[-1]}", 8 * 80)
+    damaged = opened(disk)
+    assert isinstance(damaged.report.read_only, LogReadOnlyError)
+    end_offset = damaged.end_offset
+    damaged.close()
+    assert end_offset < 30
+    mended = QuorumLog.open_damaged(
+        disk, DIRECTORY, end_offset=end_offset, reason="a bit", now_ms=NOW_MS
+    )
+    assert (mended.end_offset, mended.is_out_of_election) == (end_offset, True)
+    follow(mended, end_offset, 30)
+    assert opened(disk.another_process()).is_out_of_election
+    mended.rejoin_election()
+    disk.crash(Survival.NOTHING)
+    again = opened(disk)
+    assert (again.end_offset, again.is_out_of_election) == (30, False)
+
+
+def test_control_records_of_an_epoch_are_in_its_first_batch() -> None:
+    log = opened(new_disk())
+    head = (*HEAD, KRaftVersion(kraft_version=1))
+    log.begin_epoch(3, head, now_ms=NOW_MS)
+    assert (log.epoch, log.end_offset) == (3, 2)
+    assert list(log.control_records()) == log.drain_control_records() == list(enumerate(head))
+    assert log.drain_control_records() == [], "each is given once"
+    follow(log, 2, 4, epoch=3)
+    assert list(log.control_records()) == list(enumerate(head))
+    assert log.drain_control_records() == []
+
+
+def test_damage_below_the_log_start_lets_the_log_start_again_at_its_snapshot() -> None:
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 5)
+    log.advance_high_watermark(5)
+    writer = log.begin_snapshot(log.snapshot_id_at(4), now_ms=NOW_MS)
+    assert writer is not None
+    with writer:
+        snapshot_id = writer.freeze()
+    assert log.delete_before(snapshot_id)
+    assert log.log_start_offset == 4
+    disk.kill()
+    path = f"{DIRECTORY}/{0:020d}.log"
+    disk.flip_bit(path, 8 * 80)
+    damaged = opened(disk)
+    assert damaged.end_offset <= damaged.log_start_offset
+    mended = QuorumLog.open_damaged(
+        disk, DIRECTORY, end_offset=damaged.end_offset, reason="a bit", now_ms=NOW_MS
+    )
+    assert (mended.log_start_offset, mended.end_offset) == (4, 4)
+    assert mended.is_out_of_election
+    assert f"{0:020d}.log.damaged-1" in disk.list_names(DIRECTORY), "what went is saved"
+    follow(mended, 4, 6)
+    assert opened(disk.another_process()).end_offset == 6
+
+
+def test_an_epoch_without_disk_space_has_not_started_and_starts_once_there_is_some() -> None:
+    change = replace(HEAD[0], tagged_fields=(TaggedField(9, bytes(900)),))
+    head = (change,)
+    found = set()
+    for room in range(0, 1_500, 20):
+        disk = new_disk()
+        log = opened(disk, LogConfig())
+        follow(log, 0, 3)
+        disk.leave_room(room)
+        is_begun = has_room(lambda log=log: log.begin_epoch(2, head, now_ms=NOW_MS))
+        found.add(is_begun)
+        disk.full_at(None)
+        if not is_begun:
+            assert (log.end_offset, log.epoch, log.last_fetched_epoch) == (3, 1, 1), room
+            again = opened(disk.copy())
+            assert (again.end_offset, again.epoch, again.last_fetched_epoch) == (3, 1, 1), room
+            log.begin_epoch(2, head, now_ms=NOW_MS)
+        log.flush()
+        assert [one for _, one in log.drain_control_records()] == list(head)
+        disk.crash(Survival.NOTHING)
+        again = opened(disk)
+        assert (again.end_offset, again.last_fetched_epoch) == (4, 2)
+    assert found == {True, False}
+
+
+def test_a_replica_without_space_for_a_later_epoch_accepts_records_of_an_earlier_one() -> None:
+    """Or it would seem to be further than others, and refuse what another leader sends."""
+    large = encoded(bytes(900), base_offset=3, epoch=5)
+    found = set()
+    for room in range(0, 1_500, 20):
+        disk = new_disk()
+        log = opened(disk, LogConfig())
+        follow(log, 0, 3)
+        disk.leave_room(room)
+        has_any = has_room(lambda log=log: log.append_as_follower(large, leader_epoch=5))
+        found.add(has_any)
+        if has_any:
+            continue
+        assert (log.end_offset, log.last_fetched_epoch) == (3, 1)
+        disk.full_at(None)
+        follow(log, 3, 6, epoch=1)
+        disk.crash(Survival.NOTHING)
+        again = opened(disk)
+        assert (again.end_offset, again.last_fetched_epoch) == (6, 1), room
+        follow(again, 6, 7, epoch=6)
+        assert again.epochs.epoch_at(5) == 1
+    assert found == {True, False}
+
+
+def has_room(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except DiskFullError:
+        return False
+    return True

@@ -1,0 +1,242 @@
+"""Everything that a connection holds is given back, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from raftlog.limits import MIB
+from raftlog.node.access import Principal, Rights
+from raftlog.node.connection import Asked, Connection
+from raftlog.node.pace import Pace
+from raftlog.node.request_budget import RequestBudget
+from raftlog.wire import ApiKey, Listener, RequestHeader, encode_request_header, frame
+from tests.support.certificates import Authority
+from tests.support.served_node import transport_of
+
+FRAME_BYTES_MAX: Final = 100 * MIB
+BUDGET_BYTES: Final = 64 * MIB
+STALLED_S: Final = 500.0
+CALLER: Final = Principal(
+    name="somebody",
+    node_id=None,
+    listener=Listener.CLIENTS,
+    rights=Rights.READ | Rights.APPEND,
+)
+
+
+def question(key: ApiKey, version: int, correlation_id: int, body: bytes = b"") -> bytes:
+    header = RequestHeader(
+        api_key=key, api_version=version, correlation_id=correlation_id, client_id="test"
+    )
+    return frame(encode_request_header(header), body)
+
+
+class Here:
+    """The side of a node: one connection, whose questions wait until a test answers them."""
+
+    def __init__(self) -> None:
+        self.budget = RequestBudget(BUDGET_BYTES)
+        self.asked: list[Asked] = []
+        self.is_closed = False
+        self.connection = Connection(
+            where="there",
+            authenticate=lambda _transport: CALLER,
+            handle=lambda _connection, asked: self.asked.append(asked),
+            closed=self._close,
+            log_event=lambda *_: None,
+            frame_bytes_max=lambda _caller: FRAME_BYTES_MAX,
+            in_flight_max=100,
+            budget=lambda caller: self.budget.share_of(caller.name),
+            pace=Pace(STALLED_S, bytes_per_second_min=1_000),
+        )
+
+    def _close(self, _connection: Connection) -> None:
+        self.is_closed = True
+
+    @property
+    def is_empty(self) -> bool:
+        return self.budget.held_byte_count == 0 and self.budget.has_room
+
+
+class BrokenTransport(asyncio.Transport):
+    """A transport whose peer is gone: the first write finds that, and closes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.write_count = 0
+
+    def is_closing(self) -> bool:
+        return self.write_count > 0
+
+    def write(self, _data: object) -> None:
+        self.write_count += 1
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def test_nothing_is_written_after_a_write_found_the_connection_broken() -> None:
+    async def run() -> None:
+        here, transport = Here(), BrokenTransport()
+        here.connection.connection_made(transport)
+        here.connection.data_received(question(ApiKey.METADATA, 9, 1, b"\x00" * 9))
+        await until(lambda: len(here.asked) == 1)
+        here.asked[0].answer(bytes(20 * MIB))
+        assert transport.write_count == 1
+
+    asyncio.run(run())
+
+
+Check = Callable[[Here, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def with_connection(
+    check: Check, *, server: ssl.SSLContext | None = None, client: ssl.SSLContext | None = None
+) -> None:
+    async def run() -> None:
+        here = Here()
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(lambda: here.connection, "127.0.0.1", 0, ssl=server)
+        port = listening.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+        try:
+            await check(here, reader, writer)
+        finally:
+            writer.transport.abort()
+            listening.close()
+        await until(lambda: here.is_closed)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert here.is_empty
+
+    asyncio.run(run())
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():
+            await asyncio.sleep(0.002)
+
+
+def begun_frame(byte_count: int, sent_byte_count: int = 1) -> bytes:
+    return byte_count.to_bytes(4, "big") + bytes(sent_byte_count)
+
+
+def test_a_partial_frame_is_released_when_its_peer_disconnects() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(question(ApiKey.METADATA, 9, 1))
+        await until(lambda: len(here.asked) == 1)
+        here.asked[0].answer(bytes(20 * MIB))
+        writer.write(begun_frame(90 * MIB, 5 * MIB))
+        writer.write_eof()
+        while await reader.read(MIB):
+            pass
+
+    with_connection(check)
+
+
+def test_a_frame_begun_after_the_connection_stopped_reading_is_not_held() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fetches = question(ApiKey.FETCH, 12, 1) + question(ApiKey.FETCH, 12, 2)
+        writer.write(fetches + begun_frame(90 * MIB, 100_000))
+        await until(lambda: len(here.asked) == 1)
+        here.connection.finish()
+        here.asked[0].answer(b"x")
+        await until(lambda: here.is_closed)
+
+    with_connection(check)
+
+
+def test_a_connection_with_pending_responses_is_not_called_stalled_once_it_stopped_reading() -> (
+    None
+):
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(question(ApiKey.METADATA, 9, 1) + begun_frame(90 * MIB, 2 * MIB))
+        await until(lambda: here.budget.held_byte_count > 2 * MIB)
+        later_s = asyncio.get_running_loop().time() + 3 * STALLED_S
+        assert here.connection.is_stalled(later_s)
+        here.connection.finish()
+        assert here.budget.held_byte_count < MIB
+        assert not here.connection.is_stalled(later_s)
+        here.asked[0].answer(b"x")
+
+    with_connection(check)
+
+
+def test_a_partial_frame_holds_its_received_bytes_and_not_its_announced_length() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = begun_frame(90 * MIB, 100)
+        for end in (1, 3, 5, 104):
+            writer.write(data[here.budget.held_byte_count : end])
+            await until(lambda end=end: here.budget.held_byte_count == end)
+        assert here.budget.has_room
+
+    with_connection(check)
+
+
+def test_complete_frames_in_the_queue_are_counted() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(question(ApiKey.FETCH, 12, 1) + question(ApiKey.FETCH, 12, 2, bytes(MIB)))
+        await until(lambda: here.budget.held_byte_count > MIB)
+        writer.write(question(ApiKey.FETCH, 12, 3))
+        here.asked[0].answer(b"x")
+        await until(lambda: len(here.asked) == 2)
+        here.asked[1].answer(b"x")
+        await until(lambda: len(here.asked) == 3)
+
+    with_connection(check)
+
+
+def test_a_received_request_starts_although_memory_is_exhausted() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(question(ApiKey.PRODUCE, 9, 1, bytes(90 * MIB)))
+        await until(lambda: len(here.asked) == 1)
+        assert not here.budget.has_room
+        here.asked[0].answer(b"x")
+        await until(lambda: here.budget.has_room)
+
+    with_connection(check)
+
+
+def test_a_completed_request_holds_only_its_response_while_an_earlier_one_waits() -> None:
+    """Or the older one waited for room that those behind it hold."""
+
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            question(ApiKey.FETCH, 12, 1) + question(ApiKey.PRODUCE, 9, 2, bytes(90 * MIB))
+        )
+        await until(lambda: len(here.asked) == 2)
+        here.asked[1].answer(b"x")
+        await asyncio.wait_for(here.budget.share_of(CALLER.name).room(), 20)
+        here.asked[0].answer(b"x")
+
+    with_connection(check)
+
+
+def test_a_tls_connection_may_be_closed_repeatedly(tmp_path: Path) -> None:
+    """A peer that does not return the end of TLS is asked about until it is cut off."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("node-1.example")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pair.certificate, pair.key)
+    client = ssl.create_default_context(cafile=authority.path)
+
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await until(lambda: here.connection.is_open)
+        transport_of(writer).pause_reading()
+        for _ in range(3):
+            here.connection.finish()
+            here.connection.refuse("again")
+            assert not here.connection.is_stalled(0)
+            assert not here.connection.needs_reauthentication
+        here.connection.abort()
+        await until(lambda: here.is_closed)
+
+    with_connection(check, server=server, client=client)

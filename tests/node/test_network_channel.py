@@ -1,0 +1,76 @@
+"""Calls to other nodes: each ends, whatever stands where an address should."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from raftlog.node.network_channel import NetworkChannel
+from raftlog.quorum.effects import Send
+from raftlog.quorum.events import Event, ResponseReceived, SendFailed
+from raftlog.quorum.messages import VersionsRequest
+from raftlog.quorum.voters import Endpoint
+from raftlog.wire import LogIdentity
+from tests.support.served_node import served_node
+
+
+@pytest.mark.parametrize(("host", "port"), [("a..b", 9092), ("a\0b", 9092), ("127.0.0.1", 70_000)])
+def test_a_request_to_an_invalid_address_fails(host: str, port: int) -> None:
+    async def run() -> None:
+        told: list[Event] = []
+        heard: list[str] = []
+        peers = NetworkChannel(
+            LogIdentity(topic="t", topic_id="", cluster_id="c", listener_name="CONTROLLER"),
+            client_id="test",
+            software_version="1",
+            handle=told.append,
+            log_event=lambda _node, reason: heard.append(reason),
+            tls=lambda _node: None,
+            frame_bytes_max=1000,
+        )
+        peers.send(Send(5, 2, (Endpoint("CONTROLLER", host, port),), VersionsRequest()))
+        async with asyncio.timeout(5):
+            while not told:
+                await asyncio.sleep(0.01)
+        assert told == [SendFailed(5)]
+        assert len(heard) == 1
+        await peers.close()
+
+    asyncio.run(run())
+
+
+def test_a_request_sent_on_a_response_uses_the_same_connection(tmp_path: Path) -> None:
+    """As a follower does that fetches on."""
+
+    async def run() -> None:
+        async with served_node(tmp_path) as node:
+            request = node.fetch_at_the_end(max_wait_ms=0)
+            endpoint = Endpoint(node.node.log_identity.listener_name, "127.0.0.1", node.port)
+            told: list[Event] = []
+
+            def handle(event: Event) -> None:
+                told.append(event)
+                if len(told) < 10:
+                    peers.send(Send(len(told), 1, (endpoint,), request))
+
+            peers = NetworkChannel(
+                node.node.log_identity,
+                client_id="test",
+                software_version="1",
+                handle=handle,
+                log_event=lambda _node, reason: None,
+                tls=lambda _node: None,
+                frame_bytes_max=100_000,
+            )
+            peers.send(Send(0, 1, (endpoint,), request))
+            async with asyncio.timeout(20):
+                while len(told) < 10:
+                    await asyncio.sleep(0.01)
+            await peers.close()
+            assert all(isinstance(one, ResponseReceived) for one in told)
+            asked = node.node.server.metrics.requests
+            assert (asked["FETCH"], asked["API_VERSIONS"]) == (10, 1)
+
+    asyncio.run(run())

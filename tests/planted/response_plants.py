@@ -1,0 +1,367 @@
+"""Bugs of what a node answers and asks, and of what its clients send."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+NODE: Final = "connector/raftlog/node"
+APIS: Final = "connector/raftlog/node/apis"
+SENDER: Final = "connector/raftlog/client/remote/sender.py"
+SENT: Final = "tests/client/remote/test_sent_batches.py"
+ACCOUNTS: Final = "tests/node/test_connection_resources.py"
+MEMORY: Final = "tests/node/test_response_memory.py"
+PRODUCING: Final = "tests/node/apis/test_producing.py"
+FETCHING: Final = "tests/node/apis/test_fetching.py"
+OFFSETS: Final = "tests/node/apis/test_offsets.py"
+ASKING: Final = "tests/node/apis/test_queries.py"
+PACKED: Final = "tests/records/test_encoded_records.py"
+REFUSALS: Final = "tests/wire/test_append_errors.py"
+
+ANSWER_PLANTS: Final = (
+    Plant(
+        bug="consumers see above the high watermark",
+        path=f"{APIS}/fetch.py",
+        old="        return view.high_watermark\n",
+        new="        return view.node.replica.log.end_offset\n",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="read_committed sees into an open transaction",
+        path=f"{APIS}/fetch.py",
+        old="    return view.node.replica.log.producer_state.last_stable_offset("
+        "view.high_watermark)\n",
+        new="    return view.high_watermark\n",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="a consumer inside a batch gets nothing",
+        path=f"{APIS}/fetch.py",
+        old="        data = log.read_bytes(log.base_offset_at(offset), byte_count_max)\n",
+        new="        pass\n",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="a consumer gets half a batch",
+        path=f"{APIS}/fetch.py",
+        old="if not is_batch or base_offset >= end_offset or after > len(data):",
+        new="if not is_batch or base_offset >= end_offset:",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="a fetch is answered before it has its bytes",
+        path=f"{APIS}/fetch.py",
+        old="    return any(is_cut) or ",
+        new="    return True or ",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="a fetch waits for bytes that are there, beyond its limit",
+        path=f"{APIS}/fetch.py",
+        old="    return any(is_cut) or sum(",
+        new="    return sum(",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="a session that is not there goes on",
+        path=f"{APIS}/fetch.py",
+        old="if request.session_epoch not in _FIRST_EPOCHS:",
+        new="if False:",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="consumers are not told where logs part",
+        path=f"{APIS}/fetch.py",
+        old="if part.asked.last_fetched_epoch >= 0:",
+        new="if False:",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="who may not read reads",
+        path=f"{APIS}/fetch.py",
+        old="if Rights.READ not in question.caller.rights:",
+        new="if False:",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="who may not append appends",
+        path=f"{APIS}/produce.py",
+        old="if Rights.APPEND not in question.caller.rights:",
+        new="if False:",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="an append that wanted no answer fails in silence",
+        path=f"{APIS}/produce.py",
+        old="        _raise_if_failed(topics)\n        return None",
+        new="        return None",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="an append that is not committed in time is refused for good",
+        path=f"{APIS}/produce.py",
+        old="return failed(AppendUnknownError(path=view.node.replica.log.path, reason=reason))",
+        new="return failed(InvalidAppendError(reason=reason))",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="the wire's token is not looked at",
+        path=f"{APIS}/produced_batch.py",
+        old="header.base_offset if has_epoch and header.base_offset >= 0 else None",
+        new="None",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="the wire's epoch is not looked at",
+        path=f"{APIS}/produced_batch.py",
+        old="epoch=header.leader_epoch if has_epoch else None",
+        new="epoch=None",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="stock producers' base offset is taken for a token",
+        path=f"{APIS}/produced_batch.py",
+        old="has_epoch = header.leader_epoch >= 1",
+        new="has_epoch = header.leader_epoch >= 0",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="a batch that was damaged on its way is appended",
+        path=f"{APIS}/produced_batch.py",
+        old="if crc32c(memoryview(data)[CRC_START:]) != crc:",
+        new="if False:",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="clients write control records",
+        path=f"{APIS}/produced_batch.py",
+        old="if attributes & CONTROL_BIT:",
+        new="if False:",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="of two batches in a request one is lost",
+        path=f"{APIS}/produced_batch.py",
+        old="if byte_count < len(data):",
+        new="if False:",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="anybody may name a commit anywhere in a batch",
+        path=f"{APIS}/produced_records.py",
+        old="if any(name.startswith(HEADER_PREFIX) for name in names):",
+        new="if False:",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="what a take-over takes over from is left in the log",
+        path=f"{APIS}/produced_records.py",
+        old="    if commit is not None or take_over_from is not None:\n",
+        new="    if False:\n",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="a record without a time lies in 1969",
+        path=f"{APIS}/produced_records.py",
+        old="if base_ms == NO_TIMESTAMP or batch.base_timestamp_ms < NO_TIMESTAMP:",
+        new="if batch.base_timestamp_ms < NO_TIMESTAMP:",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="packed records keep deltas against another time",
+        path="connector/raftlog/records/encoding.py",
+        old="if first_delta == 0 and packed.base_timestamp_ms in (None, base_timestamp_ms):",
+        new="if first_delta == 0:",
+        tests=(PACKED,),
+    ),
+    Plant(
+        bug="packed records share a batch with others",
+        path="connector/raftlog/records/builder.py",
+        old="if standalone or has_required_offset or producer is not None or is_packed:",
+        new="if standalone or has_required_offset or producer is not None:",
+        tests=(PACKED,),
+    ),
+    Plant(
+        bug="a node that does not lead gives producer ids",
+        path=f"{APIS}/producer_ids.py",
+        old="if not view.is_leader:",
+        new="if False:",
+        tests=(ASKING,),
+    ),
+    Plant(
+        bug="two producers get one id",
+        path=f"{APIS}/producer_ids.py",
+        old="self._next += 1",
+        new="self._next += 0",
+        tests=(ASKING,),
+    ),
+    Plant(
+        bug="a commit is told before it is committed",
+        path=f"{APIS}/groups.py",
+        old="    error = await _confirmed(question)\n",
+        new="    error = ErrorCode.none\n",
+        tests=(ASKING,),
+    ),
+    Plant(
+        bug="a new leader guesses how far the log is committed",
+        path=f"{APIS}/list_offsets.py",
+        old="if not view.has_committed_in_epoch:",
+        new="if False:",
+        tests=(OFFSETS,),
+    ),
+    Plant(
+        bug="a time finds what is not committed",
+        path=f"{APIS}/list_offsets.py",
+        old="if record.offset >= end_offset:",
+        new="if False:",
+        tests=(OFFSETS,),
+    ),
+    Plant(
+        bug="requests of a fenced epoch are served",
+        path=f"{APIS}/metadata_cache.py",
+        old="if 0 <= epoch < self.core.epoch:",
+        new="if False:",
+        tests=(FETCHING, OFFSETS),
+    ),
+    Plant(
+        bug="tools that ask a follower of the quorum ask it for ever",
+        path=f"{APIS}/cluster.py",
+        old="question.is_last = True",
+        new="question.is_last = False",
+        tests=(ASKING,),
+    ),
+    Plant(
+        bug="a stale epoch sends its writer to look for another leader",
+        path="connector/raftlog/wire/produce_error_messages.py",
+        old="if isinstance(error, NotLeaderError) and error.epoch < error.current_epoch:",
+        new="if False:",
+        tests=(REFUSALS, PRODUCING),
+    ),
+    Plant(
+        bug="a client learns where a node keeps its files",
+        path="connector/raftlog/wire/produce_error_messages.py",
+        old='if isinstance(facts.get("path"), str):',
+        new="if False:",
+        tests=(REFUSALS,),
+    ),
+    Plant(
+        bug="answers that nobody takes are not counted",
+        path=f"{NODE}/connection.py",
+        old="            self.held.unread_byte_count = self._transport.get_write_buffer_size()\n",
+        new="            pass\n",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="an answer is read without waiting for room",
+        path=f"{APIS}/fetch.py",
+        old="            await question.origin.budget.room()\n",
+        new="            pass\n",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="a second fetch of one connection is begun at once",
+        path=f"{NODE}/connection.py",
+        old="            _api_key(data) in _LARGE_ANSWERS\n",
+        new="            False\n",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="who has left holds what it asked for ever",
+        path=f"{NODE}/connection.py",
+        old="        self.held.clear()\n",
+        new="",
+        tests=(ACCOUNTS,),
+    ),
+    Plant(
+        bug="frames that wait for their turn are not counted",
+        path=f"{NODE}/connection.py",
+        old="            self.held.queued_byte_count += sum(map(len, frames))\n",
+        new="            self.held.queued_byte_count += 0 * sum(map(len, frames))\n",
+        tests=(ACCOUNTS,),
+    ),
+    Plant(
+        bug="a question is held until the ones before it are answered too",
+        path=f"{NODE}/connection.py",
+        old="        turn.byte_count = 0 if turn.data is None else len(turn.data)\n",
+        new="        turn.byte_count += 0 if turn.data is None else len(turn.data)\n",
+        tests=(ACCOUNTS,),
+    ),
+    Plant(
+        bug="a connection of TLS is closed twice",
+        path=f"{NODE}/connection.py",
+        old="not self._transport.is_closing():\n            self._transport.close()\n",
+        new="True:\n            self._transport.close()\n",
+        tests=(ACCOUNTS,),
+    ),
+    Plant(
+        bug="an append overtakes a larger one of its connection",
+        path=f"{APIS}/produce.py",
+        old="    async with question.origin.placing:\n",
+        new="    if True:\n",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="a large batch is read on the loop",
+        path=f"{APIS}/produce.py",
+        old="    return await question.view.executor(read)\n",
+        new="    return read()\n",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="a small append overtakes one that found no room",
+        path=f"{NODE}/pending_appends.py",
+        old="answers.append(failed(refusal) if refusal else group.process(request))",
+        new="answers.append(group.process(request))",
+        tests=("tests/node/test_leader_appends.py", "tests/node/apis/test_producing.py"),
+    ),
+    Plant(
+        bug="what found no room is refused for ever",
+        path="connector/raftlog/append/requests.py",
+        old="        if identity in self._refused:\n            self._clear()\n",
+        new="",
+        tests=("tests/node/test_leader_appends.py", "tests/node/apis/test_producing.py"),
+    ),
+    Plant(
+        bug="a sender who never comes again is refused for ever",
+        path="connector/raftlog/append/requests.py",
+        old="        if len(self._refused) == REFUSED_MAX:\n",
+        new="        if len(self._refused) < 0:\n",
+        tests=("tests/node/test_leader_appends.py",),
+    ),
+    Plant(
+        bug="clients and voters share their room",
+        path=f"{NODE}/server.py",
+        old="self.voters_budget if caller.rights & Rights.VOTE",
+        new="self.voters_budget if False",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="a part of an append is sent before the part in front of it is answered",
+        path=SENDER,
+        old="            if split is not None and any(",
+        new="            if False and any(",
+        tests=(SENT,),
+    ),
+    Plant(
+        bug="a shared batch that may be written is sent apart",
+        path=SENDER,
+        old="        if len(sending.requests) > 1 and not is_known:\n",
+        new="        if False:\n",
+        tests=(SENT,),
+    ),
+    Plant(
+        bug="a condition is sent under no epoch",
+        path=SENDER,
+        old="        if leader.epoch < 1 and sending.has_condition:\n",
+        new="        if False:\n",
+        tests=(SENT,),
+    ),
+    Plant(
+        bug="what is asked upon an answer cuts its connection off",
+        path=f"{NODE}/network_channel.py",
+        old="        del self._in_flight[asked.node_id]\n",
+        new="",
+        tests=("tests/node/test_network_channel.py",),
+    ),
+)

@@ -1,0 +1,56 @@
+"""What the state of a log at an offset is built on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.support.small_logs import copy_log
+
+from raftlog.errors import DataLossError
+from raftlog_state.loader.image_reader import ImageReader
+from raftlog_state.records import Redactor
+
+METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
+LOG_START = 1288
+"""Where the log begins once the segments before a checkpoint are deleted."""
+
+
+@pytest.fixture
+def trimmed(data: Path, tmp_path: Path) -> Path:
+    """A real metadata log whose first segments are deleted, with an older checkpoint beside it."""
+    log = copy_log(data / METADATA, tmp_path / "__cluster_metadata-0", end_offset=3131)
+    older = next(log.glob("*0636-*.checkpoint")).rename(tmp_path / "older")
+    shutil.rmtree(log)
+    copy_log(data / METADATA, log, end_offset=3131, start_offset=1762)
+    shutil.copy(older, log / "00000000000000000636-0000000001.checkpoint")
+    return log
+
+
+def test_a_snapshot_below_the_log_start_is_no_base(trimmed: Path) -> None:
+    images = ImageReader(str(trimmed), Redactor())
+    with pytest.raises(DataLossError) as caught:
+        images.image_at(1500)
+    assert caught.value.condition == "OFFSETS_DELETED"
+    assert f"starts at offset {LOG_START}" in str(caught.value)
+
+
+def test_a_single_snapshot_is_the_state_at_its_end(trimmed: Path) -> None:
+    assert ImageReader(str(trimmed), Redactor()).image_at(636).offset == 635
+
+
+def test_the_newest_snapshot_below_an_offset_is_the_base(trimmed: Path) -> None:
+    class Said:
+        def __init__(self) -> None:
+            self.sentences: list[str] = []
+
+        def log(self, sentence: str, /) -> None:
+            self.sentences.append(sentence)
+
+        def progress(self, done: int, whole: int, /) -> None:
+            pass
+
+    said = Said()
+    assert ImageReader(str(trimmed), Redactor(), said).image_at(3000).offset == 2999
+    assert any("built from snapshot 00000000000000001762" in one for one in said.sentences)
