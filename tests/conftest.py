@@ -1,4 +1,4 @@
-"""What every test shares: replayable Hypothesis runs and the path of the bundled logs."""
+"""Fixtures of all tests: replayable Hypothesis runs, the bundled logs and the Spark session."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ settings.register_profile(
 settings.load_profile("replayable")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the names of tests
+@pytest.hookimpl(tryfirst=True)  # before xdist adds the groups to the names of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of the shared Spark session to one worker: a session costs a JVM."""
+    """Run the tests of the shared Spark session on one worker: a session costs a JVM."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark session"))
@@ -30,13 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """Logs written by real Apache Kafka releases, with kafka-dump-log's answers beside them."""
+    """Directory of logs written by Apache Kafka releases, with kafka-dump-log's output for each."""
     return Path(__file__).parent / "data"
 
 
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
-    """The session that all Spark tests share."""
+    """Spark session shared by all Spark tests."""
     if not has_java():
         pytest.skip("Spark needs Java 17 or newer, and no java was found")
     return shared_session()

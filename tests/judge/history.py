@@ -1,7 +1,7 @@
-"""What clients of a log asked and were answered: invocations, outcomes, and the log in the end.
+"""Calls of a log's clients, their results, and the final log.
 
-The form in which the simulator, three real processes and stock clients are judged alike. Times are
-integers of one clock: microseconds of the simulation, nanoseconds of a host.
+The simulator, three real processes and stock clients are checked in this form. Times are integers
+of one clock: microseconds of the simulation, nanoseconds of a host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 
 class Outcome(enum.Enum):
-    """``REFUSED`` is definite: nothing was written. ``UNKNOWN`` may be either."""
+    """Outcome of a call. ``REFUSED`` is definite: nothing was written. ``UNKNOWN``: it may have
+    been.
+    """
 
     OK = "ok"
     REFUSED = "refused"
@@ -21,7 +23,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of one client: ``[invoked, returned]`` is when it took effect, if it did."""
+    """Call of a client; if it took effect, then within ``[invoked, returned]``."""
 
     client: int
     invoked: int
@@ -31,12 +33,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append(Call):
-    """An append of ``values``, under a token if ``required_base_offset`` is given.
+    """Append of ``values``, conditional if ``required_base_offset`` is given.
 
-    With no values it checks only that the log ends at its token.
+    Without values it only checks that the log ends at that offset.
 
-    ``base_offset``: of an append that succeeded. ``observed_end_offset``: the end that a refusal
-    named, None if it named none.
+    ``base_offset``: of an append that succeeded. ``observed_end_offset``: the end offset in a
+    refusal, None if it has none.
     """
 
     values: tuple[bytes, ...]
@@ -47,17 +49,17 @@ class Append(Call):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadEnd(Call):
-    """A question for the end offset, confirmed by a majority."""
+    """Read of the end offset, confirmed by a majority."""
 
     end_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRange(Call):
-    """Records of ``[start_offset, end_offset)`` by offset.
+    """Read of the records of ``[start_offset, end_offset)`` by offset.
 
-    ``is_confirmed``: whether ``end_offset`` was the log's end, confirmed by a majority, while the
-    call was made. Otherwise it may be stale.
+    ``is_confirmed``: ``end_offset`` was the log's end, confirmed by a majority, during the call.
+    Otherwise it may be stale.
     """
 
     start_offset: int = 0

@@ -1,7 +1,7 @@
 """Jepsen's classes of anomalies for Kafka, for one partition without transactions.
 
-What consumers polled is the witness here, not the log's files: the same judge for our client and
-for stock ones. Jepsen: ``tests/kafka.clj``.
+They are found from the records that consumers polled, not from the log's files, so that raftlog's
+client and stock clients are checked alike. Jepsen: ``tests/kafka.clj``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What one poll of a consumer returned. ``is_first``: after an assignment or a seek."""
+    """Result of one poll of a consumer. ``is_first``: after an assignment or a seek."""
 
     consumer: int
     records: tuple[tuple[int, bytes], ...]
@@ -95,7 +95,7 @@ def _missing(sends: Sequence[Send], polled: dict[bytes, int]) -> dict[str, list[
 
 
 def _poll_order(polls: Sequence[Poll], order: list[int]) -> dict[str, list[str]]:
-    """Return where a consumer went back, or left out an offset that holds a record."""
+    """Return where a consumer's offsets decrease or skip an offset that has a record."""
     rank = {offset: at for at, offset in enumerate(order)}
     found: dict[str, list[str]] = {"nonmonotonic-poll": [], "poll-skip": []}
     last: dict[int, int] = {}

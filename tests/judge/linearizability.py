@@ -35,7 +35,7 @@ def anomalies(history: Sequence[Call], log: FinalLog) -> list[str]:
 
 
 def _ends(history: Sequence[Call], log: FinalLog) -> frozenset[int]:
-    """Return where the log ended at some moment: after batches, and after appends within them."""
+    """Return the end offsets that the log has had: after batches, and after appends within them."""
     appends = (
         (log.offsets[call.values[0]][0], len(call.values))
         for call in history

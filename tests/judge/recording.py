@@ -1,12 +1,11 @@
-"""Clients of running nodes that record what they ask and what they are answered.
+"""Clients of running nodes that record their calls and the results.
 
-Rules of this file:
+Invariants:
 
-1. Clients are threads and share handles in pairs, so that appends of two threads meet in one batch.
-2. Timeouts are drawn, and often shorter than an election: a deadline that passes in the middle of
-   an append is what is looked for.
-3. Every value is appended by one call and never again: the caller of a refused append would write
-   it a second time.
+1. Clients are threads that share handles in pairs, so that appends of two threads are in one batch.
+2. Timeouts are random and often shorter than an election: the runs search for deadlines that pass
+   in the middle of an append.
+3. Every value is appended by one call only: retrying a refused append would write it twice.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ READ_RECORDS_MAX: Final = 200
 
 @dataclass(slots=True)
 class Recorder:
-    """Clients of one quorum; use it in a ``with`` statement, which ends and waits for them."""
+    """Clients of one quorum; a context manager that stops and joins them."""
 
     bootstrap: str
     client_count: int = 6
@@ -66,7 +65,7 @@ class Recorder:
         return {name: names.count(name) for name in sorted(set(names))}
 
     def check_clients(self) -> None:
-        """Fail if a client ended in another way than it was asked to."""
+        """Fail if a client ended with an unexpected error."""
         assert not self._failures, self._failures
 
     def _run(self, log: raftlog.ConnectedLog, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Each class of Jepsen's Kafka anomalies is found in a history that has it, and in no other."""
+"""Each class of Jepsen's Kafka anomalies is found in a history that has it, and only there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of histories agrees with a search for a linearization, on right and wrong ones."""
+"""The linearizability checker agrees with an exhaustive search on correct and altered histories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
 
 
 def random_run(rng: random.Random) -> tuple[list[Call], FinalLog]:
-    """Return a correct history: calls take effect at moments inside their intervals."""
+    """Return a correct history: calls take effect at times inside their intervals."""
     calls: list[Call] = []
     batches: list[tuple[bytes, ...]] = []
     end = 0
@@ -66,7 +66,7 @@ def random_run(rng: random.Random) -> tuple[list[Call], FinalLog]:
 
 
 def altered(rng: random.Random, calls: list[Call], log: FinalLog) -> tuple[list[Call], FinalLog]:
-    """Return the history with one thing changed, which may still be linearizable."""
+    """Return the history with one change, after which it may still be linearizable."""
     calls = list(calls)
     at = rng.randrange(len(calls))
     call = calls[at]

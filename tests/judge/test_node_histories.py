@@ -1,4 +1,4 @@
-"""Three real processes with leaders killed and paused, judged by what clients were answered."""
+"""Histories of three real processes, with leaders killed and paused, are linearizable."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
 
 
 def hurt(quorum: QuorumProcesses, number: int, goes_on: Callable[[], object]) -> None:
-    """Kill the leader, or let it stand still, until the others go on without it."""
+    """Kill or pause the leader until the others have elected another one."""
     leader: NodeProcess = eventually(lambda: leader_of(quorum), "a leader")
     if number % 2 == 0:
         leader.kill()
@@ -73,7 +73,7 @@ def test_histories_of_clients_are_linearizable(
 
 
 class StockClients:
-    """librdkafka's producer and consumer, both asked in turn by one thread."""
+    """librdkafka's producer and consumer, polled alternately by one thread."""
 
     def __init__(self, bootstrap: str) -> None:
         from confluent_kafka import Consumer, Producer, TopicPartition
@@ -94,7 +94,7 @@ class StockClients:
         return len(self.sends)
 
     def turn(self) -> None:
-        """Send a few values and poll what there is."""
+        """Send a few values and poll once."""
         for _ in range(5):
             self._count += 1
             value = b"%d" % self._count
@@ -109,7 +109,7 @@ class StockClients:
         self._is_first = False
 
     def finish(self) -> None:
-        """Wait for all answers, and poll what was acknowledged."""
+        """Wait for all acknowledgements, and poll the acknowledged records."""
         assert self._producer.flush(PATIENCE_S) == 0
         last = max((send.offset or 0) for send in self.sends)
         until_s = time.monotonic() + PATIENCE_S

@@ -1,4 +1,4 @@
-"""What ``raftlog node format`` writes is what kafka-storage writes: Kafka starts on it."""
+"""``raftlog node format`` writes the same files as kafka-storage, and Kafka starts from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def node_file(home: Path, controller: int, topic: str) -> Path:
 
 
 def without_times(lines: list[str]) -> list[str]:
-    """A dump without what depends on the moment: times, and the checksums over them."""
+    """Return a dump without times and the checksums over them."""
     pattern = r'(CreateTime: |crc: |"lastContainedLogTimestamp":)\d+'
     return [re.sub(pattern, r"\g<1>X", line) for line in lines]
 

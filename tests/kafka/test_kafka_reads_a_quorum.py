@@ -1,4 +1,4 @@
-"""The files of one node of a dynamic quorum, as Kafka's dump-log reads them."""
+"""The files of a node of a dynamic quorum, read by Kafka's dump-log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG_US = 30_000_000
 
 @pytest.fixture(scope="module")
 def node() -> Node:
-    """The leader of a quorum of three that was formatted as one of two, and has a snapshot."""
+    """Leader of a three-voter quorum that was formatted with two voters; it has a snapshot."""
     cluster = Cluster(World(11), node_count=2, observer_count=1, is_dynamic=True)
     cluster.start()
     assert cluster.world.run(LONG_US, cluster.is_level)
@@ -41,7 +41,7 @@ def node() -> Node:
 
 @pytest.fixture(scope="module")
 def dumped(node: Node, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[DumpBatch]]:
-    """By the ending of a file its batches."""
+    """Batches that dump-log prints, by file suffix."""
     directory = tmp_path_factory.mktemp("node")
     found = {}
     for path, data in node.disk.files().items():
@@ -79,6 +79,6 @@ def test_a_snapshot_has_the_voters(dumped: dict[str, list[DumpBatch]]) -> None:
 
 
 def ids(text: str) -> list[int]:
-    """The voters' ids in a record as dump-log prints it."""
+    """Return the voters' ids in a record that dump-log printed."""
     words = text.replace(" ", "").split('"voterId":')[1:]
     return [int(word.split(",")[0].rstrip("}]")) for word in words]

@@ -1,4 +1,4 @@
-"""What our writers leave behind, as Kafka's own log, dump-log and metadata shell read it."""
+"""Files written by raftlog, read by Kafka's own log classes, dump-log and metadata shell."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ RECORD = re.compile(
 
 @dataclass(frozen=True)
 class Written:
-    """A log of ours: where it lies, what was appended, and where it is a copy of a running one."""
+    """Log written by raftlog: its path, the appended records, and the path of a copy of the running
+    log.
+    """
 
     path: Path
     while_open: Path
@@ -63,7 +65,7 @@ def jars() -> Path:
 
 
 def transaction(log: ReplicatedLog, now_ms: int, producer_id: int, outcome: ControlType) -> None:
-    """Two data batches of a producer's transaction, and its end, as a coordinator writes it."""
+    """Append a producer's transaction as a coordinator writes it: two data batches and a marker."""
     batches = BatchAccumulator(epoch=log.epoch, next_offset=log.end_offset, byte_count_max=1 << 16)
     for sequence in (0, 2):
         stamp = ProducerStamp(producer_id, 0, sequence, is_transactional=True)
@@ -80,7 +82,7 @@ def transaction(log: ReplicatedLog, now_ms: int, producer_id: int, outcome: Cont
 
 
 def write_log(place: Path, compression: Compression) -> Written:
-    """A log with everything that an embedded log can hold: every kind of append, two epochs."""
+    """Write a log with every kind of append of the embedded log, and two epochs."""
     path = place / "orders-3"
     records: dict[int, NewRecord] = {}
     with raftlog.open(path, config=LogConfig(compression=compression, **SMALL)) as log:
@@ -119,7 +121,7 @@ Opened = Callable[[str], tuple[Path, list[str]]]
 
 @pytest.fixture(scope="module")
 def opened(written: Written, jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Opened:
-    """A copy of the log after Kafka's own log opened and closed it, and what that printed."""
+    """Copy of the log after Kafka's own log opened and closed it, and the output of that."""
     done: dict[str, tuple[Path, list[str]]] = {}
 
     def once(how: str) -> tuple[Path, list[str]]:
@@ -138,7 +140,7 @@ def read_by_kafka(jars: Path, directory: Path, how: str) -> list[str]:
 
 
 def dumped(jars: Path, files: list[Path], *options: str) -> list[str]:
-    """What kafka-dump-log prints, complaints (which it prints as errors) behind the rest."""
+    """Return kafka-dump-log's output, with its errors after the rest."""
     names = ",".join(map(str, files))
     command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{jars}/*", DUMP, *options]
     done = subprocess.run([*command, "--files", names], capture_output=True, text=True, check=True)
@@ -152,7 +154,7 @@ def files_of(directory: Path, *suffixes: str) -> list[Path]:
 
 
 def shown(path: Path) -> list[str]:
-    """Every record of a log of ours as ReadLog.java prints it, by our own reader."""
+    """Return every record of a log as ReadLog.java prints it, read by raftlog."""
 
     def hexed(data: bytes | None) -> str:
         return "-" if data is None else data.hex()
@@ -163,14 +165,15 @@ def shown(path: Path) -> list[str]:
             epoch = 1 if record.offset < claimed_at(path) else 2
             words = [record.offset, epoch, record.timestamp_ms, hexed(record.key)]
             words += [hexed(record.value), *(f"{h.key}={hexed(h.value)}" for h in record.headers)]
-            if record.value == b"named":  # our reader hides what Kafka's shows
+            # raftlog's reader hides headers that Kafka's reader returns
+            if record.value == b"named":
                 words.append(f"raftlog.commit={commit_header(NAME).value.hex()}")
             lines.append("record " + " ".join(map(str, words)))
     return lines
 
 
 def claimed_at(path: Path) -> int:
-    """Where epoch 2 begins."""
+    """Return the first offset of epoch 2."""
     return int((path / "leader-epoch-checkpoint").read_text().split()[-1])
 
 
@@ -245,7 +248,7 @@ def test_dump_log_prints_every_record_without_errors(written: Written, jars: Pat
     batches = [line for line in lines if line.startswith("baseOffset:")]
     assert all("isvalid: true" in line for line in batches)
     others = ("baseOffset:", "| offset:", "Dumping ", "Log starting offset:")
-    # Of every segment but the first it says so, of Kafka's too: it begins to count at -1.
+    # dump-log reports this for every segment except the first, of Kafka's too: it counts from -1.
     expected = []
     for segment in segments[1:]:
         expected.append(f"Non-consecutive offsets in {segment}")
@@ -307,7 +310,7 @@ def test_dump_log_reads_raftlogs_aborted_transactions_and_producers(
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> MetadataImage:
-    """The state of a real cluster."""
+    """Image of a real cluster."""
     loader = MetadataLoader()
     loader.append(metadata_log(restored(CLUSTERS[1], tmp_path_factory.mktemp("source"))).records)
     return loader.image
@@ -315,7 +318,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> MetadataImage:
 
 @pytest.fixture(scope="module")
 def metadata(image: MetadataImage, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That state as a log of metadata records of ours, and as a checkpoint of it."""
+    """That image as a log of metadata records written by raftlog, and as a snapshot."""
     path = tmp_path_factory.mktemp("metadata") / "__cluster_metadata-0"
     values = [encode(record) for record in image_records(image)]
     with raftlog.open(path, values="kraft", config=LogConfig(values="kraft", **SMALL)) as log:  # type: ignore[arg-type]
@@ -356,7 +359,7 @@ def test_kafkas_metadata_shell_opens_raftlogs_snapshot(
 ) -> None:
     (checkpoint,) = files_of(metadata, ".checkpoint")
     shell = ("org.apache.kafka.shell.MetadataShell", "--snapshot", str(checkpoint))
-    for _ in range(SHELL_TRIES_MAX):  # it may answer before it has read the file, Kafka's too
+    for _ in range(SHELL_TRIES_MAX):  # it may answer before it has read the file, even Kafka's own
         listed = run_java(jars, *shell, "ls", "image/topics/byName").split()
         if listed:
             break

@@ -1,4 +1,4 @@
-"""A real Kafka boots from a cluster that exists only because batch jobs wrote it down."""
+"""A real Kafka starts from a cluster whose metadata was written only by batch jobs."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ WORK = [
         "iterations": 8192,
     },
     {"change": "delete_topic", "topic": "gone"},
-    {"change": "fence_broker", "broker_id": 1},  # until it says that it is there
+    {"change": "fence_broker", "broker_id": 1},  # until the broker has started
 ]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a metadata log that two jobs have written."""
+    """Directory of a metadata log that two jobs wrote."""
     path = tmp_path_factory.mktemp("made") / "__cluster_metadata-0"
     with raftlog.open(path, values="kraft") as log:
         apply_changes(log, CLUSTER)
@@ -110,7 +110,7 @@ def exported(cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> Exporte
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A node's data directory that says nothing but whose it is."""
+    """Data directory of a node that has only its properties."""
     data = tmp_path / "data"
     (data / "__cluster_metadata-0").mkdir(parents=True)
     lines = ("version=1", f"cluster.id={CLUSTER_ID}", "node.id=1", f"directory.id={DIRECTORY_ID}")
@@ -152,7 +152,8 @@ def test_kafka_starts_from_raftlogs_log_and_replays_its_transactions(
     cluster: Path, image: MetadataImage, data: Path
 ) -> None:
     for name in ("00000000000000000000.log", "leader-epoch-checkpoint"):
-        shutil.copy(cluster / name, data / "__cluster_metadata-0")  # Kafka makes the rest anew
+        # Kafka creates the other files again
+        shutil.copy(cluster / name, data / "__cluster_metadata-0")
     with booted(data) as node:
         assert_cluster_is_as_written(node.admin("describe"), image)
 

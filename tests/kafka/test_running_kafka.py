@@ -1,4 +1,6 @@
-"""A running Kafka goes through the Spark stream into Delta, and its admin client is the judge."""
+"""A running Kafka is read through the Spark stream into Delta and compared with its admin
+client.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode]:
 
 
 def follow_until(tables: Any, node: KafkaNode, checkpoint: Path, offset: int) -> None:
-    """Run the stream over whatever is there, again and again, until `offset` was applied."""
+    """Run the stream over the available records until `offset` is applied."""
     for _ in range(ROUNDS_MAX):
         query = tables.materialize(
             {"path": str(node.log_dir), "tailHoldback": "0s"},
@@ -69,7 +71,7 @@ def assert_equal_to_the_admin_client(view: Any, told: dict[str, Any]) -> None:
     assert ordered(quotas) == ordered(told["quotas"])
     assert rows(view.scram(), "user", "mechanism", "iterations") == ordered(told["scram"])
     features = {row.name: row.level for row in view.features().collect()}
-    kraft_version = told["features"].pop("kraft.version")  # it lives in control records
+    kraft_version = told["features"].pop("kraft.version")  # it is in control records
     assert features == told["features"]
     assert {row.kraft_version for row in view.epochs().collect()} == {kraft_version}
     assert {row.broker_id for row in view.brokers().collect() if not row.fenced} == {1}
@@ -95,7 +97,7 @@ def test_tables_that_follow_a_running_kafka_equal_its_admin_clients_view(
 
 
 def test_the_running_node_was_not_disturbed(node: KafkaNode) -> None:
-    """Nothing of ours lies in its directory, and it still takes changes."""
+    """Its directory has no file of raftlog, and it still accepts changes."""
     kinds = {path.suffix for path in (node.log_dir / "__cluster_metadata-0").iterdir()}
     assert kinds <= {
         ".log",

@@ -1,4 +1,4 @@
-"""What became of producers' transactions, found behind their records by whoever reads them."""
+"""Outcomes of producers' transactions, which readers find after their records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMITTED = Isolation.READ_COMMITTED
 
 @dataclass(frozen=True)
 class Written:
-    """A partition with transactions, and what its writer knows of it: the offsets of each batch."""
+    """Partition with transactions, and what its writer knows: the offsets of each batch."""
 
     builder: LogBuilder
     committed: set[int]
@@ -34,7 +34,7 @@ class Written:
 
 
 def write(seed: int, *, step_count: int = 60, roll_often: bool = True) -> Written:
-    """Producers that write, commit and abort at random; every transaction is decided."""
+    """Write a partition of random transactions, all decided."""
     rng = random.Random(seed)
     builder = LogBuilder(MemoryStorage(), "/node/orders-0", with_indexes=rng.random() < 0.7)
     open_offsets: dict[int, set[int]] = {}
@@ -67,7 +67,7 @@ def write(seed: int, *, step_count: int = 60, roll_often: bool = True) -> Writte
 def visible(
     log: LogReader, start: int, end: int, spans: tuple[TransactionSpan, ...] | None = None
 ) -> list[int]:
-    """Committed offsets of a range, as a task finds them; or by ``spans`` that were given to it."""
+    """Return the committed offsets of a range, as a task finds them or by the given ``spans``."""
     found: list[int] = []
     for scan in log.scan(start, end, chunk_bytes=400):
         outcomes = log.aborted_transactions(
@@ -111,7 +111,7 @@ def test_any_split_returns_the_committed_records_and_so_does_one_plan(
 
 
 def _wrong_index(written: Written, lie: str) -> None:
-    """Put a ``.txnindex`` beside every segment that says something else than the log."""
+    """Write a ``.txnindex`` beside every segment that contradicts the log."""
     entry = struct.Struct(">hqqqq")
     storage, end = written.builder.storage, written.builder.next_offset
     entries = {
@@ -218,7 +218,7 @@ def test_a_plan_without_producers_reads_no_headers_of_the_range() -> None:
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
 def test_damage_anywhere_never_shows_uncommitted_records(seed: int, where: int) -> None:
-    """All but a leader epoch, which no CRC covers, is found."""
+    """Every flip is found except in a leader epoch, which no CRC covers."""
     written = write(seed, step_count=30, roll_often=False)
     content = written.builder.storage.files[written.builder.path()]
     at = where % len(content)

@@ -1,4 +1,4 @@
-"""Damage: a typed error that says where and why, and nothing lost that was whole."""
+"""Damage: a typed error with position and reason, after every valid record before it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def opened(builder: LogBuilder) -> LogReader:
 
 
 def what_was_whole(log: LogReader, start: int, end: int) -> tuple[list[int], LogError | None]:
-    """The offsets that came before the error, and the error."""
+    """Return the offsets read before the error, and the error."""
     found: list[int] = []
     try:
         for scan in log.scan(start, end, chunk_bytes=300):
@@ -63,7 +63,7 @@ def small_log(count: int = 8) -> LogBuilder:
     return builder
 
 
-# --- cut and flipped ---
+# --- truncation and flipped bits ---
 
 
 @pytest.mark.slow
@@ -99,7 +99,8 @@ def test_a_sealed_segment_truncated_at_every_byte_is_damage_or_a_gap() -> None:
         found, error = what_was_whole(log, 0, builder.next_offset)
         assert found == list(range(expected))
         last = max(position for position in ends if position <= length)
-        if not any(content[last:length]):  # a clean cut, or zeros as of a preallocated file
+        # a truncation at a batch boundary, or zeros as of a preallocated file
+        if not any(content[last:length]):
             assert isinstance(error, LogGapError)
             assert (error.expected_offset, error.offset) == (expected, 7)
         else:
@@ -110,7 +111,7 @@ def test_a_sealed_segment_truncated_at_every_byte_is_damage_or_a_gap() -> None:
 
 @pytest.mark.slow
 def test_a_flipped_bit_is_found_and_every_record_before_it_is_read() -> None:
-    """Leader epochs lie outside the CRC and may be any: a flip there changes no record."""
+    """Leader epochs are outside the CRC and may have any value: a flip there changes no record."""
     builder = small_log(4)
     content = bytes(builder.storage.files[builder.path()])
     starts = [position for _, _, position in builder.positions]
@@ -162,7 +163,7 @@ def test_arbitrary_bytes_are_a_log_or_a_typed_error(content: bytes) -> None:
         what_was_whole(log, 0, log.log_end_offset)
 
 
-# --- lies ---
+# --- wrong fields ---
 
 
 def test_a_length_that_hides_later_batches_is_damage_and_no_torn_tail() -> None:
@@ -280,14 +281,14 @@ def test_decreasing_offsets_are_damage(directory: str, wrong: int) -> None:
 @pytest.mark.parametrize("directory", ["/node/__cluster_metadata-0", "/node/orders-0"])
 @pytest.mark.parametrize("bit", [0, 1, 5, 20, 40, 62])
 def test_an_increased_base_offset_does_not_end_a_range(directory: str, bit: int) -> None:
-    """Base offsets lie outside the CRC: only their order tells."""
+    """Base offsets are outside the CRC: only their order shows an error."""
     builder = LogBuilder(directory=directory, with_indexes=False)
     builder.no_ops(30)
     base_offset, _, position = builder.positions[8]
     content = builder.storage.files[builder.path()]
     struct.pack_into(">q", content, position, base_offset + (1 << bit))
     found, error = what_was_whole(opened(builder), 0, 20)
-    # in a partition the batch itself may lie anywhere; that what follows goes back is found
+    # A partition may have the batch itself at any offset; the decrease after it is found.
     assert found[:8] == list(range(8))
     assert isinstance(error, LogError)
 
@@ -299,7 +300,7 @@ def test_a_segment_that_starts_below_its_name_is_damage() -> None:
     assert isinstance(error, LogError)
 
 
-# --- indexes that lie ---
+# --- wrong indexes ---
 
 
 def wrong_indexes(builder: LogBuilder, rng: random.Random) -> bytes:
@@ -307,7 +308,7 @@ def wrong_indexes(builder: LogBuilder, rng: random.Random) -> bytes:
     entries = sorted(rng.randrange(1, 200) for _ in range(8))
     if kind == 0:  # positions in the middle of batches
         return b"".join(struct.pack(">ii", e, e * 37 + 5) for e in entries)
-    if kind == 1:  # true positions under wrong offsets
+    if kind == 1:  # correct positions under wrong offsets
         return b"".join(
             struct.pack(">ii", n + 1, builder.positions[e][2]) for n, e in enumerate(entries) if e
         )
@@ -370,16 +371,16 @@ def test_a_missing_or_wrong_epoch_checkpoint_is_rebuilt_from_batches() -> None:
     builder.delete_segment(0)
     content = b"0\n4\n1 0\n2 151\n5 302\n6 453\n"
     builder.storage.write(builder.file("leader-epoch-checkpoint"), content)
-    assert epochs() == expected  # older epochs are known from the checkpoint alone
+    assert epochs() == expected  # older epochs are known from the checkpoint only
     builder.storage.delete(builder.file("leader-epoch-checkpoint"))
     assert epochs() == expected[2:]
 
 
-# --- checkpoints ---
+# --- snapshots ---
 
 
 def snapshot_of(content: bytes) -> tuple[int, LogError | None]:
-    """How many records came, and the error."""
+    """Return the number of records read, and the error."""
     storage = MemoryStorage()
     name = checkpoint_name(SnapshotId(epoch=1, end_offset=50))
     storage.write(f"/node/__cluster_metadata-0/{name}", content)
@@ -455,7 +456,7 @@ def test_damage_before_a_range_hides_its_transactions() -> None:
     assert log.plan(4, 8, isolation=EVERYTHING).splits
     with pytest.raises(CorruptBatchError):
         log.plan(0, 8, isolation=COMMITTED)
-    # a stream goes up to the damage first
+    # a stream reads up to the damage first
     assert log.next_boundary(0, end_offset=8) == 2
     assert log.plan(0, 2, isolation=COMMITTED).splits
     with pytest.raises(CorruptBatchError):
@@ -482,7 +483,7 @@ def test_a_batch_with_wrong_records_under_a_valid_crc_is_damage() -> None:
         builder = LogBuilder(with_indexes=False)
         builder.no_ops(3)
         lying = bytearray(data_batch([b"\x01\x14\x00\x00"] * 2, base_offset=3))
-        struct.pack_into(">i", lying, 57, 1)  # one record less than there is
+        struct.pack_into(">i", lying, 57, 1)  # one record less than the batch has
         struct.pack_into(">I", lying, 17, crc32c(bytes(lying[21:])))
         builder.append(bytes(lying), last_offset=4)
         builder.no_ops(behind)

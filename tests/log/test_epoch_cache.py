@@ -1,4 +1,4 @@
-"""The lineage of epochs: Kafka's answers, and its file."""
+"""Leader epochs of a log: Kafka's answers, and its file."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_arbitrary_bytes_are_epochs_or_a_typed_error(content: bytes) -> None:
 
 
 class Counted(int):
-    """A number that counts how often it is compared."""
+    """Integer that counts its comparisons."""
 
     comparisons = 0
 
@@ -117,7 +117,7 @@ class Counted(int):
 
 
 def test_assigning_an_epoch_takes_a_few_comparisons_however_many_there_are() -> None:
-    """A quorum that elects once a minute has 500,000 epochs in a year."""
+    """A quorum that elects a leader once a minute has 500,000 epochs after a year."""
     count = 2_000
     Counted.comparisons = 0
     pairs = [(Counted(epoch), Counted(10 * epoch)) for epoch in range(count)]

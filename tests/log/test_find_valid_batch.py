@@ -1,4 +1,4 @@
-"""The search for a valid batch after bytes that cannot be read: its verdict, and its work."""
+"""Search for a valid batch after unreadable bytes: its result, and its cost."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def opened(data: bytes) -> tuple[MemoryStorage, ReadableFile]:
 
 
 def header(base_offset: int, length: int, crc: int) -> bytes:
-    """Bytes that look like the header of a batch."""
+    """Return bytes that resemble the header of a batch."""
     return BATCH_HEADER.pack(base_offset, length, 1, 2, crc, 0, 0, 0, 0, -1, -1, -1, 1)
 
 
 def one_by_one(data: bytes, position: int, next_offset: int) -> int | None:
-    """The verdict by its definition: every position, each batch read by itself."""
+    """Return the result by definition: every position, with each batch read separately."""
     _, file = opened(data)
     claimed_end, crc = position, None
     if len(data) - position >= BATCH_HEADER.size:
@@ -51,7 +51,7 @@ def one_by_one(data: bytes, position: int, next_offset: int) -> int | None:
 
 
 def some_bytes(rng: Random) -> bytes:
-    """What may follow a torn batch: batches, their parts, and bytes that look like headers."""
+    """Return bytes that may follow a torn batch: batches, parts of batches, and false headers."""
     parts = []
     for _ in range(rng.randrange(1, 8)):
         whole = encoded(rng.randbytes(rng.randrange(40)), base_offset=rng.randrange(20), epoch=1)
@@ -90,7 +90,7 @@ def test_the_result_equals_that_of_trying_every_position(
 
 @pytest.mark.parametrize("is_claimed", [False, True], ids=["zeros before", "a torn batch before"])
 def test_the_cost_is_linear_in_false_headers(is_claimed: bool) -> None:
-    """A client chooses what a batch holds: here, headers that all claim the rest of the file."""
+    """Clients choose the bytes of a batch: here headers that all claim the rest of the file."""
     reads = []
     for size in (1 << 18, 1 << 20):
         data = header(100, size, 1) if is_claimed else bytes(BATCH_HEADER.size)

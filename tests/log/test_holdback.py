@@ -1,4 +1,4 @@
-"""What depends on the time of records: the young tail that is held back, and reads by time."""
+"""Reads by record timestamp: the holdback of young records, and offsets by time."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_next_refresh_continues_from_the_last_held_back_end() -> None:
     assert builder.storage.read_bytes() < 10_000
 
 
-# --- a node that trims meanwhile ---
+# --- a node that deletes segments meanwhile ---
 
 
 def _of_time(log: LogReader) -> int | None:
@@ -129,7 +129,7 @@ def test_a_timestamp_is_searched_again_when_its_segment_is_deleted_meanwhile(
     ask: Callable[[LogReader], int | None], opens_before: int
 ) -> None:
     class Trimming(MemoryStorage):
-        """Its node deletes the oldest segment right before some file is opened."""
+        """Storage whose node deletes the oldest segment right before a file is opened."""
 
         opens_left = 2**31
 

@@ -25,7 +25,7 @@ from raftlog.log.format.txn_index import AbortedTransaction, parse_txn_index
 
 @pytest.fixture(scope="module")
 def vectors(data: Path) -> dict[str, bytes]:
-    """Files that Kafka's own classes wrote, by their name."""
+    """Files written by Kafka's own classes, by name."""
     with (data / "kraft-golden-vectors.tsv").open(newline="") as file:
         rows = [row for row in csv.reader(file, delimiter="\t") if row[0] == "file"]
     return {row[1]: bytes.fromhex(row[3]) for row in rows}

@@ -1,4 +1,4 @@
-"""The committed end, from copies of voters' logs: the sample's answers, and a cluster at random."""
+"""The committed end from copies of the voters' logs: of the sample, and of random clusters."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_one_directory_gives_its_own_end_and_reports_that_it_is_unconfirmed(
 def test_a_pattern_gives_the_same_end() -> None:
     end = open_path(str(THREE / "node-*")).read_end(isolation=COMMITTED)
     assert (end.offset, end.basis) == (3132, EndBasis.MAJORITY)
-    # files that are no log are passed over
+    # files that are no log are skipped
     assert open_path(str(THREE / "*")).read_end(isolation=COMMITTED).offset == 3132
 
 
@@ -145,7 +145,7 @@ def test_a_majority_read_has_the_same_splits_and_snapshots_as_a_copy() -> None:
     assert len(list(log.batches(3131, 3132))) == 1
 
 
-# --- copies as facts ---
+# --- copies as values ---
 
 VOTERS = tuple(ReplicaKey(node_id) for node_id in range(1, 6))
 
@@ -159,7 +159,7 @@ def copy_of(
     is_quiet: bool = True,
     start: int = 0,
 ) -> ReplicaLogState:
-    """A copy whose record at offset i has ``epochs[i]``."""
+    """Return a copy whose record at offset i has ``epochs[i]``."""
     kept = list(enumerate(epochs))[start:]
     runs = [(epoch, next(run)[0]) for epoch, run in itertools.groupby(kept, lambda e: e[1])]
     last = epochs[-1] if epochs else 0
@@ -203,11 +203,11 @@ def test_raft_figure_8_without_the_copy_of_the_rival() -> None:
     result = majority_end(copies, VOTERS)
     assert result.offset == 0
     assert "a leader of an epoch that is in none of these logs" in result.explanation
-    # a checkpoint is made of committed records only
+    # a snapshot has committed records only
     proved = majority_end((*copies[:2], copy_of(3, [1, 2], known=4, snapshot=1)), VOTERS)
     assert proved.offset == 1
     assert "a snapshot proves" in proved.explanation
-    # once a record of epoch 4 is on the majority, everything before it is
+    # once a record of epoch 4 is on a majority, everything before it is committed
     assert end_of(*(copy_of(n, [1, 2, 4]) for n in (1, 2, 3))) == 3
 
 
@@ -232,7 +232,8 @@ def test_of_two_copies_of_one_voter_the_lagging_one_counts() -> None:
 def test_a_replaced_disk_is_no_voter() -> None:
     copy = copy_of(1, [1])
     assert is_voter(copy, [ReplicaKey(1)])
-    assert is_voter(copy, [ReplicaKey(1, "directory-of-voter-xyzz")])  # its own is not known
+    # its directory id is not known
+    assert is_voter(copy, [ReplicaKey(1, "directory-of-voter-xyzz")])
     assert not is_voter(copy, [ReplicaKey(2)])
     other = ReplicaLogState(
         path="x",
@@ -256,11 +257,13 @@ def test_logs_agree_up_to_the_divergence_of_their_epochs() -> None:
     assert agreed_end(copy_of(1, [1, 1, 2, 2], start=3), copy_of(2, [1, 1, 2])) == 3
 
 
-# --- a cluster at random ---
+# --- random clusters ---
 
 
 class Cluster:
-    """Raft as far as logs and epochs go: elections, partial replication, crashes of leaders."""
+    """Raft's elections, partial replication and crashes of leaders, as far as logs and
+    epochs need.
+    """
 
     def __init__(self, size: int, rng: random.Random) -> None:
         self.rng = rng
@@ -328,7 +331,7 @@ class Cluster:
                 self.committed = max(self.committed, end)
 
     def possible_leaders(self) -> list[int]:
-        """Who could win an election now, if the right ones heard of it."""
+        """Return the nodes that could win an election now if a suitable majority voted."""
         ranks = [(log[-1:], len(log)) for log in self.logs]
         needed = len(self.logs) // 2 + 1
         return [
@@ -338,7 +341,7 @@ class Cluster:
         ]
 
     def truth(self) -> list[int]:
-        """The log of the latest leader: it holds everything committed."""
+        """Return the log of the latest leader: it has every committed record."""
         return self.logs[self.leaders[max(self.leaders)]] if self.leaders else []
 
     def look(self, given: list[int], *, still: bool) -> list[ReplicaLogState]:
@@ -415,7 +418,7 @@ def voter_log(
 
 
 def three(storage: MemoryStorage, *, count: int = 5) -> list[LogBuilder]:
-    """Three voters that hold the same ``count`` records behind a common beginning of two."""
+    """Write three voters with the same ``count`` records after two common ones."""
     builders = [voter_log(storage, key) for key in (A, B, C)]
     for builder in builders:
         builder.control(leader_change(1, (1, 2, 3)), voters_record((A, B, C)))
@@ -433,7 +436,7 @@ def test_a_directory_replaced_by_another_cluster_is_refused_on_refresh() -> None
     log = open_path("/nodes/1,/nodes/2,/nodes/3", storage=storage)
     assert log.read_end(isolation=COMMITTED).offset == 7
     voter_log(storage, B, cluster_id="other").no_ops(50)
-    assert log.read_end(isolation=COMMITTED).offset == 7  # as at the last look
+    assert log.read_end(isolation=COMMITTED).offset == 7  # as of the last refresh
     for _ in range(2):
         log.refresh()
         with pytest.raises(WrongClusterError) as caught:
@@ -487,7 +490,7 @@ def test_the_end_advances_as_voters_catch_up_and_never_decreases() -> None:
     log.refresh()
     second = log.read_end(isolation=COMMITTED, previous=first)
     assert second.offset == 9
-    # another look with a voter that is behind: the old end stands
+    # refresh with a lagging voter: the previous end is kept
     behind = open_path("/nodes/1,/nodes/3", storage=storage)
     kept = behind.read_end(isolation=COMMITTED, previous=second)
     assert (kept.offset, kept.epoch) == (9, 1)

@@ -1,4 +1,4 @@
-"""A file that is longer than any segment, sparse say, is not searched to its end."""
+"""A file longer than any segment, for example a sparse one, is not searched to its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEBIBYTE = 1 << 40
 
 
 class Sparse:
-    """A batch, and then zeros for as long as is claimed; what is read is counted."""
+    """Batch followed by zeros up to the given length; counts the bytes read."""
 
     path = "sparse"
 

@@ -1,4 +1,4 @@
-"""What is no log at all: an error that says so, told apart from a log that is damaged."""
+"""Paths that are no log: an error that differs from that of a damaged log."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_bit_flipped_in_a_segment_of_one_batch_is_damage(tmp_path: Path, name:
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
         log = open_path(str(path))
-        if bit // 8 >= 16:  # what lies before is covered by no CRC, and a longer batch is torn
+        if bit // 8 >= 16:  # no CRC covers the bytes before it, and a longer batch is torn
             with pytest.raises(CorruptBatchError):
                 _ = log.log_end_offset
 
@@ -90,7 +90,7 @@ def test_zeros_of_a_preallocated_segment_are_an_empty_log(tmp_path: Path) -> Non
 
 
 def test_text_instead_of_a_segment_in_a_log_directory_is_damage(tmp_path: Path) -> None:
-    """There are other files that make it a log."""
+    """Other files of the directory show that it is a log."""
     path = tmp_path / "00000000000000000000.log"
     path.write_text(TEXT * 50)
     with pytest.raises(CorruptBatchError) as caught:

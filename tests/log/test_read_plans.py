@@ -1,4 +1,4 @@
-"""Splitting and bounding a read: whatever the split, the same rows."""
+"""Plans of reads: splits and limits do not change the rows."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_micro_batch_never_ends_inside_a_metadata_transaction() -> None:
         2,
         12,
     ]
-    # larger than the limit: taken whole
+    # larger than the limit: admitted as a whole
     assert log.next_boundary(2, end_offset=end, max_records=3) == 11
     assert log.next_boundary(2, end_offset=end, max_bytes=1) == 11
 
@@ -258,7 +258,7 @@ def test_offsets_removed_by_compaction_are_no_gap_in_an_ordinary_partition() -> 
     plan = log.plan(0, 41, isolation=COMMITTED, max_splits=4)
     found = [row for s in plan.splits for row in rows(log, s.start_offset, s.end_offset)]
     assert found == rows(log, 0, 41)
-    # limits count the records that are there
+    # limits count existing records
     assert log.next_boundary(0, end_offset=41, max_records=3) == 11
 
 

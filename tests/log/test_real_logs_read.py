@@ -1,4 +1,4 @@
-"""Reading what real Kafka wrote: every input, against kafka-dump-log and Kafka's own files."""
+"""Logs that real Kafka wrote, compared with kafka-dump-log and Kafka's own files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def name_of(path: Path) -> str:
 
 
 def dumped_batches(directory: Path) -> list[DumpBatch]:
-    """The batches of all live segments, as dump-log printed them."""
+    """Return the batches of all live segments that dump-log printed."""
     logs = [path for path in dumped_logs(directory) if path.suffix == ".log"]
     return [batch for log in logs for batch in read_dump(log)]
 
@@ -106,7 +106,7 @@ def test_a_trimmed_log_starts_at_its_first_segment() -> None:
     log = open_path(str(TRIMMED))
     assert (log.log_start_offset, log.log_end_offset) == (416, 1305)
     assert log.snapshots == (SnapshotId(2, 1022),)
-    # Kafka's checkpoint says that epoch 2 begins at 1022, its log start; the batches know better.
+    # Kafka's checkpoint has epoch 2 at 1022, the log start offset; the batches have its real start.
     assert log.epochs.entries == (EpochEntry(1, 416), EpochEntry(2, 643))
     assert log.quorum_state is not None
     assert log.quorum_state.voters == (1,)

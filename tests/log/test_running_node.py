@@ -1,4 +1,4 @@
-"""A reader beside a running node: growth, rolls, deletions, torn tails; nothing read twice."""
+"""Reader of a running node: growth, rolls, deletions and torn tails, with no row read twice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def opened(builder: LogBuilder) -> LogReader:
 
 
 class Follower:
-    """What a stream does: look, read what is new, never lose or repeat a row."""
+    """Loop of a stream: refresh, read the new rows, and check that none is lost or repeated."""
 
     def __init__(self, log: LogReader) -> None:
         self.log = log
@@ -81,7 +81,7 @@ def test_a_log_that_grows_byte_by_byte_is_read_correctly(seed: int) -> None:
             index = segment.with_suffix(".index")
             storage.write(f"{directory}/{index.name}", index.read_bytes())
         if number == 2:
-            follower.look()  # then the node trims its log behind the reader
+            follower.look()  # then the node deletes segments that the reader has passed
             storage.rename(
                 f"{directory}/{segments[0].name}", f"{directory}/{segments[0].name}.deleted"
             )
@@ -118,7 +118,7 @@ def test_refreshing_costs_only_the_new_part(kind: str) -> None:
     storage.read_bytes()
     log.refresh()
     log.read_end(isolation=COMMITTED)
-    assert storage.read_bytes() < 400  # the last header, twice, and nothing behind it
+    assert storage.read_bytes() < 400  # the last header, twice, and nothing after it
     before = len(storage.files[builder.path()])
     builder.no_ops(50)
     new_bytes = len(storage.files[builder.path()]) - before
@@ -141,7 +141,7 @@ def test_preallocated_zeros_after_the_last_batch_are_no_damage() -> None:
     log = opened(builder)
     assert log.read_end(isolation=COMMITTED).offset == 300
     assert len(rows(log, 0, 300)) == 300
-    # the node writes its next batch into the zeros
+    # the node writes its next batch over the zeros
     other = LogBuilder()
     other.no_ops(302)
     more = bytes(other.storage.files[other.path()])
@@ -210,7 +210,7 @@ def test_a_roll_between_two_refreshes_is_followed() -> None:
 
 
 class GrowingFile(MemoryFile):
-    """Whenever it is read, its node has written a little more."""
+    """File to which the node appends a little before each read."""
 
     def read_at(self, position: int, byte_count: int) -> bytes:
         assert isinstance(self._storage, GrowingStorage)
@@ -230,7 +230,7 @@ class GrowingStorage(MemoryStorage):
         self.rest = self.rest[step:]
 
     def open_file(self, path: str) -> MemoryFile:
-        self.is_directory(path)  # raises if it is not there
+        self.is_directory(path)  # raises if it does not exist
         return GrowingFile(self, path, self.files[path])
 
 
@@ -249,7 +249,7 @@ def test_a_node_that_writes_between_any_two_reads_is_read_correctly(seed: int) -
 
 
 class BusyStorage(MemoryStorage):
-    """Does something to the files whenever the reader touches them."""
+    """Storage that changes the files whenever the reader accesses them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ def test_a_log_that_rolls_while_it_is_read_is_followed() -> None:
         builder.no_ops(5)
 
     storage.todo = [roll]
-    found = rows(log, 0, 15)  # planned by somebody who saw more
+    found = rows(log, 0, 15)  # planned by a process that saw a later end
     assert [row[0] for row in found] == list(range(15))
 
 
@@ -338,7 +338,7 @@ def test_a_segment_merged_into_the_previous_one_by_a_cleaner_is_read_there() -> 
         assert scan.records.offset is not None
         assert scan.records.value is not None
         found += zip(scan.records.offset.to_pylist(), scan.records.value.to_pylist(), strict=True)
-        if found[-1][0] == 599:  # the first segment is open still; merge half of it and the second
+        if found[-1][0] == 599:  # the first segment is still open; merge half of it and the second
             old, second = (
                 bytes(builder.storage.files[builder.path(base_offset=b)]) for b in (0, 600)
             )
@@ -493,7 +493,7 @@ def test_a_range_truncated_meanwhile_is_reported() -> None:
     assert caught.value.condition == "LOG_TRUNCATED"
 
 
-# --- storage that refuses ---
+# --- storage errors ---
 
 
 def test_a_file_without_permission_is_distinguished_from_a_missing_one() -> None:

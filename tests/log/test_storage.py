@@ -1,4 +1,4 @@
-"""What every storage promises; real files and the tests' own keep the same promises."""
+"""Contract of every storage, checked for real files and for the storages of tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftlog.storage.protocol import ReadableFile, Storage
 
 
 class Node:
-    """The writing side of one storage: what a node does to its files."""
+    """Writing side of a storage: changes of files as a node makes them."""
 
     def __init__(self, storage: Storage, home: str) -> None:
         self.storage = storage

@@ -1,4 +1,4 @@
-"""Spans of transactions, and how far a log is decided."""
+"""Spans of transactions, and the last stable offset of a log."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_one_batch_may_end_a_transaction_and_begin_another() -> None:
     builder.data(END, begin("b"))
     builder.data(END, begin("c"), NO_OP)
     log = metadata_log(builder)
-    # Every batch from offset 2 on lies inside some transaction that reaches to the end.
+    # Every batch from offset 2 on is inside a transaction that extends to the end.
     assert log.read_end(isolation=COMMITTED).offset == 2
 
 

@@ -71,7 +71,7 @@ Record: TypeAlias = tuple[int, int]
 
 
 class ModelLog:
-    """Log of one-record batches."""
+    """Log of one-record batches in memory."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []

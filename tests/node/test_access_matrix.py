@@ -1,7 +1,7 @@
-"""Who may do what, over real TLS: every identity on every port, crossed with every request.
+"""Authorization over real TLS: every identity on every port with every request.
 
-A request that is refused is the dangerous form of it (a vote in a later epoch, a new voter, a
-record), and must leave the node as it was. One that is served is a harmless form.
+A refused request has its dangerous form (a vote in a later epoch, a new voter, a record) and must
+not change the node. A served request has a harmless form.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ NONE, DESCRIBE = Rights.NONE, Rights.DESCRIBE
 
 @dataclass(frozen=True)
 class Identity:
-    """A certificate at a port, and what it gives there.
+    """Certificate at a port, and the rights that it has there.
 
-    ``speaker``: whose id its messages bear. ``is_let_in`` False: the handshake fails.
+    ``speaker``: the node id in its messages. ``is_let_in`` False: the handshake fails.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Identity:
 
 
 class Authorities:
-    """Two CAs, one for each port, and one that nobody knows."""
+    """Two CAs, one for each port, and an unknown one."""
 
     def __init__(self, home: Path) -> None:
         self.clients = Authority(home / "clients", "clients' CA")
@@ -110,7 +110,7 @@ class Authorities:
         ]
 
     def identities_at_one_port(self) -> list[Identity]:
-        """The same where clients and voters share a port, which has the voters' CA."""
+        """Return the identities of one port for clients and voters, which has the voters' CA."""
         voters = self.voters
         jobs = Rights.APPEND | DESCRIBE
         replica = Rights.VOTE | DESCRIBE
@@ -134,7 +134,7 @@ class Authorities:
         ]
 
     def context(self, identity: Identity) -> ssl.SSLContext:
-        """Of a caller that believes the node, and shows what it has."""
+        """Return the context of a caller that trusts the node, with the identity's certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         own = self.clients if identity.port is CLIENTS else self.voters
@@ -145,7 +145,7 @@ class Authorities:
 
 
 def configuration(**listener_authorities: Authority) -> tuple[str, str]:
-    """The listeners of a node, each with its CA, and its table of rights."""
+    """Return the listeners of a node, each with its CA, and its access table."""
     listeners = ""
     ports = free_ports(len(listener_authorities))
     for (name, own), port in zip(listener_authorities.items(), ports, strict=True):
@@ -164,7 +164,7 @@ def configuration(**listener_authorities: Authority) -> tuple[str, str]:
 
 
 def state_of(node: ServedNode) -> object:
-    """All that a request may change: in memory, and in the files of the log."""
+    """Return all state that a request may change: in memory, and in the files of the log."""
     replica = node.node.driver.replica
     core, log = replica.core, replica.log
     directory = Path(node.config.directory) / "raftlog-0"
@@ -178,7 +178,7 @@ def state_of(node: ServedNode) -> object:
 
 
 class Matrix:
-    """One node and all who come to it."""
+    """One node and all identities that connect to it."""
 
     def __init__(self, node: ServedNode, authorities: Authorities | None) -> None:
         self._node = node
@@ -200,7 +200,8 @@ class Matrix:
         with contextlib.suppress(OSError):
             connection = await self._connect(identity)
         if connection is not None:
-            # With TLS 1.3 the refusal comes behind the caller's own end of the handshake.
+            # With TLS 1.3 the server refuses after the client has completed its side of the
+            # handshake.
             async with connection:
                 for kind in kinds():
                     self._ask(connection, identity, kind, is_harmless=False)
@@ -280,7 +281,7 @@ def check_all(
     listeners: str,
     access: str = "",
 ) -> dict[str, int]:
-    """Let all of them try everything; how often what came of it."""
+    """Send every request of every identity; return how often each result occurred."""
 
     async def check() -> dict[str, int]:
         async with served_node(home, access, listeners=listeners) as node:

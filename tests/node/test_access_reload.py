@@ -1,4 +1,6 @@
-"""Rights that change while a node runs: its file is read again, and who is there comes back."""
+"""Rights that change while a node runs: its file is reloaded, and open connections are checked
+again.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ admin = ["operator"]
 
 
 class Cluster:
-    """Nodes with certificates, and clients that show theirs."""
+    """Nodes with certificates, and clients with theirs."""
 
     def __init__(self, home: Path, node_count: int) -> None:
         self.authority = Authority(home)
@@ -54,14 +56,14 @@ class Cluster:
 
 
 def read_again(node: NodeProcess, rights: str) -> dict[str, Any]:
-    """Let a node read its file again with these rights; what it says of them."""
+    """Make a node reload its file with these rights; return what it logs about them."""
     file = node.config.read_text()
     node.config.write_text(file[: file.index("[access]")] + rights)
     return logged_reload(node, "access")
 
 
 def logged_reload(node: NodeProcess, event: str) -> dict[str, Any]:
-    """Send the signal; what the node then says of an event."""
+    """Send the signal; return what the node then logs about an event."""
 
     def lines() -> list[dict[str, Any]]:
         return [line for line in node.lines() if line["event"] == event]
@@ -160,7 +162,7 @@ def test_a_name_that_no_longer_proves_a_node_ends_its_delayed_requests(tmp_path:
         for node in others:
             read_again(node, RIGHTS.replace(name, '"somebody.else"'))
         log.append(b"what it had asked for before is still answered")
-        for _ in range(20):  # time enough for who is still told of them
+        for _ in range(20):  # time enough for connections that still receive records
             log.append(b"for two")
         assert b"for two" not in path.read_bytes()
         for node in others:

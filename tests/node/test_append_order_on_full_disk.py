@@ -1,4 +1,6 @@
-"""Appends of one sender keep their order where the first finds no room and the others would."""
+"""Appends of one sender keep their order when the first one does not fit on the disk and later ones
+would.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ PATIENCE_S = 60
 
 
 class SmallNode:
-    """A quorum of one whose files are small until ``make_room``."""
+    """Only voter of its quorum, with a small limit of file size until ``make_room``."""
 
     def __init__(self, node: NodeProcess, metrics_port: int) -> None:
         self.address = node.address
@@ -28,7 +30,7 @@ class SmallNode:
         node.limit_files(ROOM_BYTES)
 
     def wait_for_appends(self, count: int) -> None:
-        """Until it was asked to append so often."""
+        """Wait for this number of append requests."""
         eventually(lambda: self._asked() >= count, f"{count} appends, repetitions among them")
 
     def _asked(self) -> float:
@@ -52,7 +54,7 @@ def small(tmp_path: Path) -> Iterator[SmallNode]:
 
 def test_appends_of_one_handle_keep_their_order(small: SmallNode) -> None:
     with raftlog.connect(small.address) as log:
-        # Named ones are sent while the large one is under way: they wait for no producer id.
+        # Named appends are sent while the large one is in flight: they wait for no producer id.
         appends = [
             log.append_async([value], commit=("job", "query", number))
             for number, value in enumerate(VALUES)

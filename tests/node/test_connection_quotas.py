@@ -1,4 +1,4 @@
-"""How many connections a node lets in, and whose."""
+"""Limits of connections, by listener, address and principal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOTH = CLIENTS | VOTERS
 
 
 class Quotas:
-    """Quotas with small limits, and which connections they have closed."""
+    """Quotas with small limits, and the connections that they closed."""
 
     def __init__(self, **limits: int) -> None:
         self.quotas = ConnectionQuotas(LimitsConfig(**limits))

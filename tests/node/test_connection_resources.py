@@ -1,4 +1,4 @@
-"""Everything that a connection holds is given back, however it ends."""
+"""Every resource of a connection is released, however it ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def question(key: ApiKey, version: int, correlation_id: int, body: bytes = b"") 
 
 
 class Here:
-    """The side of a node: one connection, whose questions wait until a test answers them."""
+    """Node side of one connection, whose requests wait until a test answers them."""
 
     def __init__(self) -> None:
         self.budget = RequestBudget(BUDGET_BYTES)
@@ -63,7 +63,7 @@ class Here:
 
 
 class BrokenTransport(asyncio.Transport):
-    """A transport whose peer is gone: the first write finds that, and closes it."""
+    """Transport whose peer has disconnected: the first write finds that, and closes it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ def test_a_received_request_starts_although_memory_is_exhausted() -> None:
 
 
 def test_a_completed_request_holds_only_its_response_while_an_earlier_one_waits() -> None:
-    """Or the older one waited for room that those behind it hold."""
+    """Otherwise the earlier one would wait for memory that later ones hold."""
 
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(
@@ -221,7 +221,9 @@ def test_a_completed_request_holds_only_its_response_while_an_earlier_one_waits(
 
 
 def test_a_tls_connection_may_be_closed_repeatedly(tmp_path: Path) -> None:
-    """A peer that does not return the end of TLS is asked about until it is cut off."""
+    """A peer that does not return the TLS close_notify is checked again until it is
+    disconnected.
+    """
     authority = Authority(tmp_path)
     pair = authority.sign("node-1.example")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""What a node does with whoever connects to its port."""
+"""Behaviour of a node toward any connection to its port."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_node(home: Path, check: Callable[[ServedNode], Awaitable[None]], extra:
 
 
 def delayed_fetch(node: ServedNode, max_wait_ms: int) -> bytes:
-    """A fetch of a replica that has everything: it waits for news."""
+    """Return a fetch of a caught-up replica, which is delayed until new records arrive."""
     return encode_request(node.fetch_at_the_end(max_wait_ms), 17, node.node.log_identity)
 
 
@@ -117,7 +117,7 @@ def test_a_failed_accept_does_not_close_the_listener(
             return accepted
 
         monkeypatch.setattr(loop, "sock_accept", failing)
-        await still_serves(node)  # who was waited for before
+        await still_serves(node)  # the earlier connection that was waited for
         for _ in range(2):
             async with await node.connect() as connection:
                 assert await connection.next_frame() is None
@@ -205,7 +205,7 @@ def test_an_idle_connection_with_unread_responses_is_closed_too(tmp_path: Path) 
             (served,) = node.node.server.connections
             transport = served._transport
             assert transport is not None
-            transport.write(bytes(2**25))  # more than sockets hold
+            transport.write(bytes(2**25))  # more than socket buffers hold
             async with asyncio.timeout(10):
                 while node.node.server.connections:
                     await asyncio.sleep(0.01)
@@ -233,8 +233,9 @@ def test_requests_in_flight_are_bounded(tmp_path: Path) -> None:
 
 
 def test_responses_to_a_slow_reader_do_not_occupy_the_node(tmp_path: Path) -> None:
-    """A connection that asks and never reads is asked nothing more after a while, and the node
-    goes on with others."""
+    """A connection that sends requests and never reads is no longer read after a while, and the
+    node serves others.
+    """
 
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:

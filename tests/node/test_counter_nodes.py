@@ -1,4 +1,4 @@
-"""Three nodes that count while they lead: the replicated counter on real logs."""
+"""Three nodes with the replicated counter on real logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def counted(node: NodeProcess) -> int:
-    """How far it said last that the count is."""
+    """Return the count that the node logged last."""
     said: list[Any] = [line["value"] for line in node.lines() if line["event"] == "counted"]
     return said[-1] if said else 0
 

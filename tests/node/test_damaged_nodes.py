@@ -1,4 +1,4 @@
-"""Three real nodes, two of them with damaged logs: what the operator sees, and what ends it."""
+"""Three real nodes, two with damaged logs: what the operator sees, and the repair."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def flip_a_bit(directory: Path) -> None:
-    """Damage the last record of a log that was closed in order."""
+    """Damage the last record of a cleanly closed log."""
     (segment,) = (directory / "raftlog-0").glob("*.log")
     data = bytearray(segment.read_bytes())
     data[-2] ^= 1

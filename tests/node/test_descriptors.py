@@ -1,4 +1,4 @@
-"""A node and the descriptors of its process."""
+"""A node and the limit of file descriptors of its process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def start(soft: int, hard: int) -> list[str]:
-    """What a process with these limits prints that is to run the node."""
+    """Return the output of a process that runs the node with these limits."""
     command = [sys.executable, "-c", SCRIPT, str(soft), str(hard), CONFIG]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 

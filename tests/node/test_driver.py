@@ -1,4 +1,4 @@
-"""How a replica is driven on a loop: appends of one moment, waiting, and the end."""
+"""A replica driven on an event loop: batches of concurrent appends, delays, and shutdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.served_node import PATIENCE_S, served_node
 
 
 def with_driver(home: Path, check: Callable[[Driver], Awaitable[None]], *, extra: str = "") -> None:
-    """Run a check against the driver of a node that leads. ``extra``: of its configuration."""
+    """Run a check against the driver of a leader. ``extra``: additional configuration."""
 
     async def run() -> None:
         async with served_node(home, extra) as served, asyncio.timeout(PATIENCE_S):
@@ -54,7 +54,7 @@ def test_appends_are_delayed_by_the_linger_of_the_log(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         start = driver.replica.log.end_offset
         waiting = []
-        for value in (b"a", b"b", bytes(700), bytes(700)):  # the last one fills the batch
+        for value in (b"a", b"b", bytes(700), bytes(700)):  # the last append fills the batch
             assert driver.replica.log.end_offset == start
             waiting.append(driver.append(append_of(value)))
             for _ in range(20):

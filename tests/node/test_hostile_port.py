@@ -1,4 +1,4 @@
-"""Whatever comes in at a node's port: an answer or a closed connection, and the node goes on."""
+"""Any bytes to a node's port: a response or a closed connection, and the node continues."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ QUIET_S = 0.02
 
 
 def frames(rng: random.Random) -> Iterator[bytes]:
-    """Endless: requests of every served kind and version with random content, most of them with
-    something wrong in them, and now and then bytes that are no frame at all."""
+    """Yield endless frames: requests of every served type and version with random content, most of
+    them malformed, and now and then bytes that are no frame.
+    """
     kinds = [
         (api, kind, version)
         for api, kind, version in message_kinds()
@@ -58,7 +59,7 @@ def _is_served(key: ApiKey, version: int) -> bool:
 
 
 async def attack(node: ServedNode, rng: random.Random, count: int) -> int:
-    """Send so many frames over as many connections as it takes; how many those were."""
+    """Send this number of frames over as many connections as necessary; return the connections."""
     incoming, connections, sent = frames(rng), 0, 0
     while sent < count:
         connections += 1

@@ -1,4 +1,4 @@
-"""Kafka's own kafka-metadata-quorum adds and removes voters of a quorum of ours (KIP-853)."""
+"""Kafka's own kafka-metadata-quorum adds and removes voters of a quorum of raftlog (KIP-853)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ TOOL = "org.apache.kafka.tools.MetadataQuorumCommand"
 
 
 def controller_properties(node: NodeProcess) -> str:
-    """A node of ours in the words of Kafka's ``controller.properties``: what the tool reads to know
-    whom to add, besides ``meta.properties`` in the log directory."""
+    """Write a node's settings as Kafka's ``controller.properties``: the tool reads the new voter
+    from it and from ``meta.properties`` in the log directory.
+    """
     return "\n".join(
         (
             "process.roles=controller",
@@ -40,7 +41,7 @@ def test_the_tool_adds_and_removes_a_voter_at_any_node(tmp_path: Path, where: st
         eventually(lambda: is_level(quorum, new), "the new node follows")
         properties = tmp_path / "controller.properties"
         properties.write_text(controller_properties(new))
-        at = (where, quorum.nodes[0].address)  # it may lead, or not
+        at = (where, quorum.nodes[0].address)  # it may lead or not
         printed = run_java(jars, TOOL, *at, "--command-config", str(properties), "add-controller")
         assert f"Added controller {new.node_id}" in printed
         assert voter_ids(quorum) == [1, 2, 3, 4]

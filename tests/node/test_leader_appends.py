@@ -1,4 +1,4 @@
-"""When a leader answers its users: not before the answer can no longer change."""
+"""When a leader answers its users: not before the result can no longer change."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_appended_request_releases_its_records_and_keeps_its_type() -> None:
 
 
 class Space:
-    """A leader whose disk may be full, and what it answers."""
+    """Leader whose disk may be full, and its answers."""
 
     def __init__(self) -> None:
         self.one = OneReplica()
@@ -89,7 +89,7 @@ class Space:
         self._appends = PendingAppends(self.one.replica, self._told.__setitem__)
 
     def append(self, *requests: AppendRequest) -> list[type[object]]:
-        """Ask for these at one time."""
+        """Append these requests together."""
         self.one.act(
             lambda now_ms, time_ms: self._appends.submit(requests, now_ms=now_ms, time_ms=time_ms)
         )

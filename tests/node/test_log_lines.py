@@ -1,4 +1,4 @@
-"""A node's lines where nobody can take them."""
+"""Log lines of a node when its output cannot be written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raftlog.node.log_lines import LogLines, asyncio_lines
 
 
 class FullStream(io.StringIO):
-    """A stream on a disk that is full."""
+    """Stream on a full disk."""
 
     is_full = True
 

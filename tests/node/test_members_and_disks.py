@@ -1,4 +1,4 @@
-"""Real nodes that join, leave, lose their disk or find it full, while users append all the time."""
+"""Real nodes that join, leave, lose their disk or fill it, under a constant load of appends."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_node_that_lost_its_disk_recovers_by_snapshot_and_log(tmp_path: Path) 
         checkpoints = list((wiped.directory / "raftlog-0").glob("*.checkpoint"))
         assert [one for one in checkpoints if not one.name.startswith("0" * 20)]
         leader = eventually(lambda: leader_of(quorum), "a leader")
-        leader.kill()  # from here on its vote is needed
+        leader.kill()  # from here on its vote is required
         grows(load)
         leader.start()
         load.stop()
@@ -91,7 +91,7 @@ def test_a_node_that_lost_its_disk_recovers_by_snapshot_and_log(tmp_path: Path) 
 
 
 def can_mount_small_disks() -> bool:
-    """Whether this machine lets us mount a small file system of our own."""
+    """Return whether this machine can mount a small file system."""
     if shutil.which("unshare") is None:
         return False
     words = ["unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs"]

@@ -1,4 +1,4 @@
-"""A budget of memory, its shares by principal, and the pace that peers have to keep."""
+"""Memory pool of requests, its shares by principal, and the minimum rate of peers."""
 
 from __future__ import annotations
 

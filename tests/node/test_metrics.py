@@ -1,4 +1,4 @@
-"""Figures of a node over HTTP."""
+"""Metrics of a node over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP side of a node's figures, whatever its clients send."""
+"""HTTP server of a node's metrics, with any clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG_S = 600.0
 
 
 class OneMetric(Collector):
-    """Always the same figure."""
+    """Source of one constant metric."""
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("raftlog_answer", "The answer.", value=42)
@@ -44,7 +44,7 @@ def with_server(check: Callable[[Connect], Awaitable[None]], timeout_s: float = 
 
 
 async def answer(connect: Connect, request: bytes) -> tuple[str, str, str]:
-    """The status, the head and the body of the answer to one request."""
+    """Return status, head and body of the response to one request."""
     reader, writer = await connect()
     writer.write(request)
     head, _, body = (await reader.read()).decode().partition("\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Calls to other nodes: each ends, whatever stands where an address should."""
+"""Requests to other nodes: each completes, whatever the address is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_request_to_an_invalid_address_fails(host: str, port: int) -> None:
 
 
 def test_a_request_sent_on_a_response_uses_the_same_connection(tmp_path: Path) -> None:
-    """As a follower does that fetches on."""
+    """As a follower's next fetch does."""
 
     async def run() -> None:
         async with served_node(tmp_path) as node:

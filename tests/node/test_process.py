@@ -1,4 +1,4 @@
-"""One node as people run it: from its file to its exit code."""
+"""A node as operators run it: from its file to its exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 
 
 def failed_start(node: NodeProcess) -> subprocess.CompletedProcess[str]:
-    """Start what cannot be started, and wait for what it says."""
+    """Start a node that cannot start, and return its output."""
     command = [*COMMAND, "node", "start", "--config", str(node.config)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 

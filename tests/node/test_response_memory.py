@@ -1,4 +1,4 @@
-"""How much of what peers ask, and do not take, a node holds."""
+"""Memory of a node that requests and unread responses hold."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RECORD: Final = b"x" * (MIB - 1_000)
 def with_node(
     home: Path, check: Callable[[ServedNode], Awaitable[None]], limits: str, log: str = ""
 ) -> None:
-    """Run a check against a node that leads and whose clients have a port of their own."""
+    """Run a check against a leader whose clients have a port of their own."""
     clients, voters = free_ports(2)
     listeners = (
         f'topic = "orders"\n[listeners.clients]\naddress = "127.0.0.1:{clients}"\n'
@@ -71,7 +71,7 @@ async def produced(connection: RawConnection) -> Any:
 
 
 async def fill(node: ServedNode, record_count: int) -> None:
-    """Append records of almost a MiB, each in a batch of its own."""
+    """Append records of almost a MiB, one per batch."""
     for _ in range(record_count):
         request = AppendRequest(records=(RECORD,), deadline_ms=1e12)
         assert isinstance(await node.node.driver.append(request), Done)
@@ -79,7 +79,7 @@ async def fill(node: ServedNode, record_count: int) -> None:
 
 @asynccontextmanager
 async def non_reading_client(node: ServedNode) -> AsyncIterator[RawConnection]:
-    """A connection whose own side takes very little."""
+    """Return a connection with a very small receive buffer."""
     small = socket.socket()
     small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * KIB)
     small.setblocking(False)
@@ -91,13 +91,13 @@ async def non_reading_client(node: ServedNode) -> AsyncIterator[RawConnection]:
 
 
 def unread(node: ServedNode) -> int:
-    """Bytes of answers in the node that nobody has taken."""
+    """Return the bytes of responses in the node that no client has read."""
     open_ones = [one for one in node.node.server.connections if one.is_open]
     return sum(one._transport.get_write_buffer_size() for one in open_ones if one._transport)
 
 
 class Most:
-    """The most that was ever unread, looked at in every turn of the loop."""
+    """Maximum of the unread bytes, sampled in every turn of the loop."""
 
     def __init__(self, node: ServedNode) -> None:
         self.byte_count = 0
@@ -116,8 +116,9 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def test_unread_responses_hold_memory_that_later_responses_wait_for(tmp_path: Path) -> None:
-    """One answer beyond the bound is held, whoever else asks; who takes nothing is cut off, and
-    then the others are answered."""
+    """One response beyond the bound is held; a client that does not read is disconnected, and then
+    the others are answered.
+    """
 
     async def check(node: ServedNode) -> None:
         await fill(node, 9)
@@ -236,7 +237,7 @@ def test_a_client_that_stops_in_the_middle_of_a_frame_is_disconnected(tmp_path: 
 
 
 def test_frames_announced_and_not_sent_block_no_other_client(tmp_path: Path) -> None:
-    """Three connections of 100 MiB each, and then a byte now and then, once stopped all others."""
+    """Three connections of 100 MiB each, with a byte now and then, once blocked all others."""
 
     async def check(node: ServedNode) -> None:
         async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A node whose log cannot be trimmed says so where retention is configured for it."""
+"""A node whose log cannot be trimmed logs a warning if retention is configured for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.served_node import served_node
 
 
 def warnings_of(home: Path, extra: str) -> list[dict[str, Any]]:
-    """The warnings of a node that starts with these lines in its configuration."""
+    """Return the warnings of a node that starts with these lines in its configuration."""
 
     async def run() -> list[dict[str, Any]]:
         async with served_node(home, extra) as served:

@@ -1,4 +1,4 @@
-"""Three nodes as real processes, with users who append all the time: killed, stopped, restarted."""
+"""Three nodes as real processes under a constant load of appends: killed, paused, restarted."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_replicas_are_byte_for_byte_equal_in_the_end(quorum: QuorumProcesses) ->
         killed = eventually(lambda: leader_of(quorum), "a leader")
         killed.kill()
         grows(load)
-        killed.start()  # what only it had is cut away when it follows
+        killed.start()  # its unreplicated records are truncated when it follows
         eventually(lambda: follows(killed), "the killed node follows")
         grows(load)
     check_nothing_is_lost(quorum.bootstrap, load.book)

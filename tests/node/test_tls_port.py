@@ -1,4 +1,4 @@
-"""What a node's TLS port does with those who do not get through the door."""
+"""A node's TLS port and connections that it refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HANDSHAKE_MS = 300
 
 
 class TlsPort:
-    """A node with TLS for clients, and who may come."""
+    """Node with TLS for clients, and its access table."""
 
     def __init__(self, home: Path) -> None:
         self._authority = Authority(home / "ca")
@@ -52,7 +52,7 @@ class TlsPort:
         return await self._connect(self._context(self._authority.sign(name)))
 
     async def connect_without_tls(self) -> RawConnection:
-        """Connect, and leave TLS aside."""
+        """Connect without TLS."""
         return await self._connect(None)
 
     async def _connect(self, context: ssl.SSLContext | None) -> RawConnection:
@@ -79,7 +79,7 @@ async def _is_served(door: TlsPort) -> None:
 def test_a_silent_connection_is_closed_and_releases_its_slot(tmp_path: Path) -> None:
     async def check(node: ServedNode, door: TlsPort) -> None:
         silent = [await door.connect_without_tls() for _ in range(2)]
-        for connection in silent:  # the places of this address are taken until their time is up
+        for connection in silent:  # the slots of this address are occupied until their timeout
             assert await connection.next_frame() is None
             connection.writer.close()
         await _is_served(door)
@@ -113,7 +113,7 @@ def test_a_connection_without_rights_gets_no_memory_for_large_frames(tmp_path: P
         async with await door.connect("jobs-1") as job:
             job.writer.write(large)
             await job.writer.drain()
-            await _is_served(door)  # the other place: this one is still listened to
+            await _is_served(door)  # the other slot: this connection is still read
             assert not job._reader.at_eof()
 
     TlsPort(tmp_path).run(check)
@@ -138,7 +138,7 @@ def test_a_certificate_without_rights_may_send_requests_and_is_disconnected_soon
 
 
 def test_responses_for_a_slow_reader_are_held_back_and_arrive_complete(tmp_path: Path) -> None:
-    """TLS has buffers of its own between a node's answer and the socket."""
+    """TLS has buffers of its own between a node's response and the socket."""
 
     async def check(node: ServedNode, door: TlsPort) -> None:
         for _ in range(9):

@@ -1,4 +1,4 @@
-"""Three nodes as processes that know each other by certificates, and stock clients over mTLS."""
+"""Three nodes as processes that authenticate by certificates, and stock clients over mTLS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ append = ["jobs-*"]
 
 
 def give(node: NodeProcess, authority: Authority, name: str) -> None:
-    """Let a node show this certificate."""
+    """Install this certificate at a node."""
     pair = authority.sign(name, file_name=f"of-{node.node_id}")
     shutil.copy(pair.certificate, node.home / "node.pem")
     shutil.copy(pair.key, node.home / "node.key")
@@ -46,7 +46,7 @@ def quorum(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[QuorumProcesses]:
-    """The third node comes with a certificate that another CA signed for its name."""
+    """Start the third node with a certificate that another CA signed for its name."""
     failed_before = request.session.testsfailed
     home = Path(authority.path).parent
     other = Authority(tmp_path_factory.mktemp("other"), "another CA")
@@ -76,7 +76,7 @@ def client(quorum: QuorumProcesses, authority: Authority, pair: KeyPair | None) 
 
 
 def sent(settings: dict[str, Any], value: bytes) -> KafkaError | None:
-    """What a producer hears of one record."""
+    """Produce one record; return the producer's error."""
     told: list[KafkaError | None] = []
     producer = Producer({**settings, "log_level": 0})
     producer.produce("raftlog", value, on_delivery=lambda error, _: told.append(error))

@@ -1,4 +1,4 @@
-"""``raftlog node workload``: it counts, and it notices what a quorum must never do."""
+"""``raftlog node workload``: it counts, and detects violations of the quorum's guarantees."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_it_counts_while_a_node_is_killed_and_finds_nothing_lost(quorum: QuorumP
 
 
 def test_it_reports_lost_duplicated_and_foreign_records(tmp_path: Path) -> None:
-    """The check is the same for any log: one of our own, that says what a broken quorum would."""
+    """The check is the same for any log: here one with the records of a broken quorum."""
     with raftlog.open(tmp_path / "counter-0") as log:
         first = log.append([b"increment 1", b"a word of somebody", b"increment 2"]).base_offset
         tally = Tally()

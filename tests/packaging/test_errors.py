@@ -1,4 +1,6 @@
-"""Errors keep their facts on the way between Spark's processes, and their code in their text."""
+"""Errors survive pickling between Spark's processes with their fields, and have their code in their
+text.
+"""
 
 from __future__ import annotations
 

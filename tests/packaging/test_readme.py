@@ -1,7 +1,7 @@
-"""The README's commands are run, and what it says they print is what they print.
+"""The README's commands are run and print what it shows.
 
-Rules of this file: a ```console block holds `$ command` lines, each followed by its output, where a
-line of three dots stands for any lines. The commands run in the project's folder.
+A ```console block has `$ command` lines, each followed by its output, where a line of three dots
+stands for any lines. The commands run in the project's folder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CLI = [(command, output) for command, output in COMMANDS if command.startswith("
 
 
 def run(command: str) -> subprocess.CompletedProcess[str]:
-    """Run a line of shell with `raftlog` and `python` being this environment's."""
+    """Run a line of shell with the `raftlog` and `python` of this environment."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYSPARK_PYTHON": sys.executable}
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""The house rules that a machine can check. Each test lists all offenders of its rule."""
+"""The house rules that a program can check. Each test lists all offenders of its rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel alone is enough: three packages, and Spark finds the source unregistered."""
+"""The wheel is complete: three packages, and Spark finds the source unregistered."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_wheel_holds_three_typed_packages_and_no_tests(wheel: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_line_runs_from_the_wheel_as_a_zip(wheel: Path, tmp_path: Path) -> None:
-    """Executors are given a zip: nothing may need a file beside the code."""
+    """Executors get a zip archive: no module may need a file beside it."""
     archive = wheel.with_suffix(".zip")
     archive.write_bytes(wheel.read_bytes())
     program = (

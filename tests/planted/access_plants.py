@@ -1,4 +1,4 @@
-"""Bugs of a node's edges: who gets in, what they may do, whose directory it is."""
+"""Bugs of a node's listeners: authentication, authorization and the identity of directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of clients: appends whose deadline passes, quorums and disks that are gone meanwhile."""
+"""Bugs of clients: expired deadlines, and quorums and disks that fail meanwhile."""
 
 from __future__ import annotations
 

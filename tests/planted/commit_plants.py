@@ -1,4 +1,4 @@
-"""Bugs of what a log remembers of named commits and producers, and of who may use it."""
+"""Bugs of producer state and named commits, and of the rights to use them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Bugs that somebody could have written into raftlog, each with the tests that must find it.
+"""Bugs of a single log, each with the tests that must find it.
 
-Those of one log; those of a quorum are in ``quorum_plants``. The rules are in ``plant``.
+Those of a quorum are in ``quorum_plants``. The rules are in ``plant``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CLIENT: Final = "connector/raftlog/client"
 
 
 LOG_PLANTS: Final = (
-    # --- what is promised, and when -----------------------------------------------------------
+    # --- acknowledgements ---------------------------------------------------------------------
     Plant(
         bug="an append is answered before its sync",
         path=f"{CLIENT}/group_committer.py",
@@ -66,7 +66,7 @@ LOG_PLANTS: Final = (
         new="storage.boot_id())\n        if published is None or published.epoch:\n",
         tests=("tests/client/embedded/test_readers_of_embedded_logs.py",),
     ),
-    # --- who may append what ------------------------------------------------------------------
+    # --- rights to append ---------------------------------------------------------------------
     Plant(
         bug="the token is checked before the group, apart from the assignment of offsets",
         path="connector/raftlog/append/append_batch.py",
@@ -227,7 +227,7 @@ LOG_PLANTS: Final = (
         new="        if offset < self.log_start_offset:\n",
         tests=("tests/log/writing/test_truncation.py::test_committed_records_are_not_truncated",),
     ),
-    # --- the order of what is made durable ----------------------------------------------------
+    # --- order of syncs -----------------------------------------------------------------------
     Plant(
         bug="the recovery point is ahead of the data: a segment is not synced when it is sealed",
         path=f"{WRITING}/active_segment.py",

@@ -1,4 +1,4 @@
-"""Bugs about the memory that reading takes: limits that are not passed on, and copies."""
+"""Bugs about the memory of readers: limits that are not passed on, and copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs in what a node lets its callers take: producer_state, connections, descriptors."""
+"""Bugs in the limits of a node's callers: producer state, connections, descriptors."""
 
 from __future__ import annotations
 

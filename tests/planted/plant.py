@@ -1,10 +1,10 @@
-"""One bug that somebody could have written into raftlog, and the tests that must find it.
+"""A bug to be planted into raftlog, and the tests that must find it.
 
-Rules of this file:
+Invariants:
 
-1. A plant is small and changes what the code does: a text that stands once in its file, and what
-   to put there. One that no longer fits is an error, and is made anew for the code as it is.
-2. A plant that no test finds is a hole in the tests. Named are the tests that found it when it was
+1. A plant is small and changes the behaviour: a text that occurs once in its file, and its
+   replacement. A plant that no longer fits is an error, and is rewritten for the current code.
+2. A plant that no test finds is a gap in the tests. It names the tests that found it when it was
    planted, quick ones first: one failure is enough.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plant:
-    """One bug: in the file at ``path``, ``old`` becomes ``new``."""
+    """Bug: in the file at ``path``, ``old`` becomes ``new``."""
 
     bug: str
     path: str
@@ -34,7 +34,7 @@ class Plant:
         return text.replace(self.old, self.new)
 
     def apply(self, home: Path) -> str:
-        """Plant the bug in the sources below ``home``; return what the file held before.
+        """Plant the bug in the sources below ``home``; return the previous text of the file.
 
         Raises ``ValueError`` if the bug does not fit.
         """

@@ -1,4 +1,4 @@
-"""Bugs in what a replica believes of the requests, answers and files of its quorum."""
+"""Bugs in a replica's checks of the requests, responses and files of its quorum."""
 
 from __future__ import annotations
 

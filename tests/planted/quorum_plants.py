@@ -1,4 +1,4 @@
-"""Bugs of a quorum that somebody could have written, each with the tests that must find it.
+"""Bugs of a quorum, each with the tests that must find it.
 
 The rules are those of ``plant``.
 """
@@ -14,13 +14,13 @@ NODE: Final = "connector/raftlog/node"
 
 
 def transcript(name: str) -> tuple[str, ...]:
-    """A transcript that comes out otherwise."""
+    """Return a test of a transcript whose output changes."""
     test = "test_a_transcript_has_the_recorded_output"
     return (f"tests/scenarios/test_scenarios.py::{test}[{name}]",)
 
 
 def seed(number: int) -> tuple[str, ...]:
-    """A run of the simulator in which a promise is broken."""
+    """Return a test that runs the simulator with a seed that violates a guarantee."""
     test = "test_invariants_hold_for_the_seeds_of_the_first_round_that_once_failed"
     return (f"tests/simulation/test_simulation.py::{test}[{number}]",)
 

@@ -1,4 +1,4 @@
-"""Bugs on the side that reads: what a log is, what is shown of it, where a read ends."""
+"""Bugs of readers: which log is read, what is shown of it, and where a read ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ READING_PLANTS: Final = (
 """,
         tests=(f"{FAILS_CLOSED}::test_a_log_of_other_records_is_refused_without_a_declaration",),
     ),
-    # --- checkpoints --------------------------------------------------------------------------
+    # --- snapshots ----------------------------------------------------------------------------
     Plant(
         bug="every checkpoint is judged as one of metadata",
         path="connector/raftlog/log/reading/opening.py",
@@ -76,7 +76,7 @@ READING_PLANTS: Final = (
             "tests/state/cli/test_cli_embedded_logs.py::test_every_flipped_byte_of_a_snapshot_is_damage",
         ),
     ),
-    # --- what a reader keeps ------------------------------------------------------------------
+    # --- state of a reader --------------------------------------------------------------------
     Plant(
         bug="why a read ends grows with every look",
         path="connector/raftlog/log/reading/log_reader.py",
@@ -125,7 +125,7 @@ READING_PLANTS: Final = (
             "::test_ended_metadata_transactions_are_cached_up_to_a_limit_and_read_again",
         ),
     ),
-    # --- what may be asked for ----------------------------------------------------------------
+    # --- arguments ----------------------------------------------------------------------------
     Plant(
         bug="Kafka's name of an isolation level is refused",
         path="connector/raftlog/client/arguments.py",
@@ -147,7 +147,7 @@ READING_PLANTS: Final = (
             "::test_metadata_appends_are_refused_with_a_remedy",
         ),
     ),
-    # --- text of strangers --------------------------------------------------------------------
+    # --- untrusted text -----------------------------------------------------------------------
     Plant(
         bug="lines of output carry a terminal's commands",
         path="state/raftlog_state/cli/output.py",
@@ -210,7 +210,7 @@ READING_PLANTS: Final = (
             "tests/state/cli/test_cli_cat.py::test_the_end_of_a_raftlog_nodes_log_is_not_called_committed",
         ),
     ),
-    # --- copies of one log --------------------------------------------------------------------
+    # --- copies of a log ----------------------------------------------------------------------
     Plant(
         bug="copies are compared by their epochs alone",
         path="connector/raftlog/log/reading/quorum_copies.py",
@@ -254,7 +254,7 @@ READING_PLANTS: Final = (
             "::test_an_uncommitted_tail_of_a_quorum_is_a_note_and_differing_bytes_are_damage",
         ),
     ),
-    # --- how far is looked --------------------------------------------------------------------
+    # --- bounds of a search -------------------------------------------------------------------
     Plant(
         bug="a sparse file is searched to its end",
         path="connector/raftlog/log/reading/cursor.py",

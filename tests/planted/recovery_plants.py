@@ -1,4 +1,6 @@
-"""Bugs in what writes, recovers and keeps a log's files, each with the tests that must find it."""
+"""Bugs in writing, recovery and retention of a log's files, each with the tests that must
+find it.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,7 @@ RECOVERY_PLANTS: Final = (
             "tests/log/test_find_valid_batch.py::test_the_result_equals_that_of_trying_every_position",
         ),
     ),
-    # --- what is said -----------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
     Plant(
         bug="every error that closes a log is called a failed disk",
         path=f"{WRITING}/replicated_log.py",
@@ -136,7 +138,7 @@ RECOVERY_PLANTS: Final = (
             "::test_a_log_that_closed_itself_reports_the_cause_and_a_remedy",
         ),
     ),
-    # --- who may read -----------------------------------------------------------------------------
+    # --- file modes -------------------------------------------------------------------------------
     Plant(
         bug="a snapshot is made readable for all, and private afterwards",
         path="connector/raftlog/client/directory.py",
@@ -251,7 +253,7 @@ RECOVERY_PLANTS: Final = (
             "::test_a_replica_finds_a_damaged_leader_epoch_at_startup",
         ),
     ),
-    # --- saved copies -----------------------------------------------------------------------------
+    # --- backups ----------------------------------------------------------------------------------
     Plant(
         bug="saved copies are kept for ever",
         path=f"{WRITING}/truncate_with_backup.py",

@@ -1,4 +1,4 @@
-"""Bugs of what a node answers and asks, and of what its clients send."""
+"""Bugs of a node's responses and requests, and of what its clients send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs at places where two changes of a node and of its files meet."""
+"""Bugs where two changes of a node and of its files interact."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Plant one bug after the other in a copy of the sources, and see that the tests find each.
+"""Plant one bug after the other in a copy of the sources, and check that the tests find each.
 
 ``python -m tests.planted.run [WORD]``: only the bugs that the word occurs in. With ``--seeds 20`` a
 second column has how many random seeds of the simulator find the bug, without any test that was
-written for it. Exit code 1 if a test does not find its bug, or if something else is wrong: tests
-fail without any bug, a plant does not fit, a run ends in another way than by failing tests.
+written for it. Exit code 1 if a test does not find its bug, or on any other problem: tests fail
+without any bug, a plant does not fit, a run ends in another way than by failing tests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TESTS_FAILED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``test``: the first one that failed, None if none did. ``trouble``: why that says nothing.
+    """``test``: the first one that failed, None if none did. ``trouble``: why there is no result.
 
     ``seeds``: how many random seeds found the bug, as text; "-" if the simulator runs other code.
     """
@@ -58,7 +58,7 @@ class Result:
 
 
 class Copy:
-    """A copy of the sources and tests, which alone is imported by what is run in it."""
+    """Copy of the sources and tests; runs in it import no other raftlog."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -89,7 +89,9 @@ class Copy:
         return Result(failed[1], seconds)
 
     def run_with(self, plant: Plant, seed_count: int) -> Result:
-        """Run the tests that must find a bug with the bug in place, then so many random seeds."""
+        """Run the tests that must find a bug with the bug in place, then this number of random
+        seeds.
+        """
         is_simulated = seed_count > 0 and plant.path in self._simulated_files()
         try:
             before = plant.apply(self.home)
@@ -103,7 +105,7 @@ class Copy:
             (self.home / plant.path).write_text(before)
 
     def _failing_seeds(self, count: int) -> str:
-        """Return how many of so many random seeds break a promise, as ``3 of 20``."""
+        """Return how many of these random seeds violate a guarantee, as ``3 of 20``."""
         command = [sys.executable, "-m", "tests.simulation.running", "--workers", "1"]
         command += ["--first", str(FIRST_SEED), "--seeds", str(count)]
         try:
@@ -139,7 +141,7 @@ class Copy:
         )
 
     def _check_imports(self) -> None:
-        """An installed raftlog must not stand in front of the one with the bug."""
+        """Check that an installed raftlog is not imported instead of the one with the bug."""
         code = "import raftlog, tests; print(raftlog.__file__, tests.__file__)"
         found = self._python([sys.executable, "-c", code]).stdout.split()
         wanted = self.home.resolve()
@@ -148,14 +150,14 @@ class Copy:
 
 
 def print_line(line: str) -> None:
-    """Print a line at once."""
+    """Print a line and flush it."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 @contextmanager
 def copies(count: int) -> Iterator[queue.Queue[Copy]]:
-    """So many copies, to be taken and given back."""
+    """Provide this number of copies, to be acquired and released."""
     with tempfile.TemporaryDirectory(prefix="raftlog-planted-") as directory:
         free: queue.Queue[Copy] = queue.Queue()
         for number in range(count):

@@ -1,4 +1,4 @@
-"""Bugs about sizes: what one batch may hold, and what is decoded of it."""
+"""Bugs about sizes: limits of a batch, and of its decoded part."""
 
 from __future__ import annotations
 

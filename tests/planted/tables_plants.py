@@ -1,4 +1,4 @@
-"""Bugs of the tables, of the stream into them, and of what the command line says of a log."""
+"""Bugs of the tables, of the stream into them, and of the command line's reports of a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs fit the sources as they are, and name tests that exist; ``run`` plants them."""
+"""Planted bugs fit the present sources and name existing tests; ``run`` plants them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_planted_bug_has_a_unique_name() -> None:
 
 
 def test_every_tuple_of_planted_bugs_is_registered() -> None:
-    """A table under a name that the registry does not find would never be planted."""
+    """The registry would never plant bugs of a tuple whose name it does not find."""
     named = sum(
         ast.unparse(node.func) == "Plant"
         for path in (HOME / "tests/planted").glob("*.py")

@@ -1,8 +1,8 @@
-"""Appends become batches: the cases of Kafka's ``BatchAccumulatorTest``, as behaviour.
+"""Appends become batches: the behaviour that Kafka's ``BatchAccumulatorTest`` checks.
 
-Left out are ``testDrainDoesNotBlockWithConcurrentAppend``, since here the caller holds the lock,
-and the cases of lingering and of pooled memory, which are the appender's (``test_appender``). In
-are the cases of splitting (KAFKA-12258), which later releases dropped.
+Without ``testDrainDoesNotBlockWithConcurrentAppend``, since here the caller holds the lock, and
+without lingering and pooled memory, which are the writer thread's (``test_writer_thread``). With
+the cases of splitting (KAFKA-12258), which later releases dropped.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def test_every_codec_keeps_the_records(compression: Compression) -> None:
     assert [record.value for record in records_of(batches)] == values
 
 
-# --- epochs and tokens ----------------------------------------------------------------------------
+# --- epochs and required offsets ------------------------------------------------------------------
 
 
 def test_an_older_epoch_is_refused() -> None:
@@ -144,7 +144,7 @@ def test_an_append_without_records_is_the_callers_error(kind: str) -> None:
 
 
 def test_append_with_the_required_end_offset() -> None:
-    """The token names the offset that the last record gets."""
+    """The required end offset is that of the last record."""
     collected = accumulator()
     assert collected.append_atomic(EPOCH, [b"a"] * 3, now_ms=NOW_MS, required_end_offset=159) == 159
     assert collected.next_offset == 160
@@ -212,7 +212,7 @@ def test_of_rivals_with_one_required_offset_the_first_wins() -> None:
 
 
 def test_checks_are_in_kafkas_order() -> None:
-    """Epoch, token, room: each hides those after it."""
+    """Epoch, required offset, memory: each hides the later ones."""
     collected = accumulator()
     large = [b"x" * BATCH_BYTES]
     wrong = {"required_end_offset": 3, "now_ms": NOW_MS}
@@ -284,7 +284,7 @@ def test_one_record_above_the_limit_refuses_the_whole_list() -> None:
     assert collected.drain() == []
 
 
-# --- what stands alone ----------------------------------------------------------------------------
+# --- appends with a batch of their own ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whatever is appended and drained in whatever order: what leaves an accumulator is right."""
+"""Drained batches are correct after any sequence of appends and drains."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ STEPS = st.lists(
 
 @dataclass
 class Model:
-    """One accumulator, and what must come out of it."""
+    """Accumulator, and its expected batches."""
 
     collected: BatchAccumulator
     expected: list[NewRecord] = field(default_factory=list)

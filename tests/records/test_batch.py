@@ -1,4 +1,4 @@
-"""Batches written and read back: every field, every codec, and the limits of a batch."""
+"""Batches encoded and parsed: every field, every codec, and the limits of a batch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A batch that is filled record by record: what fits, what it becomes, and how records are encoded.
+"""Batch builder: what fits, the finished batch, and the encoding of records.
 
-The cases of Kafka's ``BatchBuilderTest`` and ``BatchMemoryPoolTest``, as behaviour.
+The behaviour that Kafka's ``BatchBuilderTest`` and ``BatchMemoryPoolTest`` check.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read(data: bytes) -> RecordBatch:
     return batch
 
 
-# --- what a batch becomes (BatchBuilderTest.testBuildBatch) ---------------------------------------
+# --- finished batches (BatchBuilderTest.testBuildBatch) -------------------------------------------
 
 
 @pytest.mark.parametrize("compression", Compression)
@@ -217,7 +217,7 @@ def test_the_count_of_fitting_records_agrees_with_appending_them() -> None:
     assert builder_of(100_000).fitting_record_count(values[:20], 0) == 20
 
 
-# --- how records are encoded ----------------------------------------------------------------------
+# --- encoding of records --------------------------------------------------------------------------
 
 RECORDS = st.lists(
     st.binary(max_size=200)
@@ -234,7 +234,7 @@ DELTAS = st.sampled_from([0, 1, 50, 63, 64, 8150, 8191, 8192, 16_350, 2**20 - 5,
 
 
 def one_by_one(records: list[RecordToAppend], first_delta: int, base_ms: int) -> list[bytes]:
-    """The plain way: each record from its fields."""
+    """Encode each record from its fields."""
     encoded = []
     for delta, record in enumerate(records, first_delta):
         new = NewRecord(None, record) if isinstance(record, bytes) else record

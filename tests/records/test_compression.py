@@ -1,4 +1,4 @@
-"""Codecs: what is written Kafka reads, what is read has a limit."""
+"""Codecs: output that Kafka reads, and limits of the input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_lz4_blocks_are_independent_as_kafka_requires() -> None:
     packed = compress(bytes(200 * KIB), Compression.LZ4)
     assert packed[:4] == bytes.fromhex("04224d18")
     assert packed[4] & 0b0010_0000  # "block independence"
-    assert packed[5] == 0x40  # 64 KiB a block
+    assert packed[5] == 0x40  # 64 KiB per block
     assert packed.endswith(bytes(4))
 
 
@@ -52,7 +52,7 @@ def test_snappy_is_written_in_xerials_framing_and_read_with_and_without() -> Non
 
 
 def bomb(codec: Compression) -> bytes:
-    """At most a few MiB that expand to 256, made without holding those."""
+    """Return at most a few MiB that expand to 256, without allocating those."""
     if codec is Compression.GZIP:
         packer = zlib.compressobj(1, zlib.DEFLATED, 31)
         return b"".join(packer.compress(bytes(MIB)) for _ in range(256)) + packer.flush()
@@ -108,7 +108,7 @@ def test_compressed_bytes_truncated_anywhere_are_damage(codec: Compression) -> N
         told = expanded(packed[:byte_count], codec)
         if isinstance(told, CorruptBatchError):
             assert codec.name.lower() in told.reason
-        else:  # an empty stream, or a header of xerial's with no block
+        else:  # an empty stream, or a xerial header without a block
             assert told == b""
 
 
@@ -127,7 +127,7 @@ def test_arbitrary_bytes_expand_or_are_damage(codec: Compression, data: bytes) -
     "block",
     [
         b"\xff\xff\xff\xff\x0f" + b"\x00" * 40,  # claims 4 GiB
-        b"\x80\x80\x80\x80\x80\x80",  # a length that does not end
+        b"\x80\x80\x80\x80\x80\x80",  # a length without an end
         b"\x64",  # claims 100 bytes and has none
     ],
 )

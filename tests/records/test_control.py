@@ -1,4 +1,4 @@
-"""Control records: what dump-log prints, what is not known, and what does not parse."""
+"""Control records: dump-log's output, unknown types and versions, and damage."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_malformed_key_is_damage(key: bytes | None) -> None:
         (6, b"\x00\x00\xff\xff\xff\xff\xff\xff"),
         (4, b"\x00\x00\xff\xff\xff\xff\x0f"),  # four billion tagged fields
         (0, b"\x00\x00\x00"),
-        (6, b"\x00\x00\x01\x00"),  # no voter
+        (6, b"\x00\x00\x01\x00"),  # no voters
     ],
 )
 def test_a_known_version_that_cannot_be_parsed_is_damage(type_id: int, value: bytes | None) -> None:

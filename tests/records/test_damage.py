@@ -1,4 +1,4 @@
-"""Damage is found or harmless: cut anywhere, a bit flipped anywhere, every number a lie."""
+"""Damage is found or has no effect: truncations and flipped bits anywhere, wrong numbers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LOG = FIRST + SECOND + THIRD
 
 
 def both(data: bytes, **limits: int) -> Rows:
-    """What both readers say, which is the same."""
+    """Return the result of both readers, which must agree."""
     read = read_rows(data, **limits)
     assert scan_rows(data, **limits) == read
     return read
@@ -78,7 +78,7 @@ def test_a_log_truncated_at_any_byte_gives_its_whole_batches(codec: Compression)
 @WHOLE
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
 def test_a_flipped_bit_is_found_or_has_no_effect(codec: Compression, whole: bool) -> None:
-    """All bits of what no CRC covers and of what is read before it; of the rest one a byte."""
+    """Every bit outside the CRC, and one bit per byte of the rest."""
     batches = [batch_bytes(10 + 3 * n, codec) for n in range(3)]
     log = b"".join(batches)
     sound = both(log)
@@ -90,18 +90,19 @@ def test_a_flipped_bit_is_found_or_has_no_effect(codec: Compression, whole: bool
         damaged[bit // 8] ^= 1 << bit % 8
         told = both(bytes(damaged))
         field = bit // 8 - start
-        assert told.rows[:3] == sound.rows[:3]  # nothing that was whole is lost
+        assert told.rows[:3] == sound.rows[:3]  # every valid batch is read
         if told.stop is not Stop.END:
             assert (told.end_position, told.rows) == (start, sound.rows[:3])
             assert told.stop is Stop.DAMAGED or field in LENGTH_BYTES
         elif field in BASE_OFFSET_BYTES:
-            # No CRC covers it. The offsets no longer follow, which the reader of logs checks.
+            # No CRC covers it. The offsets are no longer consecutive, which the reader of logs
+            # checks.
             moved = [row[0] for row in told.rows[3:6]]
             assert moved[0] != 13
             assert [offset - moved[0] for offset in moved] == [0, 1, 2]
             assert [row[1:] for row in told.rows] == [row[1:] for row in sound.rows]
         else:
-            # Nor the epoch: leaders stamp it. What the records say is untouched.
+            # Nor does one cover the epoch, which leaders assign. The records are unchanged.
             assert field in EPOCH_BYTES
             assert [row[:2] + row[3:] for row in told.rows] == [
                 row[:2] + row[3:] for row in sound.rows
@@ -192,7 +193,7 @@ def test_bytes_that_are_no_log_are_reported_as_such(text: bytes) -> None:
 
 
 def with_wrong_number(layout: str, position: int, number: int, batch: bytes = SECOND) -> bytes:
-    """SECOND with a number of its header replaced, under a CRC that holds."""
+    """Return SECOND with a number of its header replaced, under a valid CRC."""
     width = struct.calcsize(layout)
     return resealed(batch[:position] + struct.pack(layout, number) + batch[position + width :])
 
@@ -231,7 +232,7 @@ NEVER_ENDS = b"\xff" * 12
 
 
 def with_records(count: int, stream: bytes, last_offset_delta: int | None = None) -> bytes:
-    """A batch around hand-made records."""
+    """Return a batch with handmade records."""
     empty = encode_batch(
         NewRecordBatch(records=(), base_timestamp_ms=TIME_MS), base_offset=13, leader_epoch=5
     )
@@ -301,7 +302,7 @@ def test_very_many_existing_headers_are_read() -> None:
 
 
 def headers_of(count: int) -> bytes:
-    """The body of a record with ``count`` empty headers."""
+    """Return the body of a record with ``count`` empty headers."""
     return b"\0\0\0\x01\x01" + varint(count) + b"\0\x01" * count
 
 
@@ -326,13 +327,13 @@ def test_an_excessive_header_count_is_refused_before_one_is_decoded() -> None:
 
 @pytest.fixture
 def few_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch, and a scan, may have 100 headers."""
+    """Limit a batch, and a scan, to 100 headers."""
     for module in (batch_module, lockstep_module):
         monkeypatch.setattr(module, "HEADERS_PER_BATCH_MAX", 100)
 
 
 def records_with_headers(counts: list[int]) -> bytes:
-    """Records of these numbers of headers, as in a batch."""
+    """Return records with these numbers of headers, as in a batch."""
     bodies = (b"\0\0" + varint(n) + headers_of(count)[3:] for n, count in enumerate(counts))
     return b"".join(map(record, bodies))
 

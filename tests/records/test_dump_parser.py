@@ -1,4 +1,4 @@
-"""The reader of kafka-dump-log's output loses nothing of it."""
+"""The parser of kafka-dump-log's output keeps all of it."""
 
 from __future__ import annotations
 

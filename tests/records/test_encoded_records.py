@@ -1,4 +1,4 @@
-"""Records that are encoded already are appended as they are, and read like any others."""
+"""Encoded records are appended as they are, and read as any others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any bytes: both readers say the same, in bounded time, and raise typed errors only."""
+"""Arbitrary bytes: both readers agree, in bounded time, and raise typed errors only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EDITS = st.lists(
 
 
 def edited(data: bytes, edits: list[tuple[float, int, int]], start: int) -> bytes:
-    """``data`` with bytes behind ``start`` replaced, added or taken away."""
+    """Return ``data`` with bytes from ``start`` on replaced, inserted or deleted."""
     out = bytearray(data)
     for place, byte, kind in edits:
         at = start + int(place * max(0, len(out) - start))
@@ -77,7 +77,7 @@ def test_readers_agree_on_wrong_numbers_under_a_valid_crc(
 def test_one_wrong_number_among_many_batches_is_found_at_its_position(
     values: list[bytes], lies: list, data: st.DataObject
 ) -> None:
-    """Enough batches for records to be followed together."""
+    """Enough batches for the columnar scan of records."""
     batches = [
         encode_batch(
             NewRecordBatch(

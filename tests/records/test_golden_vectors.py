@@ -1,4 +1,4 @@
-"""Bytes that Kafka's own classes wrote: control keys, batches, a whole checkpoint."""
+"""Bytes that Kafka's own classes wrote: control keys, batches, a complete snapshot."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Batches that Kafka's own builder wrote, for what the bundled logs do not hold.
+"""Batches that Kafka's own builder wrote, for cases that the bundled logs lack.
 
 Headers, both kinds of log append time, compaction with its gaps and delete horizon, markers, codecs
-over several blocks, old formats. ``MakeBatches.java`` made the file and tells what Kafka reads.
+with several blocks, old formats. ``MakeBatches.java`` wrote the file and documents what Kafka
+reads.
 """
 
 from __future__ import annotations

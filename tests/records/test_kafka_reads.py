@@ -1,4 +1,6 @@
-"""kafka-dump-log reads what we write: every codec over several blocks, and every kind of batch."""
+"""kafka-dump-log reads every codec with several blocks, and every kind of batch that raftlog
+writes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def jars() -> Path:
 
 
 def large(codec: Compression) -> NewRecordBatch:
-    """Some 300 KB of records with keys, headers and times of their own; some do not shrink."""
+    """Return some 300 KB of records with keys, headers and timestamps; some are incompressible."""
     noise = "".join(chr(0x4E00 + n * 7919 % 20000) for n in range(3000))
     records = tuple(
         NewRecord(

@@ -1,4 +1,4 @@
-"""Every batch of every bundled log: two readers and kafka-dump-log agree, and bytes come back."""
+"""Every batch of every bundled log: two readers and kafka-dump-log agree, and bytes round trip."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def name_of(path: Path) -> str:
 
 
 def as_dumped(batch: RecordBatch) -> DumpBatch:
-    """The batch as dump-log prints it, without its records."""
+    """Return the batch as dump-log prints it, without its records."""
     last_sequence = -1
     if batch.base_sequence >= 0:
         last_sequence = batch.base_sequence + batch.last_offset - batch.base_offset
@@ -78,7 +78,7 @@ def as_dumped(batch: RecordBatch) -> DumpBatch:
 
 
 def agree(batch: RecordBatch, record: Record, told: DumpRecord, log: Path) -> None:
-    """``record`` is what dump-log told, as far as it tells."""
+    """Return whether ``record`` equals dump-log's output, as far as that has its fields."""
     assert record.offset == told.offset
     assert record.timestamp_ms == told.timestamp_ms
     assert (-1 if record.key is None else len(record.key)) == told.key_bytes

@@ -1,4 +1,4 @@
-"""The scan's own promises: projection, ranges, limits, and every way of following records."""
+"""Contract of the scan: projection, ranges, limits, and every path of the columnar algorithm."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def log_of(
         ([5000], 30),
         ([2000, 1, 1, 300, 7, 95, 96, 97], 30),
         ([1, 2, 3, 4, 5] * 20 + [200] * 3, 40),
-        ([40] * 40, 6000),  # lengths of three bytes among those of two
+        ([40] * 40, 6000),  # lengths of three bytes among lengths of two
         ([300], 6000),
     ],
     ids=lambda case: f"{case[:3]}x{len(case)}" if isinstance(case, list) else str(case),
@@ -74,7 +74,7 @@ def test_records_are_read_alike_beside_any_others(
 
 
 def test_a_value_that_resembles_a_record_is_read_as_a_value() -> None:
-    # What stands where the guess for record 32 looks: attributes, time, offset delta, no key.
+    # At the guessed position of record 32: attributes, timestamp, offset delta, no key.
     bait = b"\0\0\x40\x01" * 30
     records = tuple(NewRecord(None, bait + bytes([n % 7]) * (n % 50)) for n in range(400))
     new = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS)

@@ -1,4 +1,4 @@
-"""Varints: Kafka's examples, every width, and those that do not end."""
+"""Varints: Kafka's examples, every width, and unterminated ones."""
 
 from __future__ import annotations
 

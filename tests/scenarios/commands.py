@@ -347,7 +347,7 @@ class Handler(RequestCommands):
             f"snapshot {format_snapshot_id(snapshot_id)} log_start_offset={log.log_start_offset}"
         )
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------
 
     def do_status(self, words: Arguments) -> None:
         for node in self._chosen(words):

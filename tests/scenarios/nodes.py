@@ -112,7 +112,7 @@ class ScriptedNode(DrivenNode):
     def write_line(self, words: str) -> None:
         self._context.write_line(f"{self.node_id} {words}")
 
-    # --- life and death ---------------------------------------------------------------------------
+    # --- starting and stopping --------------------------------------------------------------------
 
     def start(self) -> None:
         try:
@@ -151,7 +151,7 @@ class ScriptedNode(DrivenNode):
     def _ended(self, error: LogError) -> None:
         self.write_line(f"ends: {type(error).__name__}")
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- effects ----------------------------------------------------------------------------------
 
     def _times_ms(self) -> tuple[int, int]:
         return self.now_ms, TIME_MS

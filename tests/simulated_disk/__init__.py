@@ -1,1 +1,1 @@
-"""A ``WritableStorage`` in memory with a crash model: a seed decides what a power loss leaves."""
+"""``WritableStorage`` in memory with a crash model: a seed decides what a power loss leaves."""

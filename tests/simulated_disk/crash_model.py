@@ -1,18 +1,18 @@
-"""What a power loss leaves of one file and of one directory: the crash model, pure.
+"""State of a file and of a directory after a power loss: the crash model, pure.
 
-Rules of this file:
+Invariants:
 
 1. A change is pending until its file or directory is synced. A power loss decides on each pending
-   change on its own: dropped, kept, cut to its first bytes, torn by sectors of 512 bytes, or
-   zero-filled. No order holds between them, as none does on a disk.
+   change separately: dropped, kept, truncated to its first bytes, torn by sectors of 512 bytes, or
+   zero-filled. There is no order between them, as on a disk.
 2. A failed sync makes its pending changes lost: they can still be read, a later sync does not write
    them, and no power loss keeps them (Rebello et al., ATC 2020).
-3. Zero-filling makes a file longer, as a file system does that notes the length before the bytes;
-   bytes that were there before are never zeroed.
-4. A name is never lost by a change of another one: where the change that gave a name free was
-   dropped, whatever was put in its place afterwards is dropped too. A rename is one change.
-5. A kernel does not keep changes in memory for ever: the oldest of very many are durable.
-6. Chance is an argument.
+3. Zero-filling makes a file longer, as a file system does that stores the length before the bytes;
+   bytes that existed before are never zeroed.
+4. A name is never lost by a change of another one: if the change that freed a name was dropped,
+   later changes that reuse it are dropped too. A rename is one change.
+5. A kernel does not keep changes in memory forever: the oldest of very many are durable.
+6. Randomness is an argument.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PENDING_CHANGES_MAX: Final = 4096
 
 
 class Survival(Enum):
-    """What a power loss does with everything that was not synced."""
+    """Fate of all unsynced changes in a power loss."""
 
     NOTHING = auto()
     """All of it is dropped: bytes and names."""
@@ -53,7 +53,7 @@ class Survival(Enum):
 
 
 class ChangeState(Enum):
-    """What is known of a change before any power loss."""
+    """State of a change before a power loss."""
 
     PENDING = auto()
     DURABLE = auto()
@@ -61,7 +61,7 @@ class ChangeState(Enum):
 
 
 class _Outcome(Enum):
-    """What a power loss does with one pending change of a file."""
+    """Outcome of one pending change of a file in a power loss."""
 
     DROPPED = auto()
     KEPT = auto()
@@ -75,7 +75,7 @@ _OUTCOMES: Final = tuple(_Outcome)
 
 @dataclass(slots=True)
 class DataChange:
-    """A write (``data``) or a truncation (``byte_count``), and what it takes to undo it."""
+    """Write (``data``) or truncation (``byte_count``), with what is needed to undo it."""
 
     position: int
     data: bytes
@@ -87,7 +87,7 @@ class DataChange:
 
 @dataclass(slots=True)
 class FileNode:
-    """A file without its name. ``content`` is ``bytes`` while other states share it."""
+    """File without its name. ``content`` is ``bytes`` while other states share it."""
 
     number: int
     content: bytes | bytearray = b""
@@ -95,7 +95,7 @@ class FileNode:
     is_read_only: bool = False
 
     def write(self, position: int, data: bytes) -> None:
-        """Put bytes at a position; a hole before them is zeros."""
+        """Write bytes at a position; a hole before them is zeros."""
         content = self._own_content()
         byte_count = len(content)
         undo = bytes(content[position : position + len(data)])
@@ -103,7 +103,7 @@ class FileNode:
         _put(content, position, data)
 
     def truncate(self, byte_count: int) -> None:
-        """Cut the end off, or add zeros."""
+        """Truncate the file, or extend it with zeros."""
         content = self._own_content()
         undo = bytes(content[byte_count:])
         self._append(DataChange(byte_count, b"", byte_count, undo, len(content)))
@@ -117,7 +117,7 @@ class FileNode:
             self.changes.clear()
 
     def fail_sync(self) -> None:
-        """Lose pending changes for good, without a trace in what can be read."""
+        """Lose pending changes permanently, without an effect on what can be read."""
         self._settle(ChangeState.LOST)
 
     def flip_bit(self, bit: int) -> None:
@@ -131,19 +131,19 @@ class FileNode:
             self.changes[-1].state = ChangeState.DURABLE
 
     def after_crash(self, survival: Survival, chance: Random) -> FileNode:
-        """The file that a power loss leaves. This one does not change."""
+        """Return the file after a power loss. This one does not change."""
         content = self.shared_content()
         if self.changes:
             content = self._surviving_content(survival, chance)
         return FileNode(self.number, content, is_read_only=self.is_read_only)
 
     def copy(self) -> FileNode:
-        """The same file with the same pending changes."""
+        """Return the same file with the same pending changes."""
         changes = [replace(change) for change in self.changes]
         return FileNode(self.number, self.shared_content(), changes, self.is_read_only)
 
     def shared_content(self) -> bytes:
-        """The content as bytes that nobody changes; copied only after it was written to."""
+        """Return the content as immutable bytes; copied only after it was written to."""
         if isinstance(self.content, bytearray):
             self.content = bytes(self.content)
         return self.content
@@ -181,7 +181,7 @@ class FileNode:
 
 
 def _outcomes(count: int, survival: Survival, chance: Random) -> Sequence[_Outcome]:
-    """What happens to each of ``count`` pending changes of a file, in their order."""
+    """Return the outcome of each of ``count`` pending changes of a file, in order."""
     match survival:
         case Survival.NOTHING | Survival.NAMES_ONLY:
             return [_Outcome.DROPPED] * count
@@ -201,7 +201,7 @@ def _outcomes(count: int, survival: Survival, chance: Random) -> Sequence[_Outco
 
 
 def _apply(image: bytearray, change: DataChange, outcome: _Outcome, chance: Random) -> None:
-    """Do to a file's durable image what a power loss left of one change."""
+    """Apply to a file's durable image what a power loss leaves of one change."""
     if outcome is _Outcome.DROPPED:
         return
     if change.byte_count is not None:
@@ -225,7 +225,7 @@ def _apply(image: bytearray, change: DataChange, outcome: _Outcome, chance: Rand
 
 
 def _sectors(position: int, byte_count: int) -> Sequence[tuple[int, int]]:
-    """Cut a range of a file at multiples of a sector."""
+    """Split a range of a file at multiples of a sector."""
     end = position + byte_count
     cuts = [position, *range(position - position % SECTOR_BYTES + SECTOR_BYTES, end, SECTOR_BYTES)]
     return list(zip(cuts, [*cuts[1:], end], strict=True)) if byte_count else []
@@ -249,7 +249,7 @@ def _resize(content: bytearray, byte_count: int) -> None:
 
 @dataclass(slots=True)
 class NameChange:
-    """A name was taken out of a directory (``old``), put into it (``new``), or both in one step."""
+    """Removal of a name from a directory (``old``), addition (``new``), or both in one step."""
 
     node: int
     old: str | None
@@ -259,7 +259,7 @@ class NameChange:
 
 @dataclass(slots=True)
 class DirectoryNode:
-    """The names in one directory: as they are, as the disk has them, and what lies between."""
+    """Names of one directory: as seen by processes, as on the disk, and the changes between."""
 
     number: int
     names: dict[str, int] = field(default_factory=dict)
@@ -267,7 +267,7 @@ class DirectoryNode:
     changes: list[NameChange] = field(default_factory=list)
 
     def change(self, node: int, *, old: str | None = None, new: str | None = None) -> None:
-        """Put in, take out or rename. Whatever had the new name is replaced."""
+        """Add, remove or rename. An existing new name is replaced."""
         change = NameChange(node, old, new)
         self.changes.append(change)
         _rename(self.names, change)
@@ -279,12 +279,12 @@ class DirectoryNode:
         self.changes = [change for change in self.changes if change.state is ChangeState.LOST]
 
     def fail_sync(self) -> None:
-        """Lose pending changes for good, without a trace in what can be listed."""
+        """Lose pending changes permanently, without an effect on what can be listed."""
         for change in self.changes:
             change.state = ChangeState.LOST
 
     def after_crash(self, survival: Survival, chance: Random) -> DirectoryNode:
-        """The directory that a power loss leaves. This one does not change."""
+        """Return the directory after a power loss. This one does not change."""
         names = dict(self.durable_names)
         if self.changes:
             kept = _names_kept(len(self.changes), survival, chance)
@@ -293,13 +293,13 @@ class DirectoryNode:
         return DirectoryNode(self.number, names, dict(names))
 
     def copy(self) -> DirectoryNode:
-        """The same directory with the same pending changes."""
+        """Return the same directory with the same pending changes."""
         changes = [replace(change) for change in self.changes]
         return DirectoryNode(self.number, dict(self.names), dict(self.durable_names), changes)
 
 
 def _names_kept(count: int, survival: Survival, chance: Random) -> Sequence[bool]:
-    """Which of ``count`` pending changes of a directory a power loss keeps."""
+    """Return which of ``count`` pending changes of a directory a power loss keeps."""
     match survival:
         case Survival.NOTHING | Survival.DATA_ONLY:
             return [False] * count
@@ -313,7 +313,7 @@ def _names_kept(count: int, survival: Survival, chance: Random) -> Sequence[bool
 
 
 def _survive(names: dict[str, int], changes: Sequence[NameChange], kept: Sequence[bool]) -> None:
-    """Do to a directory's durable names what was kept of its changes; see rule 4."""
+    """Apply the kept changes to a directory's durable names; see rule 4."""
     never_freed = set()
     for change, is_kept in zip(changes, kept, strict=True):
         if is_kept and change.new not in never_freed:

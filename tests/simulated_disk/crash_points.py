@@ -1,11 +1,11 @@
-"""Every state that a power loss could leave of a recorded piece of work, made cheaply.
+"""Every state that a power loss could leave of a recorded run, computed without running it again.
 
-Rules of this file:
+Invariants:
 
-1. A state is what the disk was when recording began, the first operations of the record, and one
-   power loss. Nothing is run again: operations are done to a tree that only moves forward, and
-   states share what did not change.
-2. The same record gives the same states: chance comes from the cut, the survival and a seed.
+1. A state is the disk at the start of the recording, the first operations of the record, and one
+   power loss. Operations are applied to a tree that only advances, and states share unchanged
+   contents.
+2. The same record gives the same states: randomness depends on the cut, the survival and a seed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .simulated_tree import Operation, Tree
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """One disk after ``cut`` operations and a death; ``SimulatedDisk.after`` opens it.
+    """Disk after ``cut`` operations and a crash; ``SimulatedDisk.after`` opens it.
 
-    ``survival`` is None where only the process died: then the boot is still the same.
+    ``survival`` is None if only the process died: the boot is then the same.
     """
 
     cut: int
@@ -37,7 +37,7 @@ class CrashState:
 
 
 class Recording:
-    """What was done to a disk since some moment. ``len(operations)`` says how far it is."""
+    """Operations of a disk since the recording began. ``len(operations)`` is its position."""
 
     def __init__(self, start: Tree, boot_number: int) -> None:
         self._start = start
@@ -51,11 +51,11 @@ class Recording:
         cuts: Iterable[int] | None = None,
         seeds: Iterable[int] = (0,),
     ) -> Iterator[CrashState]:
-        """Each different state that a death after 0, 1, 2, ... operations may leave.
+        """Yield each distinct state that a crash after 0, 1, 2, ... operations may leave.
 
-        ``cuts``: only after these numbers of operations, ascending. ``seeds``: as many tries of
-        each survival. A state of a power loss that equals an earlier one of the same cut is left
-        out, whatever survival it was made by.
+        ``cuts``: only after these numbers of operations, ascending. ``seeds``: draws per survival.
+        A state of a power loss that equals an earlier one of the same cut is omitted, whatever its
+        survival.
         """
         survivals, seeds = tuple(survivals), tuple(seeds)
         tree, done = self._start.copy(), 0

@@ -1,9 +1,9 @@
-"""A disk in memory that forgets what was not synced, fails on demand and says what was done to it.
+"""Disk in memory that loses unsynced data, fails on demand and records its operations.
 
-Rules of this file:
+Invariants:
 
-1. It keeps the promises of ``WritableStorage`` and no more: what a power loss leaves is decided in
-   ``survival``; the moment and the seed are the caller's.
+1. It implements ``WritableStorage`` and nothing more: ``crash_model`` decides what a power loss
+   leaves; the caller chooses moment and seed.
 2. ``kill`` ends a process: nothing is lost, its locks are free. ``crash`` ends the machine.
 3. The same calls with the same seed give the same disk.
 4. Several threads may use one disk, each its own files: one call is one step.
@@ -27,9 +27,10 @@ __all__ = ["CrashPoint", "SimulatedDisk", "Survival"]
 
 
 class SimulatedDisk:
-    """A process's view of a simulated disk: a ``WritableStorage``. Paths are absolute, with ``/``.
+    """View of a simulated disk by one process: a ``WritableStorage``. Paths are absolute, with
+    ``/``.
 
-    ``reads`` counts the bytes that were read of each path; ``open_files_max`` refuses to open more.
+    ``reads`` counts the bytes read per path; ``open_files_max`` is the limit of open files.
     """
 
     def __init__(self, seed: int = 0, *, tree: Tree | None = None) -> None:
@@ -43,21 +44,21 @@ class SimulatedDisk:
 
     @classmethod
     def after(cls, state: CrashState, seed: int = 0) -> SimulatedDisk:
-        """The disk of one recorded death, to be opened by a new process. Use a state once."""
+        """Return the disk of one recorded crash, for a new process. Use a state once."""
         disk = cls(seed, tree=state.tree)
         disk._machine.boot_number = disk._process.boot_number = state.boot_number
         return disk
 
     def another_process(self) -> SimulatedDisk:
-        """The same disk seen by another process: its files and locks die with it alone."""
+        """Return the disk as seen by another process, with its own open files and locks."""
         other = object.__new__(SimulatedDisk)
         other._begin(self._machine)
         return other
 
-    # --- death ------------------------------------------------------------------------------------
+    # --- crashes ----------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """End this process; the next use of this object is a new one. Nothing is lost."""
+        """Kill this process; the next use of this object is a new one. Nothing is lost."""
         machine = self._machine
         with machine.step:
             self._process.is_killed = True
@@ -68,9 +69,9 @@ class SimulatedDisk:
             machine.stop_at = None
 
     def crash(self, survival: Survival = Survival.MIXED, seed: int | None = None) -> None:
-        """Cut the power: every process ends, and what was not synced survives as ``survival`` says.
+        """Cut the power: every process dies, and unsynced data survives according to ``survival``.
 
-        Without a seed, chance goes on from the seed of the disk. Faults and recordings end. Other
+        Without a seed, the random sequence of the disk continues. Faults and recordings end. Other
         processes' views raise ``CrashPoint`` until they are killed too.
         """
         machine = self._machine
@@ -84,39 +85,39 @@ class SimulatedDisk:
             self.kill()
 
     def stop_at(self, operation_count: int | None) -> None:
-        """Let this many operations of the disk happen, counted from its making; then die."""
+        """Crash after this many operations of the disk, counted from its creation."""
         self._machine.stop_at = operation_count
 
     @property
     def operation_count(self) -> int:
-        """How many changes and syncs there were since the disk was made."""
+        """Return the number of changes and syncs since the disk was created."""
         return self._machine.operation_count
 
     @property
     def open_files(self) -> int:
-        """How many files this process has not closed."""
+        """Return the number of files that this process has open."""
         return self._process.open_files
 
     # --- faults -----------------------------------------------------------------------------------
 
     def clear_faults(self) -> None:
-        """Let everything work again."""
+        """Remove all faults."""
         self._machine.clear_faults()
 
     def fail_sync_once(self, pattern: str = "*") -> None:
-        """Let the next sync of a matching path fail, and what it should have written be lost."""
+        """Fail the next sync of a matching path, and lose the data that it should have written."""
         self._machine.sync_faults.append(pattern)
 
     def fail_write_once(self, pattern: str = "*") -> None:
-        """Let the next write to a matching path fail with nothing written."""
+        """Fail the next write to a matching path, with nothing written."""
         self._machine.write_faults.append(pattern)
 
     def full_at(self, byte_count: int | None) -> None:
-        """Let files hold this many bytes together; None: as many as they like."""
+        """Limit the total size of files; None: no limit."""
         self._machine.byte_count_max = byte_count
 
     def leave_room(self, byte_count: int) -> None:
-        """Let files grow by so many bytes together, from what they hold now."""
+        """Limit the growth of files, from their present total size."""
         self.full_at(self._machine.tree.byte_count() + byte_count)
 
     def refuse_writing(self, pattern: str | None) -> None:
@@ -129,34 +130,36 @@ class SimulatedDisk:
             number = self._file(path).number
             self._machine.record(Operation(OperationKind.FLIP_BIT, path, number, position=bit))
 
-    # --- looking from outside ---------------------------------------------------------------------
+    # --- inspection -------------------------------------------------------------------------------
 
     def record(self) -> Recording:
-        """Begin to record operations, from the disk as it is now until the next power loss."""
+        """Record operations from now on, until the next power loss."""
         with self._machine.step:
             recording = Recording(self._machine.tree.copy(), self._machine.boot_number)
             self._machine.recordings.append(recording)
             return recording
 
     def copy(self, seed: int = 0) -> SimulatedDisk:
-        """Another machine with the same disk, what is pending included; no locks, no faults."""
+        """Return another machine with the same disk, including pending changes; no locks, no
+        faults.
+        """
         with self._machine.step:
             machine = self._machine
             state = CrashState(0, None, 0, machine.boot_number, machine.tree.copy())
             return SimulatedDisk.after(state, seed)
 
     def files(self) -> dict[str, bytes]:
-        """Path and content of every file, as a process sees them now."""
+        """Return path and content of every file, as a process sees them now."""
         with self._machine.step:
             return _files(self._machine.tree)
 
     def durable_files(self) -> dict[str, bytes]:
-        """Path and content of every file that a power loss which keeps nothing would leave."""
+        """Return path and content of every file after a power loss that keeps nothing unsynced."""
         with self._machine.step:
             return _files(self._machine.tree.after_crash(Survival.NOTHING, Random(0)))
 
     def put(self, path: str, data: bytes) -> None:
-        """Place a durable file, with the directories above it; the old one goes."""
+        """Write a durable file, with its parent directories, replacing an old one."""
         names = names_of(path)
         for depth in range(1, len(names)):
             directory = "/" + "/".join(names[:depth])
@@ -173,7 +176,7 @@ class SimulatedDisk:
     # --- reading ----------------------------------------------------------------------------------
 
     def list_names(self, directory: str) -> list[str]:
-        """The names in ``directory``, sorted."""
+        """Return the names in ``directory``, sorted."""
         with self._machine.step:
             return sorted(self._directory(directory).names)
 
@@ -182,20 +185,22 @@ class SimulatedDisk:
         return self._open(path, is_writable=False)
 
     def is_directory(self, path: str) -> bool:
-        """Whether ``path`` is a directory. Raises ``LogNotFoundError`` if nothing is there."""
+        """Return whether ``path`` is a directory. Raises ``LogNotFoundError`` if it does
+        not exist.
+        """
         with self._machine.step:
             return isinstance(self._node(path), DirectoryNode)
 
     def join(self, directory: str, name: str) -> str:
-        """The path of ``name`` in ``directory``."""
+        """Return the path of ``name`` in ``directory``."""
         return posixpath.join(directory, name)
 
     def split(self, path: str) -> tuple[str, str]:
-        """The directory that ``path`` lies in and its own name."""
+        """Return the parent directory of ``path``, and its name."""
         return posixpath.split(posixpath.normpath(posixpath.join("/", path)))
 
     def expand(self, pattern: str) -> list[str]:
-        """The paths that a shell pattern matches, sorted."""
+        """Return the paths that match a shell pattern, sorted."""
         with self._machine.step:
             found = [""]
             for part in names_of(pattern):
@@ -205,17 +210,17 @@ class SimulatedDisk:
     # --- writing ----------------------------------------------------------------------------------
 
     def create_file(self, path: str) -> SimulatedFile:
-        """Make an empty file that was not there."""
+        """Create an empty file; it must not exist."""
         with self._machine.step:
             self._new_name(path, OperationKind.CREATE)
             return self._open(path, is_writable=True)
 
     def open_for_writing(self, path: str) -> SimulatedFile:
-        """Open a file that is there."""
+        """Open an existing file."""
         return self._open(path, is_writable=True)
 
     def make_directory(self, path: str) -> bool:
-        """Make one directory; False if it was there."""
+        """Create a directory; return False if it exists."""
         with self._machine.step:
             node = self._find(path)
             if isinstance(node, FileNode):
@@ -225,7 +230,7 @@ class SimulatedDisk:
             return node is None
 
     def rename(self, path: str, new_path: str) -> None:
-        """Rename in one step, replacing a file that has the new name."""
+        """Rename atomically, replacing an existing file."""
         with self._machine.step:
             parent, name = self.split(path)
             new_parent, new_name = self.split(new_path)
@@ -240,7 +245,7 @@ class SimulatedDisk:
                 self._machine.change(Operation(OperationKind.RENAME, path, number, name, new_name))
 
     def unlink(self, path: str) -> None:
-        """Take a file out of its directory."""
+        """Remove a file from its directory."""
         with self._machine.step:
             self._file(path)
             parent, name = self.split(path)
@@ -248,7 +253,7 @@ class SimulatedDisk:
             self._machine.change(Operation(OperationKind.UNLINK, path, number, name))
 
     def set_read_only(self, path: str, *, owner_only: bool = False) -> None:
-        """Refuse to open a file for writing from now on; whoever is here is its owner."""
+        """Refuse to open a file for writing from now on; every process is its owner."""
         with self._machine.step:
             number = self._file(path).number
             self._machine.change(Operation(OperationKind.SET_READ_ONLY, path, number))
@@ -260,7 +265,7 @@ class SimulatedDisk:
             self._machine.sync(Operation(OperationKind.SYNC_DIRECTORY, directory, number))
 
     def try_lock(self, path: str) -> SimulatedLock | None:
-        """Lock a file, made if need be; None if somebody holds it."""
+        """Lock a file, creating it if necessary; return None if it is locked."""
         with self._machine.step:
             if self._find(path) is None:
                 self._new_name(path, OperationKind.CREATE)
@@ -271,10 +276,10 @@ class SimulatedDisk:
             return lock
 
     def boot_id(self) -> str:
-        """Another text of the form of Linux's after every power loss."""
+        """Return a text of the form of Linux's boot id, different after every power loss."""
         return f"00000000-0000-4000-8000-{self._machine.boot_number:012d}"
 
-    # --- how --------------------------------------------------------------------------------------
+    # --- implementation ---------------------------------------------------------------------------
 
     def _find(self, path: str) -> Node | None:
         self._machine.require_alive(self._process)

@@ -1,11 +1,11 @@
-"""One simulated machine: its disk, the processes on it, the files and locks that they hold, faults.
+"""Simulated machine: its disk, its processes with their files and locks, and faults.
 
-Rules of this file:
+Invariants:
 
-1. One call is one step: the machine's lock is held from looking to changing.
-2. A process that died, by itself or with the machine, raises ``CrashPoint`` whatever it calls, so
-   that no clean-up runs after a death. Closing a file and releasing a lock stay allowed.
-3. A fault happens once, at the first call that it fits, and is then over.
+1. One call is one step: it holds the machine's lock from lookup to change.
+2. A process that died, alone or with the machine, raises ``CrashPoint`` on every call, so that no
+   clean-up runs after a crash. Closing a file and releasing a lock stay allowed.
+3. A fault occurs once, at the first call that matches, and is then removed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FULL: Final = "no space left on device"
 
 
 class CrashPoint(BaseException):
-    """The process died here. Not an ``Exception``: no handler of the log may live through it."""
+    """Death of the process. Not an ``Exception``: no handler of the log may survive it."""
 
 
 class Process:
-    """What dies with a process."""
+    """State that dies with a process."""
 
     def __init__(self, boot_number: int) -> None:
         self.boot_number = boot_number
@@ -41,7 +41,7 @@ class Process:
 
 
 class Machine:
-    """What all processes share. Every change of the disk goes through ``change`` or ``sync``."""
+    """State shared by all processes. Every change of the disk is made by ``change`` or ``sync``."""
 
     def __init__(self, tree: Tree, seed: int) -> None:
         self.tree = tree
@@ -55,7 +55,7 @@ class Machine:
         self.clear_faults()
 
     def clear_faults(self) -> None:
-        """Let everything work again."""
+        """Remove all faults."""
         self.sync_faults: list[str] = []
         self.write_faults: list[str] = []
         self.refused_writing: str | None = None
@@ -67,19 +67,19 @@ class Machine:
             raise CrashPoint("this process is dead")
 
     def require_room(self, path: str) -> None:
-        """Raise ``DiskFullError`` where not even a name would find room."""
+        """Raise ``DiskFullError`` if there is no space even for a name."""
         if self._room() == 0:
             raise DiskFullError(path=path, reason=_FULL)
 
     def change(self, operation: Operation) -> None:
-        """Do one change, unless the disk is read-only there. Raises ``LogAccessError``."""
+        """Apply a change, unless the disk is read-only there. Raises ``LogAccessError``."""
         pattern = self.refused_writing
         if pattern is not None and fnmatch.fnmatchcase(operation.path, pattern):
             raise LogAccessError(path=operation.path, reason="read-only file system", to_write=True)
         self.record(operation)
 
     def write(self, path: str, node: FileNode, position: int, data: bytes) -> None:
-        """Write, as much as there is room for."""
+        """Write as much as there is space for."""
         _fail_once(self.write_faults, path)
         room = self._room()
         growth = max(0, position + len(data) - len(node.content))
@@ -92,7 +92,7 @@ class Machine:
             raise DiskFullError(path=path, reason=_FULL)
 
     def sync(self, operation: Operation) -> None:
-        """Make a file or a directory durable, unless that is to fail."""
+        """Make a file or a directory durable, unless a fault matches."""
         try:
             _fail_once(self.sync_faults, operation.path)
         except DiskFailedError:
@@ -101,7 +101,7 @@ class Machine:
         self.record(operation)
 
     def record(self, operation: Operation) -> None:
-        """Do an operation and note it, or die before it."""
+        """Apply and record an operation, or die before it."""
         if self.stop_at is not None and self.operation_count >= self.stop_at:
             raise CrashPoint(f"before operation {self.operation_count}: {operation}")
         self.tree.do(operation)
@@ -110,7 +110,7 @@ class Machine:
             recording.operations.append(operation)
 
     def _room(self) -> int | None:
-        """How many bytes files may still grow by; None: as many as they like."""
+        """Return the number of bytes by which files may grow; None: no limit."""
         if self.byte_count_max is None:
             return None
         return max(0, self.byte_count_max - self.tree.byte_count())
@@ -149,7 +149,7 @@ class SimulatedFile(Closeable):
             return data
 
     def byte_count(self) -> int:
-        """How long the file is at this moment."""
+        """Return the present size of the file."""
         with self._machine.step:
             return len(self._living().content)
 
@@ -159,13 +159,13 @@ class SimulatedFile(Closeable):
             self._machine.write(self._path, self._changing(), position, bytes(data))
 
     def truncate(self, byte_count: int) -> None:
-        """Cut the file, or make it longer with zeros, in memory."""
+        """Truncate or extend the file in memory; the extension is zeros."""
         with self._machine.step:
             number, kind = self._changing().number, OperationKind.TRUNCATE
             self._machine.change(Operation(kind, self._path, number, position=byte_count))
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to this file."""
+        """Return whether the path still refers to this file."""
         with self._machine.step:
             found = self._machine.tree.find(names_of(self._path))
             return found is not None and found.number == self._living().number
@@ -176,7 +176,7 @@ class SimulatedFile(Closeable):
             self._machine.sync(Operation(OperationKind.SYNC, self._path, self._changing().number))
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._node is not None:
             self._process.open_files -= 1
         self._node = None
@@ -192,7 +192,7 @@ class SimulatedFile(Closeable):
 
 
 class SimulatedLock:
-    """A lock on a file of a simulated disk; free when its process or its machine dies."""
+    """Lock on a file of a simulated disk; released when its process or its machine dies."""
 
     def __init__(self, machine: Machine, process: Process, node: int) -> None:
         self.process = process
@@ -200,7 +200,7 @@ class SimulatedLock:
         self._node = node
 
     def release(self) -> None:
-        """Let others have it, unless that happened already."""
+        """Release the lock, if it is not released yet."""
         with self._machine.step:
             if self._machine.locks.get(self._node) is self:
                 del self._machine.locks[self._node]

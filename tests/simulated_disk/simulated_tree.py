@@ -1,12 +1,12 @@
-"""A tree of simulated files and directories, and the record of what was done to it, pure.
+"""Tree of simulated files and directories, and the record of its operations; pure.
 
-Rules of this file:
+Invariants:
 
-1. Everything is named by node numbers, given in order of creation: so an operation means the same
-   when it is done again to a copy of the tree that it was recorded on.
-2. Paths are resolved by the caller (``SimulatedDisk``), which also answers for errors.
-3. Copies share the contents of files until one of them is written to: a copy costs what the number
-   of files costs, not their bytes.
+1. Nodes have numbers in order of creation, so an operation has the same meaning when it is applied
+   to a copy of the tree on which it was recorded.
+2. The caller (``SimulatedDisk``) resolves paths and raises errors.
+3. Copies share the contents of files until one of them is written to: a copy costs the number of
+   files, not their bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT_NODE: Final = 0
 
 
 class OperationKind(StrEnum):
-    """What was done to a disk."""
+    """Kind of operation on a disk."""
 
     CREATE = auto()
     MAKE_DIRECTORY = auto()
@@ -41,11 +41,11 @@ class OperationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change of a disk, or one sync.
+    """Change of a disk, or a sync.
 
-    ``node``: the file, or for a name the directory that it is in. ``path`` is for people: what the
-    file was opened by, or the name before the operation. ``position``: of a write; the new length
-    of a truncation; the number of a flipped bit.
+    ``node``: the file, or for a name its directory. ``path`` is for output only: the path that
+    opened the file, or the name before the operation. ``position``: of a write; the new length of a
+    truncation; the number of a flipped bit.
     """
 
     kind: OperationKind
@@ -64,7 +64,7 @@ class Operation:
 
 
 def names_of(path: str) -> list[str]:
-    """The names along an absolute path, for ``Tree.find``."""
+    """Return the names along an absolute path, for ``Tree.find``."""
     return [name for name in path.split("/") if name]
 
 
@@ -76,7 +76,7 @@ class Tree:
         self.next_number = next_number
 
     def find(self, names: list[str]) -> Node | None:
-        """The node at a path from the root; None if nothing is there, or on the way."""
+        """Return the node at a path from the root; None if a name on the way does not exist."""
         node: Node = self.nodes[ROOT_NODE]
         for name in names:
             if not isinstance(node, DirectoryNode) or name not in node.names:
@@ -87,7 +87,7 @@ class Tree:
     def paths(
         self, directory: int = ROOT_NODE, prefix: str = ""
     ) -> Iterator[tuple[str, bytes | None]]:
-        """Every path below a directory with its content (None: a directory), sorted."""
+        """Return every path below a directory with its content (None: a directory), sorted."""
         for name, number in sorted(self.directory(directory).names.items()):
             node = self.nodes[number]
             if isinstance(node, FileNode):
@@ -97,10 +97,10 @@ class Tree:
                 yield from self.paths(number, f"{prefix}/{name}")
 
     def byte_count(self) -> int:
-        """How long all files are together that a name leads to."""
+        """Return the total size of all files that have a name."""
         numbers = [ROOT_NODE]
         byte_count = 0
-        for number in numbers:  # grows while it is walked
+        for number in numbers:  # grows during the iteration
             node = self.nodes[number]
             if isinstance(node, FileNode):
                 byte_count += len(node.content)
@@ -109,26 +109,26 @@ class Tree:
         return byte_count
 
     def file(self, number: int) -> FileNode:
-        """A file by its number."""
+        """Return a file by its number."""
         node = self.nodes[number]
         assert isinstance(node, FileNode), f"node {number} is a directory"
         return node
 
     def directory(self, number: int) -> DirectoryNode:
-        """A directory by its number."""
+        """Return a directory by its number."""
         node = self.nodes[number]
         assert isinstance(node, DirectoryNode), f"node {number} is a file"
         return node
 
     @property
     def is_durable(self) -> bool:
-        """Whether a power loss now would change nothing."""
+        """Return whether a power loss now would change nothing."""
         return not any(node.changes for node in self.nodes.values())
 
     def do(self, operation: Operation) -> None:
-        """Do one operation. It must be possible: the caller looked.
+        """Apply an operation, which must be possible: the caller has checked it.
 
-        Nothing is done to a node that only an open file leads to, and that a copy left out.
+        An operation on an unlinked file that a copy omitted has no effect.
         """
         number = operation.node
         if number not in self.nodes:
@@ -162,10 +162,10 @@ class Tree:
                 self.file(number).flip_bit(operation.position)
 
     def after_crash(self, survival: Survival, chance: Random) -> Tree:
-        """The tree that a power loss leaves, without nodes that no name leads to."""
+        """Return the tree after a power loss, without nodes that have no name."""
         directories: dict[int, Node] = {}
         found = [ROOT_NODE]
-        for number in found:  # grows while it is walked
+        for number in found:  # grows during the iteration
             directories[number] = self.nodes[number].after_crash(survival, chance)
             after = directories[number]
             if isinstance(after, DirectoryNode):
@@ -173,10 +173,12 @@ class Tree:
         return Tree(directories, self.next_number)
 
     def copy(self) -> Tree:
-        """The same tree with the same pending changes, without what no name can lead to again."""
+        """Return the same tree with the same pending changes, without nodes that no name can refer
+        to again.
+        """
         nodes: dict[int, Node] = {}
         found = [ROOT_NODE]
-        for number in found:  # grows while it is walked
+        for number in found:  # grows during the iteration
             if number not in nodes:
                 nodes[number] = node = self.nodes[number].copy()
                 if isinstance(node, DirectoryNode):

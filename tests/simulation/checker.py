@@ -1,4 +1,4 @@
-"""Hold what users of a simulated cluster were answered against the log, by `tests.judge`."""
+"""Check the results of a simulated cluster's users against the log, with `tests.judge`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_A_USER: Final = re.compile(rb"\d+:\d+:\.*")
 
 
 def final_log(history: Iterable[Committed]) -> FinalLog:
-    """Return what the one true log holds of users, and where it ended."""
+    """Return the users' records of the committed log, and its end offset."""
     values: dict[int, bytes] = {}
     ends = {0}
     for committed in history:
@@ -58,7 +58,7 @@ def judged(number: int, operation: Operation) -> Append:
 
 
 def check_book(book: Sequence[Operation], history: Sequence[Committed]) -> None:
-    """Raise ``InvariantViolationError`` if no order of the operations explains answers and log."""
+    """Raise ``InvariantViolationError`` if no order of the operations explains results and log."""
     calls = [judged(number, operation) for number, operation in enumerate(book)]
     for anomaly in anomalies(calls, final_log(history)):
         raise InvariantViolationError(f"linearizability: {anomaly}")

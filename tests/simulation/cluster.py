@@ -1,4 +1,4 @@
-"""A simulated cluster: nodes on one network, a witness who sees all, and users."""
+"""Simulated cluster: nodes on one network, a witness of all events, and users."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ REPLACE_EVERY_US: Final = 1_000_000
 
 
 class Caller(Protocol):
-    """Who appends, and is told."""
+    """Sender of appends, with a callback for their results."""
 
     def receive_result(
         self, target: int, attempt: int, answer: RequestResult, leader_id: int | None, /
     ) -> None:
-        """An answer arrives at the node's end. ``leader_id``: who leads, as far as it knows."""
+        """Receive a result at the node's end. ``leader_id``: the leader known to that node."""
 
 
 def small_log_config(*, retention_bytes: int | None = None) -> LogConfig:
-    """Segments and indexes so small that runs have many."""
+    """Return segment and index sizes so small that runs have many of each."""
     return LogConfig(segment_bytes=4_000, index_interval_bytes=300, retention_bytes=retention_bytes)
 
 
 def _has(voters: VoterSet, key: ReplicaKey) -> bool:
-    """Whether a set has exactly this replica."""
+    """Return whether a set has exactly this replica."""
     found = voters.find(key.node_id)
     return found is not None and found.key == key
 
@@ -52,7 +52,7 @@ def _voter(node_id: int, is_dynamic: bool) -> Voter:
 
 
 class Cluster:
-    """Voters on one network, a witness who sees all, and users."""
+    """Voters on one network, a witness of all events, and users."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Cluster:
             node.start()
 
     def leader(self) -> Node | None:
-        """Who leads the latest epoch that anybody leads."""
+        """Return the leader of the latest epoch that any node leads."""
         leading = [
             node
             for node in self.nodes.values()
@@ -106,7 +106,7 @@ class Cluster:
         return max(leading, key=lambda node: node.replica.core.epoch, default=None)  # type: ignore[union-attr]
 
     def send_request(self, source: Node, send: Send) -> None:
-        """Carry a request to a node; an endpoint whose node is not known has a negative id."""
+        """Send a request to a node; an endpoint without a known node has a negative id."""
         target_id = send.node_id if send.node_id > 0 else -send.node_id - 1
         target, life, correlation_id = self.nodes[target_id], source.life, send.correlation_id
         words = f"{source.node_id} -> {target_id} {describe_message(send.request)}"
@@ -126,43 +126,48 @@ class Cluster:
         )
 
     def voters_changed(self, response: VoterChangeResponse) -> None:
-        """An operator hears."""
+        """Pass the result of a change of voters to the operator."""
         self.count(f"voter change {response.error.name}")
 
-    # --- what was lost ----------------------------------------------------------------------------
+    # --- lost disks and damaged logs --------------------------------------------------------------
 
     def is_known_voter(self, node: Node) -> bool:
-        """Whether any node's latest voter set has this node with its directory id."""
+        """Return whether any node's latest voter set has this node with its directory id."""
         return any(_has(voters, node.voter.key) for voters in self._voter_sets())
 
     def is_anything_lost(self) -> bool:
-        """Whether a voter's promises are lost, and no voter set can do without them yet."""
+        """Return whether a voter's durable state is lost, and no voter set can do without
+        it yet.
+        """
         sets = self._voter_sets()
         return any(_has(voters, key) for voters in sets for key in self.lost) or any(
             each.is_damaged for each in self.nodes.values()
         )
 
     def may_lose(self, node: Node) -> bool:
-        """Whether the cluster bears it that this node loses what it has promised: it is one of at
-        least three in every voter set that a node knows, and no other has lost anything."""
+        """Return whether the cluster tolerates the loss of this node's durable state: it is one of
+        at least three voters in every known voter set, and no other has lost anything.
+        """
         sets = [voters for voters in self._voter_sets() if _has(voters, node.voter.key)]
         return not self.is_anything_lost() and all(len(voters) >= 3 for voters in sets)
 
     def may_be_wiped(self, node: Node) -> bool:
-        """Whether it can be noticed that a disk was formatted again: by the directory id, if the
-        node is a voter, or is being made one."""
+        """Return whether a new format of the disk is noticed: by the directory id, if the node is a
+        voter or is being added as one.
+        """
         return self.setting.kraft_version > 0 or not self.is_known_voter(node)
 
     def replace_voter(self, node: Node, lost: ReplicaKey) -> None:
-        """An operator takes a voter out whose disk was formatted again, and adds it as it is now,
-        for as long as it takes until every node knows it."""
+        """Remove a voter whose disk was formatted again, and add it with its new directory id,
+        until every node knows it.
+        """
         self.lost.add(lost)
         self._replacing[lost] = node
         self.world.after(REPLACE_EVERY_US, lambda: self._replace(node, lost))
 
     @property
     def is_replacing(self) -> bool:
-        """Whether an operator is replacing a voter."""
+        """Return whether an operator is replacing a voter."""
         return bool(self._replacing)
 
     def _replace(self, node: Node, lost: ReplicaKey) -> None:
@@ -182,7 +187,7 @@ class Cluster:
         self.world.after(delay_us, lambda: self._replace(node, lost))
 
     def _voter_sets(self) -> list[VoterSet]:
-        """The latest set of every node, and those that leaders are asked to make the latest."""
+        """Return the latest voter set of every node, and those that leaders are asked to write."""
         found = [node.known_voters for node in self.nodes.values()]
         for node in self.nodes.values():
             role = None if node.replica is None else node.replica.core.role
@@ -193,7 +198,7 @@ class Cluster:
     # --- users ------------------------------------------------------------------------------------
 
     def users_append(self, target: int, request: AppendRequest, user: Caller, attempt: int) -> None:
-        """A user's request arrives."""
+        """Receive a user's request."""
         self._asked[id(request)] = (request, user, target, attempt)
         self.nodes[target].append(request)
 
@@ -205,9 +210,9 @@ class Cluster:
         )
 
     def is_level(self, without: int | None = None) -> bool:
-        """Return whether one leads, and all others have what it has, committed, and may vote.
+        """Return whether there is a leader, and all others have its log, committed, and may vote.
 
-        ``without``: a node that need not.
+        ``without``: a node that is exempt.
         """
         leader = self.leader()
         if leader is None or leader.replica is None:
@@ -224,7 +229,7 @@ class Cluster:
         )
 
     def describe(self) -> str:
-        """Where everybody stands, for a message."""
+        """Return the state of every node, for a message."""
         found = []
         for node in self.nodes.values():
             if node.replica is None:
@@ -238,11 +243,11 @@ class Cluster:
         return "; ".join(found)
 
     def hook(self, name: str, node: Node) -> None:
-        """A moment at which it hurts."""
+        """Report a hook: a moment at which a fault has an effect."""
         self.on_hook(name, node)
 
     def after_failure(self, node: Node) -> None:
-        """A node has ended itself."""
+        """Handle a node that stopped itself."""
         self.count("node ended itself")
         self.on_failure(node)
 
@@ -250,7 +255,7 @@ class Cluster:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def saw_high_watermark(self, node: Node, offset: int) -> None:
-        """A node raises its high watermark: a leader by what a majority holds."""
+        """Check the increased high watermark of a node: a leader's by what a majority has."""
         replica = node.replica
         assert replica is not None
         if replica.core.is_leader:
@@ -260,8 +265,9 @@ class Cluster:
             self.witness.saw_commit(node.voter.key, offset, sets)
 
     def _note_durable(self, node: Node) -> None:
-        """Note how far a node's log is durable. What it has acknowledged and lost by damage counts
-        until it has caught up, since its leader counts it: no more than a minority loses anything.
+        """Note how far a node's log is durable. Records that it acknowledged and lost by damage
+        count until it has caught up, since its leader counts them: no more than a minority loses
+        anything.
         """
         assert node.replica is not None
         key, end_offset = node.voter.key, node.replica.log.synced_end_offset
@@ -270,7 +276,7 @@ class Cluster:
         self.witness.saw_durable(key, end_offset)
 
     def after_step(self, node: Node) -> None:
-        """A node has done something: what must hold of it now."""
+        """Check the invariants of a node after a step."""
         replica = node.replica
         assert replica is not None
         log = replica.log

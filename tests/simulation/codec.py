@@ -1,11 +1,12 @@
-"""Messages of a simulated network as bytes: encoded and decoded as between real nodes.
+"""Messages of a simulated network as bytes, encoded and decoded as between real nodes.
 
-Rules of this file:
+Invariants:
 
 1. The codec is the product's (``raftlog.wire``): frame, header and body, each message in the
-   version that its two nodes have in common. Nothing is kept from one message to the next.
-2. What cannot be expressed in that version fails as ``NetworkChannel`` lets it fail. What a node
-   cannot decode, or refuses as not meant for its log, is a broken promise: nodes of one log speak.
+   version that its two nodes have in common. No state is kept between messages.
+2. A message that cannot be expressed in that version fails as in ``NetworkChannel``. One that a
+   node cannot decode, or refuses as not for its log, violates an invariant: all nodes are of one
+   log.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _OLDER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """How a request was asked: its answer is encoded alike."""
+    """Version and kind of a sent request: its response is encoded alike."""
 
     api_key: ApiKey
     version: int
@@ -76,8 +77,9 @@ Offer = Mapping[int, VersionRange]
 
 
 def offer(chance: Random | None) -> Offer:
-    """Return what a node announces on its listener for voters: the newest versions, or older ones
-    by chance."""
+    """Return the API versions of a node's listener for voters: the newest ones, or randomly older
+    ones.
+    """
     data = encode_versions_response(_VERSIONS_VERSION, Listener.VOTERS)
     versions = dict(decode_versions_response(_VERSIONS_VERSION, data).versions)
     for key in _OLDER if chance is not None else ():
@@ -90,7 +92,7 @@ def offer(chance: Random | None) -> Offer:
 def encode_request_frame(
     request: Request, correlation_id: int, asking: Offer, asked: Offer
 ) -> tuple[bytes, SentRequest]:
-    """Return the bytes of a request in the newest version that both nodes speak.
+    """Return the bytes of a request in the newest version that both nodes support.
 
     Raises ``NoCommonVersionError`` and ``UnsupportedFieldError``.
     """
@@ -104,7 +106,7 @@ def encode_request_frame(
 
 
 def decode_request_frame(data: bytes) -> Request:
-    """Return what a node decodes of these bytes. Raises ``InvariantViolationError``."""
+    """Return the decoded request. Raises ``InvariantViolationError``."""
     try:
         body = _body(data)
         received = receive_request(body, Listener.VOTERS)
@@ -121,7 +123,7 @@ def decode_request_frame(data: bytes) -> Request:
 
 
 def encode_response_frame(response: Response, asked: SentRequest) -> bytes:
-    """Return the bytes of an answer. Raises ``InvariantViolationError``."""
+    """Return the bytes of a response. Raises ``InvariantViolationError``."""
     key, version = asked.api_key, asked.version
     try:
         if isinstance(response, VersionsResponse):
@@ -135,7 +137,7 @@ def encode_response_frame(response: Response, asked: SentRequest) -> bytes:
 
 
 def decode_response_frame(data: bytes, asked: SentRequest) -> Response:
-    """Return what the asking node decodes of these bytes. Raises ``InvariantViolationError``."""
+    """Return the response as the requesting node decodes it. Raises ``InvariantViolationError``."""
     try:
         body = _body(data)
         correlation_id, start = decode_response_header(body, asked.api_key, asked.version)

@@ -1,11 +1,11 @@
-"""A replicated counter on every node of a simulated cluster, and what must be true of them all.
+"""Replicated counter on every node of a simulated cluster, and the invariants of all counters.
 
-Rules of this file:
+Invariants:
 
-1. All counters of one run give one history: whoever has read up to an offset has the same value
-   there, in whatever life, from a snapshot or from the first record.
-2. Whoever is told to lead has counted every increment of every earlier epoch that anybody knows,
-   and loads no snapshot while it leads (Kafka: ``LeaderNeverLoadSnapshot``).
+1. All counters of one run have one history: each that has read up to an offset has the same value
+   there, in every incarnation, from a snapshot or from the first record.
+2. A counter that is notified of its leadership has counted every known increment of every earlier
+   epoch, and loads no snapshot while it leads (Kafka: ``LeaderNeverLoadSnapshot``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PAUSE_US: Final = 300_000
 
 @dataclass(slots=True)
 class Counted:
-    """What the counters of a run have counted together."""
+    """Values that the counters of a run have reached by offset."""
 
     value_at: dict[int, int] = field(default_factory=dict)
     """By the offset below which everything is counted."""
@@ -49,7 +49,7 @@ class Counted:
 
 
 class WatchedCounter(ReplicatedCounter):
-    """One node's counter, in one of its lives."""
+    """Counter of one node in one of its incarnations."""
 
     def __init__(self, log: RaftClient, counted: Counted) -> None:
         super().__init__(log)
@@ -88,7 +88,7 @@ class WatchedCounter(ReplicatedCounter):
 
 
 class Counting:
-    """Whoever leads is asked to increment, again and again, until it is told to stop."""
+    """Load that makes the leader increment repeatedly, until it is stopped."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -114,7 +114,7 @@ class Counting:
 
 
 def check_counters(cluster: Cluster, history: Sequence[Committed]) -> None:
-    """Every counter that has read everything has counted every increment of the one true log."""
+    """Check that every counter that has read the whole log has counted each of its increments."""
     count = 0
     for one in history:
         batch = read_batch(one.data)

@@ -1,12 +1,12 @@
-"""Damage to the files of a dead node's log: what a disk may do to what was durable.
+"""Damage to the files of a dead node's log: the effects of a disk on durable data.
 
-Rules of this file:
+Invariants:
 
-1. Each function damages one file and returns what it did, or None if there is nothing to damage.
-2. ``number`` selects the file and the place in it: the same number on the same disk is the same
+1. Each function damages one file and returns a description, or None if there is nothing to damage.
+2. ``number`` selects the file and the position: the same number on the same disk is the same
    damage.
-3. Only files are damaged whose content the other nodes hold, or that follow from the segments. A
-   vote that is forgotten cannot be noticed, so ``quorum-state`` is left alone.
+3. Only files are damaged whose content the other nodes have, or that can be rebuilt from the
+   segments. A lost vote cannot be detected, so ``quorum-state`` is not damaged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def flip_bit_of_any_segment(disk: SimulatedDisk, number: int) -> str | None:
 
 
 def truncate_file(disk: SimulatedDisk, number: int) -> str | None:
-    """Truncate one segment, or one file that follows from the segments."""
+    """Truncate one segment, or one file that can be rebuilt from the segments."""
     suffixes = (".log",) if number % 2 else (*_DERIVED, "leader-epoch-checkpoint")
     path = _chosen(disk, number // 2, suffixes)
     if path is None:
@@ -45,7 +45,7 @@ def truncate_file(disk: SimulatedDisk, number: int) -> str | None:
 
 
 def restore_older_chunk(disk: SimulatedDisk, older: dict[str, bytes], number: int) -> str | None:
-    """Give one chunk of one segment the content that it had earlier; zeros where it had none."""
+    """Replace one chunk of one segment by its earlier content; by zeros where it had none."""
     path = _chosen(disk, number, (".log",))
     if path is None:
         return None
@@ -61,7 +61,7 @@ def restore_older_chunk(disk: SimulatedDisk, older: dict[str, bytes], number: in
 
 
 def _chosen(disk: SimulatedDisk, number: int, suffixes: tuple[str, ...]) -> str | None:
-    """Return one of the log's files with these endings that hold anything."""
+    """Return one of the log's non-empty files with these suffixes."""
     paths = sorted(
         path
         for path, data in disk.files().items()

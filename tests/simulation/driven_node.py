@@ -1,10 +1,10 @@
-"""A node of a test: the real replica on a simulated disk, driven by hand, with a witness beside it.
+"""Node of a test: the real replica on a simulated disk, driven by the test, with a witness.
 
-Rules of this file:
+Invariants:
 
-1. A node does what the real one does: the same ``Replica``, the same files. Only who carries
-   messages, who runs syncs and who makes time pass is different: that is for those below.
-2. Everything that a node does is seen by the witness before anybody else hears of it.
+1. A node behaves as the real one: the same ``Replica``, the same files. Only transport, syncs and
+   time differ: subclasses define them.
+2. The witness sees every action of a node before any other node does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TIME_MS: Final = 1_700_000_000_000
 
 
 def new_disk(seed: int) -> SimulatedDisk:
-    """An empty disk that nodes can use."""
+    """Return an empty disk for a node."""
     disk = SimulatedDisk(seed)
     disk.make_directory("/data")
     disk.sync_directory("/")
@@ -54,7 +54,7 @@ def new_disk(seed: int) -> SimulatedDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all nodes of a cluster are configured with."""
+    """Configuration shared by all nodes of a cluster."""
 
     voters: VoterSet
     kraft_version: int
@@ -65,7 +65,7 @@ class Setting:
 
 
 class DrivenNode(abc.ABC):
-    """One node: alive or dead, with a disk that outlives it."""
+    """Node that is running or not, with a disk that survives it."""
 
     replica_type: ClassVar[type[Replica]] = CheckedReplica
 
@@ -86,46 +86,46 @@ class DrivenNode(abc.ABC):
     def is_alive(self) -> bool:
         return self._running is not None
 
-    # --- what is different ------------------------------------------------------------------------
+    # --- defined by subclasses --------------------------------------------------------------------
 
     @abc.abstractmethod
     def _times_ms(self) -> tuple[int, int]:
-        """The quorum's clock, and the time of day."""
+        """Return the quorum's clock, and the time of day."""
 
     @abc.abstractmethod
     def _draw_ms(self, bound_ms: int) -> int:
-        """By chance, or as a script says, below a bound."""
+        """Draw a number below a bound, randomly or from the script."""
 
     @abc.abstractmethod
     def _send(self, send: Send) -> None:
-        """A replica is asked."""
+        """Send a request to a replica."""
 
     @abc.abstractmethod
     def _answer(self, request_id: int, response: Response) -> None:
-        """A replica that asked is answered."""
+        """Respond to a request."""
 
     @abc.abstractmethod
     def _begin_sync(self, sync: RunSync) -> None:
-        """What was written before is to become durable."""
+        """Begin to make earlier writes durable."""
 
     @abc.abstractmethod
     def _notify(
         self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
     ) -> None:
-        """Something happened."""
+        """Handle a notification of the replica."""
 
     @abc.abstractmethod
     def _on_append_result(self, request: AppendRequest, answer: RequestResult) -> None:
-        """A user's append is answered."""
+        """Handle the result of a user's append."""
 
     @abc.abstractmethod
     def _ended(self, error: LogError) -> None:
-        """The replica has ended itself; the process is over."""
+        """Handle the end of a replica that stopped itself; the process is over."""
 
-    # --- life and death ---------------------------------------------------------------------------
+    # --- starting and stopping --------------------------------------------------------------------
 
     def _open(self) -> Replica:
-        """Begin another life. Raises what opening a replica raises."""
+        """Start another incarnation. Raises the errors of opening a replica."""
         assert self._running is None, "it is dead"
         setting, (now_ms, time_ms) = self._setting, self._times_ms()
         self.life += 1
@@ -155,10 +155,10 @@ class DrivenNode(abc.ABC):
         if appends is not None:
             appends.give_up(reason)
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def act(self, do: Callable[[Replica, int, int], list[Outgoing]]) -> None:
-        """Let the replica do something, and carry out what it asks for."""
+        """Run an action of the replica, and execute its effects."""
         replica, life = self._running, self.life
         if replica is None:
             return
@@ -174,18 +174,18 @@ class DrivenNode(abc.ABC):
             self.appends.poll()
 
     def step(self, event: Event) -> None:
-        """Let the replica take an event."""
+        """Step the replica with an event."""
         self.act(lambda replica, now, time: replica.step(event, now_ms=now, time_ms=time))
 
     def note_request(self, request: Request) -> int:
-        """Somebody asks; the number by which it is to be told and answered."""
+        """Register a request; return the number of its response."""
         request_id = self._next_request_id
         self._next_request_id += 1
         self._asked[request_id] = request
         return request_id
 
     def complete_sync(self, sync: RunSync) -> None:
-        """A sync that has been run has ended."""
+        """Handle the end of a sync."""
         ticket = sync.ticket
         self.act(lambda replica, now, time: replica.complete_sync(ticket, now_ms=now, time_ms=time))
 
@@ -221,7 +221,7 @@ class DrivenNode(abc.ABC):
             case _:
                 self._notify(outgoing)
 
-    # --- what must be true ------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def _check_sent(self, replica: Replica, request: Request) -> None:
         witness = self._setting.witness
@@ -242,6 +242,6 @@ class DrivenNode(abc.ABC):
             written = replica.log.read_election_state()
             assert written is not None
             if written.leader_epoch > request.epoch:
-                return  # it stood still, and more has happened since
+                return  # it was stalled, and has advanced since
             given = (request.epoch, candidate.node_id)
             assert (written.leader_epoch, written.voted_id) == given, "written before it is given"

@@ -1,15 +1,15 @@
-"""What goes wrong in a run: drawn from the seed as a plan, which is data and can be cut down.
+"""Faults of a run, drawn from the seed as a plan, which is data and can be shrunk.
 
-Rules of this file:
+Invariants:
 
-1. A fault happens at a time, or at a hook's n-th moment; its plan says all of it, so that a plan
-   replays and shrinks without the generator.
-2. A seed switches some kinds off and draws the rates of the others: runs differ in kind.
-3. Power may fail on all nodes at once, and nothing acknowledged is lost by it. What was durable is
-   damaged on one node at a time, and only where it is a minority of every voter set that a node
-   knows: more than that is loss, not a fault.
-4. A disk is formatted again only where that can be noticed: on voters with directory ids, and on
-   observers. An operator puts the new directory id in the place of the old one.
+1. A fault occurs at a time, or at the n-th call of a hook; its plan has all parameters, so that a
+   plan replays and shrinks without the generator.
+2. A seed disables some kinds and draws the rates of the others: runs differ in kind.
+3. Power may fail on all nodes together, without loss of acknowledged records. Durable data is
+   damaged on one node at a time, and only if that is a minority of every voter set that a node
+   knows: more would be loss, not a fault.
+4. A disk is formatted again only where that is detected: on voters with directory ids, and on
+   observers. An operator replaces the old directory id by the new one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OLDER_EVERY_US: Final = 2_000_000
 
 
 class Fault(enum.Enum):
-    """What may happen to a node."""
+    """Kind of fault of a node."""
 
     KILL = "kill"
     POWER = "power loss"
@@ -61,7 +61,7 @@ class Fault(enum.Enum):
 
 
 class Hook(enum.Enum):
-    """Moments at which it hurts."""
+    """Moment at which a fault is likely to have an effect."""
 
     BETWEEN_APPEND_AND_SYNC = "between append and sync"
     BETWEEN_SYNC_AND_ANSWER = "between sync and answer"
@@ -87,8 +87,9 @@ _SURVIVALS: Final = tuple(Survival)
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """One fault. ``hook`` None: at ``at`` microseconds; else at the hook's moment number ``at``,
-    on the node where it is. ``lasts_us``: then it is undone."""
+    """Planned fault. ``hook`` None: at ``at`` microseconds; else at call number ``at`` of the hook,
+    on its node. It is undone after ``lasts_us``.
+    """
 
     fault: Fault
     at: int
@@ -105,7 +106,7 @@ class PlannedFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that goes wrong in one run."""
+    """All faults of one run."""
 
     node_count: int
     observer_count: int
@@ -124,7 +125,7 @@ class Plan:
 
 
 def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:
-    """Return the plan of a seed, with the kinds of so many rounds."""
+    """Return the plan of a seed, with the kinds of this number of rounds."""
     plan = _first_plan(seed)
     if rounds >= 2:
         plan = _with_later(plan, Random(f"{seed}:plan of what came later"))
@@ -174,11 +175,11 @@ def _first_plan(seed: int) -> Plan:
 
 
 def _with_later(plan: Plan, chance: Random) -> Plan:
-    """Draw what was not there when the first seeds were kept."""
+    """Draw the kinds of the second round, which the first kept seeds must not contain."""
     kinds = [kind for kind in LATER if chance.random() < 0.5]
     has_counters = chance.random() < 0.5
     if has_counters and Fault.RETENTION in kinds:
-        kinds.remove(Fault.RETENTION)  # a log with a state machine begins behind its snapshots only
+        kinds.remove(Fault.RETENTION)  # a log with a state machine starts only at its snapshots
     node_count = plan.node_count + plan.observer_count
     added: list[PlannedFault] = []
     for _ in range(chance.randrange(1, 7) if kinds else 0):
@@ -194,12 +195,12 @@ def _with_later(plan: Plan, chance: Random) -> Plan:
 
 
 def _moment(chance: Random, hook: Hook) -> int:
-    """Draw at which of a hook's moments something happens."""
+    """Draw the call of a hook at which a fault occurs."""
     return chance.randrange(1, 4 if hook in _RARE else 40)
 
 
 def _with_latest(plan: Plan, chance: Random) -> Plan:
-    """Draw what did not exist when the seeds of the second round were kept."""
+    """Draw the kinds of the third round, which earlier kept seeds must not contain."""
     kinds = [kind for kind in LATEST if chance.random() < 0.5]
     node_count = plan.node_count + plan.observer_count
     added: list[PlannedFault] = []
@@ -234,7 +235,7 @@ def _draw(
 
 
 class FaultDriver:
-    """Carries a plan out on a cluster, until it is told to heal everything."""
+    """Executor of a plan on a cluster, until it heals everything."""
 
     def __init__(self, cluster: Cluster, plan: Plan) -> None:
         self._cluster = cluster
@@ -248,7 +249,7 @@ class FaultDriver:
         cluster.on_failure = self._on_failure
 
     def begin(self) -> None:
-        """Set the network's rates, and let time bring what the plan says."""
+        """Set the rates of the network, and schedule the plan's faults."""
         plan, cluster = self._plan, self._cluster
         users = range(100, 100 + plan.user_count)
         for source in (*cluster.nodes, *users):
@@ -256,7 +257,7 @@ class FaultDriver:
                 link = cluster.network.link(source, target)
                 link.loss, link.slow = plan.loss, plan.slow
                 if source in cluster.nodes and target in cluster.nodes:
-                    link.duplicates = plan.duplicates  # a user's connection carries things once
+                    link.duplicates = plan.duplicates  # a user's connection delivers messages once
         for node in cluster.nodes.values():
             node.speed.stall_rate = plan.stall_rate
         for one in plan.faults:
@@ -269,7 +270,7 @@ class FaultDriver:
             cluster.world.after(CALM_US, self._remember_disks)
 
     def heal(self) -> None:
-        """From now on nothing goes wrong, and everybody lives."""
+        """Stop all faults, and start all nodes."""
         self._is_healing = True
         cluster = self._cluster
         for link in cluster.network.links():
@@ -282,7 +283,7 @@ class FaultDriver:
             if not node.is_alive:
                 node.start()
 
-    # --- doing ------------------------------------------------------------------------------------
+    # --- execution --------------------------------------------------------------------------------
 
     def _on_hook(self, hook: str, node: Node) -> None:
         moment = self._moments[hook] = self._moments.get(hook, 0) + 1
@@ -295,7 +296,7 @@ class FaultDriver:
                 self._do(one, node)
 
     def _on_failure(self, node: Node) -> None:
-        """A node that ended itself is started again, as an operator would."""
+        """Restart a node that stopped itself, as an operator would."""
         self._cluster.world.after(500_000, lambda: self._start(node))
 
     def _start(self, node: Node) -> None:
@@ -360,7 +361,7 @@ class FaultDriver:
         return True
 
     def _fill_disks(self, one: PlannedFault, node: Node) -> None:
-        """The node's disk, or everybody's: then nobody can be elected for a while."""
+        """Fill the disk of the node, or of all: then no leader can be elected for a while."""
         is_everybodys = one.other == one.node
         for each in self._cluster.nodes.values() if is_everybodys else (node,):
             disk = each.disk
@@ -368,10 +369,10 @@ class FaultDriver:
             self._cluster.world.after(one.lasts_us, lambda disk=disk: disk.full_at(None))
 
     def _damage(self, one: PlannedFault, node: Node) -> bool:
-        """Damage what was durable, while the process is dead; return whether there was any."""
+        """Damage durable data while the process is dead; return whether there was any."""
         cluster = self._cluster
         if one.fault is Fault.DAMAGE and (self._plan.node_count < 3 or self._plan.is_dynamic):
-            return False  # what a seed of an older round means stays in it
+            return False  # the meaning of a seed of an older round must not change
         if not node.is_alive or not cluster.may_lose(node):
             return False
         node.kill()
@@ -383,7 +384,7 @@ class FaultDriver:
         return True if one.fault is Fault.DAMAGE else found is not None
 
     def _damage_files(self, one: PlannedFault, node: Node) -> str | None:
-        """Damage one file of a node's log; say which, and how."""
+        """Damage one file of a node's log; return a description."""
         node.disk.clear_faults()
         match one.fault:
             case Fault.DAMAGE:
@@ -405,7 +406,7 @@ class FaultDriver:
             self._cluster.world.after(OLDER_EVERY_US, self._remember_disks)
 
     def _wipe(self, one: PlannedFault, node: Node) -> bool:
-        """Format a node's disk again, while the process is dead."""
+        """Format a node's disk again while the process is dead."""
         cluster = self._cluster
         if not node.is_alive or not cluster.may_lose(node) or not cluster.may_be_wiped(node):
             return False
@@ -425,7 +426,7 @@ class FaultDriver:
         if one.fault is Fault.ADD_VOTER:
             leader.change_voters(AddVoterRequest(voter=node.voter, timeout_ms=5_000))
         elif cluster.is_anything_lost():
-            return False  # what is left may be all that has what was lost
+            return False  # the remaining nodes may be the only ones with the lost records
         else:
             leader.change_voters(RemoveVoterRequest(voter=node.voter.key))
         return True

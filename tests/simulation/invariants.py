@@ -1,9 +1,7 @@
-"""What must be true of a cluster after everything that happens, whatever happens.
+"""Invariants of a cluster, checked after every event.
 
-Rules of this file:
-
-1. Nothing here asks a node what it believes of itself where its log can be looked at.
-2. The names are those of the promises: the first one that is broken is the end of the run.
+1. A node's log is inspected where possible, rather than the node's own view of it.
+2. The names are those of the guarantees: the first violation ends the run.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ class InvariantViolationError(AssertionError):
 
 @dataclass(slots=True)
 class Committed:
-    """One batch of the one true history."""
+    """Batch of the committed history."""
 
     base_offset: int
     next_offset: int
@@ -36,7 +34,7 @@ class Committed:
 
 @dataclass(slots=True)
 class Witness:
-    """The history of a cluster as a bystander sees it who never forgets."""
+    """Committed history of a cluster, as an outside observer sees it."""
 
     history: list[Committed] = field(default_factory=list)
     by_base: dict[int, int] = field(default_factory=dict)
@@ -55,13 +53,14 @@ class Witness:
 
     @property
     def end_offset(self) -> int:
-        """Everything below is committed, for ever."""
+        """Return the end of the committed history; it never decreases."""
         return self.history[-1].next_offset if self.history else 0
 
     def saw_leader(self, node_id: int, life: int, epoch: int, log: QuorumLog) -> None:
-        """One leader an epoch over all history, restarts included, and it holds what was committed
-        up to that epoch. A later one may have committed more, if the begin of this one was held
-        up: by a full disk, say."""
+        """Check a new leader: one leader per epoch over all history, restarts included, with all
+        records committed up to that epoch. A later leader may have committed more if the start of
+        this epoch was delayed, for example by a full disk.
+        """
         found = self.leaders.setdefault(epoch, (node_id, life))
         if found != (node_id, life):
             raise InvariantViolationError(
@@ -76,13 +75,13 @@ class Witness:
         self._compare_with_history(node_id, log, end_offset)
 
     def _committed_up_to(self, epoch: int) -> int:
-        """The end of what leaders of this epoch and of those before it committed."""
+        """Return the end that leaders of this epoch and of earlier ones committed."""
         return next((end for of, end in reversed(self.commits) if of <= epoch), 0)
 
     def saw_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
-        """One vote an epoch, restarts included."""
+        """Check a vote: one per epoch, restarts included."""
         found = self.votes.setdefault((voter, epoch), candidate)
-        if found.matches(candidate):  # a vote without a directory id is that of the first to ask
+        if found.matches(candidate):  # a vote without a directory id belongs to the first candidate
             self.votes[voter, epoch] = candidate
         else:
             raise InvariantViolationError(
@@ -90,18 +89,19 @@ class Witness:
             )
 
     def saw_epoch(self, replica: ReplicaKey, epoch: int) -> None:
-        """Epochs that were written down never fall."""
+        """Check that stored epochs never decrease."""
         if epoch < self.epochs.get(replica, 0):
             raise InvariantViolationError(f"epochs never fall: {replica} has {epoch} again")
         self.epochs[replica] = epoch
 
     def forget(self, replica: ReplicaKey) -> None:
-        """The disk of a replica is formatted again: an observer without a directory id begins
-        again as itself."""
+        """Handle the new format of a replica's disk: an observer without a directory id starts
+        again as itself.
+        """
         self.epochs.pop(replica, None)
 
     def saw_fetch(self, node_id: int, offset: int, log: QuorumLog) -> None:
-        """A fetch vouches for what is durable, and for no more."""
+        """Check that a fetch acknowledges durable records only."""
         if offset > log.synced_end_offset:
             raise InvariantViolationError(
                 f"durable before promised: node {node_id} fetches from {offset}, and its log is "
@@ -109,7 +109,9 @@ class Witness:
             )
 
     def saw_high_watermark(self, node_id: int, life: int, offset: int, log: QuorumLog) -> None:
-        """A high watermark rises; what is below it is the same everywhere, for ever."""
+        """Check an increased high watermark; the records below it are the same everywhere and never
+        change.
+        """
         before = self.high_watermarks.get((node_id, life), 0)
         if offset < before:
             raise InvariantViolationError(
@@ -125,12 +127,13 @@ class Witness:
             self.commits.append((self.history[-1].epoch, self.end_offset))
 
     def saw_durable(self, replica: ReplicaKey, end_offset: int) -> None:
-        """The log of a replica is durable up to here, by what its disk has answered."""
+        """Note that the log of a replica is durable up to here, as its disk has confirmed."""
         self.durable_ends[replica] = end_offset
 
     def saw_commit(self, leader: ReplicaKey, offset: int, voter_sets: Sequence[VoterSet]) -> None:
-        """A leader raises its high watermark only to what is durable on a majority of its voters:
-        of the latest set, or of the one before it (Kafka: ``MajorityReachedHighWatermark``)."""
+        """Check that a leader's high watermark is durable on a majority of its voters: of the
+        latest set, or of the previous one (Kafka: ``MajorityReachedHighWatermark``).
+        """
         for voters in voter_sets:
             reached = [one for one in voters if self.durable_ends.get(one.key, 0) >= offset]
             if len(reached) >= voters.majority_count:
@@ -142,11 +145,11 @@ class Witness:
         )
 
     def restarted(self, node_id: int) -> None:
-        """A node may show its log again from the start."""
+        """Allow a restarted node to show its log from the start."""
         self.told[node_id] = 0
 
     def check_history(self, node_id: int, log: QuorumLog) -> None:
-        """What is committed lies in this log, byte by byte, from its start on."""
+        """Check that the committed records are in this log, byte by byte, from its start."""
         self._compare_with_history(node_id, log, self.end_offset)
 
     def _compare_with_history(self, node_id: int, log: QuorumLog, end_offset: int) -> None:
@@ -154,14 +157,14 @@ class Witness:
         self._take(node_id, log.log_start_offset, end, log)
 
     def _take(self, node_id: int, at: int, end: int, log: QuorumLog) -> int:
-        """Hold the stored batches of [at, end) against the history, or make them part of it."""
+        """Compare the stored batches of [at, end) with the history, or add them to it."""
         data, position = b"", 0
         while at < end:
             if position >= len(data):
                 data, position = log.read_stored_bytes(at, _LOOK_BYTES), 0
             batch = read_batch(data, position)
             if isinstance(batch, TornTail) and position:
-                data, position = b"", 0  # the look ended within it
+                data, position = b"", 0  # the previous check ended within it
                 continue
             if isinstance(batch, TornTail) or batch.base_offset != at:
                 raise InvariantViolationError(

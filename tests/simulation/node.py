@@ -1,4 +1,4 @@
-"""One node of a simulated cluster: it dies, stands still, comes back, and counts."""
+"""Node of a simulated cluster, with crashes, pauses, restarts and a replicated counter."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LISTENER_US: Final = 500
 
 @dataclass(slots=True)
 class Disk:
-    """How long a sync takes: most are quick, some stall."""
+    """Durations of syncs: most are short, some stall."""
 
     sync_us: int = 200
     stall_rate: float = 0.0
@@ -89,40 +89,42 @@ class Node(DrivenNode):
 
     @property
     def replica(self) -> Replica | None:
-        """None while it is dead."""
+        """Return the replica; None while the node is dead."""
         return self._running
 
     @property
     def is_damaged(self) -> bool:
-        """Whether what was durable was damaged, and the node has not caught up since."""
+        """Return whether durable data was damaged, and the node has not caught up since."""
         if self._is_damaged and self.replica is not None and not self.replica.core.is_recovering:
             self._is_damaged = False
         return self._is_damaged
 
     def add_damage(self, words: str) -> None:
-        """What was durable was damaged, in the way that is named."""
+        """Note a kind of damage to durable data."""
         self._is_damaged = True
         self._note(f"damage: {words}")
 
     def flip_durable_bit(self, number: int, *, segment: int = -1) -> bool:
-        """Damage a segment where it was synced, the newest one if nothing else is said; whether
-        there was anything to damage."""
+        """Damage a synced part of a segment, by default of the newest one; return whether there was
+        any.
+        """
         names = [name for name in self.disk.list_names(DIRECTORY) if name.endswith(".log")]
         if not names:
             return False
         path = f"{DIRECTORY}/{names[segment]}"
         durable = self.disk.durable_files().get(path, b"")
-        byte_count = min(len(durable), len(self.disk.files()[path]))  # it may be cut, unsynced
+        # it may be truncated, without a sync
+        byte_count = min(len(durable), len(self.disk.files()[path]))
         if not byte_count:
             return False
         self.disk.flip_bit(path, number % (8 * byte_count))
         self._is_damaged = True
         return True
 
-    # --- life and death ---------------------------------------------------------------------------
+    # --- starting and stopping --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open what is on the disk, and take part."""
+        """Open the replica from the disk, and join the cluster."""
         self._timer_ms = None
         try:
             replica = self._open()
@@ -150,25 +152,26 @@ class Node(DrivenNode):
         self.listeners.register(self.counter)
 
     def _notify_listeners(self) -> None:
-        """One piece, and the next one a little later: a state machine takes its time."""
+        """Deliver one chunk, and the next one a little later: a state machine takes time."""
         if self.listeners is not None and self.listeners.poll():
             self._later(LISTENER_US, self._notify_listeners)
 
     def kill(self) -> None:
-        """The process ends, and the machine goes on."""
+        """Kill the process; the machine continues."""
         self._note("is killed")
         self._die()
         self.disk.kill()
 
     def lose_power(self, survival: Survival = Survival.MIXED) -> None:
-        """The machine ends: what was not synced may be gone."""
+        """Cut the power of the machine: unsynced data may be lost."""
         self._note("loses power")
         self._die()
         self.disk.crash(survival)
 
     def wipe(self) -> None:
-        """The process ends, and its disk is formatted again: with another directory id, if voters
-        have one, and as an observer's."""
+        """Kill the process and format its disk again: with another directory id, if voters have
+        one, and as an observer's.
+        """
         self._note("is formatted again")
         self._die()
         self._wipe_count += 1
@@ -182,7 +185,7 @@ class Node(DrivenNode):
         self._is_damaged = False
 
     def pause(self) -> None:
-        """The process stands still: what comes waits, and its timers do too."""
+        """Pause the process: messages and timers wait."""
         self.is_paused = True
 
     def wake(self) -> None:
@@ -216,7 +219,7 @@ class Node(DrivenNode):
         self._cluster.world.note(f"{self.node_id} {words}", data)
 
     def _later(self, delay_us: int, act: Callable[[], None]) -> None:
-        """Do something in this life, later; later still if it is paused then."""
+        """Schedule an action of this incarnation; it is delayed while the node is paused."""
         life = self.life
 
         def due() -> None:
@@ -226,7 +229,7 @@ class Node(DrivenNode):
         self._cluster.world.after(delay_us, due)
 
     def _when_awake(self, act: Callable[[], None]) -> None:
-        """Do something now or when it wakes, if it lives to wake."""
+        """Run an action now, or when the node resumes in this incarnation."""
         if not self.is_paused:
             act()
             return
@@ -249,10 +252,10 @@ class Node(DrivenNode):
 
         world.after(deadline_ms * US_PER_MS - world.now_us, fire)
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> None:
-        """Let the replica take an event, now or when it wakes."""
+        """Step the replica with an event, now or when the node resumes."""
         self._when_awake(lambda: self.step(event))
 
     def act(self, do: Callable[[Replica, int, int], list[Outgoing]]) -> None:
@@ -323,7 +326,7 @@ class Node(DrivenNode):
             self.handle(ResponseReceived(asked.correlation_id, response))
 
     def on_send_failure(self, life: int, failed: SendFailed) -> None:
-        """A request could not be sent."""
+        """Handle a request that could not be sent."""
         if self.life == life:
             self.handle(failed)
 
@@ -357,7 +360,7 @@ class Node(DrivenNode):
     # --- users ------------------------------------------------------------------------------------
 
     def append(self, request: AppendRequest) -> None:
-        """A user's append reaches this node."""
+        """Receive a user's append."""
         if not self.is_alive:
             self._cluster.answered(request, failed(_unknown("no answer")))
         else:
@@ -366,7 +369,7 @@ class Node(DrivenNode):
     def _collect_append(self, request: AppendRequest) -> None:
         self._unplaced.append(request)
         if len(self._unplaced) == 1:
-            # What comes in one turn of a real node's loop is placed together.
+            # Appends received in one turn of a real node's loop are submitted together.
             turn_us = self._cluster.world.chance("turn").choice((0, 0, 300, 3_000))
             self._later(turn_us, self._submit_appends)
 
@@ -382,7 +385,7 @@ class Node(DrivenNode):
         self._cluster.answered(request, answer)
 
     def snapshot(self) -> None:
-        """Write a snapshot of what is committed, and begin the log behind it."""
+        """Write a snapshot of the committed records, and start the log at its end."""
         replica, cluster = self.replica, self._cluster
         if replica is None:
             return
@@ -410,7 +413,7 @@ class Node(DrivenNode):
         cluster.world.note(f"{self.node_id} snapshot {snapshot_id}")
 
     def clean(self) -> bool:
-        """Let retention forget what it does not keep; whether there was anything."""
+        """Run retention; return whether it deleted anything."""
         replica, cluster = self.replica, self._cluster
         if replica is None or self.is_paused:
             return False
@@ -424,7 +427,7 @@ class Node(DrivenNode):
         return True
 
     def change_voters(self, request: Request) -> None:
-        """An operator asks this node to change who votes, and does not wait for the answer."""
+        """Submit an operator's change of voters, without waiting for its result."""
         if not self.is_paused:
             data, asked = encode_request_frame(request, 0, self.offer, self.offer)
             self.receive_request(None, 0, asked, data)
@@ -439,6 +442,6 @@ def _unknown(reason: str) -> AppendUnknownError:
 
 
 def describe_message(message: object) -> str:
-    """A message in the trace."""
+    """Return the text of a message in the trace."""
     text = repr(message)
     return text if len(text) < 300 else text[:300]

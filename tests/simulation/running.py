@@ -1,8 +1,8 @@
-"""One run of the simulator: a seed, its plan, faults, healing, and the verdict.
+"""Run of the simulator: a seed, its plan, faults, healing, and the result.
 
 ``python -m tests.simulation.running --seed 17`` replays one seed and prints its trace, or with
-``--shrink`` the least of its plan that breaks the same promise, and the end of that run;
-``--seeds 1000`` runs so many, from ``--first`` on or from where the clock says.
+``--shrink`` the smallest plan that violates the same invariant, and the end of that run; ``--seeds
+1000`` runs this number of seeds, from ``--first`` on or from a number that depends on the clock.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HEAL_WITHIN_US: Final = 60_000_000
 
 @dataclass(slots=True)
 class RunResult:
-    """What a run did. ``failure`` None: every promise held."""
+    """Result of a run. ``failure`` None: no invariant was violated."""
 
     seed: int
     failure: str | None
@@ -66,7 +66,7 @@ class RunResult:
 
 
 def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) -> RunResult:
-    """Run one seed to its end, or to the first promise that is broken."""
+    """Run one seed to its end, or to the first violated invariant."""
     world = World(seed, keeps_trace=keeps_trace)
     plan = draw_plan(seed) if plan is None else plan
     cluster = Cluster(
@@ -133,7 +133,7 @@ def _run(cluster: Cluster, plan: Plan) -> None:
 
 
 def _kill_the_leader(cluster: Cluster) -> None:
-    """Let the leader die for good: the rest, if they are a majority, go on without it."""
+    """Kill the leader permanently: the others, if they are a majority, must continue."""
     leader = cluster.leader()
     assert leader is not None
     assert leader.replica is not None
@@ -149,7 +149,7 @@ def _kill_the_leader(cluster: Cluster) -> None:
 
 
 def main() -> None:
-    """Run seeds, or replay one with its trace. Exit code 1 if a promise was broken."""
+    """Run seeds, or replay one with its trace. Exit code 1 if an invariant was violated."""
     parser = argparse.ArgumentParser(prog="make sim")
     parser.add_argument("--seed", type=int, help="replay this one and print what happened")
     parser.add_argument("--shrink", action="store_true", help="cut its plan down")
@@ -169,7 +169,9 @@ def main() -> None:
 
 
 def shrink_seed(seed: int) -> bool:
-    """Print the least that breaks the same promise as a seed does; whether it breaks any."""
+    """Print the smallest plan that violates the same invariant; return whether the seed violates
+    any.
+    """
     failure = run_seed(seed).failure
     if failure is None:
         print(f"seed {seed}: every promise held")
@@ -188,7 +190,7 @@ def shrink_seed(seed: int) -> bool:
 
 
 def run_many(seeds: range, workers: int) -> bool:
-    """Run seeds on all cores and print the report; whether every promise held."""
+    """Run seeds on all cores and print the report; return whether no invariant was violated."""
     began, counts, events, virtual_us = time.perf_counter(), Counter[str](), 0, 0
     failed: list[RunResult] = []
     with ProcessPoolExecutor(workers) as pool:
@@ -219,8 +221,9 @@ def run_many(seeds: range, workers: int) -> bool:
 
 
 def never_counted(counts: Mapping[str, int]) -> list[str]:
-    """Return what should happen in many seeds, and did not in these: a fault or a hook that never
-    fires proves nothing."""
+    """Return the faults and hooks that should occur in many seeds and did not: they prove
+    nothing.
+    """
     return [name for name in EXPECTED if not counts.get(name)]
 
 

@@ -1,10 +1,10 @@
-"""Cut a plan down to what still breaks a promise.
+"""Reduce a plan to the faults that violate an invariant.
 
-Rules of this file:
+Invariants:
 
-1. Greedy: what can be left out is left out for good. First whole kinds and rates, then halves of
-   the faults, then single ones, until nothing more can go.
-2. A smaller plan counts if it breaks the same promise, at whatever moment.
+1. Greedy: faults that can be omitted stay omitted. First whole kinds and rates, then halves of the
+   faults, then single ones, until no more can be omitted.
+2. A smaller plan counts if it violates the same invariant, at any moment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .faults import Plan, PlannedFault
 
 
 def shrunk(plan: Plan, fails: Callable[[Plan], bool], *, runs_max: int = 300) -> Plan:
-    """The smallest plan found that ``fails``, as ``plan`` does; at most so many are tried."""
+    """Return the smallest plan found that ``fails`` as ``plan`` does; a limited number is tried."""
     runs = 0
     while True:
         for smaller in _smaller(plan):
@@ -31,7 +31,7 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool], *, runs_max: int = 300) ->
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
-    """Plans that leave something out, those first that leave out most."""
+    """Yield smaller plans, those first that omit most."""
     faults = plan.faults
     size = len(faults) // 2
     while size > 1:
@@ -48,7 +48,7 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def _without_missing_nodes(plan: Plan) -> Plan:
-    """The plan without what happens to nodes that it does not have."""
+    """Return the plan without the faults of nodes that it does not have."""
     count = plan.node_count + plan.observer_count
     return replace(plan, faults=tuple(one for one in plan.faults if one.node <= count))
 
@@ -68,7 +68,7 @@ _CALM: dict[str, object] = {
 
 
 def describe_plan(plan: Plan) -> list[str]:
-    """A plan for people: what is not as calm as can be, then the faults."""
+    """Return a plan as text: the rates and kinds that are not at their calmest, then the faults."""
     lines = [f"{plan.node_count} voters, {plan.user_count} users"]
     for name, calm in _CALM.items():
         value = getattr(plan, name)

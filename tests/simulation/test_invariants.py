@@ -1,4 +1,4 @@
-"""What a bystander takes for a broken promise, and what not."""
+"""Violations that the witness reports, and behaviour that it accepts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIFE = 1
 
 
 def log_of_epochs(*values: bytes) -> QuorumLog:
-    """The log of a node that led once for each of these values, and appended it."""
+    """Return the log of a node that led once for each of these values, and appended it."""
     one = OneReplica()
     for number, value in enumerate(values):
         if number:
@@ -29,7 +29,7 @@ def log_of_epochs(*values: bytes) -> QuorumLog:
 
 
 def commit(witness: Witness, log: QuorumLog) -> int:
-    """All of a log is committed; the epoch in which."""
+    """Commit all of a log; return its epoch."""
     witness.saw_high_watermark(1, LIFE, log.end_offset, log)
     return log.epoch
 
@@ -45,7 +45,7 @@ def test_a_leader_without_records_committed_up_to_its_epoch_is_a_violation(
 
 
 def test_a_leader_whose_epoch_started_late_needs_no_record_of_a_later_one() -> None:
-    """Not even what is of his own epoch, or of an older one."""
+    """Not even records of its own epoch, or of an older one."""
     witness = Witness()
     short, whole = log_of_epochs(b"a"), log_of_epochs(b"a", b"b", b"c")
     first = commit(witness, short)

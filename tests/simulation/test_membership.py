@@ -1,4 +1,4 @@
-"""Voters come, go and move while a quorum works, and never two changes at a time (KIP-853)."""
+"""Voters are added, removed and moved under load, with one change at a time (KIP-853)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def leader_of(cluster: Cluster) -> Node:
 
 
 class BatchFeeder:
-    """A user next to the leader, who counts what is done."""
+    """User at the leader that counts its completed appends."""
 
     def __init__(self, cluster: Cluster, node: Node) -> None:
         self.done_count = 0
@@ -91,7 +91,7 @@ def answers(cluster: Cluster) -> dict[str, int]:
 
 
 def wait_for_changes(cluster: Cluster, count: int) -> None:
-    """So many changes were asked for, and all are done."""
+    """Wait until this number of changes is submitted and completed."""
     wait(cluster, lambda: answers(cluster) == {"NONE": count} and cluster.is_level())
 
 
@@ -104,14 +104,14 @@ def test_a_caught_up_observer_becomes_a_voter() -> None:
 
 
 def test_a_voter_that_does_not_know_that_it_is_one_votes_for_others() -> None:
-    """It follows a dead leader for ever, and never stands: its vote is needed all the same."""
+    """It follows a dead leader and never campaigns: its vote is required nevertheless."""
     cluster = started(observers=1)
     old, new = leader_of(cluster), cluster.nodes[4]
     old.change_voters(AddVoterRequest(voter=new.voter, timeout_ms=5_000))
     rest = [one for one in cluster.nodes.values() if one not in (old, new)]
     wait(cluster, lambda: voters_of(old) == (1, 2, 3, 4))
     cluster.network.link(old.node_id, new.node_id).is_cut = True
-    cluster.network.reset(old.node_id, new.node_id)  # the record was on its way already
+    cluster.network.reset(old.node_id, new.node_id)  # the record was in flight already
     wait(cluster, lambda: all(voters_of(one) == (1, 2, 3, 4) for one in rest))
     assert voters_of(new) == (1, 2, 3)
     old.kill()
@@ -164,7 +164,7 @@ def test_voters_are_known_after_retention_deleted_their_records() -> None:
     wait(cluster, lambda: answers(cluster) == {"NONE": 1} and cluster.is_level())
     end_of_change = cluster.witness.end_offset
     user = BatchFeeder(cluster, leader)
-    for number in range(60):  # a batch each
+    for number in range(60):  # one batch each
         user.append(b"x" * 100)
         wait(cluster, lambda number=number: user.done_count == number + 1)
     wait(cluster, cluster.is_level)
@@ -180,7 +180,7 @@ def test_voters_are_known_after_retention_deleted_their_records() -> None:
 
 
 def damaged(cluster: Cluster, node: Node) -> None:
-    """Let a node die, its last record rot, and start it again."""
+    """Kill a node, corrupt its last record, and start it again."""
     user = BatchFeeder(cluster, leader_of(cluster))
     user.append(b"x" * 100)
     wait(cluster, lambda: user.done_count == 1 and cluster.is_level())
@@ -191,7 +191,7 @@ def damaged(cluster: Cluster, node: Node) -> None:
 
 
 def test_a_configured_only_voter_with_a_damaged_log_uses_the_voters_of_its_log() -> None:
-    """It was configured alone and others have joined: they have what it has lost."""
+    """It was configured alone and others have joined: they have the records that it lost."""
     cluster = started(nodes=1, observers=2)
     node = leader_of(cluster)
     for joining in (2, 3):
@@ -222,7 +222,7 @@ def test_a_node_repairs_damage_far_before_the_part_that_recovery_scans(segment: 
 
 
 def test_the_only_remaining_voter_does_not_start_on_a_damaged_log() -> None:
-    """Three were configured and two are gone: nobody else has what it has lost."""
+    """Three were configured and two are removed: no other node has the lost records."""
     cluster = started()
     node = leader_of(cluster)
     others = [one for one in cluster.nodes.values() if one is not node]
@@ -256,7 +256,7 @@ def test_a_removed_leader_resigns_once_its_removal_is_committed() -> None:
 
 
 def test_a_change_waits_until_the_previous_one_is_committed() -> None:
-    """Two at once could let two majorities decide that have nobody in common."""
+    """Two concurrent changes could allow two disjoint majorities."""
     cluster = started(nodes=5)
     leader = leader_of(cluster)
     cut_off(cluster, leader)

@@ -1,8 +1,8 @@
-"""Seeded runs of whole clusters: nothing acknowledged is lost, nothing is written twice.
+"""Seeded runs of whole clusters: no acknowledged record is lost or written twice.
 
-The seeds are the same in every run, so that no change fails by chance. ``RAFTLOG_SIM_FIRST=n`` says
-where others begin and ``RAFTLOG_SIM_SEEDS=1000`` how many; ``make sim`` draws new ones. A seed that
-fails is replayed by ``make sim SEED=n``, and goes into ``FAILED``.
+The seeds are the same in every run, so that no change fails randomly. ``RAFTLOG_SIM_FIRST=n`` sets
+the first seed and ``RAFTLOG_SIM_SEEDS=1000`` their number; ``make sim`` draws new ones. A seed that
+fails is replayed by ``make sim SEED=n``, and is added to ``FAILED``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def counts_of_all_parts(
     part: int, counts: Counter[str], directory: Path, *, part_count: int = PARTS
 ) -> Counter[str] | None:
-    """Leave what a part has counted; return the sum if every other part has ended by now."""
+    """Store the counts of a part; return the sum if every other part has ended by now."""
     own = directory / f"simulated-{part}.json"
     (temporary := own.with_suffix(".tmp")).write_text(json.dumps(counts))
     temporary.rename(own)
@@ -152,7 +152,7 @@ def test_a_plan_is_reduced_to_the_faults_that_violate_an_invariant() -> None:
 
 @pytest.mark.parametrize("seed", REPLAYED)
 def test_a_seed_replays_exactly_in_another_process(seed: int) -> None:
-    """All that happens, message for message and byte for byte, whatever Python's hashes are."""
+    """Every event, message for message and byte for byte, whatever Python's hash seed is."""
     program = f"from tests.simulation.running import run_seed; print(run_seed({seed}))"
     one, other = (
         subprocess.run(

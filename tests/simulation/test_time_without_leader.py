@@ -1,4 +1,4 @@
-"""How long a quorum is without a leader when the leader falls silent, over many seeds."""
+"""Time without a leader after the leader falls silent, over many seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AFTER_MS = 250
 
 
 def time_without_leader(seed: int, node_count: int) -> tuple[int, int]:
-    """Return the milliseconds until another node leads, and how many epochs that took."""
+    """Return the milliseconds until another node leads, and the number of epochs until then."""
     world = World(seed)
     cluster = Cluster(world, node_count=node_count, config=CONFIG)
     cluster.start()

@@ -1,12 +1,12 @@
-"""Users of a simulated cluster: they append, they are told or not, they ask again.
+"""Users of a simulated cluster: their appends, results and retries.
 
-Rules of this file:
+Invariants:
 
-1. A user does one thing at a time. What it asked for and heard goes into the book, as invocations
-   and answers in virtual time; nobody else is asked.
+1. A user has one operation at a time. Operations and results are recorded in the book in virtual
+   time; the checker uses nothing else.
 2. A value is written by one operation only, so that finding it twice is a duplicate.
-3. Whoever has an identity (a commit's name, a producer's sequence) asks again after an unknown
-   outcome, for as long as it takes; who has none gives up, and either outcome is right.
+3. An append with an identity (a commit's name, a producer's sequence) is retried after an unknown
+   outcome until it is known; without one it is not, and either outcome is correct.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_US: Final = 30_000
 
 
 class Kind(enum.Enum):
-    """How a user appends."""
+    """Kind of a user's append."""
 
     PLAIN = "plain"
     TOKEN = "token"
@@ -53,7 +53,7 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True)
 class Operation:
-    """One thing that a user did. ``base_offset`` and ``end_offset``: where it is, if it is done."""
+    """Operation of a user. ``base_offset`` and ``end_offset``: its offsets, if it succeeded."""
 
     kind: Kind
     values: tuple[bytes, ...]
@@ -68,10 +68,10 @@ class Operation:
 
 
 class User:
-    """One user, with an id of its own on the network."""
+    """User with an id of its own on the network."""
 
     def __init__(self, cluster: Cluster, number: int, book: list[Operation], pause_us: int) -> None:
-        """``pause_us``: how long it thinks between two operations, at most."""
+        """``pause_us``: maximal pause between two operations."""
         self.node_id: Final = 100 + number
         self._cluster = cluster
         self._chance = cluster.world.chance(f"user {number}")
@@ -92,10 +92,10 @@ class User:
     def is_idle(self) -> bool:
         return self._operation is None
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Do the next thing, if there is to be one."""
+        """Begin the next operation, if there is one."""
         if self.is_stopping:
             return
         kind = self._chance.choice(list(Kind))
@@ -120,7 +120,7 @@ class User:
         self._send()
 
     def _send(self) -> None:
-        """Ask the node that it believes to lead; after a while without an answer, think again."""
+        """Send to the believed leader; without a response in time, retry."""
         operation, cluster = self._operation, self._cluster
         assert operation is not None
         self._attempt += 1
@@ -147,12 +147,12 @@ class User:
             deadline_ms=0,
         )
 
-    # --- hearing ----------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
     def receive_result(
         self, target: int, attempt: int, answer: RequestResult, leader_id: int | None
     ) -> None:
-        """An answer arrives at the node's end: it still has to come here."""
+        """Receive a result at the node's end: it still has to be delivered here."""
         self._cluster.network.send(
             target, self.node_id, lambda: self._deliver_result(attempt, answer, leader_id)
         )
@@ -193,14 +193,16 @@ class User:
             self._not_known(operation, attempt)
 
     def _not_known(self, operation: Operation, attempt: int) -> None:
-        """Nobody knows. Who has an identity asks again; a check has nothing to lose."""
+        """Handle an unknown outcome. An append with an identity is retried, and so is a check."""
         if operation.kind in (Kind.PLAIN, Kind.TOKEN):
             self._ended(operation, Outcome.UNKNOWN)
         else:
             self._later(attempt)
 
     def _no_room(self, operation: Operation, attempt: int) -> None:
-        """This attempt wrote nothing; an earlier one of the same identity may have."""
+        """Handle a full disk: this attempt wrote nothing; an earlier one of the same identity may
+        have.
+        """
         self._cluster.count("no room")
         if operation.kind in (Kind.PLAIN, Kind.TOKEN):
             self._ended(operation, Outcome.REFUSED)

@@ -1,10 +1,10 @@
-"""Time, chance and the network of a simulated cluster.
+"""Virtual time, randomness and the network of a simulated cluster.
 
-Rules of this file:
+Invariants:
 
-1. One thread, one heap of what is to happen. Nothing else makes time pass, and nobody sleeps.
-2. Chance comes from a generator for each concern, all from one seed: taking a fault away does not
-   move the others. The same seed gives the same trace, whatever Python's hashes are.
+1. One thread, one heap of scheduled events. Nothing else advances time, and nothing sleeps.
+2. Each concern has a random generator of its own, all from one seed: removing a fault does not
+   change the others. The same seed gives the same trace, whatever Python's hash seed is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ US_PER_MS: Final = 1000
 
 
 class World:
-    """Virtual time in microseconds, seeded chance, and a trace of everything that happened."""
+    """Virtual time in microseconds, seeded randomness, and a trace of all events."""
 
     def __init__(self, seed: int, *, keeps_trace: bool = False) -> None:
         self.seed = seed
@@ -37,18 +37,18 @@ class World:
         return self.now_us // US_PER_MS
 
     def chance(self, concern: str) -> Random:
-        """The generator of one concern."""
+        """Return the generator of one concern."""
         if concern not in self._chances:
             self._chances[concern] = Random(f"{self.seed}:{concern}")
         return self._chances[concern]
 
     def after(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Let something happen later."""
+        """Schedule an action."""
         self._number += 1
         heapq.heappush(self._heap, (self.now_us + max(delay_us, 0), self._number, action))
 
     def note(self, line: str, data: bytes = b"") -> None:
-        """Something happened: it is in the trace, and in its hash, as are bytes that it is of."""
+        """Add an event to the trace and its hash, with the bytes that belong to it."""
         self._hash.update(f"{self.now_us} {line}\n".encode())
         self._hash.update(data)
         if self.trace is not None:
@@ -58,7 +58,7 @@ class World:
         return self._hash.hexdigest()
 
     def run(self, until_us: int, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """Let things happen until then, or until it is over; whether it is."""
+        """Run events until this time, or until the condition holds; return whether it does."""
         while not is_over():
             if not self._heap or self._heap[0][0] > until_us:
                 self.now_us = until_us
@@ -98,7 +98,7 @@ class Network:
         return list(self._links.values())
 
     def send(self, source: int, target: int, deliver: Callable[[], None]) -> None:
-        """Carry something from one node to another: late, twice, or not at all."""
+        """Send a message from one node to another: late, twice, or not at all."""
         link, chance = self.link(source, target), self._world.chance("network")
         if link.is_cut:
             self._count("cut")
@@ -127,7 +127,7 @@ class Network:
             self._count("reset")
 
     def reset(self, source: int, target: int) -> None:
-        """Kill everything that is on its way between two nodes."""
+        """Drop all messages in flight between two nodes."""
         for ends in ((source, target), (target, source)):
             self._generations[ends] = self._generation(*ends) + 1
 

@@ -52,7 +52,7 @@ def test_rows_of_a_nodes_directory_equal_dump_logs_output(spark: SparkSession, d
 def test_rows_of_a_compressed_segment_equal_dump_logs_output(
     spark: SparkSession, data: Path
 ) -> None:
-    """Its records are arbitrary, transaction markers too: read as they lie there."""
+    """Its records are arbitrary, including transaction markers, and are read unchanged."""
     name = "kraft-logs/every-record-4.3.1/zstd/__cluster_metadata-0/00000000000000000000.log"
     frame = load(spark, data / name, redact="false", isolationLevel="high_watermark")
     assert collected(frame) == dumped(data / name)

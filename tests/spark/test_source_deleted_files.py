@@ -1,4 +1,4 @@
-"""Files that their node deletes while a read is planned: asked for again, for a while."""
+"""Files that their node deletes while a read is planned: retried for a limited time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from raftlog.errors import SegmentDeletedError
 
 @pytest.fixture
 def vanishing(tmp_path: Path) -> Iterator[tuple[Path, StoppedClock]]:
-    """A partition whose middle segment is listed and cannot be opened until somebody has waited.
+    """Partition whose middle segment is listed and cannot be opened before the first wait.
 
-    Behind it lies a producer snapshot: who looks only at the end does not need that segment.
+    A producer snapshot follows it, so a read of the end does not need that segment.
     """
     directory = tmp_path / "orders-0"
     for base_offset in (0, 4, 8):

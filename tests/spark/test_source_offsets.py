@@ -1,4 +1,4 @@
-"""Offsets as Spark keeps them: one order of keys, one version, no surprises."""
+"""Offsets of the source as Spark stores them: one order of keys, one version."""
 
 from __future__ import annotations
 

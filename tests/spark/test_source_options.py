@@ -1,4 +1,4 @@
-"""Options: every one is read, wrong ones are named, and no value is ever shown."""
+"""Options of the source: every one is used, invalid ones are reported, and no value is shown."""
 
 from __future__ import annotations
 

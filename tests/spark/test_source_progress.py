@@ -1,4 +1,4 @@
-"""How a stream goes on, without Spark: what it answers to each question, and what it calls loss."""
+"""Progress of a stream, without Spark: its answers to Spark's calls, and data loss."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 
 def stream(path: Path, clock: StoppedClock | None = None, **options: str) -> RaftlogStreamReader:
-    """A reader as Spark's stream process makes it."""
+    """Return a reader as Spark's stream process creates it."""
     parsed = RaftlogOptions.parse({"path": str(path), "pollWaitMs": "0", **options})
     return RaftlogStreamReader(
         parsed, ("offset", "snapshotPosition"), (clock or StoppedClock()).as_clock()
@@ -50,7 +50,7 @@ def stream(path: Path, clock: StoppedClock | None = None, **options: str) -> Raf
 
 
 def rows(reader: RaftlogStreamReader, start: Json, end: Json) -> list[tuple[int, int | None]]:
-    """(offset, snapshotPosition) of a batch, as its tasks give them."""
+    """Return (offset, snapshotPosition) of a batch, as its tasks return them."""
     found = []
     for partition in reader.partitions(start, end):
         for batch in reader.read(pickle.loads(pickle.dumps(partition))):
@@ -59,7 +59,7 @@ def rows(reader: RaftlogStreamReader, start: Json, end: Json) -> list[tuple[int,
 
 
 def run(reader: RaftlogStreamReader, start: Json | None = None) -> list[tuple[Json, Json]]:
-    """Batches until nothing is new, each as (start, end)."""
+    """Return the batches, each as (start, end), until no records are new."""
     start = start or reader.initialOffset()
     done = []
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
@@ -70,11 +70,11 @@ def run(reader: RaftlogStreamReader, start: Json | None = None) -> list[tuple[Js
 
 @pytest.fixture
 def metadata(data: Path, tmp_path: Path) -> Path:
-    """A copy of a real metadata log that may be changed."""
+    """Copy of a real metadata log, for changes."""
     return copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=END)
 
 
-# --- where it begins ------------------------------------------------------------------------------
+# --- start positions ------------------------------------------------------------------------------
 
 
 def test_a_stream_of_a_metadata_log_starts_with_the_newest_snapshot(metadata: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_timestamp_after_all_records_is_an_error_or_the_end(metadata: Path) ->
 
 @pytest.fixture
 def in_transaction(tmp_path: Path) -> Path:
-    """A metadata log whose records from offset 1 on are of an open transaction."""
+    """Metadata log whose records from offset 1 on are in an open transaction."""
     log = LogWriter(tmp_path / "__cluster_metadata-0")
     for number, value in enumerate((NO_OP, BEGIN_TRANSACTION, NO_OP, NO_OP)):
         log.append(value, timestamp_ms=TIME_MS + 1000 * number)
@@ -168,7 +168,7 @@ def test_a_snapshot_is_required_of_a_metadata_log_only(tmp_path: Path) -> None:
         stream(log.directory, startingOffset="snapshot").initialOffset()
 
 
-# --- how far a batch goes -------------------------------------------------------------------------
+# --- ends of batches ------------------------------------------------------------------------------
 
 
 def test_without_new_records_the_start_is_returned(metadata: Path) -> None:
@@ -257,7 +257,7 @@ def test_the_end_of_the_log_is_reported_without_another_refresh(metadata: Path) 
     assert report["offset"] == END
 
 
-# --- waiting --------------------------------------------------------------------------------------
+# --- delays ---------------------------------------------------------------------------------------
 
 
 def test_an_idle_stream_waits_a_little_and_sees_new_records(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_few_records_wait_for_more_or_for_the_maximum_delay(tmp_path: Path) -> N
     assert reader.latestOffset(second)["offset"] == 5
 
 
-# --- after a restart ------------------------------------------------------------------------------
+# --- restarts -------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_planned_from_its_end_only(metadata: Path) -> None:
@@ -358,7 +358,7 @@ def test_any_split_and_any_restart_give_the_same_rows(
 
 
 def test_a_delayed_first_batch_is_planned_as_empty(metadata: Path) -> None:
-    """Spark writes the initial offset down as the end of batch 0 when nothing is new."""
+    """Spark stores the initial offset as the end of batch 0 when there are no records."""
     reader = stream(metadata, startingOffset="latest")
     initial = reader.initialOffset()
     assert reader.partitions(initial, initial) == []
@@ -373,7 +373,7 @@ def test_a_reader_survives_pickling_without_its_log(metadata: Path) -> None:
 
 
 def test_a_stream_without_spark_s_current_offset_continues_at_its_own(metadata: Path) -> None:
-    """Spark 4.0 and 4.1 ask for the latest offset without saying where the query is."""
+    """Spark 4.0 and 4.1 ask for the latest offset without the current one of the query."""
     reader = stream(metadata, startingOffset="3000")
     initial = reader.initialOffset()
     end = reader.latestOffset()
@@ -384,7 +384,7 @@ def test_a_stream_without_spark_s_current_offset_continues_at_its_own(metadata: 
     assert len(rows(restarted, initial, end)) == END - 3000
 
 
-# --- loss -----------------------------------------------------------------------------------------
+# --- data loss ------------------------------------------------------------------------------------
 
 
 def loss_of(call: Callable[[], object], condition: DataLoss) -> str:
@@ -396,13 +396,13 @@ def loss_of(call: Callable[[], object], condition: DataLoss) -> str:
 
 
 def at(metadata: Path, offset: int, **options: str) -> Json:
-    """The offset of a stream that has come to ``offset``."""
+    """Return the offset of a stream that has read up to ``offset``."""
     reader = stream(metadata, startingOffset="earliest", **options)
     return reader.latestOffset(reader.initialOffset()) | {"offset": offset, "from": offset}
 
 
 def without_history(metadata: Path, data: Path) -> None:
-    """Delete what a node deletes once a newer checkpoint covers it."""
+    """Delete the segments that a node deletes once a newer snapshot covers them."""
     shutil.rmtree(metadata)
     copy_log(data / METADATA, metadata, end_offset=END, start_offset=1762)
 
@@ -540,7 +540,7 @@ def test_a_shorter_log_of_a_later_epoch_is_a_divergence_and_no_truncation(tmp_pa
 
 
 def test_a_majoritys_end_may_decrease_and_the_stream_waits(data: Path, tmp_path: Path) -> None:
-    """Copies of voters' directories may be older at the next look."""
+    """Copies of voters' directories may be older at the next refresh."""
     cluster = data / METADATA.split("/node-")[0]
     for node in ("node-100", "node-101", "node-102"):
         name = "__cluster_metadata-0"

@@ -1,4 +1,4 @@
-"""Every bundled log through the source, without Spark, beside what kafka-dump-log printed."""
+"""Every bundled log through the source, without Spark, compared with kafka-dump-log's output."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def name_of(path: Path) -> str:
 
 
 def table(path: Path, columns: tuple[str, ...] = WITHOUT_HEADERS, **options: str) -> pa.Table:
-    """All rows of a batch read, as the tasks give them one after the other."""
+    """Return all rows of a batch read, in the order of the tasks."""
     reader = RaftlogReader(RaftlogOptions.parse({"path": str(path), **options}), columns)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches, arrow_schema(columns))
@@ -113,7 +113,7 @@ def test_rows_of_the_table_tests_equal_those_of_the_source(tmp_path: Path) -> No
     fed_rows = source_rows(log.records)
     assert len(given_rows) == len(fed_rows) > 2000
     for row, fed in zip(given_rows.to_pylist(), fed_rows.to_pylist(), strict=True):
-        for side in (row, fed):  # numbers may be written as Java or as Python writes them
+        for side in (row, fed):  # numbers may have Java's or Python's format
             side["record"] = json.loads(side["record"])
         assert row == fed
 
@@ -277,7 +277,7 @@ def test_any_range_in_any_split_has_the_same_rows(
 
 
 def secrets_of(log: Path) -> set[str]:
-    """Texts in a log that no output may show: SCRAM material."""
+    """Return the SCRAM material of a log, which no output may show."""
     found = set()
     for _, record in dumped(log):
         data = record.json["data"]
@@ -318,7 +318,7 @@ def test_redaction_can_be_turned_off() -> None:
     assert all(secret in texts for secret in secrets_of(checkpoint))
 
 
-# --- bad input, and work that is not done ---------------------------------------------------------
+# --- invalid input, and work that is avoided ------------------------------------------------------
 
 
 def test_a_malformed_metadata_record_is_reported_with_its_offset(tmp_path: Path) -> None:

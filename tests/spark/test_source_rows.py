@@ -1,4 +1,6 @@
-"""From scanned columns to rows: visibility, frames of metadata records, sizes of Arrow batches."""
+"""From scanned columns to rows: transactions, frames of metadata records, sizes of Arrow
+batches.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ COMMITTED, ABORTED, OPEN = Outcome.COMMITTED, Outcome.ABORTED, Outcome.OPEN
 
 
 def scanned(*batches: tuple[int, int, bool]) -> Scan:
-    """One record a batch at offset 0, 1, ...: (producer id, -, transactional, control)."""
+    """Return one record a batch at offset 0, 1, ...: (producer id, -, transactional, control)."""
     data = b""
     for offset, (producer_id, is_transactional, is_control) in enumerate(batches):
         batch = NewRecordBatch(

@@ -1,4 +1,4 @@
-"""Streams in a real Spark session: every run ends and is started again."""
+"""Streams in a real Spark session; every query is stopped and started again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = "offset BIGINT, snapshotPosition INT, recordType STRING"
 
 
 class Run:
-    """What one run of a query gave: rows by batch, and its last progress."""
+    """Result of one run of a query: rows by batch, and its last progress."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Row]] = {}
@@ -42,7 +42,7 @@ class Run:
 def drain(
     spark: SparkSession, path: Path, checkpoint: Path, schema: str = SCHEMA, **options: str
 ) -> Run:
-    """Run a query until it has read everything that was there when it began."""
+    """Run a query until it has read everything that was in the log when it began."""
     run = Run()
     options = {"tailHoldback": "0"} | options
     query = (
@@ -61,7 +61,7 @@ def drain(
 
 
 def forget(checkpoint: Path, *, commits_from: int, offsets_from: int = 2**31) -> None:
-    """Put a checkpoint back to where a crash would have left it."""
+    """Reset a checkpoint to the state after a crash."""
     for kind, first in (("commits", commits_from), ("offsets", offsets_from)):
         for entry in (checkpoint / kind).iterdir():
             name = entry.name.removeprefix(".").removesuffix(".crc")
@@ -93,7 +93,7 @@ def test_a_stream_has_the_rows_of_a_batch_read(
 def test_a_crash_at_any_point_replays_exactly(
     spark: SparkSession, log: Path, tmp_path: Path
 ) -> None:
-    """A batch planned but not run, run but not committed, committed but not followed."""
+    """A batch planned but not run, run but not committed, committed but not followed by another."""
     checkpoint = tmp_path / "c"
     options = {"startingOffset": "2000", "maxOffsetsPerTrigger": "500"}
     whole = drain(spark, log, checkpoint, **options)
@@ -117,7 +117,7 @@ def test_a_crash_at_any_point_replays_exactly(
 
 
 def test_batch_0_of_a_stream_from_latest_is_not_lost(spark: SparkSession, tmp_path: Path) -> None:
-    """The initial offset is asked for again after a restart and is another one by then."""
+    """The initial offset is requested again after a restart and has changed by then."""
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"old")
     checkpoint = tmp_path / "c"
@@ -198,7 +198,7 @@ def test_deleted_records_end_the_query_with_an_error_code(
 
 
 def test_an_idle_stream_reads_appended_records(spark: SparkSession, tmp_path: Path) -> None:
-    """A query that keeps running, over a log that grows under it."""
+    """A running query over a log that grows."""
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"1")
     run = Run()

@@ -1,4 +1,4 @@
-"""Producers' transactions as the source's tasks see them, without Spark."""
+"""Producers' transactions in the tasks of the source, without Spark."""
 
 from __future__ import annotations
 

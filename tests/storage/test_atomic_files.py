@@ -1,4 +1,6 @@
-"""Small files are old or new and never between, and damage to one is told from a change of it."""
+"""Small files are old or new and never between, and damage is distinguished from a concurrent
+change.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,7 @@ def test_a_file_without_a_checksum_is_read_unchecked(disk: SimulatedDisk) -> Non
 
 def test_every_flipped_bit_is_found(disk: SimulatedDisk) -> None:
     replace_checked(disk, "/d", {EPOCHS: b"0\n1\n1 0\n", POINT: b"0\n1\nt 0 5\n"})
-    replace_checked(disk, "/d", {POINT: b"0\n1\nt 0 9\n"})  # the sidecar names two checksums
+    replace_checked(disk, "/d", {POINT: b"0\n1\nt 0 9\n"})  # the sidecar has two checksums
     for name in (EPOCHS, POINT, CHECKSUMS_NAME):
         path = f"/d/{name}"
         for bit in range(8 * len(disk.files()[path])):
@@ -158,7 +160,7 @@ def test_a_crash_between_files_and_checksums_does_not_read_as_damage(disk: Simul
         replace_checked(after, "/d", {POINT: b"0\n1\nt 0 11\n"})
         for again in second.states((Survival.NOTHING, Survival.MIXED), seeds=range(6)):
             later = SimulatedDisk.after(again)
-            # After a mere kill, what was read may be in memory only.
+            # After a kill without power loss, what was read may be in memory only.
             assert read(later, EPOCHS) in (found[0], None if state.survival else old[EPOCHS])
             assert read(later, POINT) in (found[1], old[POINT], b"0\n1\nt 0 11\n")
     assert seen == {(a, b) for a in (old[EPOCHS], new[EPOCHS]) for b in (old[POINT], new[POINT])}
@@ -206,7 +208,7 @@ def test_a_damaged_sidecar_is_rebuilt_from_files_known_to_be_valid(disk: Simulat
 
 
 class ChangingDisk(SimulatedDisk):
-    """Another process replaces a file whenever the sidecar is opened."""
+    """Disk on which another process replaces a file whenever the sidecar is opened."""
 
     changes = 0
     changes_max = 0
@@ -215,7 +217,7 @@ class ChangingDisk(SimulatedDisk):
         if path.endswith(CHECKSUMS_NAME) and self.changes < self.changes_max:
             self.changes += 1
             limit, self.changes_max = self.changes_max, 0
-            for number in range(3):  # so that the sidecar forgets what the reader saw
+            for number in range(3):  # so that the sidecar has not the checksum that the reader saw
                 replace_checked(self, "/d", {POINT: f"{self.changes} {number}".encode()})
             self.changes_max = limit
         return super().open_file(path)

@@ -1,4 +1,4 @@
-"""What may survive a power loss, case by case: nothing less is simulated, and nothing more."""
+"""Outcomes of a power loss, case by case: no outcome is missing, and none is impossible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEEDS = range(60)
 
 
 def durable_disk(**files: bytes) -> SimulatedDisk:
-    """A disk with these files in ``/d``, all of them durable."""
+    """Return a disk with these files in ``/d``, all of them durable."""
     disk = SimulatedDisk()
     disk.make_directory("/d")
     disk.sync_directory("/")
@@ -34,7 +34,7 @@ def write(disk: SimulatedDisk, name: str, data: bytes, *, at: int = 0, sync: boo
 
 
 def survivors(disk: SimulatedDisk) -> set[Files]:
-    """Everything that a power loss was seen to leave in ``/d``, as names and contents."""
+    """Return all observed states of ``/d`` after a power loss, as names and contents."""
     found = set()
     for survival in Survival:
         for seed in SEEDS:
@@ -45,7 +45,7 @@ def survivors(disk: SimulatedDisk) -> set[Files]:
 
 
 def contents(disk: SimulatedDisk, name: str) -> set[bytes | None]:
-    """What a power loss was seen to leave under one name; None: no such name."""
+    """Return the observed contents under one name after a power loss; None: no such name."""
     return {dict(files).get(name) for files in survivors(disk)}
 
 
@@ -221,7 +221,7 @@ def test_a_directory_not_synced_in_its_parent_is_lost_with_its_content() -> None
     assert survivors(disk) == {state(), state(a=b"abc")}
 
 
-# --- what is not a power loss, and what is worse --------------------------------------------------
+# --- process death, and faults worse than a power loss --------------------------------------------
 
 
 def test_a_killed_process_loses_nothing() -> None:

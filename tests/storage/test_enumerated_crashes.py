@@ -1,4 +1,4 @@
-"""Every death of a recorded piece of work can be had."""
+"""Every crash of a recorded run can be enumerated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulated_disk.simulated_disk import CrashPoint, SimulatedDisk, Survi
 
 
 def segment_workload(disk: SimulatedDisk, operation_count: int = 300) -> None:
-    """Appends to two files with syncs, a roll now and then, and small files that are replaced."""
+    """Append to two files with syncs and rolls, and replace small files."""
     chance, segment, position = Random(7), 0, 0
     start = disk.operation_count
     log = disk.create_file("/d/0.log")
@@ -121,7 +121,7 @@ def test_a_crash_during_recovery_is_recorded_as_any_other() -> None:
         tuple(SimulatedDisk.after(again).files().items())
         for again in second.states((Survival.NOTHING, Survival.EVERYTHING))
     }
-    assert len(found) == 3  # no file, an empty one, a whole one
+    assert len(found) == 3  # no file, an empty one, a complete one
     assert {SimulatedDisk.after(again).boot_id() for again in second.states((None,))} == {
         disk.boot_id()
     }

@@ -1,4 +1,4 @@
-"""Rights of other users to keys and configurations."""
+"""Permissions of other users on keys and configurations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raftlog.storage.file_rights import (
 
 @pytest.fixture(params=[True, False])
 def is_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the owner of the files is alone in their group."""
+    """Whether the owner of the files is the only member of their group."""
     members = [] if request.param else ["somebody-else"]
     name = pwd.getpwuid(os.getuid()).pw_name
     group = grp.struct_group((name, "x", os.getgid(), members))
@@ -90,7 +90,7 @@ def test_a_directory_that_others_can_write_is_reported_unless_it_is_sticky(
 def test_permissions_of_a_directory_are_ignored_on_a_read_only_mount(
     key: Path,
 ) -> None:
-    """A Kubernetes ConfigMap is mounted so, with a directory that everybody may write."""
+    """A Kubernetes ConfigMap is mounted read-only, with a world-writable directory."""
     key.parent.chmod(0o777)
     directory = os.stat(key.parent)
     other_flags = os.ST_NOSUID

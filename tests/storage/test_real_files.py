@@ -1,4 +1,4 @@
-"""What real files ask of the operating system, and what its refusals become."""
+"""System calls of real files, and the errors that they become."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Iterator[WritableLocalFile]:
 
 
 class Refusing:
-    """A function of the system's that never does what it is asked, and counts how often."""
+    """System function that fails or does less than requested, and counts its calls."""
 
     def __init__(self, number: int) -> None:
         self.number = number

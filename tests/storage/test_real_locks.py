@@ -1,4 +1,4 @@
-"""Locks on real files hold between processes, and no process drops one that it does not hold."""
+"""Locks on real files exclude other processes; a process releases only locks that it holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from raftlog.storage.local_writing import WritableLocalStorage
 
-# Takes the lock, says so, and answers each line of its input until that ends.
+# Takes the lock, reports it, and answers each line of its input until that ends.
 HOLDER = """
 import os, sys
 from raftlog.storage.local_writing import WritableLocalStorage
@@ -128,13 +128,13 @@ def test_a_child_without_the_lock_neither_keeps_nor_releases_it(path: Path) -> N
     assert lock is not None
     hold_read, hold_write = os.pipe()
     child = os.fork()
-    if child == 0:  # a child that has the same opening, and lives on
+    if child == 0:  # a child with the same open file description, which survives
         os.close(hold_write)
         lock.release()
         os.read(hold_read, 1)
         os._exit(0)
     second = os.fork()
-    if second == 0:  # one that keeps the opening
+    if second == 0:  # a child that keeps the open file description
         os.close(hold_write)
         os.read(hold_read, 1)
         os._exit(0)

@@ -1,4 +1,4 @@
-"""Files of a node whose process has no descriptor left."""
+"""Files of a node whose process has no free descriptor."""
 
 from __future__ import annotations
 

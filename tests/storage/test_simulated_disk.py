@@ -1,4 +1,4 @@
-"""A simulated machine: its processes, its faults, and deaths at a chosen moment."""
+"""Simulated machine: its processes, its faults, and crashes at a chosen operation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def disk() -> SimulatedDisk:
     return disk
 
 
-# --- death ----------------------------------------------------------------------------------------
+# --- crashes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("die", [SimulatedDisk.kill, SimulatedDisk.crash], ids=["kill", "crash"])
@@ -144,7 +144,7 @@ def test_a_full_disk_accepts_the_first_part_of_a_write(disk: SimulatedDisk) -> N
     disk.put("/d/a", b"12345")
     disk.full_at(8)
     file = disk.open_for_writing("/d/a")
-    file.write_at(0, b"ABCDE")  # nothing grows
+    file.write_at(0, b"ABCDE")  # no file grows
     with pytest.raises(DiskFullError) as caught:
         file.write_at(5, b"678901")
     assert caught.value.path == "/d/a"
@@ -243,7 +243,7 @@ def test_faults_end_with_a_power_loss(disk: SimulatedDisk) -> None:
     disk.put("/d/b", b"y")
 
 
-# --- looking from outside -------------------------------------------------------------------------
+# --- inspection -----------------------------------------------------------------------------------
 
 
 def test_reads_are_counted_by_path(disk: SimulatedDisk) -> None:

@@ -1,4 +1,4 @@
-"""The simulated disk does what this machine's file system does, errors included."""
+"""The simulated disk behaves as this machine's file system, errors included."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STEPS = st.one_of(
 
 
 class Runner:
-    """Runs a script on one storage below one directory; answers are without that directory."""
+    """Runner of a script on one storage below one directory; results omit that directory."""
 
     def __init__(self, storage: WritableStorage, home: str) -> None:
         self.storage = storage
@@ -146,7 +146,8 @@ def test_a_script_has_the_same_results_on_both(script: list[tuple[object, ...]])
         simulated = Runner(disk, "/home")
         try:
             for step in script:
-                if step[0] not in ("sync", "sync_directory"):  # real syncs are slow, and show less
+                # real syncs are slow, and have no visible effect
+                if step[0] not in ("sync", "sync_directory"):
                     assert real.run(step) == simulated.run(step), step
             assert real_files(Path(directory)) == disk.files()
         finally:
@@ -161,7 +162,7 @@ def test_a_script_has_the_same_results_on_both(script: list[tuple[object, ...]])
 def test_a_power_loss_keeps_durable_data_and_invents_nothing(
     script: list[tuple[object, ...]], seed: int
 ) -> None:
-    """What is durable in every way is in every state; what nobody wrote is in none."""
+    """Data that every outcome keeps is in every state; data that was never written is in none."""
     disk = SimulatedDisk()
     disk.make_directory("/home")
     disk.sync_directory("/")

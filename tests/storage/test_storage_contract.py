@@ -1,4 +1,4 @@
-"""What a writable storage promises: real files and the simulated disk pass the same tests."""
+"""Contract of a writable storage: real files and the simulated disk pass the same tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ANOTHER_USER: Final = 65_534
 
 
 class Place(NamedTuple):
-    """A storage and an empty directory of it."""
+    """Storage, and an empty directory in it."""
 
     storage: WritableStorage
     home: str
@@ -254,7 +254,7 @@ class TestNames:
 
 
 class TestSyncing:
-    """That syncing is possible; what it means is told by the crash model's tests."""
+    """Syncs are possible; the tests of the crash model define their effect."""
 
     def test_files_and_directories_are_synced(self, place: Place) -> None:
         place.storage.make_directory(place.path("d"))
@@ -268,7 +268,7 @@ class TestSyncing:
 
 
 class TestLocks:
-    """Locks inside one process; between processes see the tests of real locks."""
+    """Locks inside one process; the tests of real locks have several."""
 
     def test_a_lock_excludes_until_it_is_released(self, place: Place) -> None:
         lock = place.storage.try_lock(place.path(".lock"))
@@ -327,7 +327,7 @@ def test_missing_permission_is_distinguished_from_a_missing_file(tmp_path: Path)
 
 @pytest.fixture
 def shared_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty directory of root's, in the current directory, for a user who may write it."""
+    """Empty directory owned by root, in the current directory, that the user may write to."""
     tmp_path.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     volume = Path("volume")
@@ -340,7 +340,7 @@ def shared_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_node_has_its_files_in_a_directory_of_another_user(shared_volume: Path) -> None:
-    """As a volume that is mounted: its root belongs to root, and a group may write it."""
+    """As in a mounted volume: its root directory is owned by root, and a group may write to it."""
     storage = PrivateLocalStorage()
     assert not storage.make_directory(str(shared_volume))
     storage.create_file(str(shared_volume / "a.log")).close()
@@ -376,7 +376,7 @@ def test_a_full_disk_is_distinguished_from_a_failed_one() -> None:
     assert "no space left" in str(caught.value)
 
 
-# --- in place -------------------------------------------------------------------------------------
+# --- replaced files -------------------------------------------------------------------------------
 
 
 def test_a_file_is_in_place_until_its_path_refers_to_another(place: Place) -> None:

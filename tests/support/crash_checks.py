@@ -52,7 +52,7 @@ class CrashChecker:
         return len(self._found)
 
     def check(self, state: CrashState) -> None:
-        """Open what ``state`` left: check that no acknowledged batch is lost or invented."""
+        """Open the disk left by ``state``; check that no acknowledged batch is lost or invented."""
         self.states += 1
         if state.cut < self._witness.created:
             _check_unfinished(SimulatedDisk.after(state), self._witness)
@@ -113,7 +113,7 @@ class CrashChecker:
 
 
 def _pending(state: CrashState) -> tuple[object, ...]:
-    """Return what is not synced on the disk of a killed process: a later crash needs it."""
+    """Return the unsynced changes on the disk of a killed process: a later crash needs them."""
     return () if state.survival is not None else (state.cut,)
 
 
@@ -227,7 +227,7 @@ def _check_snapshots(state: CrashState, disk: SimulatedDisk, recovered: Recovere
     log = open_log(disk, DIRECTORY)
     for snapshot_id in log.snapshots:
         for _ in log.read_snapshot(snapshot_id).batches():
-            pass  # raises for one that is not whole
+            pass  # raises for an incomplete one
     if start:
         assert any(one.end_offset >= start for one in log.snapshots), f"{state}: no snapshot"
 

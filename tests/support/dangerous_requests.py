@@ -64,7 +64,7 @@ def _fetch(claim: Claim, replica_id: int) -> dict[str, Any]:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10_000}
     partition["current_leader_epoch"] = claim.node.node.driver.replica.core.epoch
     if replica_id >= 0:
-        # An acknowledgement: all there is, and more.
+        # An acknowledgement of all records, and more.
         partition["fetch_offset"] = claim.node.node.driver.replica.log.end_offset
         partition["last_fetched_epoch"] = partition["current_leader_epoch"]
     return {

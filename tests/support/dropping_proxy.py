@@ -15,7 +15,7 @@ _LENGTH_BYTES: Final = 4
 
 
 class DroppingProxy:
-    """Proxy on a loopback port. Use it in a ``with`` statement."""
+    """Proxy on a loopback port, a context manager."""
 
     def __init__(self, port: int, node_port: int) -> None:
         self.port: Final = port

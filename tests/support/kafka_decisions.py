@@ -50,7 +50,7 @@ VALUES = (
 NAMES = ("", ".", "..", "a", "a.b_c-D9", "a b", "ä", "a" * 249, "a" * 250, "a/b", "__x", "a\n")
 
 
-# --- questions ------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def questions(seed: int, partition_count: int) -> list[Question]:
@@ -142,7 +142,7 @@ def _partition(rng: random.Random) -> Question:
     }
 
 
-# --- our own answers ------------------------------------------------------------------------------
+# --- raftlog's results ----------------------------------------------------------------------------
 
 
 def raftlog_change(question: Question) -> str:
@@ -169,7 +169,7 @@ def raftlog_change(question: Question) -> str:
     return encode(DecodedRecord(versions.partition, record)).hex()
 
 
-# --- the book -------------------------------------------------------------------------------------
+# --- recorded file --------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

@@ -208,7 +208,7 @@ def _of_partition(image: MetadataImage, record: PartitionChangeRecord) -> Change
         wanted = tuple(one for one in record.replicas or () if one not in removing)
         return ReassignPartition(topic=row.topic_name, partition=row.partition_id, replicas=wanted)
     if record.replicas is not None and not row.adding_replicas and not row.removing_replicas:
-        # what was in sync sufficed: it is done at once
+        # the present ISR sufficed: it is completed immediately
         return ReassignPartition(
             topic=row.topic_name, partition=row.partition_id, replicas=record.replicas
         )

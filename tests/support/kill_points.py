@@ -54,7 +54,8 @@ def _die(driver: int) -> None:
         others.insert(0, above)
     for pid in dict.fromkeys(others):
         if pid != here:
-            with contextlib.suppress(ProcessLookupError):  # it may be the ps that told
+            # it may be the ps process whose output was read
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     os.kill(here, signal.SIGKILL)
 
@@ -63,7 +64,8 @@ def run_driver(said: Path, module: str, *arguments: object) -> int:
     """Run a driver until it is killed or ends; return its status. ``said`` gets its output."""
     with (
         said.open("ab") as out,
-        # What the dead leave lying about goes with it. Short: sockets have their names in it.
+        # Temporary files of killed processes are deleted with it. Short, since socket names are
+        # limited.
         tempfile.TemporaryDirectory(prefix="raftlog-", ignore_cleanup_errors=True) as place,
     ):
         done = subprocess.run(

@@ -106,7 +106,7 @@ class Job:
         self.made.append((before, change, self.image))
         self.written.append(plan.change_records)
 
-    # --- what is drawn ----------------------------------------------------------------------------
+    # --- random draws -----------------------------------------------------------------------------
 
     def _writers(self) -> list[Callable[[], ChangeRequest | None]]:
         topics = [self._create_topic] * 3 + [self._add_partitions] * 2 + [self._delete_topic]

@@ -131,7 +131,7 @@ class RandomLog:
             some.append(self._clear_elr)
         return [*often, *some]
 
-    # --- what is drawn ---
+    # --- random draws ---
 
     def _uuid(self) -> str:
         raw = self._chance.randbytes(16)

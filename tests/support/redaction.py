@@ -7,7 +7,7 @@ from raftlog_state.records.serde import NO_OP_VALUE
 
 
 def redact_value(redactor: Redactor, value: bytes) -> bytes:
-    """Return the value of the redacted record; the same bytes where it holds no secret."""
+    """Return the value of the redacted record; the same bytes if it has no secret."""
     if redactor.reveal or value == NO_OP_VALUE:
         return value
     decoded = decode(value)

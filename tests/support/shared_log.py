@@ -102,7 +102,7 @@ class SharedLog:
         while any([node.deliver_once() for node in self.nodes.values()]):  # noqa: C419 (each one)
             pass
 
-    # --- what nodes ask ---------------------------------------------------------------------------
+    # --- requests of nodes ------------------------------------------------------------------------
 
     def append(
         self, node_id: int, epoch: int, records: Sequence[bytes], required_base_offset: int | None
@@ -226,7 +226,7 @@ class SharedLogNode:
             end_offset = None
             if leader_id == self._node_id:
                 if epoch < shared.epoch:
-                    one.told_count += 1  # it leads no more
+                    one.told_count += 1  # it is no longer the leader
                     continue
                 if one.next_offset <= shared.epoch_start(epoch):
                     return

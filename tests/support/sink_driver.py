@@ -203,7 +203,7 @@ def main() -> None:
     assert work == "stream"
     source, sink, checkpoint, point, occurrence = rest
     times = int(occurrence)
-    if point == "commit log written":  # that of a batch is, once the next one's writer is made
+    if point == "commit log written":  # that of a batch is, once the next one's writer is created
         point, times = "offset log written", times * _CALLS_PER_BATCH + 1
     arm(point, times, f"{checkpoint}.{os.getpid()}")
     stream(source, sink, checkpoint)

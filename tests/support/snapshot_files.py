@@ -1,4 +1,4 @@
-"""A whole ``.checkpoint`` in memory, read: its records, and the state that they are.
+"""Records and image of a complete ``.checkpoint`` file in memory.
 
 Source: Kafka ``RecordsSnapshotReader``; KIP-630.
 """
@@ -18,7 +18,7 @@ from raftlog_state.records import decode
 
 
 def snapshot_log_records(data: bytes, *, path: str | None = None) -> list[LogRecord]:
-    """The records of a whole ``.checkpoint``, control records among them, ready for a loader.
+    """Return the records of a complete ``.checkpoint``, including control records, for a loader.
 
     Raises ``CorruptSnapshotError`` if header or footer is missing or the end is torn,
     ``CorruptBatchError`` where a batch is damaged.
@@ -42,7 +42,7 @@ def snapshot_log_records(data: bytes, *, path: str | None = None) -> list[LogRec
 def image_from_records(
     snapshot_id: SnapshotId, records: Iterable[LogRecord], *, decode: Decode = decode
 ) -> MetadataImage:
-    """The state that a checkpoint's records are. Raises ``ReplayError``."""
+    """Return the image of a snapshot's records. Raises ``ReplayError``."""
     loader = MetadataLoader(decode=decode)
     loader.bootstrap(snapshot_id, records)
     return loader.image

@@ -22,7 +22,7 @@ HOME = Path(__file__).parents[2]
 
 
 def has_java() -> bool:
-    """Return whether ``java`` is found in the way of Spark's own launcher."""
+    """Return whether Spark's launcher would find ``java``."""
     return bool(os.environ.get("JAVA_HOME")) or shutil.which("java") is not None
 
 
@@ -56,7 +56,7 @@ def shared_session(task_tries: int = 1) -> SparkSession:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
-        # Code would be compiled for every plan, and tiny plans never earn it back.
+        # Code generation would compile every plan, which costs more than tiny plans gain.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",

@@ -23,7 +23,7 @@ WHOLE = pytest.mark.parametrize(
 
 
 def slow_except(quick: Sequence[object], everything: Sequence[object]) -> list[object]:
-    """Return all of ``everything`` as parameters; those not in ``quick`` are slow."""
+    """Return all of ``everything`` as parameters; those not in ``quick`` are marked slow."""
     return [
         one if one in quick else pytest.param(one, marks=pytest.mark.slow) for one in everything
     ]

@@ -1,4 +1,4 @@
-"""Log written under a witness that records, at each disk operation, what must survive a crash.
+"""Writer of a log that records, at each disk operation, what must survive a crash.
 
 The witness reads no file. It records the requests to the log and their results, each with the
 number of disk operations done by then. A version of the log is the sequence of batches that a
@@ -80,7 +80,7 @@ class Witness:
         """Return the number of disk operations since the recording started."""
         return len(self.recording.operations)
 
-    # --- what is done to the log ------------------------------------------------------------------
+    # --- operations on the log --------------------------------------------------------------------
 
     def append(
         self,
@@ -162,13 +162,13 @@ class Witness:
         )
         assert not self.log.is_read_only, self.log.report
         version = self.versions[-1]
-        if self.log.end_offset < version.batches[-1].next_offset:  # what was not synced is gone
+        if self.log.end_offset < version.batches[-1].next_offset:  # unsynced batches are lost
             version.ended = self.now
             kept = version.up_to(self.log.end_offset)
             self.versions.append(Version(before, kept, version.written_at[: len(kept)]))
         self.promise()
 
-    # --- what may be found after a death ----------------------------------------------------------
+    # --- allowed states after a crash -------------------------------------------------------------
 
     def floor(self, cut: int) -> int:
         """Return the offset below which all must survive a crash after ``cut`` operations."""
@@ -206,7 +206,7 @@ class Witness:
         batches = self.versions[number].up_to(end_offset)
         return EpochCache.of((batch.leader_epoch, batch.base_offset) for batch in batches)
 
-    # --- how --------------------------------------------------------------------------------------
+    # --- implementation ---------------------------------------------------------------------------
 
     def _note(self, before: int, batch: object) -> None:
         assert isinstance(batch, RecordBatch)

@@ -1,4 +1,4 @@
-"""ApiVersions: what a listener says that it serves, and what is made of what a peer says."""
+"""ApiVersions: the supported versions of a listener, and negotiation with a peer's."""
 
 from __future__ import annotations
 

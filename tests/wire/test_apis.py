@@ -1,4 +1,4 @@
-"""The table of served requests against kio, and which version two sides settle on."""
+"""The table of served requests compared with kio, and negotiation of versions."""
 
 from __future__ import annotations
 

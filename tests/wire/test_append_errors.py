@@ -1,4 +1,4 @@
-"""What became of an append comes back from the text of an answer as it was put in."""
+"""Errors of appends round trip through the text of a response."""
 
 from __future__ import annotations
 

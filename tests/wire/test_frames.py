@@ -1,4 +1,4 @@
-"""Frames out of a stream of bytes: whole, in order, and never more memory than allowed."""
+"""Frames of a byte stream: complete, in order, and within the memory limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers of requests and answers, in the version that each message wants."""
+"""Headers of requests and responses, in the version of each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes come: a value or ``MalformedMessageError``, soon, and within memory."""
+"""Any bytes decode to a value or raise ``MalformedMessageError``, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LENGTHS = {True: (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f"), False: (b"\
 
 
 def attack(one: Target, rng: random.Random, count: int) -> int:
-    """How many of so many mutations are taken for sound."""
+    """Return how many of this number of mutations are accepted."""
     changed = mutations(one.sound, rng)
     return sum(is_accepted(one.decoder, next(changed)) for _ in range(count))
 
@@ -59,7 +59,7 @@ def test_no_prefix_of_a_message_is_accepted() -> None:
 
 
 def arrays_of(plan: StructPlan, path: tuple[FieldPlan, ...] = ()) -> list[tuple[FieldPlan, ...]]:
-    """The way to every array, string and tagged field of a message."""
+    """Return the path of every array, string and tagged field of a message."""
     found = []
     for field in (*plan.fields, *plan.tagged):
         here = (*path, field)
@@ -71,7 +71,7 @@ def arrays_of(plan: StructPlan, path: tuple[FieldPlan, ...] = ()) -> list[tuple[
 
 
 def up_to(plan: StructPlan, path: tuple[FieldPlan, ...], length: bytes) -> bytes:
-    """A message of zeros up to a field, and this length in its place."""
+    """Return a message of zeros up to a field, with this length at its position."""
     wanted = path[0]
     out = b""
     for field in plan.fields:
@@ -124,7 +124,7 @@ def test_no_excessive_length_is_accepted_anywhere() -> None:
 
 
 def measured(kind: type[Any], version: int, data: bytes) -> tuple[int, str]:
-    """The most bytes that a decoder held, and what it said."""
+    """Return the peak memory of a decoder, and its result."""
     tracemalloc.start()
     try:
         with pytest.raises(MalformedMessageError) as caught:
@@ -165,12 +165,12 @@ def test_elements_of_all_arrays_are_counted_together() -> None:
 @pytest.mark.parametrize(
     "tags",
     [
-        b"\xff\xff\xff\xff\x0f",  # so many tags
-        b"\x01\x37\xff\xff\xff\xff\x0f",  # one of so many bytes
+        b"\xff\xff\xff\xff\x0f",  # an excessive number of tags
+        b"\x01\x37\xff\xff\xff\xff\x0f",  # a tag of an excessive size
         b"\x01\xff\xff\xff\xff\xff\x01\x00",  # a tag of more than five bytes
-        b"\x01\x37\x05ab",  # one that ends behind the message
-        b"\x02\x37\x00\x37\x00",  # one tag twice
-        b"\x02\x37\x00\x36\x00",  # tags that fall
+        b"\x01\x37\x05ab",  # a tag that ends after the message
+        b"\x02\x37\x00\x37\x00",  # a duplicate tag
+        b"\x02\x37\x00\x36\x00",  # descending tags
     ],
 )
 def test_invalid_tags_are_refused(tags: bytes) -> None:

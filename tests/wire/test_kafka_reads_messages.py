@@ -1,4 +1,6 @@
-"""Our messages as Kafka's own generated classes read and write them, and its table beside ours."""
+"""raftlog's messages, decoded and encoded by Kafka's generated classes; the two API tables
+compared.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ ZERO_UUID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 @dataclass(frozen=True)
 class Line:
-    """One message, and what Kafka made of it."""
+    """Message, and Kafka's result for it."""
 
     name: str
     words: str
@@ -79,7 +81,7 @@ def header_lines() -> Iterator[Line]:
 
 
 def quorum_lines() -> list[Line]:
-    """What replicas say, in every version on the voters' listener."""
+    """Return the messages of replicas in every version on the voters' listener."""
     lines: list[Line] = []
 
     @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
@@ -127,7 +129,7 @@ def lines() -> list[Line]:
 
 @pytest.fixture(scope="module")
 def kafkas_output(lines: list[Line], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What Kafka prints of its table and of all messages."""
+    """Lines that Kafka prints of its table and of all messages."""
     file = tmp_path_factory.mktemp("wire") / "messages"
     file.write_text("".join(f"{line.words} {line.data.hex()}\n" for line in lines))
     return run_java(kafka_jars(), PROGRAM, str(file)).splitlines()
@@ -177,7 +179,7 @@ def test_headers_are_those_of_kafka(kafkas_output: list[str]) -> None:
 
 
 def content(message: Any, plan: StructPlan, found: dict[str, Any]) -> dict[str, Any]:
-    """A message as Kafka's JSON: what is at its default need not be there."""
+    """Return a message as Kafka's JSON, in which fields with defaults may be missing."""
     out = {}
     for field in (*plan.fields, *plan.tagged):
         key = json_key(field, found)
@@ -200,7 +202,7 @@ def content(message: Any, plan: StructPlan, found: dict[str, Any]) -> dict[str, 
 
 
 def json_key(field: FieldPlan, found: dict[str, Any]) -> str | None:
-    """Kafka's name of a field of kio's."""
+    """Return Kafka's name of one of kio's fields."""
     head, *words = field.name.split("_")
     name = head + "".join(word.capitalize() for word in words)
     for suffix in ("", "Ms", "SizeInBytes"):

@@ -1,4 +1,4 @@
-"""A running Kafka controller asked in our words: what it answers, and what it refuses as we do."""
+"""Requests to a running Kafka controller: its responses, and that both refuse the same."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STRANGER = ReplicaKey(77, "AQIDBAUGBwgREhMUFRYXGA")
 
 
 class Connection:
-    """One connection to Kafka: a question, then its answer."""
+    """Connection to Kafka with one request at a time."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
@@ -64,7 +64,7 @@ class Connection:
         self._asked = 0
 
     def ask(self, key: int, version: int, body: bytes) -> tuple[bytes, int]:
-        """The answer's frame, and where its body begins."""
+        """Send a request; return the response frame, and the position of its body."""
         self._asked += 1
         header = RequestHeader(
             api_key=key, api_version=version, correlation_id=self._asked, client_id="raftlog"
@@ -87,7 +87,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class Controller:
-    """A controller of Kafka's that leads: how to ask it, and what it is."""
+    """Active controller of Kafka: its connection, and its identity."""
 
     connection: Connection
     identity: LogIdentity
@@ -194,7 +194,7 @@ def test_a_fetch_returns_records(controller: Controller, version: int) -> None:
 
 def test_a_snapshot_is_fetched_in_chunks(controller: Controller) -> None:
     snapshot_id = None
-    for _ in range(FETCHES_MAX):  # Kafka writes one as soon as its log has grown
+    for _ in range(FETCHES_MAX):  # Kafka writes one once its log has grown
         told = controller.ask(replace(FETCH, epoch=controller.epoch))
         if snapshot_id := told.snapshot_id:
             break
@@ -239,8 +239,9 @@ def test_the_divergence_of_logs_is_returned(controller: Controller) -> None:
 def test_kafka_cannot_encode_the_error_of_a_failed_fetch_of_a_snapshot(
     controller: Controller, epoch_ahead: int
 ) -> None:
-    """Its answer to one that fails has no records, and cannot be written: it is told as an unknown
-    error (4.3.1: a NullPointerException in ``FetchSnapshotResponseData``)."""
+    """The response to a failed one has no records, and cannot be written: the error is unknown
+    (4.3.1: a NullPointerException in ``FetchSnapshotResponseData``).
+    """
     told = controller.ask(replace(SNAPSHOT, epoch=controller.epoch + epoch_ahead))
     assert isinstance(told, RequestError)
     assert (told.error, told.is_top_level) == (-1, True)
@@ -322,7 +323,7 @@ def test_a_snapshot_request_of_another_cluster_is_refused_as_by_kafka(
 
 
 def another_partition(body: bytes, request: Request, identity: LogIdentity) -> bytes:
-    """The same bytes about partition 9."""
+    """Return the same bytes for partition 9."""
     if isinstance(request, FetchRequest):
         mark = bytes(15) + b"\x01\x02"  # the topic's id, one partition
     else:
@@ -348,7 +349,7 @@ def refused_by_raftlog(
 
 
 def level(told: Any) -> tuple[int, bool]:
-    """The error of an answer, and whether it is of the whole request."""
+    """Return the error of a response, and whether it is of the whole request."""
     if isinstance(told, RequestError):
         return told.error, told.is_top_level
     return int(told.error), isinstance(told, VoterChangeResponse)

@@ -1,4 +1,4 @@
-"""Requests and answers <-> kio's classes, in every served version."""
+"""Requests and responses <-> kio's classes, in every served version."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_content_of_kafkas_messages_is_decoded() -> None:
 
 
 def lost_fields(plan: StructPlan, prefix: str = "") -> tuple[str, ...]:
-    """The fields of this version that its target cannot hold, as ``topics.partitions.name``."""
+    """Return the fields of this version that its class lacks, as ``topics.partitions.name``."""
     lost: list[str] = []
     for field in (*plan.fields, *plan.tagged):
         if not field.is_kept:

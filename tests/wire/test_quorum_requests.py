@@ -1,4 +1,4 @@
-"""What replicas ask <-> Kafka's requests, and what is refused before a replica is asked."""
+"""Requests of replicas <-> Kafka's requests, and refusals before a replica gets them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_request_round_trips(request: Request) -> None:
 
 
 def is_expressible(request: Request, version: int) -> bool:
-    """Whether a version can ask this at all."""
+    """Return whether a version can express this request."""
     match request:
         case VoteRequest() if version < 2 and request.is_pre_vote:
             return False
@@ -78,7 +78,7 @@ def is_expressible(request: Request, version: int) -> bool:
 
 
 def in_version(request: Request, version: int) -> Request:
-    """What an old version tells of a request."""
+    """Return the part of a request that an old version can express."""
     match request:
         case VoteRequest() if version == 0:
             return replace(request, candidate=ReplicaKey(request.candidate.node_id), voter=None)

@@ -1,4 +1,4 @@
-"""What replicas answer <-> Kafka's answers, refusals among them."""
+"""Responses of replicas <-> Kafka's responses, including errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated machine and logs on it, opened by as many processes as a test wants."""
+"""Simulated machine, and logs on it that several simulated processes open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATH = "/logs/orders-3"
 
 
 class Machine:
-    """One disk. Every ``open`` is another process on it, unless it is told which."""
+    """Disk of one machine. Each ``open`` is a new process unless the test passes one."""
 
     def __init__(self) -> None:
         self.disk = SimulatedDisk()

@@ -1,4 +1,4 @@
-"""What cannot be meant is refused by name at the door, and never stops the thread that writes."""
+"""Invalid arguments are refused by name before they reach the writer thread."""
 
 from __future__ import annotations
 

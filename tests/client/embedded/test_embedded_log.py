@@ -1,4 +1,4 @@
-"""``raftlog.open``: append, refuse, read, claim, name commits, share, close."""
+"""``raftlog.open``: append, refuse, read, claim, named commits, sharing, close."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_an_offset_above_the_last_stable_offset_is_in_range(machine: Machine) ->
         log.read(last + 2)
 
 
-# --- the token ------------------------------------------------------------------------------------
+# --- required offsets -----------------------------------------------------------------------------
 
 
 def test_required_base_and_end_offsets_are_checked(log: EmbeddedLog) -> None:
@@ -204,7 +204,7 @@ def test_a_claim_aborts_an_open_transaction(machine: Machine) -> None:
     assert values(log) == []
 
 
-# --- identity -------------------------------------------------------------------------------------
+# --- named commits --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["bytes", "kraft"])
@@ -232,7 +232,8 @@ def test_older_and_foreign_commits_are_refused(log: EmbeddedLog) -> None:
     with pytest.raises(ForeignCommitError, match="take over the id"):
         log.append(b"b", commit=("app", "rival", 8))
     assert log.append(b"b", commit=("app", "rival", 0), take_over_from="query").base_offset == 2
-    with pytest.raises(ForeignCommitError):  # a second rival is too late: it is no more "query"'s
+    # a second rival is too late: the commits are no longer those of "query"
+    with pytest.raises(ForeignCommitError):
         log.append(b"c", commit=("app", "third", 0), take_over_from="query")
     with pytest.raises(ForeignCommitError):
         log.append(b"c", commit=("app", "query", 8))
@@ -304,7 +305,7 @@ def test_contradicting_transactions_are_refused(machine: Machine) -> None:
     assert log.last_stable_offset == log.end_offset == 8
 
 
-# --- what values are ------------------------------------------------------------------------------
+# --- formats of values ----------------------------------------------------------------------------
 
 
 def test_the_format_of_values_is_declared_once(machine: Machine) -> None:
@@ -323,7 +324,7 @@ def test_the_format_of_values_is_declared_once(machine: Machine) -> None:
         log.append(b"text")
 
 
-# --- whose directory it is ------------------------------------------------------------------------
+# --- directories ----------------------------------------------------------------------------------
 
 
 def test_a_missing_log_is_created_only_on_request(machine: Machine) -> None:
@@ -341,7 +342,7 @@ def test_the_parent_directory_must_exist(tmp_path: Path) -> None:
 
 
 def test_cluster_metadata_has_kafkas_topic_id(tmp_path: Path) -> None:
-    """Any other log has one of its own."""
+    """Any other log has a topic id of its own."""
     found = []
     for name in ("__cluster_metadata-0", "orders-0", "orders-1"):
         raftlog.open(tmp_path / name, values="kraft").close()
@@ -427,7 +428,7 @@ def test_an_append_that_times_out_on_the_lock_changes_nothing(machine: Machine) 
     assert log.append(b"y").base_offset == 1
 
 
-# --- keeping --------------------------------------------------------------------------------------
+# --- retention ------------------------------------------------------------------------------------
 
 
 def test_after_a_snapshot_the_log_starts_at_its_end(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""Whose turn it is to append: one at a time, nobody starves, nobody waits for ever."""
+"""The lock of appends between processes: fair, and released when its holder dies."""
 
 from __future__ import annotations
 

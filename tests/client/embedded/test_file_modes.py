@@ -1,4 +1,6 @@
-"""Who may read a log that holds cluster metadata: its owner, unless the owner said otherwise."""
+"""File modes of a log that holds cluster metadata: readable by its owner unless configured
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from raftlog.errors import OptionError
 
 @pytest.fixture(autouse=True)
 def no_umask() -> Iterator[None]:
-    """Whatever is private is so by its own mode."""
+    """Set the umask to 0: a private file must be private by its own mode."""
     mask = os.umask(0)
     yield
     os.umask(mask)
@@ -28,7 +30,7 @@ def modes(directory: Path) -> set[int]:
 
 
 def frame() -> bytes:
-    """A NoOpRecord."""
+    """Return a framed NoOpRecord."""
     return bytes((1, 20, 0, 0))
 
 
@@ -36,7 +38,7 @@ def test_all_files_of_a_kraft_log_are_private_to_their_owner(tmp_path: Path) -> 
     path = tmp_path / "__cluster_metadata-0"
     with raftlog.open(path, values="kraft") as log:
         log.append([frame()])
-    with raftlog.open(path) as log:  # a later process, which was told nothing of values
+    with raftlog.open(path) as log:  # a later process that does not pass the format of values
         log.append([frame()])
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert modes(path) == {0o600}
@@ -86,7 +88,7 @@ def test_a_kraft_log_that_others_can_read_is_logged_as_a_warning(tmp_path: Path)
 def test_a_snapshot_is_private_before_its_first_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by a later change of its mode: until then another user could have opened it."""
+    """A later change of mode would leave a time in which another user could open it."""
     changed = []
     monkeypatch.setattr(os, "chmod", lambda path, mode: changed.append((path, mode)))
     shared = tmp_path / "shared"

@@ -1,4 +1,4 @@
-"""What a group of appends does to the disk, and what its callers are told when the disk fails."""
+"""What a group of appends does to the disk, and its results when the disk fails."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def request(*values: bytes, commit: int | None = None, base: int | None = None) 
 
 
 def done(writer: GroupCommitter, requests: Sequence[Request]) -> list[RequestResult]:
-    """The answers to a group, in the order of its requests."""
+    """Return the results of a group, in the order of its requests."""
     answers: dict[int, RequestResult] = {}
     writer.write(requests, lambda one, answer: answers.update({id(one): answer}))
     return [answers[id(one)] for one in requests]
@@ -62,7 +62,7 @@ def errors(answers: Sequence[RequestResult]) -> list[type[Exception] | None]:
 
 @pytest.fixture
 def writer(machine: Machine) -> GroupCommitter:
-    """A writer with one record in the log already."""
+    """Writer of a log that has one record."""
     machine.open().close()
     made = GroupCommitter(machine.disk, PATH, CLOCK)
     assert errors(done(made, [request(b"first")])) == [None]
@@ -105,7 +105,7 @@ def test_failed_retention_does_not_fail_appends(machine: Machine, problem: str) 
     machine.disk.full_at(None)
 
 
-# --- what a group costs ---------------------------------------------------------------------------
+# --- cost of a group ------------------------------------------------------------------------------
 
 
 def test_a_group_shares_one_batch_one_write_and_one_sync(
@@ -161,7 +161,7 @@ def _batches(log: EmbeddedLog) -> list[object]:
     return list(found.batches(0, found.log_end_offset))
 
 
-# --- when the disk fails --------------------------------------------------------------------------
+# --- disk failures --------------------------------------------------------------------------------
 
 
 def test_a_failed_sync_makes_its_group_unknown_and_closes_the_log(
@@ -261,7 +261,7 @@ def test_acknowledged_appends_survive_any_power_loss(
             assert more == Done(AppendResult(4, 4, 1))
 
 
-# --- others ---------------------------------------------------------------------------------------
+# --- several processes ----------------------------------------------------------------------------
 
 
 def test_an_unsynced_tail_of_a_dead_writer_is_backed_up_and_never_read(

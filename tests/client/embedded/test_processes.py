@@ -1,4 +1,6 @@
-"""Real processes on one directory: killed at random, racing for offsets, read while they write."""
+"""Processes that share one directory: killed at random, racing for offsets, read while they
+write.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ Start: TypeAlias = Callable[[Path, str, str, int], subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts workers: on a path, with some work, under a name, up to a count."""
+    """Start workers on a path: mode, name and number of appends."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(path: Path, work: str, name: str, count: int) -> subprocess.Popen[bytes]:
@@ -35,7 +37,7 @@ def start() -> Iterator[Start]:
             cwd=HOME,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            bufsize=0,  # what a buffer held `communicate` would not see
+            bufsize=0,  # `communicate` would not see what a buffer held
         )
         started.append(worker)
         return worker
@@ -48,7 +50,7 @@ def start() -> Iterator[Start]:
 
 
 def said(lines: Iterable[bytes]) -> list[tuple[int, bytes]]:
-    """What a worker was told: offsets and values."""
+    """Return the offsets and values that a worker's appends returned."""
     pairs = [line.split() for line in lines if line.endswith(b"\n")]
     return [(int(offset), value) for offset, value in pairs]
 

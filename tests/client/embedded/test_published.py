@@ -1,4 +1,4 @@
-"""``published``: what a line says, and when it says nothing."""
+"""The file ``published``: its line, and which lines are ignored."""
 
 from __future__ import annotations
 

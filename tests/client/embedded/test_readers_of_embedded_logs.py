@@ -1,4 +1,4 @@
-"""How readers know an embedded log, and that they stop where its writers say."""
+"""Readers of an embedded log stop at the end that its writers published."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMITTED = Isolation.READ_COMMITTED
 
 
 class Writer:
-    """Writes a log as an embedded one's writer does: batches first, then ``published``."""
+    """Writer of a log in the order of the embedded log: batches first, then ``published``."""
 
     def __init__(self, values: str = "bytes") -> None:
         self.disk = SimulatedDisk()
@@ -33,7 +33,7 @@ class Writer:
         self.add(control_batch([leader_change(1, [1])], base_offset=0), 1)
 
     def add(self, batch: bytes, count: int) -> None:
-        """Write a batch that nobody knows of yet."""
+        """Write a batch without publishing it."""
         self.data += batch
         self.end_offset += count
         self.disk.put(SEGMENT, self.data)
@@ -113,7 +113,7 @@ def test_a_truncated_and_rewritten_tail_was_never_visible(writer: Writer) -> Non
 
 
 def test_the_published_end_may_be_in_a_segment_that_the_listing_lacks(writer: Writer) -> None:
-    """The listing is old, and what was published since lies in a segment that it does not name."""
+    """The listing is older than ``published``."""
     log = writer.open()
     batch = data_batch([b"c"], base_offset=3)
     writer.disk.put(f"{DIRECTORY}/{3:020d}.log", batch)

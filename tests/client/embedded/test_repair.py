@@ -1,4 +1,4 @@
-"""``raftlog.repair``: the end of a damaged log is given up on somebody's word, and saved."""
+"""``raftlog.repair``: a damaged end is backed up and truncated when the operator requests it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forms in which users may give records, and what each kind of log refuses."""
+"""Forms in which users pass records, and the records that each format of values refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_OP = b"\x01\x14\x00\x00"
 
 @dataclass
 class Consumed:
-    """As a consumer of Kafka gives records."""
+    """Record as Kafka's consumers return it."""
 
     value: Any
     key: Any = None
@@ -50,7 +50,7 @@ def test_a_record_has_many_forms(given: Any, key: bytes | None, value: bytes | N
 
 
 def made_of(given: Any) -> tuple[Any, ...]:
-    """The time that a record has of its own."""
+    """Return the timestamp of the record itself."""
     return (getattr(given, "timestamp_ms", None),)
 
 

@@ -1,4 +1,4 @@
-"""The thread that writes: how requests become groups, and that every one of them is answered."""
+"""Writer thread of the embedded log: grouping of requests, and a result for every request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def request(value: bytes = b"v", wait_ms: float = LONG_MS) -> AppendRequest:
 
 
 class Groups:
-    """Writes groups down. Each waits for ``gate`` and says in ``begun`` that it does."""
+    """Group committer that records groups; each waits for ``gate`` after it is added to
+    ``begun``.
+    """
 
     def __init__(self) -> None:
         self.seen: list[list[Request]] = []
@@ -152,7 +154,7 @@ def test_the_queue_is_bounded(groups: Groups) -> None:
         "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, waiting_bytes_max=1000
     )
     groups.gate.clear()
-    futures = submitted(appender, request(bytes(5000)))  # alone it may be larger
+    futures = submitted(appender, request(bytes(5000)))  # a single request may exceed the limit
     assert groups.begun.acquire(timeout=30)
     with pytest.raises(BufferAllocationError) as caught:
         appender.submit(request(wait_ms=0))

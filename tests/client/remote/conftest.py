@@ -1,4 +1,4 @@
-"""Quorums of real processes, one for each kind of values, and both doors to a log."""
+"""Quorums of real processes, one for each format of values, and both ways to open a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AnyLog: TypeAlias = EmbeddedLog | ConnectedLog
 
 @dataclass(frozen=True)
 class Quorums:
-    """Quorums of one node each, begun when they are asked for."""
+    """Quorums of one node, each started on first use."""
 
     of: Callable[[str], QuorumProcesses]
 
@@ -47,7 +47,7 @@ class Door:
     address: Callable[[str], str]
 
     def open(self, values: str = "bytes") -> AnyLog:
-        """The log of this door with values of a kind: the same one each time."""
+        """Return the log with values of this format: the same one each time."""
         if self.name == "embedded":
             return raftlog.open(self.address(values), values=values)
         return raftlog.connect(self.address(values))

@@ -1,5 +1,4 @@
-"""Addresses as people write them, and how a client proves itself: what is refused before a socket
-is opened."""
+"""Addresses of nodes, and the client's certificates: refusals before a socket is opened."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def test_unusable_files_are_refused_and_no_secret_is_shown(tmp_path: Path) -> No
 def test_a_client_key_that_others_can_write_is_refused_and_one_they_can_read_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Spark gives the files that it copies to executors to all to read."""
+    """Spark makes the files that it copies to executors readable for every user."""
     authority = Authority(tmp_path / "keys")
     pair = authority.sign("jobs-1")
     options = TlsOptions(ca=authority.path, certificate=pair.certificate, key=pair.key)

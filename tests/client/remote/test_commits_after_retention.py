@@ -1,4 +1,4 @@
-"""A commit whose records retention has deleted: the log still has its name and its offsets."""
+"""A commit whose records were deleted by retention: the log still returns its name and offsets."""
 
 from __future__ import annotations
 

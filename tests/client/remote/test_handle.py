@@ -1,4 +1,4 @@
-"""What a handle to a quorum does besides appending: it ends, says no, and asks for little."""
+"""Handle of a quorum apart from appends: errors, close, bounded memory and imports."""
 
 from __future__ import annotations
 

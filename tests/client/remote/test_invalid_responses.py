@@ -1,4 +1,4 @@
-"""Nodes that say what cannot be, or more than may be read: nothing of it is believed."""
+"""Nodes with malformed responses, or records above the high watermark: the client rejects them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def batch(base_offset: int, *values: bytes) -> bytes:
 
 
 class Controller:
-    """One of Kafka's controllers, alone, with a log of these bytes and this high watermark."""
+    """Single Kafka controller, with a log of the given bytes and the given high watermark."""
 
     def __init__(self, data: bytes, high_watermark: int) -> None:
         self.data = data
@@ -102,7 +102,7 @@ class Controller:
 
 
 def values(log: RemoteLog, end: int) -> tuple[list[bytes | None], RaftlogError | None]:
-    """What is read up to an offset, and what ended it."""
+    """Return the values that were read up to an offset, and the error that ended the read."""
     found: list[bytes | None] = []
     try:
         for one in log.batches(0, end):

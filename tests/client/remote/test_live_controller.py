@@ -1,4 +1,4 @@
-"""A running Apache Kafka's controller, read over the network: the same as its directory holds."""
+"""The controller of a running Apache Kafka, read over the network: equal to its directory."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def test_plans_are_those_of_its_directory(node: KafkaNode, remote: RemoteLog) ->
 
 
 def test_its_snapshot_and_the_log_after_it_give_the_state(node: KafkaNode) -> None:
-    """The node snapshots while topics come and go; then its log no longer begins at 0."""
+    """The node takes a snapshot while topics are created and deleted; afterwards its log starts
+    above 0.
+    """
 
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     names = (f"topic-{number}" for number in count())

@@ -1,4 +1,4 @@
-"""Where a log is, by options: a path or nodes, never both, and no secret shown."""
+"""Location of a log by options: a path or nodes, never both, and no secret is shown."""
 
 from __future__ import annotations
 

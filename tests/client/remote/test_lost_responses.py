@@ -1,4 +1,4 @@
-"""An answer that is lost: the append is asked for again, as itself, and is in the log once."""
+"""A lost response: the append is retried as the same append and is in the log once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DroppingProxy]:
-    """Before a node that tells everybody the proxy's address for its own."""
+    """Proxy of a node that advertises the proxy's address as its own."""
     port, node_port = free_ports(2)
     extra = f'advertised = "127.0.0.1:{port}"\n'
     node = NodeProcess(tmp_path_factory.mktemp("quorum") / "node", 1, node_port, extra=extra)

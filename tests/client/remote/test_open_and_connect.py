@@ -1,5 +1,6 @@
-"""``raftlog.connect`` answers every call as ``raftlog.open`` does. Offsets are relative: the log of
-a quorum is shared by all tests."""
+"""``raftlog.connect`` and ``raftlog.open`` behave alike. Offsets are relative: all tests share the
+log of a quorum.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ def test_a_record_with_a_timestamp_in_the_far_future_is_refused(log: AnyLog) -> 
     assert values_from(log, end) == [b"a", b"c"]
 
 
-# --- the token ------------------------------------------------------------------------------------
+# --- required offsets -----------------------------------------------------------------------------
 
 
 def test_required_base_and_end_offsets_are_checked(log: AnyLog) -> None:
@@ -215,7 +216,7 @@ def test_an_epoch_other_than_the_current_one_is_refused(log: AnyLog) -> None:
     assert log.end_offset == end + 1
 
 
-# --- identity -------------------------------------------------------------------------------------
+# --- named commits --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["bytes", "kraft", "msgpack"])
@@ -296,7 +297,7 @@ def test_producer_sequences_are_checked(door: Door, log: AnyLog) -> None:
     assert log.end_offset == end + 3
 
 
-# --- what cannot be meant -------------------------------------------------------------------------
+# --- invalid arguments ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which batches appends become, and what the answers to them mean: no socket, no clock."""
+"""The batches of appends, and the meaning of responses: without sockets and clocks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def request(*records: bytes, **conditions: Any) -> AppendRequest:
 
 
 def batch_of(data: bytes) -> RecordBatch:
-    """The batch, read as the leader does: its base offset is a token."""
+    """Return the batch, parsed as the leader does: its base offset is the required offset."""
     batch = read_batch(bytes(8) + data[8:])
     assert isinstance(batch, RecordBatch)
     return batch
@@ -69,7 +69,7 @@ def values_of(sending: Sending) -> list[bytes | None]:
     return [record.value for record in batch_of(sending.stamped(1)).records()]
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- sent batches ---------------------------------------------------------------------------------
 
 
 def test_an_append_has_its_required_offset_the_leader_epoch_and_its_producer() -> None:
@@ -177,7 +177,7 @@ def test_an_append_can_be_removed_from_a_batch_that_was_not_appended() -> None:
 
 
 def packed_batch(packing: Packing, *requests: AppendRequest) -> Sending:
-    """Return the batch of the requests, which could not be sent and is the next one again."""
+    """Return the batch of the requests; it could not be sent, and is the next batch again."""
     packing.add(list(requests))
     assert packing.needs_lane(3)
     sending = packing.pack(Lane(77, 2, 4))
@@ -283,7 +283,7 @@ def test_sequences_wrap_around() -> None:
     assert lane.next_sequence == 2**31 - 2
 
 
-# --- what answers mean ----------------------------------------------------------------------------
+# --- meaning of responses -------------------------------------------------------------------------
 
 
 def told(sending: Sending, error: RaftlogError) -> object:

@@ -1,4 +1,4 @@
-"""A quorum's log as a reader sees it over the network: the same as the leader's directory holds."""
+"""The log of a quorum, read over the network: equal to the leader's directory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def log(quorums: Quorums, kind: str) -> Iterator[ConnectedLog]:
 
 @pytest.fixture
 def files(quorums: Quorums, kind: str, log: ConnectedLog) -> LogReader:
-    """The only node's directory, with something of everything in it."""
+    """Directory of the only node; its log has every kind of batch."""
     for number in range(5):
         log.append([NO_OP] * (number + 1), atomic=True)
         log.append(NO_OP, commit=(f"remote log {number} of {log.end_offset}", "query", 0))
@@ -129,7 +129,7 @@ def test_an_open_transaction_bounds_committed_reads(quorums: Quorums) -> None:
         log.append([ABORT])
         directory = quorums.of("kraft").nodes[0].directory / "raftlog-0"
         log.append([BEGIN, NO_OP])
-        log.append([END, BEGIN])  # in one batch: it may not be cut
+        log.append([END, BEGIN])  # in one batch, so that it cannot be split
         for isolation in Isolation:
             both = (log.reader(), open_path(str(directory)))
             ends = [one.read_end(isolation=isolation).offset for one in both]

@@ -1,4 +1,4 @@
-"""Which batches a client sends, and which never: seen by a leader that answers as a test says."""
+"""Batches that a client sends, and those it never sends, recorded by a scripted leader."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PATIENCE_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Sent:
-    """A batch that came: its token, the epoch that it states, and the values of its records."""
+    """Received batch: its required offset, its epoch and the values of its records."""
 
     base_offset: int
     epoch: int
@@ -65,7 +65,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Code:
-    """One of Kafka's, without a word."""
+    """Kafka error code without a message."""
 
     number: int
 
@@ -75,7 +75,7 @@ HANG_UP: Final = None
 
 @dataclass(frozen=True)
 class Resigned:
-    """An answer after which no node leads, until the test sets ``leads``."""
+    """Response after which no node leads until the test sets ``leads``."""
 
     answer: Code | None
 
@@ -84,8 +84,9 @@ Told = Appended | Refused | Code | Resigned | None
 
 
 class LoneLeader:
-    """A node that leads alone. ``epochs`` are what it calls its own, one a question, the last for
-    good; ``answers`` what it says to batches, one after the other."""
+    """Node that is the only leader. ``epochs``: the epoch of each response, the last one repeated;
+    ``answers``: the responses to batches, in order.
+    """
 
     def __init__(self, answers: Iterable[Told], *, epochs: Iterable[int] = (3,)) -> None:
         self.sent: list[Sent] = []
@@ -167,7 +168,7 @@ class LoneLeader:
     def _produce(self, version: int, body: bytes) -> object:
         request: Any = decode(latest_schemas.ProduceRequest, version, body)
         data = bytes(request.topic_data[0].partition_data[0].records)
-        batch = read_batch(bytes(8) + data[8:])  # its base offset is a token
+        batch = read_batch(bytes(8) + data[8:])  # the base offset is the required offset
         assert isinstance(batch, RecordBatch)
         values = tuple(record.value for record in batch.records())
         base_offset = int.from_bytes(data[:8], "big", signed=True)
@@ -206,7 +207,7 @@ def _produced(told: Appended | Refused | Code) -> object:
 def told_together(
     leader: LoneLeader, append: Callable[[bytes], Any], *values: bytes
 ) -> list[BaseException | None]:
-    """Append values so that one batch holds them all; the errors that their callers got."""
+    """Append values so that one batch has them all; return the errors of their callers."""
     leader.may_give_ids.clear()
     futures = [append(value) for value in values]
     leader.may_give_ids.set()
@@ -225,7 +226,7 @@ def test_no_batch_of_an_append_is_sent_after_a_refused_one() -> None:
     with leader.node as peer, raftlog.connect(peer.address, timeout_ms=5000) as log:
         with pytest.raises(NodeRefusedError):
             log.append(LARGE)
-        # One connection, in order: what had been sent would have come before this.
+        # The connection is ordered: an earlier batch would have been received before this one.
         assert log.append(b"after").base_offset == 10
     assert [one.values for one in leader.sent] == [LARGE[:2], (b"after",)]
 
@@ -239,7 +240,7 @@ def test_batches_of_an_append_follow_each_response_and_the_written_part_is_repor
     assert [one.values for one in leader.sent] == [LARGE[:2], LARGE[2:4], (b"after",)]
 
 
-# --- appends that share a batch -------------------------------------------------------------------
+# --- appends in a shared batch --------------------------------------------------------------------
 
 REFUSALS: Final = (
     InvalidAppendError(reason="no"),
@@ -327,7 +328,7 @@ def test_an_append_without_records_is_not_uncertain_when_the_leader_stops_respon
         leader.may_answer.set()
 
 
-# --- the end --------------------------------------------------------------------------------------
+# --- close ----------------------------------------------------------------------------------------
 
 
 def closes(log: ConnectedLog, help_it: Callable[[], object]) -> bool:
@@ -409,7 +410,7 @@ def test_a_conditional_append_waits_until_the_leader_epoch_is_known(unknown: int
 
 @pytest.mark.parametrize("unknown", [-1, 0])
 def test_an_append_with_an_impossible_offset_is_sent_only_with_an_epoch(unknown: int) -> None:
-    """The question whether a lost append was taken would else be an append itself."""
+    """The query whether a lost append was written would otherwise be an append itself."""
     over = NotLeaderError(epoch=3, current_epoch=5)
     never = UnexpectedEndOffsetError(
         required_base_offset=IMPOSSIBLE_OFFSET, record_count=1, log_end_offset=9

@@ -1,4 +1,4 @@
-"""A client of three nodes: it follows its leaders, whatever becomes of them."""
+"""A client of three nodes follows the leaders as nodes are killed and restarted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def leader_of(quorum: QuorumProcesses, log: ConnectedLog) -> NodeProcess:
 
 
 class Writers:
-    """Threads that append until they are told to stop: plainly, under a token, under a name."""
+    """Threads that append until they are stopped: plain, conditional and named appends."""
 
     def __init__(self, log: ConnectedLog) -> None:
         self.log = log
@@ -63,7 +63,7 @@ class Writers:
             thread.join()
 
     def goes_on(self) -> None:
-        """Wait until something is acknowledged that was not yet."""
+        """Wait until another append is acknowledged."""
         count = len(self.acknowledged)
         eventually(lambda: len(self.acknowledged) > count + 20, "appends go on")
 

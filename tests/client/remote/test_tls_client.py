@@ -1,4 +1,4 @@
-"""Over TLS: who is believed, who may do what, and what a client is told that may not."""
+"""Authentication and authorization of a client over TLS, and its errors."""
 
 from __future__ import annotations
 

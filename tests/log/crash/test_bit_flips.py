@@ -1,7 +1,8 @@
-"""Each single flipped bit is found, or shown to be without effect.
+"""Each single flipped bit is found, or proved to have no effect.
 
-Where a bit lies under a checksum, flipping it and asking the checksum is the whole proof. Where it
-does not (a batch's offset, length, epoch and magic; indexes; text), the code that uses it is asked.
+Where a checksum covers a bit, flipping it and checking the checksum is the whole proof. Where none
+does (a batch's base offset, length, epoch and magic; indexes; text), the code that uses the bit is
+run.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ whole_or_sample = pytest.mark.parametrize(
 
 @cache
 def written() -> WrittenLog:
-    """A closed log of one segment: epochs, commits, producers, compression, large and small."""
+    """Return a closed log of one segment with epochs, commits, producers and compressed batches."""
     log = WrittenLog(ONE_SEGMENT)
     sequence = 0
     while len(log.disk.files()[PATH]) < LOG_BYTES:
@@ -90,7 +91,7 @@ def scanned_end(data: bytes, scan_position: ScanPosition, epochs: EpochCache) ->
 
 
 def is_refused(data: bytes, bit: int) -> bool:
-    """Whether a batch with this bit flipped is told from one by itself."""
+    """Return whether a batch with this bit flipped is rejected by itself."""
     try:
         return not isinstance(read_batch(flipped(data, bit)), RecordBatch)
     except CorruptBatchError:
@@ -158,7 +159,7 @@ def test_a_reader_returns_the_same_batches_or_an_error(step: int) -> None:
 
 @cache
 def indexed() -> WrittenLog:
-    """A closed log whose batches have an index entry each, and a time each."""
+    """Return a closed log whose batches have one offset and one time index entry each."""
     log = WrittenLog(LogConfig(index_interval_bytes=0))
     for _ in range(300):
         log.append(b"v", sync=False)
@@ -167,7 +168,7 @@ def indexed() -> WrittenLog:
 
 
 def index_bits(suffix: str, step: int) -> Iterator[tuple[int, int, SimulatedDisk]]:
-    """Each bit, the offset that its entry is about, and the disk on which it is flipped."""
+    """Yield each bit, the offset that its entry is for, and the disk with the bit flipped."""
     log = indexed()
     path = PATH.removesuffix(".log") + suffix
     size = len(log.disk.files()[path])
@@ -190,7 +191,9 @@ def test_a_flipped_bit_of_an_offset_index_never_hides_a_batch(step: int) -> None
 
 
 def test_a_wrong_entry_of_an_offset_index_never_hides_a_batch() -> None:
-    """One that still lies between its neighbours: nothing but the log itself gives it away."""
+    """The wrong entry is still between its neighbours, so only the log itself shows that it is
+    wrong.
+    """
     log = WrittenLog(LogConfig(index_interval_bytes=500))
     log.fill(80)
     log.log.close()
@@ -270,7 +273,7 @@ def test_every_flipped_bit_of_a_snapshot_is_found_by_its_readers(step: int) -> N
                     pass
 
 
-# --- text -----------------------------------------------------------------------------------------
+# --- text files -----------------------------------------------------------------------------------
 
 TEXTS = (
     "leader-epoch-checkpoint",
@@ -303,7 +306,7 @@ def test_a_flipped_bit_of_a_text_file_is_found_or_has_no_effect(name: str, step:
         try:
             assert LogDirectory(disk, DIRECTORY).read_properties() is not None
         except LogError:
-            continue  # found before anything else is asked
+            continue  # found before any other check
         recovered = recover(disk, DIRECTORY, config=log.config)
         if facts_of(recovered) != expected:
             assert recovered.report.anomalies, bit

@@ -1,6 +1,6 @@
-"""Whatever operation the power is cut behind: what was promised is there, and nothing is half.
+"""A crash after any operation keeps every acknowledged record and every file consistent.
 
-``RAFTLOG_CRASH_STATES`` is the least number of states, where it is set.
+``RAFTLOG_CRASH_STATES`` is the minimum number of states, if set.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SEEDS_MAX = 50
 
 
 def named_commit(version: int) -> list[bytes]:
-    """A batch of metadata records that names its commit: a transaction by itself."""
+    """Return a batch of metadata records that names its commit: a transaction in one batch."""
     return [begin(commit_transaction_name(CommitName("app", "query", version))), NO_OP, END]
 
 
 def embedded_log() -> Witness:
-    """A single copy: plain appends, rolls, named commits, producers, retention, restarts."""
+    """Run a log without replicas: plain appends, rolls, commits, producers, retention, restarts."""
     log = Witness(LogConfig(segment_bytes=700, index_interval_bytes=150))
     log.append(b"one")
     log.append(b"two", b"three", commit=CommitName("app", "query", 1))
@@ -60,7 +60,7 @@ def embedded_log() -> Witness:
 
 
 def replica() -> Witness:
-    """A replica of a metadata log: transactions, truncation by divergence, epochs, snapshots."""
+    """Run a replica of a metadata log: transactions, truncation, epochs, snapshots."""
     config = LogConfig(values=ValueKind.KRAFT, segment_bytes=600, index_interval_bytes=150)
     log = Witness(config, is_single=False)
     log.append(*[NO_OP] * 5)
@@ -82,7 +82,7 @@ def replica() -> Witness:
     log.append(begin("aborted"), ABORT)
     log.append(*named_commit(2))
     end = log.log.end_offset
-    for _ in range(12):  # a truncation over several segments
+    for _ in range(12):  # truncation over several segments
         log.append(*[NO_OP] * 9)
     log.truncate(end + 10)
     log.reopen(in_order=False)
@@ -98,9 +98,10 @@ CHANCY = (Survival.CUT, Survival.TORN, Survival.ZEROED, Survival.MIXED)
 
 
 def states(witness: Witness, cuts: Sequence[int], count: int) -> Iterator[CrashState]:
-    """Every death at these cuts, each disk that it may leave once; with more seeds, up to a count.
+    """Yield every crash at these operations with each distinct disk state that it may leave.
 
-    The process is killed, or the power goes and what was not synced has each of eight fates.
+    Either the process is killed, or the power is lost and unsynced data has one of eight fates.
+    More seeds are drawn up to a count.
     """
     seen: set[tuple[object, ...]] = set()
     for seed in range(SEEDS_MAX):
@@ -117,7 +118,7 @@ def states(witness: Witness, cuts: Sequence[int], count: int) -> Iterator[CrashS
 
 
 def run(name: str, count: int, *, every: int = 1) -> CrashChecker:
-    """Die in all ways behind every operation, or each ``every``-th; at least ``count`` times."""
+    """Crash in all ways after every operation, or each ``every``-th; at least ``count`` times."""
     witness = WORKLOADS[name]()
     checker = CrashChecker(witness)
     cuts = range(0, len(witness.recording.operations) + 1, every)
@@ -128,7 +129,7 @@ def run(name: str, count: int, *, every: int = 1) -> CrashChecker:
 
 @pytest.fixture(autouse=True)
 def _nobody_writes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line of ``published`` that a death tore stays torn: reading it again is only slow here."""
+    """Do not wait for a torn line of ``published`` to change: no other process writes here."""
     monkeypatch.setattr(published, "_READS_MAX", 2)
 
 
@@ -161,7 +162,8 @@ def test_the_replica_workload_runs_every_kind_of_operation() -> None:
         (OperationKind.WRITE, ".log"),  # append, named commit, transaction
         (OperationKind.CREATE, ".log"),  # roll
         (OperationKind.RENAME, ".part"),  # snapshot
-        (OperationKind.RENAME, "log-start-offset-checkpoint.tmp"),  # delete behind it
+        # deletion of the records before it
+        (OperationKind.RENAME, "log-start-offset-checkpoint.tmp"),
         (OperationKind.UNLINK, ".log"),
         (OperationKind.TRUNCATE, ".log"),  # truncation
         (OperationKind.RENAME, "leader-epoch-checkpoint.tmp"),  # change of epoch
@@ -172,6 +174,6 @@ def test_the_replica_workload_runs_every_kind_of_operation() -> None:
 
 
 def kind_of_file(path: str) -> str:
-    """The suffix of a file that is named after an offset, or else the whole name."""
+    """Return the suffix of a file that is named after an offset, else its whole name."""
     name = posixpath.basename(path)
     return posixpath.splitext(name)[1] if name[0].isdigit() else name

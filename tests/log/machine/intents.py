@@ -1,4 +1,4 @@
-"""What a caller means to append, before anybody knows where the log will stand."""
+"""Intended appends, independent of the log's end at the time that they are run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRODUCER_IDS = (7, 8)
 
 
 class Kind(Enum):
-    """One way to append."""
+    """Kind of append."""
 
     PLAIN = auto()
     ATOMIC = auto()
@@ -46,7 +46,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """``which``: of two applications or producers; ``back``: which of the earlier batches."""
+    """Intended append. ``which``: of two applications or producers; ``back``: which earlier
+    batch.
+    """
 
     kind: Kind
     record_count: int
@@ -66,7 +68,9 @@ INTENTS = st.builds(
 
 
 class Callers:
-    """Makes requests of intents, as callers who know where the log stands. No value comes twice."""
+    """Builder of requests from intents, with knowledge of the log's end. Every value is
+    used once.
+    """
 
     def __init__(self) -> None:
         self._numbers = count()

@@ -1,9 +1,9 @@
-"""What an embedded log must hold and remember, as lists and dictionaries: the model of the machine.
+"""Model of an embedded log and its producer state in lists and dictionaries.
 
-Rules of this file:
+Invariants:
 
-1. Nothing of the log's own code decides anything here: only its vocabulary is used.
-2. An entry is what one append put into the log, whole; everything else is a fold of the entries.
+1. No code of the log decides anything here: only its types are used.
+2. An entry is the whole of one append; everything else is a fold over the entries.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An append that is to succeed, and where its records are (last offset inclusive)."""
+    """Append that succeeds, and the offsets of its records (last offset inclusive)."""
 
     base_offset: int
     last_offset: int
@@ -62,9 +62,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A log. Never changed: every append gives another one.
+    """Immutable model of a log: every append returns another one.
 
-    ``noted_epoch``: an epoch that a log without any batch is in, though its first record is gone.
+    ``noted_epoch``: epoch of a log without batches, whose leader change record was deleted.
     """
 
     start_offset: int = 0
@@ -82,7 +82,7 @@ class Model:
         return max(self.noted_epoch, self.entries[-1].epoch)
 
     def rows(self) -> list[tuple[int, int, bytes | None]]:
-        """Offset, epoch and value of what can be read."""
+        """Return offset, epoch and value of the readable records."""
         return [
             (offset, entry.epoch, value)
             for entry in self.entries
@@ -91,7 +91,7 @@ class Model:
         ]
 
     def with_entry(self, entry: Entry) -> Model:
-        """The log behind one more entry."""
+        """Return the log with one more entry."""
         commits, producers = self.commits, self.producers
         if entry.commit is not None:
             last = entry.commit, entry.base_offset, entry.end_offset - 1
@@ -106,14 +106,16 @@ class Model:
         return replace(self, entries=(*self.entries, entry), commits=commits, producers=producers)
 
     def claimed(self) -> Model:
-        """The log behind the leader change of its next epoch."""
+        """Return the log with the leader change of its next epoch."""
         return self.with_entry(Entry(self.end_offset, (None,), self.epoch + 1))
 
     def starting_at(self, offset: int) -> Model:
         return replace(self, start_offset=offset)
 
     def cut(self, offset: int) -> Model:
-        """The log without what lies at and behind an offset, as if that had never been."""
+        """Return the log truncated to an offset, as if the records from there had never been
+        appended.
+        """
         model = Model(self.start_offset)
         for entry in self.entries:
             if entry.end_offset <= offset:
@@ -122,10 +124,10 @@ class Model:
                 assert entry.base_offset >= offset, "an append was cut in two"
         return model
 
-    # --- what an append does ----------------------------------------------------------------------
+    # --- results of appends -----------------------------------------------------------------------
 
     def answer(self, request: AppendRequest) -> tuple[Placed | type[RaftlogError], Model]:
-        """What the request is answered, and the log behind it."""
+        """Return the result of the request, and the log after it."""
         refused = self._refused(request)
         if refused is not None:
             return refused, self
@@ -137,7 +139,7 @@ class Model:
         return Placed(base_offset, base_offset + count - 1), self.with_entry(entry)
 
     def _refused(self, request: AppendRequest) -> Placed | type[RaftlogError] | None:
-        """The first of epoch, identity and token that is against it."""
+        """Return the first refusal, by epoch, identity and required offset."""
         if request.epoch is not None and request.epoch != self.epoch:
             return NotLeaderError if request.epoch < self.epoch else FutureEpochError
         found: Placed | type[RaftlogError] | None = None

@@ -1,7 +1,7 @@
-"""One directory, two processes that write it, and everything that may happen to them, in any order.
+"""State machine test of a directory that two processes write, with faults in any order.
 
-After each step the log is held against a model of lists: what a reader is given, what a power loss
-would leave at this moment, and what is remembered of commits and producers.
+After each step the log is compared with a model in lists: what a reader returns, what a power loss
+would leave now, and the state of commits and producers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CERTAIN = Intent(Kind.PLAIN, record_count=1, record_bytes=0, which=0, back=1)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """``log`` is the model of what was acknowledged; ``disk`` is whoever looks from outside."""
+    """``log`` is the model of acknowledged appends; ``disk`` is the view of an outside process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class LogMachine(RuleBasedStateMachine):
         self.reader: LogReader | None = None
         self.reader_end = 0
 
-    # --- appending --------------------------------------------------------------------------------
+    # --- appends ----------------------------------------------------------------------------------
 
     @rule(who=WRITERS, intents=GROUPS)
     def append(self, who: int, intents: list[Intent]) -> None:
@@ -97,11 +97,11 @@ class LogMachine(RuleBasedStateMachine):
         assert self._run(who, _claim) == self.log.epoch + 1
         self.log = self.log.claimed()
 
-    # --- keeping ----------------------------------------------------------------------------------
+    # --- retention --------------------------------------------------------------------------------
 
     @rule(who=WRITERS)
     def snapshot(self, who: int) -> None:
-        """Write one of all that there is, and begin the log behind it."""
+        """Write a snapshot of the whole log, and delete the records before it."""
         self._run(who, _snapshot)
         self.log = self.log.starting_at(self.log.end_offset)
 
@@ -115,7 +115,7 @@ class LogMachine(RuleBasedStateMachine):
         assert start_offset <= self.log.end_offset
         self.log = self.log.starting_at(start_offset)
 
-    # --- coming and going -------------------------------------------------------------------------
+    # --- restarts and crashes ---------------------------------------------------------------------
 
     @rule(who=WRITERS)
     def close(self, who: int) -> None:
@@ -150,7 +150,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(who=WRITERS, intents=GROUPS)
     def fail_a_sync(self, who: int, intents: list[Intent]) -> None:
-        """Nobody is told that it worked, and the writer writes no more."""
+        """Fail a sync: no request succeeds, and the writer refuses further writes."""
         requests, _, logs = self._planned([CERTAIN, *intents])
         self.disk.fail_sync_once("*.log")
         answers = self._done(who, requests)
@@ -159,24 +159,24 @@ class LogMachine(RuleBasedStateMachine):
         self.kill(who)
         self._settle(logs)
 
-    # --- what others do to the files --------------------------------------------------------------
+    # --- changes of the files by others -----------------------------------------------------------
 
     @rule(data=st.binary(min_size=1, max_size=90))
     def write_after_the_end(self, data: bytes) -> None:
-        """As a writer that died leaves it; recovery cuts it off."""
+        """Write an unpublished batch as a writer that died leaves it; recovery truncates it."""
         with self.disk.open_for_writing(self._active_segment()) as file:
             file.write_at(file.byte_count(), data)
 
     @rule(back=st.integers(0, 8))
     def repair(self, back: int) -> None:
-        """Give up the end of the log on purpose."""
+        """Truncate the end of the log deliberately."""
         self._repair(max(self.log.start_offset, 1, self.log.end_offset - back))
 
     @rule(from_end=st.integers(1, 60), bit=st.integers(0, 7))
     def damage_the_end(self, from_end: int, bit: int) -> None:
-        """Nothing is dropped by itself: nobody writes before somebody has given it up.
+        """Damage the end of the log: nothing is dropped before an operator repairs it.
 
-        Only while it is known what was synced: a writer was there since the machine started.
+        Only while the synced end is known: a writer was open since the machine started.
         """
         self._run(0, self._check_log)
         for who in range(2):
@@ -199,16 +199,16 @@ class LogMachine(RuleBasedStateMachine):
         assert type(answer.error) is LogReadOnlyError, answer.error
         self._repair(offset)
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     @rule(who=WRITERS)
     def query(self, who: int) -> None:
-        """A writer knows all that the others did."""
+        """Check that a writer knows the appends of the others."""
         self._run(who, self._check_log)
 
     @rule()
     def read_on(self) -> None:
-        """A reader that stays sees the log grow, and nothing twice."""
+        """Check that an open reader sees the log grow, and no record twice."""
         if self.reader is None:
             self.reader = open_log(self.disk, PATH)
         self.reader.refresh()
@@ -235,7 +235,7 @@ class LogMachine(RuleBasedStateMachine):
         assert recovered.epochs.latest_epoch == self.log.epoch
         self._check_memory(recovered.producer_state)
 
-    # --- how --------------------------------------------------------------------------------------
+    # --- implementation ---------------------------------------------------------------------------
 
     def _new_writer(self, process: SimulatedDisk) -> GroupCommitter:
         return GroupCommitter(process, PATH, self.clock)
@@ -243,7 +243,9 @@ class LogMachine(RuleBasedStateMachine):
     def _planned(
         self, intents: Sequence[Intent]
     ) -> tuple[list[Request], list[Placed | type[RaftlogError]], list[Model]]:
-        """Requests, their answers, and the log before the first and behind each."""
+        """Return requests, their expected results, and the model before the first and after
+        each.
+        """
         requests: list[Request] = []
         answers: list[Placed | type[RaftlogError]] = []
         logs = [self.log]
@@ -273,7 +275,7 @@ class LogMachine(RuleBasedStateMachine):
         operations: int,
         death: Survival | None,
     ) -> None:
-        """End a process, or the machine, behind some operations of what it does."""
+        """Kill a process, or the machine, after a number of operations of an action."""
         if not crashes_after(self.disk, operations, action):
             logs = logs[-1:]
         if death is None:
@@ -289,14 +291,14 @@ class LogMachine(RuleBasedStateMachine):
         self.reader = None
 
     def _settle(self, logs: Sequence[Model]) -> None:
-        """Find out which of these the log is now, and that whoever read before saw no more."""
+        """Find out which of these models the log matches, and that earlier reads saw no more."""
         rows_read = _all_rows(self.disk)[1]
         found = self._run(0, lambda log, _: (log.log_start_offset, log.end_offset))
         epoch = self._run(0, lambda log, _: log.epoch)
         fitting = [log for log in logs if (log.start_offset, log.end_offset) == found]
         assert fitting, f"{found}, and it was to be one of {logs}"
         self.log = fitting[-1]
-        if self.log.start_offset == self.log.end_offset:  # one may have begun without a record
+        if self.log.start_offset == self.log.end_offset:  # an epoch may have begun without a record
             assert epoch in {log.epoch for log in logs}
             self.log = replace(self.log, noted_epoch=epoch)
         rows = self.log.rows()
@@ -390,7 +392,7 @@ def _run_machine(example_count: int, step_count: int, *, derandomize: bool = Tru
 
 @pytest.fixture(autouse=True)
 def _nobody_writes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line of ``published`` that a death tore stays torn: reading it again is only slow here."""
+    """Do not wait for a torn line of ``published`` to change: no other process writes here."""
     monkeypatch.setattr(published, "_READS_MAX", 2)
 
 
@@ -400,6 +402,6 @@ def test_the_log_matches_its_model_after_any_steps() -> None:
 
 @pytest.mark.slow
 def test_the_log_matches_its_model_in_long_runs() -> None:
-    """``RAFTLOG_MACHINE_EXAMPLES`` is the number of lives, where it is set: then by chance."""
+    """``RAFTLOG_MACHINE_EXAMPLES`` is the number of runs; if it is set, they are random."""
     examples = os.environ.get("RAFTLOG_MACHINE_EXAMPLES")
     _run_machine(int(examples or 60), 45, derandomize=examples is None)

@@ -1,4 +1,4 @@
-"""What is seen of a batch: names of commits, markers, control records; what is not looked at."""
+"""Metadata of batches that the log reads: names of commits, markers, control records."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def batch(
     compression: Compression = Compression.NONE,
     value: bytes | None = b"v",
 ) -> bytes:
-    """A batch of one record for each tuple of headers."""
+    """Return a batch with one record for each tuple of headers."""
     records = tuple(NewRecord(b"k", value, headers=each) for each in headers)
     new = NewRecordBatch(records=records, base_timestamp_ms=5, compression=compression)
     return encode_batch(new, base_offset=10, leader_epoch=3)
 
 
-# --- the header of every batch ---
+# --- batch header ---
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_metadata_of_the_batch_header_are_those_of_the_batch(new: NewRecordBatch
         assert (found.commit, found.markers, found.control) == (None, (), ())
 
 
-# --- names of commits in a header ---
+# --- names of commits in record headers ---
 
 
 @CODECS
@@ -153,7 +153,7 @@ def test_the_commit_name_is_plain_messagepack() -> None:
         msgpack.packb(["a" * (COMMIT_ID_BYTES_MAX + 1), "b", 1]),
         msgpack.packb({"a": 1}),
         msgpack.packb("abc"),
-        b"\x93\xa1\xff\xa1b\x01",  # no UTF-8
+        b"\x93\xa1\xff\xa1b\x01",  # not UTF-8
         b"\xdd\xff\xff\xff\xff",
         b"\x93" * 300,
         b"\x93" * 5000,
@@ -176,7 +176,7 @@ def test_commit_names_round_trip(name: CommitName) -> None:
     assert parse_commit_transaction_name(commit_transaction_name(name)) == name
 
 
-# --- names of commits in a transaction ---
+# --- names of commits in transactions ---
 
 
 def kraft_batch(*values: bytes | None, compression: Compression = Compression.NONE) -> bytes:
@@ -231,7 +231,7 @@ def test_a_long_transaction_name_is_no_error(text: str) -> None:
     assert parse_commit_transaction_name(text) is None
 
 
-# --- markers ---
+# --- transaction markers ---
 
 
 @CODECS
@@ -311,7 +311,7 @@ def test_a_malformed_control_record_is_damage_with_its_offset() -> None:
     assert (damage.value.path, damage.value.offset) == ("/log/x.log", 4)
 
 
-# --- lies under a sound CRC ---
+# --- malformed records with a valid CRC ---
 
 
 @pytest.mark.parametrize("values", list(ValueKind))
@@ -329,11 +329,11 @@ def test_records_that_cannot_be_decoded_have_no_name_and_no_marker(
         assert cut.commit is None
 
 
-# --- batches that are far larger than what is looked at ---
+# --- batches far larger than the part that is read ---
 
 
 def named_batch(codec: Compression, value_bytes: int) -> RecordBatch:
-    """A batch whose first record has ``value_bytes`` zeros in front of a commit's name."""
+    """Return a batch whose first record has ``value_bytes`` zeros before a commit's name."""
     body = b"\0\0\0" + varint(-1) + varint(value_bytes)
     header = commit_header(NAME)
     key, value = header.key.encode(), header.value or b""
@@ -343,7 +343,7 @@ def named_batch(codec: Compression, value_bytes: int) -> RecordBatch:
 
 
 def compressed_batch(pieces: list[bytes], codec: Compression) -> RecordBatch:
-    """A batch of one record whose bytes are ``pieces``; zstd compresses each by itself."""
+    """Return a one-record batch of the bytes ``pieces``; zstd compresses each by itself."""
     if codec is Compression.ZSTD:
         frames = {piece: compress(piece, codec) for piece in set(pieces)}
         payload = b"".join(frames[piece] for piece in pieces)

@@ -1,4 +1,4 @@
-"""Idempotent producers: Kafka's rules for duplicates, gaps, fences and restarts, one case each."""
+"""Idempotent producers: Kafka's rules for duplicates, gaps, fencing and restarts, one case each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOTH = pytest.mark.parametrize("then", [same, restarted, ProducerStateManager.co
 def test_an_unknown_producer_may_start_with_any_sequence() -> None:
     producer_state = BatchFeeder().producer_state
     assert producer_state.check_producer(7, 0, 0, 1) is None
-    assert producer_state.check_producer(7, 3, 815, 1) is None  # it may have been forgotten
+    assert producer_state.check_producer(7, 3, 815, 1) is None  # its state may have been evicted
 
 
 def test_records_without_a_producer_are_never_duplicates() -> None:
@@ -66,7 +66,7 @@ def test_the_last_five_batches_are_recognised_as_duplicates(
         base_offset = 4 + at * 11
         duplicate = producer_state.check_producer(7, 0, sequence, 10)
         assert duplicate == Duplicate(base_offset, base_offset + 9)
-    with pytest.raises(OutOfOrderSequenceError):  # the sixth from the end
+    with pytest.raises(OutOfOrderSequenceError):  # the sixth last
         producer_state.check_producer(7, 0, 0, 10)
 
 
@@ -133,7 +133,8 @@ def test_a_later_epoch_starts_at_sequence_0_and_forgets_earlier_batches(
     producer_state = then(feeder.producer_state)
     with pytest.raises(OutOfOrderSequenceError):
         producer_state.check_producer(7, 5, 3, 1)
-    assert producer_state.check_producer(7, 5, 0, 3) is None  # not a duplicate of the old epoch's
+    # not a duplicate of the batch in the old epoch
+    assert producer_state.check_producer(7, 5, 0, 3) is None
     feeder = BatchFeeder(producer_state)
     feeder.data(2, producer=7, epoch=5, sequence=0)
     assert producer_state.check_producer(7, 5, 0, 2) == Duplicate(3, 4)
@@ -213,7 +214,7 @@ def test_the_least_recently_used_producer_is_evicted() -> None:
     feeder.data(1, producer=PRODUCERS_MAX)
     known = [entry.producer_id for entry in feeder.producer_state.producers]
     assert len(known) == PRODUCERS_MAX
-    assert known[:2] == [0, 3]  # 0 has a transaction open, 1 has spoken again, 2 is gone
+    assert known[:2] == [0, 3]  # 0 has an open transaction, 1 has appended again, 2 is evicted
     assert known[-2:] == [1, PRODUCERS_MAX]
 
 

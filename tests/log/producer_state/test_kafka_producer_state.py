@@ -1,4 +1,6 @@
-"""Kafka's own classes judge what is remembered: they are asked the same, and read our bytes."""
+"""Producer state compared with Kafka's own classes: the same answers, and snapshots they
+can read.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def jars() -> Path:
     return kafka_jars()
 
 
-# --- the same questions ---
+# --- the same appends ---
 
 
 def entry_of(producer_state: ProducerStateManager, producer: int) -> ProducerEntry:
@@ -44,7 +46,9 @@ def entry_of(producer_state: ProducerStateManager, producer: int) -> ProducerEnt
 def a_data_step(
     rng: random.Random, producer_state: ProducerStateManager, producer: int
 ) -> tuple[int, int, int]:
-    """Epoch, sequence and count: mostly the next, else a repeat, a gap, or another epoch."""
+    """Return epoch, sequence and count: mostly the next ones, else a repeat, a gap or another
+    epoch.
+    """
     entry = entry_of(producer_state, producer)
     count = rng.randint(1, 3)
     if not entry.batches and entry.producer_epoch == 0:
@@ -97,7 +101,7 @@ def feed_data(
 
 
 def conversation(seed: int) -> Iterator[tuple[str, str, ProducerStateManager]]:
-    """Steps for Kafka, and our memory's answers. Producers from 10 on use transactions."""
+    """Return steps for Kafka, and raftlog's answers. Producers from 10 on use transactions."""
     rng = random.Random(seed)
     feeder = BatchFeeder()
     coordinator_epoch = 0
@@ -152,12 +156,12 @@ def test_kafka_answers_every_append_alike(seed: int, jars: Path, tmp_path: Path)
         parse_producer_snapshot(producer_state.encode_snapshot(), "/ours")
     )
     kinds = Counter(answer.split()[0] for answer in ours)
-    assert min(kinds.values()) > 50, kinds  # every kind of answer was asked for
+    assert min(kinds.values()) > 50, kinds  # every kind of answer occurred
     assert len(kinds) == 5
     assert any(len(answer.split()) == 4 for answer in ours if answer.startswith("ended"))
 
 
-# --- our bytes ---
+# --- the same bytes ---
 
 
 def a_full_memory() -> ProducerStateManager:

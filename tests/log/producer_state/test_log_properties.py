@@ -1,4 +1,4 @@
-"""What a log of ours declares of itself, through its file."""
+"""The properties of an embedded log, through their file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named commits: what is let in, what is answered, what is refused, and what is forgotten."""
+"""Named commits: checks, answers to retries, refusals and eviction."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ def test_a_retry_of_the_last_commit_gets_its_offsets(
     feeder = BatchFeeder()
     feeder.data(3, commit=commit(0))
     feeder.data(3, commit=commit(1))
-    feeder.data(9)  # the log's end has moved on, whatever token the retry names
+    feeder.data(9)  # the log's end has advanced, whatever offset the retry requires
     producer_state = then(feeder.producer_state)
     assert producer_state.check_commit(commit(1)) == Duplicate(3, 5)
     assert producer_state.check_commit(commit(1), take_over_from="q1") == Duplicate(3, 5)
     assert producer_state.check_commit(commit(2)) is None
-    assert producer_state.check_commit(commit(815)) is None  # versions rise, not one by one
+    # versions increase, not necessarily by 1
+    assert producer_state.check_commit(commit(815)) is None
 
 
 @ALSO_RESTARTED
@@ -107,7 +108,7 @@ def test_the_least_recently_used_application_id_is_evicted() -> None:
     assert producer_state.last_commit("1") is None
     BatchFeeder(producer_state).data(
         1, commit=commit(0, app="two more")
-    )  # a restart keeps the order
+    )  # a restart preserves the order
     assert producer_state.last_commit("2") is None
     assert len(producer_state.commits) == COMMITS_MAX
 

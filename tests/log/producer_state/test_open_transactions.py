@@ -1,4 +1,4 @@
-"""Which transactions are open, how far the log is decided, and which were aborted."""
+"""Open transactions, the last stable offset, and aborted transactions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_an_open_transaction_bounds_the_last_stable_offset(
     assert producer_state.open_transaction == TransactionSpan(
         5, None, Outcome.OPEN, -1, "move topics"
     )
-    assert producer_state.last_stable_offset(12) == 4  # where the batch of the Begin begins
+    # base offset of the batch with the begin marker
+    assert producer_state.last_stable_offset(12) == 4
     assert producer_state.last_stable_offset(4) == 4
 
 
@@ -79,7 +80,7 @@ def test_a_batch_may_end_one_transaction_and_begin_another() -> None:
     assert feeder.producer_state.last_stable_offset(4) == 0
     producer_state = restarted(feeder.producer_state)
     assert producer_state.open_transaction == feeder.producer_state.open_transaction
-    assert producer_state.last_stable_offset(4) == 0  # not 1, which is inside the first
+    assert producer_state.last_stable_offset(4) == 0  # not 1, which is inside the first transaction
     feeder.producer_state.drop_decided(4)
     assert feeder.producer_state.last_stable_offset(4) == 0
 
@@ -149,7 +150,7 @@ def test_the_oldest_open_transaction_bounds_the_last_stable_offset(
     assert feeder.end_transaction(7, commit=True) == ()
     assert feeder.producer_state.last_stable_offset(11) == 6
     assert feeder.producer_state.last_stable_offset(10) == 4
-    assert feeder.producer_state.open_transaction is None  # of metadata there is none
+    assert feeder.producer_state.open_transaction is None  # there is no metadata transaction
     aborted = feeder.end_transaction(8, commit=False)
     assert aborted == (
         AbortedTransaction(producer_id=8, first_offset=6, last_offset=11, last_stable_offset=12),
@@ -182,7 +183,7 @@ def test_transactional_batches_without_sequences_begin_a_transaction() -> None:
     assert restarted(feeder.producer_state).last_stable_offset(2) == 0
 
 
-# --- against counting by hand ---
+# --- compared with a simple model ---
 
 AT_ANY_TIME = st.tuples(st.sampled_from(["data", "restart", "forget", "copy"]), st.integers(1, 3))
 MARKERS = st.tuples(st.just("markers"), st.lists(st.sampled_from([BEGIN, END, ABORT]), max_size=4))
@@ -198,7 +199,7 @@ def test_everything_below_the_last_stable_offset_is_decided(
     steps: list[tuple[str, int | list[Marker]]],
 ) -> None:
     feeder = BatchFeeder()
-    undecided: dict[int, int] = {}  # by producer, -1 for metadata: the boundary before it
+    undecided: dict[int, int] = {}  # by producer, -1 for metadata: the batch boundary before it
     for step in steps:
         base = feeder.end
         match step:

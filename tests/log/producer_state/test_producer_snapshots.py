@@ -1,4 +1,4 @@
-"""What is remembered goes through the bytes of a snapshot, and damage to those is found."""
+"""Producer state round trips through the bytes of a snapshot, and damage is found."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def a_bit_of_everything() -> ProducerStateManager:
 
 
 def sealed(data: bytes) -> bytes:
-    """With the CRC that these bytes ask for: lies that no checksum finds."""
+    """Return the bytes with a correct CRC: errors in them that no checksum finds."""
     return data[:2] + struct.pack(">I", crc32c(data[6:])) + data[6:]
 
 
@@ -137,7 +137,7 @@ def test_a_copy_is_equal_and_independent(steps: list[tuple[str, int, int, int]])
     assert feeder.producer_state.encode_snapshot() == before
 
 
-# --- other people's bytes, and damage ---
+# --- snapshots by others, and damage ---
 
 
 def test_kafkas_own_snapshot_has_producers_only() -> None:
@@ -207,7 +207,7 @@ def test_a_missing_trailer_is_an_error_of_another_type(data: bytes) -> None:
         ProducerStateManager.decode_snapshot(snapshot, "/x", 40)
 
 
-# --- in the header of a checkpoint ---
+# --- in the header of a snapshot ---
 
 
 def test_a_snapshots_header_has_the_producer_state() -> None:

@@ -1,4 +1,4 @@
-"""Logs that Kafka wrote, replayed to a memory: it must come to what Kafka's own files say."""
+"""Producer state replayed from logs that Kafka wrote equals Kafka's own snapshots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
 SNAPSHOTS = sorted(
     path
     for path in LOGS.rglob("*.snapshot")
-    if (path.parent / f"{0:020d}.log").exists()  # the log is replayed from its first record on
+    if (path.parent / f"{0:020d}.log").exists()  # the log is replayed from its first record
 )
 
 

@@ -1,4 +1,4 @@
-"""Rebuilt indexes have the bytes that the segment's writer gives them, and lies are found."""
+"""Rebuilt indexes equal the bytes of the segment's writer, and wrong entries are found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ shapes = st.lists(
 def written(
     shapes: list[tuple[int, int, int]], interval: int
 ) -> tuple[MemoryStorage, bytes, bytes, SegmentIndexer]:
-    """A segment, and its indexes as its writer has them when it closes it."""
+    """Return a segment, and its indexes as its writer closes them."""
     storage = MemoryStorage()
     indexer = SegmentIndexer(BASE, interval_bytes=interval)
     data = b""

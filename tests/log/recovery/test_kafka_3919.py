@@ -1,8 +1,8 @@
-"""KAFKA-3919: logs whose offsets dip after several replicas lost power.
+"""KAFKA-3919: offsets decrease in logs of replicas that lost power.
 
-Numbers as in the report, less 1 239 740 000: three replicas with unsynced data lose power, where
-one acknowledgement was enough; one recovers up to offset 602 and leads a new epoch, the others come
-back with 2830 and 2250, truncate by high watermark, and fetch from an offset inside one of its big
+Numbers as in the report, less 1 239 740 000: three replicas with unsynced data lose power, with one
+acknowledgement required. One recovers up to offset 602 and leads a new epoch; the others restart
+with 2830 and 2250, truncate by high watermark, and fetch from an offset inside one of its large
 compressed batches.
 """
 
@@ -28,7 +28,7 @@ LEADERS_END, FOLLOWERS_END = 602, 2250
 
 
 def follower(*, synced_up_to: int = LEADERS_END) -> WrittenLog:
-    """A replica that had been told of the first 602 offsets, up to 2250 without a word."""
+    """Return a replica with 2250 offsets, of which 602 are acknowledged."""
     log = WrittenLog(ONE_SEGMENT)
     while log.log.end_offset < synced_up_to:
         log.append(*[b"told"] * min(50, synced_up_to - log.log.end_offset), sync=False)
@@ -41,7 +41,7 @@ def follower(*, synced_up_to: int = LEADERS_END) -> WrittenLog:
 
 
 def leader_batches(first: int, behind: int, *, epoch: int = 2, size: int = 100) -> list[bytes]:
-    """The new leader's big compressed batches from ``first`` up to ``behind``."""
+    """Yield the new leader's large compressed batches from ``first`` up to ``behind``."""
     return [
         encoded(
             *[b"of the new epoch"] * size,
@@ -153,7 +153,7 @@ def test_kafkas_own_directory_is_diagnosed_and_not_changed() -> None:
 
 
 class Replica:
-    """One replica of a quorum: acknowledged means synced by a majority."""
+    """Replica of a quorum; acknowledged means synced by a majority."""
 
     def __init__(self, disk: SimulatedDisk | None = None) -> None:
         self.disk = SimulatedDisk() if disk is None else disk
@@ -181,7 +181,7 @@ class Replica:
         return self.disk.files()[f"{DIRECTORY}/00000000000000000000.log"]
 
     def fetch_from(self, leader: Replica) -> list[object]:
-        """Follow a leader to its end, and tell what it answered."""
+        """Fetch from a leader up to its end, and return the leader's answer."""
         answers: list[object] = []
         while True:
             epoch = self.log.epochs.epoch_at(self.log.end_offset - 1) or 0
@@ -208,7 +208,7 @@ def test_offsets_do_not_decrease_when_the_shorter_replica_leads_after_a_power_lo
     second.log.flush()
     first.restart()
     second.restart()
-    first.log.truncate_to(51)  # half of it was never on the disk
+    first.log.truncate_to(51)  # half of it was never on disk
     first.restart()
     first.log.claim(now_ms=2_000)
     for _ in range(2):
@@ -234,11 +234,11 @@ def test_a_batch_that_overlaps_the_end_is_refused_on_append() -> None:
     assert second.segment() == before
 
 
-# --- the way out ----------------------------------------------------------------------------------
+# --- repair ---------------------------------------------------------------------------------------
 
 
 def damaged_log() -> WrittenLog:
-    """A log of several segments, hurt in the second one."""
+    """Return a log of several segments with damage in the second one."""
     log = WrittenLog()
     log.fill(60)
     log.disk.crash(Survival.EVERYTHING, 0)

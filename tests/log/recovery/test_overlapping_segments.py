@@ -1,4 +1,4 @@
-"""Segments that do not begin where the one before them ends: none of them goes without a word."""
+"""Segments that do not start where the previous one ends: each is kept or reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raftlog.log.recovery.report import ScanEnd
 
 
 def overlapped(recovery_point: int) -> tuple[WrittenLog, bytes]:
-    """A log of 21 offsets in one segment, and another segment of the offsets 15 to 17."""
+    """Return a log of 21 offsets in one segment, and another segment of offsets 15 to 17."""
     log = WrittenLog(ONE_SEGMENT)
     log.fill(20)
     if recovery_point:
@@ -52,8 +52,10 @@ def test_of_two_synced_overlapping_segments_none_is_dropped() -> None:
 
 
 def test_a_deleted_segment_does_not_reappear_after_a_power_loss() -> None:
-    """Killed while rolling; killed again when the half made segment was deleted, in memory only;
-    whoever goes on then writes what a power loss must not set beside that segment."""
+    """Killed while rolling, and again after the half-written segment was deleted, but only in
+    memory: the next writer must sync the deletion before it writes a segment that a power loss
+    could leave beside it.
+    """
     deaths, has_died, found = 0, True, 0
     while has_died:
         log = WrittenLog(SMALL)

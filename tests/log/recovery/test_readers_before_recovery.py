@@ -1,4 +1,4 @@
-"""After a power loss and before any writer came: readers see the log that recovery will leave."""
+"""Readers after a power loss and before recovery: they see the log that recovery will leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raftlog.records.batch import iter_batches
 
 
 def hurt_log(offset: int, *, recovery_point: int) -> WrittenLog:
-    """A log of 41 offsets after a power loss, the batch of ``offset`` hurt and none behind it."""
+    """Return a log of 41 offsets after a power loss, with the batch of ``offset`` damaged."""
     log = WrittenLog(ONE_SEGMENT)
     log.fill(40)
     log.log._directory.write_recovery_point(recovery_point)
@@ -72,7 +72,9 @@ def test_a_wrong_index_makes_no_difference() -> None:
 def test_offsets_rewritten_after_the_published_end_are_invisible(
     base_offset: int, values: ValueKind, how: str
 ) -> None:
-    """A writer died with them: nobody was told of them, and the next writer cuts them off."""
+    """A writer died after writing them: they were not acknowledged, and the next writer truncates
+    them.
+    """
     log = WrittenLog(replace(ONE_SEGMENT, values=values))
     log.fill(40)
     log.raw_append(log.active, encoded(b"twice", b"and more", base_offset=base_offset))

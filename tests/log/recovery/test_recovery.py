@@ -1,4 +1,4 @@
-"""A log is opened as it was left: what stands, what goes, what is said, and what is never done."""
+"""Recovery of a log: kept and dropped records, reports, and states that it refuses to change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raftlog.records.compression import Compression
 
 
 def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
-    """What must be the same however often a log is recovered."""
+    """Return the facts that must be the same however often a log is recovered."""
     return (
         recovered.segments,
         recovered.log_start_offset,
@@ -40,7 +40,7 @@ def power_loss(log: WrittenLog, survival: Survival = Survival.EVERYTHING) -> Non
     log.disk.crash(survival, 1)
 
 
-# --- in order -------------------------------------------------------------------------------------
+# --- clean shutdown -------------------------------------------------------------------------------
 
 
 def test_a_cleanly_closed_log_is_not_scanned() -> None:
@@ -84,7 +84,7 @@ def test_a_clean_shutdown_file_of_an_earlier_end_is_ignored(interval_bytes: int)
     assert recovered.end_offset == 11
 
 
-# --- torn -----------------------------------------------------------------------------------------
+# --- torn tails -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", [1, 11, 12, 60, 61, 70])
@@ -272,7 +272,7 @@ def test_kafkas_directory_is_never_written() -> None:
     assert (disk.files(), disk.operation_count) == (before, operations)
 
 
-# --- again and again ------------------------------------------------------------------------------
+# --- repeated recovery ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("survival", list(Survival))
@@ -345,7 +345,7 @@ def test_pages_lost_by_a_failed_sync_are_written_again() -> None:
     assert log.recover().end_offset == 12
 
 
-# --- what lies beside the log ---------------------------------------------------------------------
+# --- other files of the log -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Damaged indexes of sealed segments: opening a log for writing, or repair, rebuilds them."""
+"""Damaged indexes of sealed segments are rebuilt when a log is opened for writing or repaired."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def first_entry_flipped(disk: SimulatedDisk, path: str) -> None:
 
 
 def written() -> tuple[WrittenLog, int]:
-    """A log that was closed in order, and the base offset of a sealed segment of it."""
+    """Return a cleanly closed log, and the base offset of one of its sealed segments."""
     log = WrittenLog()
     log.fill(90)
     while len(log.disk.files()[log.active.removesuffix(".log") + INDEX_SUFFIX]) < 16:

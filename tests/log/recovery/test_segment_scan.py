@@ -1,4 +1,4 @@
-"""What of a segment is sound, where that ends, and why."""
+"""Scan of a segment: its valid part, where it ends, and why."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def batches(count: int, *, base_offset: int = 0, epoch: int = 1, records: int = 
 def scanned(
     data: bytes, scan_position: ScanPosition = START, rules: ScanRules | None = None
 ) -> tuple[list[int], ScanStop]:
-    """The base offsets of what is sound, and how it ended."""
+    """Return the base offsets of the valid batches, and the end of the scan."""
     storage = MemoryStorage()
     storage.write(PATH, data)
     found: list[int] = []
@@ -204,7 +204,7 @@ def test_a_survey_reports_valid_batches_after_damage() -> None:
 def test_a_wrong_length_hides_no_batch_from_a_survey() -> None:
     parts = batches(5)
     data = bytearray(segment(*parts))
-    data[len(parts[0]) + 9] = 0x70  # a length of some megabytes: it reads as a torn batch
+    data[len(parts[0]) + 9] = 0x70  # a length of some megabytes, which reads as a torn batch
     (end,) = surveyed(bytes(data))
     assert end.kind is ScanEnd.TORN
     assert end.resumes_offset == 2

@@ -1,4 +1,6 @@
-"""Copies of what recovery and repair cut off: numbered by age, bounded, never those just made."""
+"""Backups of what recovery and repair truncate: numbered by age and bounded; the latest are
+kept.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ SEGMENT = f"{0:020d}.log"
 
 
 def torn(log: WrittenLog) -> tuple[str, ...]:
-    """Leave a torn tail and let recovery cut it; the old copies that it deleted."""
+    """Write a torn tail and recover it; return the old backups that were deleted."""
     log.raw_append(log.active, b"\1" * (100 + log.log.end_offset))
     log.disk.crash(Survival.EVERYTHING)
     log.reopen()

@@ -1,4 +1,4 @@
-"""The offset checkpoints and the marker of a clean stop, both ways."""
+"""The offset checkpoints and the clean shutdown file, written and parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that closed itself says why: operators replace a disk only where the disk failed."""
+"""Errors of a log that closed itself have the cause: a disk is blamed only if it failed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def on_a_read_only_file_system(disk: SimulatedDisk, log: ReplicatedLog) -> objec
 
 
 def over_a_damaged_segment(disk: SimulatedDisk, log: ReplicatedLog) -> object:
-    """Retention reads what the log remembered at its new start."""
+    """Retention reads the producer state at the new log start."""
     for name in disk.list_names(DIRECTORY):
         if name.endswith(".snapshot"):
             disk.unlink(f"{DIRECTORY}/{name}")

@@ -1,4 +1,4 @@
-"""Every small file of Kafka, parsed and written again: the same bytes."""
+"""Every small file of Kafka, parsed and encoded again: the same bytes."""
 
 from __future__ import annotations
 

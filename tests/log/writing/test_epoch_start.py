@@ -1,4 +1,6 @@
-"""An epoch begins whole: its leader change, and the end of what an earlier epoch left open."""
+"""Start of an epoch: its leader change, and the end of the transaction that an earlier one left
+open.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def log_with_open_transaction() -> tuple[SimulatedDisk, ReplicatedLog]:
 
 
 def is_aborted_first(disk: SimulatedDisk) -> bool:
-    """Whether epoch 2 begins with its leader change and the abort of what epoch 1 left."""
+    """Return whether epoch 2 starts with its leader change and the abort of the open
+    transaction.
+    """
     first, second = [one for one in batches_of(disk) if one.leader_epoch == 2][:2]
     values = [record.value for record in second.records()]
     return first.is_control and values == [marker_value(Marker.ABORT, "a later epoch began")]

@@ -1,4 +1,6 @@
-"""A flipped bit of a base offset or a leader epoch, which no CRC covers, is found, never served."""
+"""A flipped bit of a base offset or a leader epoch, which no CRC covers, is found and never
+read.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ BASE_OFFSET_LAST_BYTE, EPOCH_LAST_BYTE = 7, 15
 
 
 def flipped(offset: int, bit: int, last_byte: int = BASE_OFFSET_LAST_BYTE) -> SimulatedDisk:
-    """A log that was closed in order, a number of one of its batches changed since."""
+    """Return a cleanly closed log with one changed field of one batch."""
     disk = new_disk()
     log = opened(disk)
     follow(log, 0, END)
@@ -39,7 +41,7 @@ def flipped(offset: int, bit: int, last_byte: int = BASE_OFFSET_LAST_BYTE) -> Si
 
 
 def served(log: QuorumLog, byte_count_max: int) -> Iterator[int]:
-    """The base offsets of all batches, as a follower would fetch them."""
+    """Return the base offsets of all batches that a follower would fetch."""
     offset = 0
     for _ in range(END):
         data = log.read_bytes(offset, byte_count_max)
@@ -63,7 +65,9 @@ def test_a_flipped_batch_is_never_read_and_the_batches_before_it_are(offset: int
 @pytest.mark.parametrize("offset", [0, 1, 7, 8, 15, 23, 31])
 @pytest.mark.parametrize("bit", BITS)
 def test_a_replica_finds_the_flip_at_startup(offset: int, bit: int) -> None:
-    """It looks for control records; then it is withdrawn, cut there, and fetches what is gone."""
+    """It scans for control records; then it stays out of elections, truncates the log there and
+    fetches the rest.
+    """
     log = opened(flipped(offset, bit))
     with pytest.raises(CorruptBatchError):
         list(log.control_records())

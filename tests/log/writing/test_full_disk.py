@@ -1,4 +1,4 @@
-"""A disk that is full, or refuses: what the active segment leaves in memory and in its files."""
+"""A full or failing disk: state of the active segment in memory and in its files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def disk() -> SimulatedDisk:
 
 
 def test_a_roll_without_disk_space_leaves_no_file_open(disk: SimulatedDisk) -> None:
-    """The next segment's ``.log`` is there from an earlier try, and its indexes find no room."""
+    """The next segment's ``.log`` exists from an earlier try, and there is no space for its
+    indexes.
+    """
     log = created_log(disk)
     while not log._segments.active.should_roll(200, log.end_offset, 0):
         append(log, bytes(100))
@@ -39,7 +41,8 @@ def test_a_roll_without_disk_space_leaves_no_file_open(disk: SimulatedDisk) -> N
     log._segments.active.seal()
     before, end_offset = disk.open_files, log.end_offset
     for _ in range(50):
-        disk.leave_room(len(log.producer_state.encode_snapshot()))  # which a roll writes first
+        # the first file that a roll writes
+        disk.leave_room(len(log.producer_state.encode_snapshot()))
         with pytest.raises(DiskFullError):
             append(log, bytes(200))
         assert disk.open_files == before
@@ -47,7 +50,7 @@ def test_a_roll_without_disk_space_leaves_no_file_open(disk: SimulatedDisk) -> N
         disk.unlink(f"{DIRECTORY}/{offset_name(end_offset, PRODUCER_SNAPSHOT_SUFFIX)}")
     append(log, bytes(200))
     log.flush()
-    assert len(values_of(disk)) == end_offset  # offset 0 holds the leader change
+    assert len(values_of(disk)) == end_offset  # offset 0 is the leader change
 
 
 @pytest.mark.parametrize("is_new", [True, False])

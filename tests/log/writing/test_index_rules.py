@@ -1,4 +1,4 @@
-"""The index entries that Kafka wrote for its own segments, written again from the batches alone."""
+"""Index entries of Kafka's own segments, written again from the batches only."""
 
 from __future__ import annotations
 

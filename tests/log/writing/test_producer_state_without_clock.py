@@ -1,4 +1,4 @@
-"""What a log remembers of commits and producers is a function of its batches, never of a clock."""
+"""Producer state is a function of the log's batches, never of a clock."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_wrong_clock_evicts_nothing(
         append_batches(log, data)
     append(log, b"from far ahead", timestamp_ms=FAR_MS)
     log.flush()
-    base = 1  # the begin of the epoch is at 0
+    base = 1  # the leader change of the epoch is at 0
 
     log = then(log, disk)
 

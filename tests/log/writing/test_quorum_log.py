@@ -1,4 +1,4 @@
-"""A replica's copy of a log: begun by others, cut, begun anew behind snapshots, damaged."""
+"""A replica's log: fetched from leaders, truncated, started again at snapshots, damaged."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def opened(disk: SimulatedDisk, config: LogConfig = CONFIG) -> QuorumLog:
 
 
 def batch_at(offset: int, epoch: int) -> bytes:
-    """One record."""
+    """Return a batch of one record."""
     return encoded(b"v%03d" % offset, base_offset=offset, epoch=epoch)
 
 
 def follow(log: QuorumLog, start: int, end: int, epoch: int = 1) -> None:
-    """Take records [start, end) from a leader, one a batch, and make them durable."""
+    """Append records [start, end) as fetched from a leader, one a batch, and sync them."""
     for offset in range(start, end):
         data = batch_at(offset, epoch)
         log.append_as_follower(data, leader_epoch=epoch)
@@ -62,7 +62,7 @@ def follow(log: QuorumLog, start: int, end: int, epoch: int = 1) -> None:
 
 
 def snapshot_of(end_offset: int, epoch: int) -> tuple[SnapshotId, bytes]:
-    """The bytes of a snapshot that another node wrote."""
+    """Return the bytes of a snapshot that another node wrote."""
     disk = new_disk()
     log = opened(disk)
     follow(log, 0, end_offset, epoch)
@@ -89,7 +89,7 @@ def test_a_new_replica_is_empty_and_has_no_epoch() -> None:
 
 
 def test_an_epoch_whose_first_batch_was_lost_is_not_assigned_to_an_empty_log() -> None:
-    """Or the copy would refuse the records of the earlier epochs that the leader sends."""
+    """Otherwise the log would refuse the records of earlier epochs that the leader sends."""
     disk = new_disk()
     opened(disk).begin_epoch(2, HEAD, now_ms=NOW_MS)
     disk.crash(Survival.NOTHING)
@@ -104,7 +104,7 @@ def test_an_epoch_whose_first_batch_was_lost_is_not_assigned_to_an_empty_log() -
 def test_an_epoch_whose_first_batch_was_lost_is_not_assigned_to_a_log_after_a_snapshot(
     survival: Survival, is_closed_before: bool
 ) -> None:
-    """Or the leader would answer for ever that it needs the snapshot that it has."""
+    """Otherwise the leader would always answer with the snapshot that the replica has."""
     snapshot_id, data = snapshot_of(9, epoch=4)
     disk = new_disk()
     log = opened(disk)
@@ -149,7 +149,7 @@ def test_the_tail_cache_is_bounded_by_bytes_and_keeps_the_newest_batches() -> No
 
 @pytest.mark.parametrize("behind", [0, 3, 30])
 def test_a_log_starts_again_at_a_later_snapshot(behind: int) -> None:
-    """Wherever it was: empty, behind, or longer with records of an epoch that is over."""
+    """Its state before: empty, lagging, or longer with records of a previous epoch."""
     snapshot_id, data = snapshot_of(12, epoch=4)
     disk = new_disk()
     log = opened(disk)
@@ -212,7 +212,7 @@ def test_a_truncated_log_has_its_new_length_in_the_same_boot() -> None:
 
 @pytest.mark.parametrize("cut_at", [2, 3, 7])
 def test_a_truncation_that_was_not_synced_is_repeated_before_any_append(cut_at: int) -> None:
-    """A failed sync loses it for good, but for whoever looks before the power is lost."""
+    """A failed sync loses it permanently; only readers before the power loss see it."""
     disk = new_disk()
     log = opened(disk)
     follow(log, 0, 8, epoch=1)
@@ -235,7 +235,7 @@ def test_a_truncation_that_was_not_synced_is_repeated_before_any_append(cut_at: 
 
 
 def stored(log: QuorumLog) -> Iterator[bytes]:
-    """All of a log's bytes, a segment at a time."""
+    """Return all bytes of a log, by segment."""
     offset = log.log_start_offset
     while offset < log.end_offset:
         data = log.read_bytes(offset, 1_000_000)
@@ -333,7 +333,9 @@ def test_an_epoch_without_disk_space_has_not_started_and_starts_once_there_is_so
 
 
 def test_a_replica_without_space_for_a_later_epoch_accepts_records_of_an_earlier_one() -> None:
-    """Or it would seem to be further than others, and refuse what another leader sends."""
+    """Otherwise its log would seem more up to date than others, and refuse records of another
+    leader.
+    """
     large = encoded(bytes(900), base_offset=3, epoch=5)
     found = set()
     for room in range(0, 1_500, 20):

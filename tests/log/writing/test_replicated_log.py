@@ -1,4 +1,4 @@
-"""A log that is written: made, appended to, rolled, synced, closed and opened again."""
+"""A log that is written: created, appended to, rolled, synced, closed and opened again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def disk() -> SimulatedDisk:
 
 @pytest.fixture(params=["simulated", "local"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[WritableStorage, str]]:
-    """A storage and a directory in it that is not there yet."""
+    """A storage, and a directory in it that does not exist yet."""
     if request.param == "simulated":
         yield disk_with_parent(), DIRECTORY
     else:
@@ -345,7 +345,7 @@ def test_a_batch_larger_than_a_segment_gets_its_own(disk: SimulatedDisk) -> None
     assert [(one.base_offset, one.end_offset) for one in log._segments.sealed] == [(0, 1), (1, 2)]
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refused appends ------------------------------------------------------------------------------
 
 
 def test_only_the_latest_epoch_appends(disk: SimulatedDisk) -> None:
@@ -441,7 +441,7 @@ def test_a_half_created_log_is_created_or_opened(disk: SimulatedDisk) -> None:
         assert reopened(half).end_offset == 4
 
 
-# --- a disk that fails ----------------------------------------------------------------------------
+# --- disk failures --------------------------------------------------------------------------------
 
 
 def test_a_full_disk_changes_nothing_and_the_append_can_be_retried(disk: SimulatedDisk) -> None:
@@ -510,7 +510,7 @@ def test_the_clean_shutdown_file_is_deleted_before_the_first_write(disk: Simulat
     log.close()
     assert read_checkpoint_files(disk, DIRECTORY).clean is not None
     log = reopened(disk)
-    log.close()  # nothing was written: it stays as it is
+    log.close()  # nothing was written: the file is unchanged
     log = reopened(disk)
     assert log.report.was_clean
     recording = disk.record()

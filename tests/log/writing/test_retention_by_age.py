@@ -1,4 +1,4 @@
-"""Retention by age goes by the log: an index that is damaged deletes nothing too early."""
+"""Retention by age uses the log: a damaged index deletes nothing too early."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300, retention_ms=1
 
 
 def log_of_young_segments() -> tuple[SimulatedDisk, int]:
-    """A log closed in order, and the base offset of a sealed segment in which all is young."""
+    """Return a cleanly closed log, and the base offset of a sealed segment of young records."""
     disk = disk_with_parent()
     log = created_log(disk, config=CONFIG)
     for number in range(60):

@@ -1,4 +1,4 @@
-"""Several processes with one log open, taking turns: each takes up what the others did."""
+"""Several processes that write one log in turn: each reads the appends of the others."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_unpublished_batches_of_a_dead_writer_are_backed_up_and_truncated(
 
 
 def operations_of_a_roll(disk: SimulatedDisk) -> int:
-    """How many there are in appending two more batches, with which the log rolls."""
+    """Return the number of operations in appending two more batches, during which the log rolls."""
     log = reopened(disk)
     before = disk.operation_count
     fill(log, 2)

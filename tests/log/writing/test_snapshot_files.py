@@ -1,4 +1,4 @@
-"""Checkpoints that are written, and what a log forgets behind them."""
+"""Writing of snapshots, and deletion of the records before them."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_commits_are_those_up_to_the_snapshots_end(disk: SimulatedDisk) -> None:
         assert (last.name.version, last.last_offset) == (end_offset - 2, end_offset - 1)
 
 
-# --- forgetting -----------------------------------------------------------------------------------
+# --- retention ------------------------------------------------------------------------------------
 
 
 def test_the_log_starts_at_the_end_of_a_snapshot(disk: SimulatedDisk) -> None:
@@ -253,7 +253,7 @@ def test_the_log_starts_at_the_end_of_a_snapshot(disk: SimulatedDisk) -> None:
 def test_a_reader_starts_at_the_published_log_start_offset(
     disk: SimulatedDisk, values: ValueKind
 ) -> None:
-    """The first segment begins earlier: what lies in it below the start is forgotten."""
+    """The first segment starts earlier: its records below the log start offset are deleted."""
     log = created_log(disk, config=replace(KRAFT_SMALL, values=values))
     fill(log, 60)
     reader = open_log(disk, DIRECTORY)

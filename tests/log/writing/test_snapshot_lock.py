@@ -1,4 +1,4 @@
-"""A snapshot being fetched, one being written and recovery: they share one lock and one rule."""
+"""A fetched snapshot, a written snapshot and recovery share one lock."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_fetched_snapshot_waits_for_the_one_that_a_state_machine_writes() -> N
 
 
 def test_a_truncation_does_not_affect_the_snapshot_being_written() -> None:
-    """Recovery deletes what a writer that died left, and nothing that is still written."""
+    """Recovery deletes the partial snapshot of a dead writer, and none that is still written."""
     disk = new_disk()
     log = opened(disk)
     follow(log, 0, 40)
@@ -105,7 +105,9 @@ def test_the_lock_is_released_with_a_fetched_snapshot(is_dropped: bool) -> None:
 
 
 def test_a_replica_that_stopped_fetching_yields_to_its_own_snapshot() -> None:
-    """A leader was lost in the middle of a snapshot: what came must not hold the lock for ever."""
+    """A leader failed in the middle of a snapshot: the partial one must not hold the lock
+    forever.
+    """
     one = OneReplica()
     one.elect()
     end_offset = one.replica.log.end_offset
@@ -153,7 +155,7 @@ def test_a_writer_whose_close_fails_releases_the_lock_for_the_next_one() -> None
 
 
 def header_only() -> bytes:
-    """A control batch with a header record that no reader parses."""
+    """Return a control batch with a header record that no reader can parse."""
     record = NewRecord(b"\0\0\0\3", b"\0\0")
     batch = NewRecordBatch(records=(record,), base_timestamp_ms=0, is_control=True)
     return encode_batch(batch, base_offset=0, leader_epoch=1)

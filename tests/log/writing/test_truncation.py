@@ -1,4 +1,4 @@
-"""Epochs and lineage: what a leader answers, and a follower that cuts its log where they part."""
+"""Leader epochs and divergence: a leader's answers, and a follower's truncation."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_follower_below_the_log_start_is_sent_the_newest_snapshot(
 
 
 def test_a_snapshot_older_than_the_log_start_decides_nothing() -> None:
-    """One that lies there still: it is deleted after the log has begun anew behind another."""
+    """Such a snapshot is deleted only after the log has started again at a later one."""
     older, first = SnapshotId(epoch=1, end_offset=3), SnapshotId(epoch=2, end_offset=10)
     log = lineage((7, 10), start=10, end=11, snapshots=(older, first))
     assert log.validate(10, 2) == Valid()
@@ -121,11 +121,11 @@ def test_a_follower_truncates_where_both_logs_agree(leader: tuple[int, int], cut
     assert log.truncation_offset(OffsetAndEpoch(*leader)) == cut_at
 
 
-# --- cutting files --------------------------------------------------------------------------------
+# --- truncated files ------------------------------------------------------------------------------
 
 
 def follower(disk: SimulatedDisk) -> ReplicatedLog:
-    """Offsets 0 to 60 over several segments, epoch 2 from 21 on."""
+    """Return a log of offsets 0 to 60 in several segments, with epoch 2 from 21 on."""
     log = created_log(disk, is_single=False)
     fill(log, 20)
     log.claim(now_ms=NOW_MS)
@@ -171,7 +171,7 @@ def test_committed_records_are_not_truncated(disk: SimulatedDisk) -> None:
 
 
 def held(disk: SimulatedDisk, *, is_saved: bool) -> bytes:
-    """What the segments hold, or the copies of what was cut, in the order of the log."""
+    """Return the bytes of the segments, or of the backups, in the order of the log."""
     parts = []
     for name in sorted(disk.list_names(DIRECTORY)):
         if ".log.cut-" in name if is_saved else name.endswith(".log"):
@@ -222,7 +222,7 @@ def test_an_interrupted_truncation_leaves_a_log_that_can_be_truncated_again(
 
 
 def test_diverging_logs_converge(disk: SimulatedDisk) -> None:
-    """The shape of KAFKA-3919: a follower that was longer than the one that leads now."""
+    """The case of KAFKA-3919: a follower with a longer log than the new leader."""
     follows = created_log(disk, is_single=False)
     leads_on = disk_with_parent()
     leads = created_log(leads_on, is_single=False)
@@ -247,7 +247,7 @@ def test_diverging_logs_converge(disk: SimulatedDisk) -> None:
     assert follows.epochs.entries == (EpochEntry(1, 0), EpochEntry(2, 21))
 
 
-# --- what an earlier epoch left open --------------------------------------------------------------
+# --- transactions left open by an earlier epoch ---------------------------------------------------
 
 
 def test_the_start_of_a_later_epoch_aborts_an_open_transaction(disk: SimulatedDisk) -> None:

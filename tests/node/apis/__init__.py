@@ -1,1 +1,1 @@
-"""What a node answers to clients."""
+"""Tests of a node's responses to clients."""

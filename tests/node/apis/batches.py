@@ -1,4 +1,4 @@
-"""Batches as producers send them, and requests that carry them."""
+"""Batches as producers send them, and requests with them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batch(
     time_ms: int = TIME_MS,
     **more: Any,
 ) -> bytes:
-    """One batch. ``token``: base offset and leader epoch that the writer requires."""
+    """Return one batch. ``token``: base offset and leader epoch that the writer requires."""
     if not values:
         return with_token(_empty(), token)
     records = tuple(
@@ -61,7 +61,7 @@ def with_token(data: bytes, token: tuple[int, int]) -> bytes:
 
 
 def with_attributes(data: bytes, attributes: int) -> bytes:
-    """The same with other attributes, and the CRC that fits."""
+    """Return the batch with other attributes, and its CRC recomputed."""
     body = attributes.to_bytes(2, "big") + data[23:]
     return data[:17] + crc32c(body).to_bytes(4, "big") + body
 
@@ -96,7 +96,7 @@ def produce(
 
 
 def _any(value: Any) -> Any:
-    """kio's types of numbers and names are for people."""
+    """Widen kio's annotated types of numbers and names."""
     return value
 
 

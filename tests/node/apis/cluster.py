@@ -1,10 +1,10 @@
-"""Nodes that answer clients: real replicas on simulated disks, one process, virtual time.
+"""Nodes that serve clients: real replicas on simulated disks, one process, virtual time.
 
-Rules of this file:
+Invariants:
 
-1. Messages between nodes arrive at once, and syncs are done at once, unless they are held. Time
-   passes when a test says so.
-2. Whoever waits for news is woken after every step of his node, as by the real driver.
+1. Messages between nodes are delivered and syncs completed immediately, unless they are held. Time
+   advances only when a test advances it.
+2. Delayed requests are checked after every step of their node, as by the real driver.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def caller(
 
 
 def origin(who: Principal | None = None) -> Origin:
-    """A connection of somebody, with room for whatever is asked."""
+    """Return the request context of a client connection, with unlimited memory."""
     return Origin(caller() if who is None else who, RequestBudget(2**30).share_of("a test"))
 
 
@@ -76,7 +76,7 @@ class _Waiter:
 
 
 class Node:
-    """One node: the part of it that answering needs."""
+    """Node, as far as its request handlers need one."""
 
     def __init__(self, cluster: Cluster, voter: Voter, log_config: LogConfig) -> None:
         self.node_id: Final = voter.key.node_id
@@ -107,7 +107,7 @@ class Node:
         self._appends = PendingAppends(self.replica, self._answer)
         self.apis = ClientApis(self)
 
-    # --- what answering needs ---------------------------------------------------------------------
+    # --- used by request handlers -----------------------------------------------------------------
 
     @property
     def identity(self) -> LogIdentity:
@@ -146,7 +146,7 @@ class Node:
         self._wake()
         return await future
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
@@ -221,13 +221,14 @@ class Node:
             return True
         return waiter.after() < (self.replica.core.high_watermark or 0)
 
-    # --- asking it --------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def start(
         self, key: ApiKey, version: int, request: Any, who: Principal | Origin
     ) -> asyncio.Task[Any]:
-        """Ask what a connection would ask: it is begun before this returns to the loop again. A
-        caller asks on a connection of his own."""
+        """Start a request as a connection does: it is processed before this returns to the loop.
+        Each caller has a connection of its own.
+        """
         frame = b"head" + encode(request, version)
         asked_by = who if isinstance(who, Origin) else origin(who)
         work = self.apis.answer(key, version, frame, 4, asked_by)
@@ -236,7 +237,7 @@ class Node:
     async def ask_client(
         self, key: ApiKey, version: int, request: Any, kind: type[T], who: Principal | None = None
     ) -> T:
-        """The answer to a request that is answered without time passing."""
+        """Return the response to a request that is answered without time advancing."""
         task = self.start(key, version, request, caller() if who is None else who)
         await settle()
         assert task.done(), "it waits"
@@ -244,12 +245,12 @@ class Node:
 
 
 class Cluster:
-    """Some nodes, and what is on its way between them."""
+    """Some nodes, and the messages in flight between them."""
 
     def __init__(
         self, count: int = 1, config: LogConfig | None = None, *, names_clients: bool = True
     ) -> None:
-        """``names_clients``: whether voters say where they listen for clients."""
+        """``names_clients``: whether voters register their client listeners."""
         self.now_ms = 0
         self._due: deque[Callable[[], None]] = deque()
         self._is_delivering = False
@@ -267,7 +268,7 @@ class Cluster:
 
     @property
     def leader(self) -> Node:
-        """The leader of the latest epoch."""
+        """Return the leader of the latest epoch."""
         found = [node for node in self.nodes if node.is_leader]
         return max(found, key=lambda node: node.replica.core.epoch)
 
@@ -276,7 +277,7 @@ class Cluster:
         return next(node for node in self.nodes if not node.is_leader)
 
     def elect(self) -> Node:
-        """Let time pass until somebody leads, and everybody knows."""
+        """Advance time until a node leads and all nodes know it."""
         for node in self.nodes:
             node.tell(TimePassed())
         for _ in range(100):
@@ -290,7 +291,7 @@ class Cluster:
         return len(epochs) == 1 and bool(self.leader.replica.core.high_watermark)
 
     def pass_time(self, time_ms: int) -> None:
-        """Let time pass, in small steps."""
+        """Advance time in small steps."""
         until_ms = self.now_ms + time_ms
         while self.now_ms < until_ms:
             self.now_ms = min(self.now_ms + 50, until_ms)
@@ -298,7 +299,7 @@ class Cluster:
                 node.tell(TimePassed())
 
     def change_leader(self) -> Node:
-        """Make another node lead."""
+        """Elect another leader."""
         old = self.leader
         epoch = old.replica.core.epoch
         old.tell(Resign(epoch))
@@ -309,7 +310,7 @@ class Cluster:
                 return self.leader
         raise AssertionError("nobody is elected")
 
-    # --- what is on its way -----------------------------------------------------------------------
+    # --- messages in flight -----------------------------------------------------------------------
 
     def later(self, act: Callable[[], None]) -> None:
         self._due.append(act)
@@ -339,13 +340,13 @@ class Cluster:
 
 
 async def settle() -> None:
-    """Let everything happen that needs no time."""
+    """Deliver all messages and complete all syncs, without advancing time."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)
 
 
 def answer_of(task: asyncio.Task[Any], kind: type[T], version: int) -> T:
-    """What an answer says."""
+    """Return the decoded content of a response."""
     body = task.result()
     assert isinstance(body, bytes)
     return decode(kind, version, bytes(body))

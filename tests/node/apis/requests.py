@@ -1,4 +1,4 @@
-"""Requests of clients, with what a test does not care about filled in."""
+"""Requests of clients, with defaults for the fields that a test does not set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER_ID: Final = "AAAAAAAAAAAAAAAAAAAAaQ"
 
 
 def _any(value: Any) -> Any:
-    """kio's types of numbers and names are for people."""
+    """Widen kio's annotated types of numbers and names."""
     return value
 
 
@@ -96,7 +96,7 @@ def list_offsets(
 def metadata(
     names: tuple[str, ...] | None = None, ids: tuple[str, ...] = (), **more: Any
 ) -> latest_schemas.MetadataRequest:
-    """Topics by name or id; None for all."""
+    """Return a request for topics by name or id; None for all."""
     topics = None
     if names is not None:
         topics = tuple(

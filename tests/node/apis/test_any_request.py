@@ -1,4 +1,4 @@
-"""Whatever a client asks: an answer of its kind, or a malformed message, and the log as it was."""
+"""Any request gets a response of its type or is malformed, and leaves the log undamaged."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ ANSWERS: Final = {
 
 
 def aimed(message: Any, rng: random.Random) -> Any:
-    """The same, most of it about the log that there is."""
+    """Return the request with most of its fields set to those of the existing log."""
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(message):
         value = getattr(message, field.name)
@@ -105,7 +105,7 @@ def _aimed(name: str, value: Any, rng: random.Random) -> Any:
 
 
 def some_batch(rng: random.Random) -> bytes:
-    """A batch, sound or not."""
+    """Return a batch, valid or not."""
     headers = rng.choice([(), (Header("h", b"x"),), (commit_header("app", "q", rng.randrange(4)),)])
     records = [
         NewRecord(rng.choice([None, b"k"]), rng.randbytes(rng.randrange(30)), TIME_MS + at, headers)
@@ -123,7 +123,7 @@ def some_batch(rng: random.Random) -> bytes:
 async def answer(
     node: Node, cluster: Cluster, key: ApiKey, version: int, frame: bytes, who: Any
 ) -> Any:
-    """What comes of a request, whatever time it takes."""
+    """Return the response to a request, or its error, however long it takes."""
     work = node.apis.answer(key, version, frame, 0, origin(who))
     task = asyncio.get_running_loop().create_task(work)
     await settle()
@@ -137,7 +137,7 @@ async def answer(
 
 
 def check_log(node: Node) -> None:
-    """Every byte of the log is a sound batch."""
+    """Check that every byte of the log belongs to a valid batch."""
     log = node.replica.log
     offset = 0
     while offset < log.end_offset:
@@ -203,7 +203,7 @@ def test_a_node_with_a_closed_log_answers_that_it_does_not_lead() -> None:
         leader.replica.log.close()
         for key, kind, version in KINDS:
             if key is ApiKey.PRODUCE:
-                continue  # the one who drives a node that has failed refuses it
+                continue  # the driver refuses requests to a node that has failed
             frame = encode(aimed(random_message(kind, version, rng), rng), version)
             task = await answer(leader, cluster, key, version, frame, caller())
             assert isinstance(task.result(), bytes)

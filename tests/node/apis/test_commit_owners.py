@@ -1,4 +1,4 @@
-"""Application ids belong to principals: others cannot commit, take over, ask or make forget."""
+"""Application ids belong to principals: others cannot commit to, take over, read or evict them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def who(name: str, table: AccessTable = TABLE) -> Principal:
 async def commit(
     node: Node, caller: Principal, app: str, query: str, version: int, *more: Header
 ) -> Any:
-    """Produce one named commit; the answer for its partition."""
+    """Produce one named commit; return the answer for its partition."""
     header = commit_header(app, query, version)
     data = batch(NewRecord(None, b"by " + caller.name.encode(), TIME_MS, (header, *more)))
     answer = await node.ask_client(
@@ -146,7 +146,7 @@ def test_names_per_principal_are_bounded_and_those_of_others_are_kept() -> None:
         refused = await commit(leader, who("jobs-b"), "jobs-b.3", "q", 1)
         assert refused.error_code is ErrorCode.policy_violation
         assert "has 3 application ids of 'jobs-b', the maximum" in refused.error_message
-        again = await commit(leader, who("jobs-b"), "jobs-b.0", "q", 2)  # one that is remembered
+        again = await commit(leader, who("jobs-b"), "jobs-b.0", "q", 2)  # a name that is stored
         assert again.error_code is ErrorCode.none
         other = await commit(leader, who("jobs-a"), "nightly-2", "q", 1)
         assert other.error_code is ErrorCode.none

@@ -1,4 +1,4 @@
-"""Fetch: what consumers see, how long they wait, and what they are told when they may not."""
+"""Fetch: what consumers see, how long requests are delayed, and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERSIONS = range(4, 19)
 
 
 async def put(node: Node, *values: bytes) -> int:
-    """Append one batch; its base offset."""
+    """Append one batch; return its base offset."""
     answer = await node.ask_client(
         ApiKey.PRODUCE, 9, produce(batch(*values)), latest_schemas.ProduceResponse
     )
@@ -36,7 +36,7 @@ async def put(node: Node, *values: bytes) -> int:
 async def get(
     node: Node, request: latest_schemas.FetchRequest, version: int = 18, **more: Any
 ) -> Any:
-    """The answer for the one partition, of a request that is answered at once."""
+    """Return the answer for the one partition of a request that is answered immediately."""
     answer = await node.ask_client(
         ApiKey.FETCH, version, request, latest_schemas.FetchResponse, **more
     )
@@ -46,7 +46,7 @@ async def get(
 
 
 def values(partition: Any) -> list[bytes | None]:
-    """The users' values in an answer, which holds whole batches alone."""
+    """Return the users' values in an answer, which has whole batches only."""
     batches = list(iter_batches(partition.records))
     assert sum(one.byte_count for one in batches) == len(partition.records)
     return [record.value for one in batches if not one.is_control for record in one.records()]
@@ -157,7 +157,7 @@ def test_read_committed_ends_before_an_open_transaction() -> None:
     run(work())
 
 
-# --- waiting --------------------------------------------------------------------------------------
+# --- delayed requests -----------------------------------------------------------------------------
 
 
 async def waiting(node: Node, request: latest_schemas.FetchRequest) -> Any:
@@ -276,7 +276,7 @@ def test_excess_fetches_of_one_principal_are_answered_at_their_deadline() -> Non
         answer = answer_of(tasks[-1], latest_schemas.FetchResponse, 18)
         assert values(answer.responses[0].partitions[0]) == [b"news"]
         again = await waiting(leader, fetch(end + 1, max_wait_ms=500))
-        await put(leader, b"more")  # there is room for one that waits again
+        await put(leader, b"more")  # there is room for one that is delayed again
         await settle()
         assert again.done()
 
@@ -298,7 +298,7 @@ def test_a_delayed_fetch_is_answered_on_a_change_of_leaders() -> None:
     run(work())
 
 
-# --- where it may not -----------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [11, 12, 18])

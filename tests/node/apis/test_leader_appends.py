@@ -1,4 +1,4 @@
-"""What a leader answers when it may lead no more: nothing that it does not know."""
+"""Responses of a leader that has been replaced: none claims what the node does not know."""
 
 from __future__ import annotations
 

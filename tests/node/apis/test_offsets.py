@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: places in the log by name, by time and by epoch."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets by name, timestamp and epoch."""
 
 from __future__ import annotations
 

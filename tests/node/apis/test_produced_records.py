@@ -1,4 +1,4 @@
-"""The records of a produced batch: bounded before they are decoded, packed where they are many."""
+"""Records of a produced batch: bounded before they are decoded, and packed if they are many."""
 
 from __future__ import annotations
 

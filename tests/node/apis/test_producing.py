@@ -1,4 +1,4 @@
-"""Produce: what is appended, what is refused, and in which words."""
+"""Produce: accepted and refused batches, and their errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VERSIONS = range(3, 14)
 
 
 async def put(node: Node, data: bytes | None, version: int = 13, **more: Any) -> Any:
-    """Produce one batch; the answer for its partition."""
+    """Produce one batch; return the answer for its partition."""
     answer = await node.ask_client(
         ApiKey.PRODUCE, version, produce(data, **more), latest_schemas.ProduceResponse
     )
@@ -54,7 +54,7 @@ async def put(node: Node, data: bytes | None, version: int = 13, **more: Any) ->
 
 
 def stored(node: Node, start_offset: int = 0) -> list[Record]:
-    """The users' records in a node's log."""
+    """Return the users' records in a node's log."""
     log = node.replica.log
     offset, found = start_offset, []
     while offset < log.end_offset:
@@ -241,7 +241,7 @@ def test_success_has_the_epoch_and_whether_it_is_a_duplicate() -> None:
     run(work())
 
 
-# --- the token ------------------------------------------------------------------------------------
+# --- required offsets -----------------------------------------------------------------------------
 
 
 def test_of_two_rivals_with_one_required_offset_one_wins() -> None:
@@ -312,7 +312,7 @@ def test_an_empty_batch_checks_the_required_offset_and_appends_nothing() -> None
     run(work())
 
 
-# --- names ----------------------------------------------------------------------------------------
+# --- named commits --------------------------------------------------------------------------------
 
 
 def named(version: int, query_id: str = "q", *more: Header) -> bytes:
@@ -550,7 +550,7 @@ def test_a_duplicate_waits_for_the_first_append() -> None:
     run(work())
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refused batches ------------------------------------------------------------------------------
 
 
 def damaged() -> bytes:

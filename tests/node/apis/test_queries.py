@@ -1,4 +1,4 @@
-"""Metadata, producer ids, coordinators, commits, configs, the quorum: as clients ask for them."""
+"""Metadata, producer ids, coordinators, commits, configs and the quorum, as clients query them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_replica_that_stopped_fetching_is_out_of_sync() -> None:
 
 @pytest.mark.parametrize("names_clients", [False, True])
 def test_voters_with_one_listener_serve_clients_there(names_clients: bool) -> None:
-    """Static voters, and initial ones, say no more of themselves at first."""
+    """Static voters, and initial ones, register no client listener at first."""
 
     async def work() -> None:
         cluster = Cluster(3, names_clients=names_clients)

@@ -1,8 +1,6 @@
 """Stock clients of Kafka, unmodified, on three real processes: librdkafka, aiokafka, Java's tools.
 
-Rules of this file:
-
-1. Every client begins at each of the nodes once, so at two that do not lead.
+Every client bootstraps from each of the nodes once, so also from two that do not lead.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumProcesses
 
 
 def _agree(quorum: QuorumProcesses) -> bool:
-    """Whether all nodes said last that the same one leads."""
+    """Return whether all nodes last logged the same leader."""
     said = [
         [(line["epoch"], line["leader"]) for line in node.lines() if line["event"] == "leader"]
         for node in quorum.nodes
@@ -57,7 +55,7 @@ def _values(prefix: str) -> list[bytes]:
 
 
 def _produce(bootstrap: str, codec: str, values: list[bytes], **more: Any) -> list[int]:
-    """Offsets of what was delivered."""
+    """Return the offsets of the delivered records."""
     from confluent_kafka import Producer
 
     offsets: list[int] = []
@@ -136,7 +134,9 @@ def test_librdkafka_produces_idempotently_and_consumes_with_every_codec(
 def test_librdkafkas_large_batches_keep_their_order_among_small_ones(
     quorum: QuorumProcesses, codec: str
 ) -> None:
-    """A node reads large batches beside its loop; the next of the same producer wait for them."""
+    """A node decodes large batches in an executor; the next batches of the same producer wait for
+    them.
+    """
     chance = random.Random(7)
     values = [
         chance.randbytes(300_000)
@@ -182,7 +182,7 @@ def _watermarks(bootstrap: str) -> tuple[int, int]:
     topic = TopicPartition(TOPIC, 0)
 
     def look() -> Any:
-        with contextlib.suppress(KafkaException):  # while nobody leads
+        with contextlib.suppress(KafkaException):  # while no node leads
             return consumer.get_watermark_offsets(topic, timeout=PATIENCE_S)
         return None
 
@@ -370,7 +370,7 @@ def test_javas_tools_list_offsets_topics_and_the_quorum(
         assert re.search(rf"ClusterId: +{re.escape(quorum.cluster_id)}", status)
         high_watermark = re.search(r"HighWatermark: +(\d+)", status)
         assert high_watermark is not None
-        assert int(high_watermark[1]) >= end  # a new leader begins with a record of its own
+        assert int(high_watermark[1]) >= end  # a new leader appends a record first
     at = ("--bootstrap-server", quorum.nodes[0].address)
     replicas = run_java(jars, quorum_tool, *at, "describe", "--replication")
     assert re.findall(r"^([123])\s.*(?:Leader|Follower)", replicas, re.MULTILINE) != []

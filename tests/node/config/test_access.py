@@ -1,4 +1,4 @@
-"""From a certificate to rights: a pure table, which denies what it does not give."""
+"""Rights of a certificate: a pure table, which denies what it does not grant."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def listener_for(listener: Listener, tls: TlsConfig | None = WITH_TLS) -> Listen
 
 
 def certificate(*common: str, dns: tuple[str, ...] = ()) -> dict[str, Any]:
-    """As ``getpeercert()`` tells it."""
+    """Return a certificate as ``getpeercert()`` does."""
     return {
         "subject": (
             (("organizationName", "raftlog"),),
@@ -122,7 +122,7 @@ def test_a_certificate_identifies_one_node_or_none(
         (certificate("host", dns=("log-4.example", "log-4.example")), 4),
         (certificate("log-4.example", dns=("log-5.example",)), None),
         (certificate("special"), 7),
-        (certificate("log-7.example"), None),  # that one has another name
+        (certificate("log-7.example"), None),  # that node has another name
         (certificate("log-7.example", dns=("log-4.example",)), 4),
         (certificate("log-04.example"), None),
         (certificate("log-.example"), None),

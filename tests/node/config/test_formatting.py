@@ -1,4 +1,4 @@
-"""A node's directory is made once, as Kafka makes it, and says whose it is."""
+"""A node's directory is formatted once, as Kafka formats it, with its identity."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ STATIC = config_of(more='static_voters = ["1@127.0.0.1:19093", "2@127.0.0.1:1909
 
 
 def opened(disk: WritableStorage, config: NodeConfig) -> Replica:
-    """The replica as a node opens it."""
+    """Open the replica as a node does."""
     meta = read_identity(config, disk)
     assert meta.cluster_id is not None
     assert meta.directory_id is not None
@@ -120,7 +120,7 @@ def test_the_snapshot_equals_kafkas_byte_for_byte() -> None:
     )
     ours = disk.files()[f"/node/raftlog-0/{BOOTSTRAP}"]
     assert len(ours) == len(KAFKA_CHECKPOINT)
-    # Kafka asks the clock three times; what the times and the checksums over them are is left out.
+    # Kafka reads the clock three times: the times, and the checksums over them, are excluded.
     times = [KAFKA_HEADER_MS, KAFKA_BATCH_MS, KAFKA_FOOTER_MS]
     assert _without_times(ours, [KAFKA_HEADER_MS]) == _without_times(KAFKA_CHECKPOINT, times)
 
@@ -251,7 +251,7 @@ def test_initial_voters_are_written_as_kafka_writes_them(text: str, words: str) 
         parse_initial_voters(text)
 
 
-# --- whose directory it is ------------------------------------------------------------------------
+# --- identity of a directory ----------------------------------------------------------------------
 
 
 def formatted(config: NodeConfig = CONFIG) -> SimulatedDisk:
@@ -308,7 +308,7 @@ def test_the_only_voter_of_a_formatted_quorum_never_truncates_synced_records() -
     assert disk.files()[segment] == damaged
 
 
-# --- what cuts it short ---------------------------------------------------------------------------
+# --- interrupted formatting -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("config", [CONFIG, STATIC], ids=["dynamic", "static"])

@@ -1,4 +1,4 @@
-"""A node's TOML file: what it says, and every way in which it can be wrong."""
+"""Configuration of a node in TOML: its meaning, and every error in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SMALLEST = NODE + BOTH
 
 
 def documented() -> str:
-    """The file that the docstring shows."""
+    """Return the file that the docstring documents."""
     assert config_module.__doc__ is not None
     found = re.search(r"```toml\n(.*?)```", config_module.__doc__, re.DOTALL)
     assert found is not None
@@ -83,7 +83,7 @@ def test_the_documented_file_is_accepted() -> None:
     assert config.access.commits == {"jobs-*": ("{name}", "{name}:*"), "jobs-etl": ("nightly-*",)}
     assert config.access.commit_names_max == AccessTable().commit_names_max
     assert config.metrics is not None
-    # What it calls defaults are the defaults.
+    # The documented defaults are the defaults.
     assert (config.quorum, config.log, config.limits) == (
         QUORUM_DEFAULT,
         LogConfig(),
@@ -292,7 +292,7 @@ def test_paths_in_a_file_are_relative_to_its_directory(tmp_path: Path) -> None:
 
 
 def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
-    """It says which certificates have which rights."""
+    """It grants rights to certificates."""
     directory = tmp_path / "etc"
     directory.mkdir(mode=0o755)
     path = directory / "node.toml"
@@ -319,7 +319,7 @@ def test_reloading_a_file_changes_only_the_access(tmp_path: Path) -> None:
     assert dict(reload_access(config).nodes) == {1: "log-1", 2: "log-2"}
     path.write_text(SMALLEST)
     with pytest.raises(ConfigError, match=r"access\.nodes\.1"):
-        reload_access(config)  # it would do for that file, and this node listens by TLS
+        reload_access(config)  # valid in that file, but this node listens with TLS
     path.write_text(WITH_TLS + "[limits]\nidle_ms = 'long'\n")
     with pytest.raises(ConfigError, match=r"limits\.idle_ms"):
         reload_access(config)

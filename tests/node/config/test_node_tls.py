@@ -50,7 +50,7 @@ def tls_of(authority: Authority, name: str, **others: Any) -> TlsConfig:
 
 
 def client_context(ca: str, pair: KeyPair | None, **others: Any) -> ssl.SSLContext:
-    """A client's that trusts whoever ``ca`` signed."""
+    """Return the context of a client that trusts certificates signed by ``ca``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(ca)
@@ -64,7 +64,7 @@ def client_context(ca: str, pair: KeyPair | None, **others: Any) -> ssl.SSLConte
 def shown(
     server: ssl.SSLContext, client: ssl.SSLContext | None
 ) -> Mapping[str, Any] | Exception | None:
-    """What a server sees of a client's certificate, or the error by which they part."""
+    """Return what a server reads of a client's certificate, or the error of the handshake."""
 
     async def talk() -> Mapping[str, Any] | Exception | None:
         seen: asyncio.Future[Mapping[str, Any] | None] = asyncio.get_running_loop().create_future()

@@ -1,6 +1,6 @@
-"""Where state machines run in these tests: beside a real replica, or over the shared log.
+"""Hosts of state machines in these tests: a real replica, or the shared log.
 
-Both are one node, 1, that may lead; what the others do is not looked at.
+Both are a single node, 1, that can lead; other nodes are not observed.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ class Host(Protocol):
     def register(self, listener: RaftListener) -> None: ...
 
     def elect(self) -> None:
-        """Let this node lead the next epoch."""
+        """Elect this node in the next epoch."""
 
     def hold(self) -> None:
-        """From now on nothing is committed."""
+        """Commit nothing from now on."""
 
     def release(self) -> None:
-        """Commit everything, from now on too."""
+        """Commit everything, and all later appends."""
 
     def delete_before(self, end_offset: int) -> None:
-        """Write a snapshot if there is none, and begin the log behind it."""
+        """Write a snapshot if there is none, and start the log at its end."""
 
     def settle(self) -> None:
-        """Let everything be told that there is to tell."""
+        """Deliver all pending notifications."""
 
     def shut_down(self) -> None: ...
 
 
 class ReplicaHost:
-    """A quorum of one."""
+    """Replica that is the only voter."""
 
     def __init__(self) -> None:
         self.one = OneReplica()
@@ -85,7 +85,7 @@ class ReplicaHost:
 
 
 class SharedHost:
-    """A node over the shared log."""
+    """Node over the shared log."""
 
     def __init__(self) -> None:
         self.shared = SharedLog()

@@ -1,4 +1,4 @@
-"""What a state machine may rely on, beside a real replica and over the shared log alike."""
+"""Contract of a state machine's listener, on a real replica and over the shared log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.node.listeners.hosts import Host, ReplicaHost, SharedHost
 
 
 class Recorder:
-    """Writes down what it is told, and holds it against the contract as it comes."""
+    """Listener that records its notifications, and checks each against the contract."""
 
     def __init__(self) -> None:
         self.next_offset = 0

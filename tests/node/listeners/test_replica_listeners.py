@@ -1,4 +1,4 @@
-"""Listeners beside a replica: pieces, records that a snapshot has overtaken, restarts."""
+"""Listeners of a replica: bounded chunks, records below a snapshot, restarts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.one_replica import OneReplica
 
 
 class Chunks(Recorder):
-    """Writes down, too, how many batches came at once."""
+    """Listener that also records the number of batches of each call."""
 
     def __init__(self) -> None:
         super().__init__()

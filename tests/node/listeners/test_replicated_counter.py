@@ -1,4 +1,4 @@
-"""The replicated counter: every node counts the same, whoever leads, from wherever it begins."""
+"""The replicated counter: every node has the same count, whichever leads and from any start."""
 
 from __future__ import annotations
 

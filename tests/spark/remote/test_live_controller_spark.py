@@ -1,4 +1,6 @@
-"""Tables that follow a running Kafka's controller over the network; its admin client judges."""
+"""Tables that follow a running Kafka's controller over the network equal its admin client's
+view.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark reads and writes the log of a quorum by ``bootstrap.servers``, as it does files."""
+"""Spark reads and writes the log of a quorum by ``bootstrap.servers`` as it does files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = ("key", "value", "headers", "timestamp")
 
 @pytest.fixture(scope="module")
 def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumProcesses]:
-    """Three nodes, of which one is gone: addresses that do not answer are nothing special."""
+    """Three nodes, of which one is stopped: unreachable bootstrap addresses are normal."""
     with QuorumProcesses(tmp_path_factory.mktemp("quorum")) as nodes:
         nodes.nodes[0].kill()
         wait_until_listeners_are_known(nodes)
@@ -50,7 +50,9 @@ def save(frame: DataFrame, quorum: QuorumProcesses, **options: Any) -> None:
 
 
 def append_numbers(log: ConnectedLog, first: int, end: int) -> int:
-    """Three records a batch, with all that a record may have; the end offset before them."""
+    """Append three records a batch with all fields of a record; return the end offset
+    before them.
+    """
     before = log.end_offset
     for start in range(first, end, 3):
         records = [
@@ -187,7 +189,7 @@ def test_a_stream_continues_after_a_restart_and_writes_each_batch_once(
 
     copy_back(tmp_path / "back")
     assert contents(log, back) == copied
-    # As if the process had died between the append and Spark's note of it.
+    # As if the process had died between the append and Spark's commit of the batch.
     commits = sorted((tmp_path / "back" / "commits").iterdir())
     newest = max(int(one.name) for one in commits if one.name.isdigit())
     for one in commits:

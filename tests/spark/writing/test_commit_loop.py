@@ -1,4 +1,6 @@
-"""Read, decide, append under the token, decide again: without a clock and without chance."""
+"""Commit loop: read, decide, append at a required offset, decide again; without clock and
+randomness.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ def test_a_path_must_hold_a_log(tmp_path: Path) -> None:
 
 
 def allocate(path: Path, job: str, blocks: int, taken: list[range]) -> None:
-    """Take blocks of three ids, one after the other; what is free is what no record has taken."""
+    """Take blocks of three ids, one after the other; an id is free if no record has taken it."""
     with raftlog.open(path) as log:
         free = 0
         at = log.log_start_offset

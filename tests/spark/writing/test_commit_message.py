@@ -1,4 +1,4 @@
-"""What tasks send: whole, in order and from one write, or not used at all."""
+"""Messages of tasks: used completely, in order and from one write, or not at all."""
 
 from __future__ import annotations
 

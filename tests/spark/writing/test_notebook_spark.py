@@ -1,4 +1,4 @@
-"""The notebook about ids runs from its first cell to its last, and says what it promises."""
+"""The notebook about ids runs from its first cell to its last, with the output it documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The one append of a write, on a simulated machine: names, tokens, limits, failing disks."""
+"""The single append of a write, on a simulated machine: commits, required offsets, limits, failing
+disks.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ LIMIT = 4096
 
 
 class Job:
-    """A job that writes to a log of its own on a machine of its own."""
+    """Job that writes to a log of its own on its own machine."""
 
     def __init__(self, values: ValueKind = ValueKind.BYTES) -> None:
         self.disk = SimulatedDisk()
@@ -155,7 +157,7 @@ def test_a_write_above_the_limit_reports_its_size_and_writes_nothing(job: Job) -
     assert f"raftlog configure {PATH} max.message.bytes=" in str(error)
     assert job.write([b"x" * 1000] * 2, [b"y" * 1900]) is not None
     with pytest.raises(CommitTooLargeError, match="record batch too large"):
-        job.write([b"" for _ in range(576)])  # the least that it may take just fits
+        job.write([b"" for _ in range(576)])  # the lower bound of its size just fits
     assert len(job.read()) == 3
 
 

@@ -1,4 +1,4 @@
-"""Tasks that a cluster tries twice write once: failed, lost with their executor, speculated."""
+"""Tasks that a cluster runs twice write once: failed, lost with their executor, speculated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def test_a_task_that_is_run_twice_writes_once(tmp_path: Path) -> None:
-    """In a batch and in a stream; every row had been taken before the trouble came."""
+    """In a batch and in a stream; the first attempt fails after all its rows."""
     sent = [str(number).encode() for number in range(30)]
     source = tmp_path / "source"
     with raftlog.open(source) as log:

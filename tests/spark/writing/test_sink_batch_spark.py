@@ -1,4 +1,4 @@
-"""Batch writes in a real Spark session: what was written is read again, once, whatever happens."""
+"""Batch writes in a real Spark session: written rows are read again, once, whatever fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def save(frame: DataFrame, path: Path, **options: object) -> None:
 
 
 def refused(frame: DataFrame, path: Path, **options: object) -> RaftlogError:
-    """What a write is refused with. The log is as it was before."""
+    """Return the error of a write; the log must be unchanged."""
     before = _files(path)
     with pytest.raises(PySparkException) as caught:
         save(frame, path, **options)
@@ -177,11 +177,11 @@ def test_of_two_rivals_with_one_required_offset_one_wins_and_the_other_fails(
 
 
 def test_eight_jobs_race_for_each_offset(spark: SparkSession, path: Path) -> None:
-    """Every loser is told and finishes after retries; nobody's write is there twice."""
+    """Every loser gets a conflict and succeeds after retries; no write is there twice."""
 
     def write(number: int, at: int) -> int | None:
-        """None for a win, or where the log ended."""
-        # A thread of its own has no active session yet, and Spark asks that for the source.
+        """Return None for success, or the end of the log at a conflict."""
+        # A new thread has no active session, which Spark requires for the source.
         frame = spark.createDataFrame([(str(number),)], "value STRING")
         try:
             save(frame, path, requiredBaseOffset=at)
@@ -218,14 +218,14 @@ def test_an_empty_frame_only_checks_its_required_offset(spark: SparkSession, pat
 
 
 def test_a_failed_task_and_its_retry_write_nothing_twice(spark: SparkSession, path: Path) -> None:
-    """The session retries nothing: the job fails, and is started again."""
+    """The session does not retry tasks: the job fails, and is started again."""
     flag = path.parent / "failed"
 
     def fail_once(index: int, rows):  # type: ignore[no-untyped-def]
         yield from rows
         if index == 1 and not flag.exists():
             flag.touch()
-            os._exit(1)  # as a killed executor's worker ends
+            os._exit(1)  # as the worker of a killed executor ends
 
     rdd = numbers(spark, 10, 2).rdd.mapPartitionsWithIndex(fail_once)
     frame = spark.createDataFrame(rdd, "value STRING")

@@ -1,6 +1,6 @@
-"""A driver that is killed at every point of a micro-batch, again and again on one checkpoint.
+"""A driver killed at every point of a micro-batch, repeatedly on one checkpoint.
 
-``RAFTLOG_KILL_ORDERS=5`` does it in five more orders, drawn at random.
+``RAFTLOG_KILL_ORDERS=5`` adds five random orders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RUNS_MAX = 8
 
 
 class Copy:
-    """A stream that copies one log into another, run by run."""
+    """Stream that copies one log into another in several runs."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -44,7 +44,7 @@ class Copy:
         raftlog.open(self.sink).close()
 
     def run(self, point: str, occurrence: int = 1) -> int:
-        """Run until it is killed, or done; the driver's status."""
+        """Run until it is killed or done; return the driver's exit code."""
         places = (self.source, self.sink, self.directory / "checkpoint")
         said = self.directory / "said"
         return run_driver(said, "tests.support.sink_driver", "stream", *places, point, occurrence)
@@ -53,13 +53,15 @@ class Copy:
         return (self.directory / "said").read_text(errors="replace")[-4000:]
 
     def check(self, *, is_done: bool) -> None:
-        """What is there is a beginning of what was sent: nothing lost, nothing twice."""
+        """Check that the copy is a prefix of the source: nothing lost, nothing twice."""
         sent, copied = records(self.source), records(self.sink)
         assert copied == (sent if is_done else sent[: len(copied)])
 
 
 def records(path: Path) -> list[tuple[Any, ...]]:
-    """What readers see. Nothing is opened for writing: the next driver mends what a death left."""
+    """Return the records that readers see, without opening the log for writing: the next driver
+    recovers it.
+    """
     log = open_path(str(path))
     return [
         (one.key, one.value, one.timestamp_ms)

@@ -23,7 +23,9 @@ LONGEST_S = 300
 
 
 def test_four_drivers_race_for_each_offset(tmp_path: Path) -> None:
-    """Every loser is told and finishes after retries; an offset has one winner, who knows it."""
+    """Every loser gets a conflict and succeeds after retries; an offset has one winner, which knows
+    it.
+    """
     path = tmp_path / "ids-0"
     raftlog.open(path).close()
     command = [sys.executable, "-m", "tests.support.sink_driver", "race", str(path)]

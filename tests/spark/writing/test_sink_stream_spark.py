@@ -1,4 +1,4 @@
-"""Streams into a log, in a real Spark session: each micro-batch is there once, whatever happens."""
+"""Streams into a log in a real Spark session: each micro-batch is written once, whatever fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = ("key", "value", "headers", "timestamp")
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Thirty records in ten batches, with all that a record may have."""
+    """Thirty records in ten batches, with all fields of a record."""
     path = tmp_path / "in-0"
     with raftlog.open(path) as log:
         append_numbers(log, 0, 30)
@@ -88,7 +88,7 @@ def last_version(sink: Path, application_id: str) -> int:
 
 
 def forget_last_commit(checkpoint: Path) -> int:
-    """Put a checkpoint back to where a crash after the sink's commit would have left it."""
+    """Reset a checkpoint to the state after a crash that follows the sink's commit."""
     names = [entry.name for entry in (checkpoint / "commits").iterdir()]
     last = max(int(name) for name in names if name.isdigit())
     for name in (str(last), f".{last}.crc"):
@@ -99,7 +99,7 @@ def forget_last_commit(checkpoint: Path) -> int:
 def test_a_log_is_copied_through_spark_into_a_log_record_by_record(
     spark: SparkSession, source: Path, sink: Path, tmp_path: Path
 ) -> None:
-    """Several batches; a crash behind the last; more records; a crash again."""
+    """Several batches; a crash after the last; more records; a crash again."""
     checkpoint = tmp_path / "c"
     frame = stream(spark, source, maxOffsetsPerTrigger="12")
     query = drain(frame, sink, checkpoint)
@@ -127,7 +127,7 @@ def test_a_log_is_copied_through_spark_into_a_log_record_by_record(
 def test_restarted_streams_through_a_log_to_delta_lose_nothing(
     spark: SparkSession, source: Path, sink: Path, tmp_path: Path, trigger: dict[str, Any]
 ) -> None:
-    """log, Spark, log, Spark, Delta: both streams are new in each round, their checkpoints not."""
+    """log, Spark, log, Spark, Delta: each round has new streams on the same checkpoints."""
     table = str(tmp_path / "delta")
     for end in (33, 36):
         with raftlog.open(source) as log:
@@ -149,7 +149,7 @@ def test_restarted_streams_through_a_log_to_delta_lose_nothing(
 
 
 def settle(query: StreamingQuery, trigger: dict[str, Any]) -> None:
-    """Let a query do what there is to do, and end it."""
+    """Let a query process all available records, and stop it."""
     if "availableNow" not in trigger:
         query.processAllAvailable()
         query.stop()
@@ -157,7 +157,7 @@ def settle(query: StreamingQuery, trigger: dict[str, Any]) -> None:
 
 
 def when(timestamp_ms: int) -> datetime:
-    """As Spark gives a time to Python: the local one, without a zone."""
+    """Return a timestamp as Spark converts it to Python: local time without a zone."""
     return datetime.fromtimestamp(timestamp_ms / 1000)  # noqa: DTZ006
 
 
@@ -205,7 +205,7 @@ def test_a_stream_only_appends(
     counted = stream(spark, source).groupBy("key").count().selectExpr("key", "key AS value")
 
     def run(frame: DataFrame, mode: str, **options: str) -> str:
-        """What the query ends with."""
+        """Return the error that ends the query."""
         writing = frame.writeStream.format("raftlog").options(**options).outputMode(mode)
         writing = writing.option("checkpointLocation", str(tmp_path / mode))
         with pytest.raises((AnalysisException, StreamingQueryException)) as caught:

@@ -1,4 +1,4 @@
-"""Errors on their way through Spark: a text that tells the facts, and is made into them again."""
+"""Errors passed through Spark: a text with all fields, parsed into the same error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the sink: every one is read, wrong ones are named, and what contradicts is refused."""
+"""Options of the sink: every one is used, invalid ones are reported, contradictions are refused."""
 
 from __future__ import annotations
 

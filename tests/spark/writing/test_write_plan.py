@@ -1,4 +1,6 @@
-"""What the driver learns of a log before tasks run: which versions its metadata.version writes."""
+"""What the driver reads from a log before tasks run: the record versions of its
+metadata.version.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ def test_records_without_a_version_have_that_of_the_logs_metadata_version(
         for number in levels:
             log.append([level(number)])
         log.append([encode(BeginTransactionRecord(name="open")), level(7)])
-        plan = planned(path, "recordType string, record string")  # the log is in use meanwhile
+        # other processes use the log meanwhile
+        plan = planned(path, "recordType string, record string")
     assert plan.versions is not None
     assert tuple(map(plan.versions.of, KINDS)) == versions
 

@@ -1,4 +1,4 @@
-"""Rows become records: values of every kind, what stands beside them, and rows that cannot be."""
+"""Rows become records: values of every kind, other fields, and invalid rows."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_metadata_record_without_a_version_has_that_of_the_metadata_version(
 
 
 def test_nulls_of_a_struct_are_omitted_from_its_metadata_record() -> None:
-    """A frame has one struct for all rows: what a row does not say is null in it."""
+    """A frame has one struct for all rows: fields that a row omits are null in it."""
     kind = pa.struct(
         [
             ("resourceType", pa.int8()),

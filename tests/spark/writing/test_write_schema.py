@@ -1,4 +1,4 @@
-"""Columns of a frame: what a log of each kind takes, and what is refused before a task runs."""
+"""Columns of a frame: those that each format of values accepts, and refusals before a task runs."""
 
 from __future__ import annotations
 

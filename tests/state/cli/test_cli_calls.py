@@ -1,4 +1,4 @@
-"""How the command line is called: help, versions, wrong calls, exit codes, pipes, start."""
+"""Usage of the command line: help, versions, wrong usage, exit codes, pipes, startup."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMANDS = ("cat", "state", "diff", "check", "snapshot", "configure", "repair")
 
 
 def modules_after(code: str) -> set[str]:
-    """What a fresh interpreter has imported after running ``code``."""
+    """Return the modules that a fresh interpreter has imported after running ``code``."""
     code += "\nimport sys; sys.stderr.write(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stderr.split())
@@ -172,8 +172,8 @@ def test_every_result_has_its_exit_code(error: BaseException, status: int, said:
 
 
 def test_ctrl_c_ends_without_a_traceback(data: Path) -> None:
-    # The signal is sent by the process to itself while it reads: no clock, no race. A shell's
-    # background job inherits SIGINT as ignored, so Python's own handler is put back first.
+    # The process sends the signal to itself while it reads: no clock, no race. A shell's background
+    # job inherits SIGINT as ignored, so Python's own handler is restored first.
     code = (
         "import os, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"

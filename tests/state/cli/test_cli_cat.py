@@ -1,4 +1,4 @@
-"""``raftlog cat`` against what kafka-dump-log printed for the same files."""
+"""``raftlog cat``, compared with kafka-dump-log's output for the same files."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def place(batch: DumpBatch, record: DumpRecord) -> str:
 
 
 def line_of(batch: DumpBatch, record: DumpRecord) -> str:
-    """The line of a metadata log's record, made of dump-log's own text."""
+    """Return the line of a metadata record, built from dump-log's own text."""
     if record.payload is not None:
         return place(batch, record) + record.payload[1:]
     word, _, data = record.text.partition(" ")
-    if word == "controlType:":  # all that dump-log says of it before Kafka 4.0
+    if word == "controlType:":  # all that dump-log prints of it before Kafka 4.0
         return place(batch, record) + f'"type":"{data.partition("(")[0]}"'
     shown = (
         f'"type":"{CONTROL_TYPES[word]}","version":{json.loads(data)["version"]},"data":{data}}}'
@@ -300,7 +300,7 @@ def test_several_voters_are_read_up_to_the_end_of_a_majority() -> None:
 
 
 def secrets_of(node: Path) -> list[str]:
-    """Every SCRAM salt and key of a node's log and checkpoints, as dump-log shows them."""
+    """Return every SCRAM salt and key of a node's log and snapshots, as dump-log shows them."""
     found = []
     for path in dumped_logs(node):
         for batch in read_dump(path):
@@ -366,7 +366,7 @@ def test_with_a_key_changes_of_a_secret_are_visible(
 
 
 def damaged_copy(tmp_path: Path, position: int) -> Path:
-    """A copy of the first segment with one bit flipped."""
+    """Return a copy of the first segment with one flipped bit."""
     directory = tmp_path / "__cluster_metadata-0"
     directory.mkdir()
     source = NODE / "__cluster_metadata-0" / "00000000000000000000.log"
@@ -467,7 +467,7 @@ def test_paths_that_are_no_log_are_refused(command: str, tmp_path: Path) -> None
 
 
 def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
-    # Output is handed over in blocks while the log is read, not at its end.
+    # Output is written in blocks while the log is read, not at its end.
     directory = tmp_path / "__cluster_metadata-0"
     directory.mkdir()
     source = NODE / "__cluster_metadata-0"

@@ -1,4 +1,6 @@
-"""``raftlog check``: sound logs are sound, and each kind of damage is found where it lies."""
+"""``raftlog check``: undamaged logs have no findings, and each kind of damage is found at its
+position.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,13 @@ FIRST, SECOND, NEWEST = (SEGMENTS[at].name for at in (0, 1, -1))
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A node's metadata log, to be damaged."""
+    """Metadata log of a node, for damage."""
     return copy_without(tmp_path, "*.gz", "*.checkpoint")
 
 
 @pytest.fixture
 def whole_log(tmp_path: Path) -> Path:
-    """The same with its checkpoints."""
+    """The same log with its snapshots."""
     return copy_without(tmp_path, "*.gz")
 
 
@@ -50,14 +52,14 @@ def copy_without(place: Path, *patterns: str) -> Path:
 
 @pytest.fixture
 def orders(tmp_path: Path) -> Path:
-    """An ordinary partition with transactions, to be damaged."""
+    """Ordinary partition with transactions, for damage."""
     source = LOGS / "three-nodes-4.3.1" / "node-1" / "orders-0-0"
     shutil.copytree(source, tmp_path / "orders-0-0", ignore=shutil.ignore_patterns("*.gz"))
     return tmp_path / "orders-0-0"
 
 
 def check(path: Path) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code and the findings."""
+    """Return the exit code and the findings."""
     status, out, err = run("check", path, "--json")
     assert err == ""
     *findings, last = map(json.loads, out.splitlines())
@@ -68,7 +70,7 @@ def check(path: Path) -> tuple[int, list[dict[str, Any]]]:
 
 
 def damage_of(path: Path) -> dict[str, Any]:
-    """The one finding of a log that is damaged in one place."""
+    """Return the single finding of a log with one damaged position."""
     status, findings = check(path)
     assert status == 1
     (finding,) = findings
@@ -89,7 +91,7 @@ def put(path: Path, position: int, data: bytes) -> None:
     path.write_bytes(whole)
 
 
-# --- sound ----------------------------------------------------------------------------------------
+# --- undamaged logs -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("directory", SOUND, ids=lambda path: str(path.relative_to(LOGS)))
@@ -298,7 +300,7 @@ def test_text_instead_of_a_segment_is_found(tmp_path: Path) -> None:
     assert "no valid batch in the remaining 1120 bytes" in found["reason"]
 
 
-# --- files beside the log -------------------------------------------------------------------------
+# --- other files of the log -----------------------------------------------------------------------
 
 
 INDEX = SECOND.replace(".log", ".index")
@@ -416,7 +418,7 @@ def test_a_producer_snapshot_with_a_wrong_crc_is_found(orders: Path) -> None:
     assert (found["kind"], found["path"]) == ("file", str(path))
 
 
-# --- checkpoints and replay -----------------------------------------------------------------------
+# --- snapshots and replay -------------------------------------------------------------------------
 
 
 def cut_footer(path: Path) -> int:
@@ -471,7 +473,7 @@ def test_a_snapshot_of_another_epoch_is_found(whole_log: Path) -> None:
 
 
 def test_replay_restarts_after_damage(whole_log: Path) -> None:
-    # The damage lies before the checkpoints at 636 and 1762; the last one is compared all the same.
+    # The damage is before the snapshots at 636 and 1762; the last one is compared nevertheless.
     flip(whole_log / FIRST, 10_000)
     (whole_log / "00000000000000003128-0000000002.checkpoint").rename(
         whole_log / "00000000000000003100-0000000002.checkpoint"
@@ -496,11 +498,11 @@ def test_a_malformed_value_is_found(tmp_path: Path) -> None:
     assert (found["kind"], found["offset"]) == ("replay", 1)
 
 
-# --- what cannot be looked at ---------------------------------------------------------------------
+# --- unreadable files -----------------------------------------------------------------------------
 
 
 def test_an_unreadable_segment_is_no_damage(log: Path) -> None:
-    # A link that leads to itself: the file system refuses, for every user.
+    # A link to itself: the file system refuses it for every user.
     (log / SECOND).unlink()
     (log / SECOND).symlink_to(log / SECOND)
     for command in ("check", "cat", "state"):

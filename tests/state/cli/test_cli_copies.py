@@ -1,4 +1,4 @@
-"""Several copies of one log: read up to what they hold, and where they diverge."""
+"""Several copies of one log: read up to their common end, and reported where they diverge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROPERTIES = b"version=1\ntopic.id=AAAAAAAAAAAAAAAAAAAAAw\nvalues=bytes\n"
 
 
 def batches(*values: bytes, base_offset: int = 0, epoch: int = 1) -> bytes:
-    """One batch for each value."""
+    """Return one batch for each value."""
     return b"".join(
         data_batch([value], base_offset=base_offset + at, epoch=epoch)
         for at, value in enumerate(values)
@@ -28,7 +28,7 @@ def batches(*values: bytes, base_offset: int = 0, epoch: int = 1) -> bytes:
 
 
 def replica(home: Path, node_id: int, data: bytes, *, name: str = "orders-0") -> Path:
-    """One node's copy of a partition."""
+    """Write one replica of a partition."""
     directory = home / f"node-{node_id}" / name
     directory.mkdir(parents=True)
     (directory / f"{0:020d}.log").write_bytes(data)
@@ -42,7 +42,7 @@ def named(*paths: Path) -> str:
 
 
 def divergences_of(path: str) -> list[dict[str, Any]]:
-    """What ``check`` finds where copies diverge."""
+    """Return the findings of ``check`` about divergence."""
     found = map(json.loads, run("check", path, "--json")[1].splitlines())
     return [row for row in found if row.get("kind") == "divergence"]
 
@@ -113,7 +113,7 @@ def test_records_compacted_in_one_replica_are_no_divergence(tmp_path: Path) -> N
 
 
 def quorum_copy(home: Path, node_id: int, *more: bytes) -> Path:
-    """One voter's copy of the log of a quorum of raftlog's."""
+    """Write one voter's copy of the log of a raftlog quorum."""
     leader = control_batch([leader_change(1, [1, 2, 3])], base_offset=0)
     directory = replica(home, node_id, leader + b"".join(more), name="raftlog-0")
     (directory / "raftlog.properties").write_bytes(PROPERTIES)

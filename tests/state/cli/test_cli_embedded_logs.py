@@ -1,4 +1,4 @@
-"""``raftlog configure`` and ``raftlog repair``: logs of one's own are kept, Kafka's left alone."""
+"""``raftlog configure`` and ``raftlog repair`` of embedded logs; Kafka's are not changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raftlog.errors import CorruptFileError, LogReadOnlyError, RecordBatchTooLar
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log of five records that was closed in order."""
+    """Cleanly closed log of five records."""
     path = tmp_path / "decisions-0"
     with raftlog.open(path) as opened:
         for number in range(5):
@@ -28,13 +28,13 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kafka_s(data: Path, tmp_path: Path) -> Path:
-    """A partition of Kafka's."""
+    """Partition that Kafka wrote."""
     source = data / "kraft-logs" / "three-nodes-4.3.1" / "node-1" / "orders-0-0"
     return shutil.copytree(source, tmp_path / "orders-0-0")
 
 
 def damaged(log: Path) -> Path:
-    """The log after a power loss that also flipped a bit of an acknowledged record."""
+    """Return the log after a power loss that also flipped a bit of an acknowledged record."""
     (log / ".kafka_cleanshutdown").unlink()
     segment = log / f"{0:020d}.log"
     data = bytearray(segment.read_bytes())
@@ -205,12 +205,12 @@ def test_a_check_verifies_the_checksums_of_small_files(log: Path, name: str) -> 
     assert out.count(f"damage: {path}") == 1
 
 
-# --- checkpoints of logs whose records only their owner knows -------------------------------------
+# --- snapshots with values in a format of the application -----------------------------------------
 
 
 @pytest.fixture(params=["msgpack", "bytes"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The checkpoint of a log of ours that is no metadata log."""
+    """Snapshot of an embedded log without metadata."""
     path = tmp_path / "decisions-0"
     with raftlog.open(path, values=request.param) as log:
         log.append([[1, 0, "one"], [1, 0, "two"]] if request.param == "msgpack" else [b"one"])

@@ -1,4 +1,4 @@
-"""``raftlog node``: format and the ways in which a call can be wrong."""
+"""``raftlog node``: format, and wrong usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``raftlog node recover``, and what ``raftlog check`` says of a node that does not vote."""
+"""``raftlog node recover``, and ``raftlog check`` of a node that does not vote."""
 
 from __future__ import annotations
 

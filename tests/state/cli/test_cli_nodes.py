@@ -1,4 +1,4 @@
-"""``raftlog cat`` and ``raftlog state`` of nodes that run, by ``--bootstrap-server``."""
+"""``raftlog cat`` and ``raftlog state`` of running nodes, by ``--bootstrap-server``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``raftlog snapshot``: a checkpoint of any moment, made only on somebody's word."""
+"""``raftlog snapshot``: a snapshot of any offset, written on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftlog_state import apply_changes
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log of two moments: a feature, and a topic's broker."""
+    """Log of two states: a feature, and a topic's broker."""
     path = tmp_path / "cluster-0"
     with raftlog.open(path, values="kraft") as opened:
         feature = {"change": "set_feature", "feature": "metadata.version", "level": 30}

@@ -1,4 +1,4 @@
-"""``raftlog state`` and ``raftlog diff`` against the checkpoints that Kafka wrote."""
+"""``raftlog state`` and ``raftlog diff``, compared with the snapshots that Kafka wrote."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KEY_COLUMNS = {
 
 @pytest.fixture(scope="module")
 def bare_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The logs of the cluster without their checkpoints: state can only come from replay."""
+    """Logs of the cluster without their snapshots: state must be replayed."""
     place = tmp_path_factory.mktemp("bare")
     for node in THREE.glob("node-*"):
         directory = place / node.name / "__cluster_metadata-0"
@@ -61,12 +61,12 @@ def image(*argv: str | Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def newest() -> dict[str, Any]:
-    """The whole state at the end of the log."""
+    """State at the end of the log."""
     return image(NODE)
 
 
 def canonical(record: dict[str, Any]) -> str:
-    """One text for records that differ in the order of Kafka's hash maps only."""
+    """Return the same text for records that differ only in the order of Kafka's hash maps."""
     data = {
         name: sorted(value, key=str) if name in ("endPoints", "features", "entity") else value
         for name, value in record["data"].items()
@@ -248,7 +248,7 @@ def test_a_difference_is_the_changes_from_one_state_to_the_other(start: int, end
 
 
 def drop_derived(found: dict[tuple[str, str], dict[str, Any]]) -> None:
-    """Leave out the words beside numbers: a difference names the numbers alone."""
+    """Omit the names of numbers: a difference has the numbers only."""
     for row in found.values():
         for name in [name for name in row if name.endswith("_name") and name[:-5] in row]:
             del row[name]

@@ -1,4 +1,4 @@
-"""How much a compressed batch may expand to is an option of every command, and of every reader."""
+"""The limit of an expanded batch is an option of every command and of every reader."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compressed(*values: bytes, codec: Compression = Compression.ZSTD) -> NewReco
 
 
 def partition(directory: Path, large: NewRecordBatch) -> Path:
-    """A partition of three small records, one large batch, and one small record."""
+    """Write a partition of three small records, one large batch, and one small record."""
     log = LogWriter(directory / "orders-0")
     log.append(b"a", b"b", b"c")
     log.append(batch=large)
@@ -52,7 +52,7 @@ def partition(directory: Path, large: NewRecordBatch) -> Path:
 
 
 def metadata(directory: Path) -> Path:
-    """A metadata log whose second batch is compressed, and expands to more than 1 MB."""
+    """Write a metadata log whose second batch is compressed, and expands to more than 1 MB."""
     log = LogWriter(directory / "__cluster_metadata-0")
     log.append(NO_OP)
     log.append(batch=compressed(*[NO_OP] * 120_000))
@@ -167,7 +167,7 @@ def test_a_check_continues_after_a_batch_above_the_limit(
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"a", b"b", b"c")
     forged = encode_batch(compressed(b"f", codec=Compression.NONE), base_offset=4, leader_epoch=1)
-    noise = random.Random(7)  # no codec shrinks it, so the batch inside stays as it is
+    noise = random.Random(7)  # incompressible, so the nested batch is unchanged
     inside = noise.randbytes(MIB) + forged + noise.randbytes(MIB)
     log.append(batch=compressed(inside, codec=codec))
     log.append(b"z")

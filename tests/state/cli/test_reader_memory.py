@@ -1,4 +1,4 @@
-"""Memory of reading: a small multiple of what one batch may expand to."""
+"""Memory of readers: a small multiple of the size to which one batch may expand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORDS = st.lists(st.tuples(FIELD, FIELD, HEADERS), min_size=1, max_size=8)
 
 @pytest.fixture(scope="module")
 def idle_bytes(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """What a command takes that reads next to nothing."""
+    """Memory of a command that reads almost nothing."""
     log = partition(tmp_path_factory.mktemp("idle"), compressed(b"small"))
     return peak_memory("cat", log)[1]
 

@@ -1,4 +1,4 @@
-"""No name of a directory and no file beside a log shows a secret: CLI and Spark source, swept."""
+"""No directory name and no other file of a log makes the CLI or the Spark source show a secret."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ LOGS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """One directory, as a support bundle or an accident leaves it."""
+    """Directory as a support bundle or an accident leaves it."""
 
     name: str
     log: str
@@ -79,7 +79,7 @@ class Layout:
     has_quorum_state: bool
 
     def make(self, home: Path) -> Path:
-        """Write the files; the directory's path."""
+        """Write the files; return the directory's path."""
         directory = home / self.name
         directory.mkdir(parents=True)
         (directory / SEGMENT).write_bytes(LOGS[self.log])
@@ -103,7 +103,7 @@ LAYOUTS = [
 
 
 def _bytes_of_rows(path: Path, **options: str) -> bytes:
-    """Everything that the Spark source gives, from the first offset that can be read."""
+    """Return all bytes that the Spark source returns, from the first readable offset."""
     options.setdefault("failOnDataLoss", "false")
     shown = b""
     try:
@@ -117,7 +117,7 @@ def _bytes_of_rows(path: Path, **options: str) -> bytes:
 
 
 def _paths(directory: Path) -> Iterator[Path]:
-    """The directory, and its segment alone, deleted."""
+    """Return the directory, and the path of its segment alone, renamed to deleted."""
     yield directory
     deleted = directory / f"{SEGMENT}.deleted"
     deleted.write_bytes((directory / SEGMENT).read_bytes())
@@ -169,7 +169,7 @@ def test_a_single_snapshot_is_metadata_under_any_path(tmp_path: Path) -> None:
 
 
 def own_kraft_log(path: Path) -> Path:
-    """A kraft log of ours with one secret and a snapshot of it."""
+    """Write an embedded kraft log with one secret, and a snapshot of it."""
     with raftlog.open(path, values="kraft") as log:
         log.append([SECRET_VALUE])
         log.snapshot([SECRET_VALUE])
@@ -187,7 +187,7 @@ def test_an_embedded_kraft_log_keeps_its_secrets_without_its_properties(
     assert SECRET not in "".join(run("cat", path)[1:]) + _bytes_of_rows(path).decode()
 
 
-# --- what is no metadata stays readable -----------------------------------------------------------
+# --- logs without metadata stay readable ----------------------------------------------------------
 
 
 def test_an_ordinary_partition_is_read_as_one(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""No path, host, record or reply commands a terminal, and no password is echoed."""
+"""No path, host, record or response controls a terminal, and no password is echoed."""
 
 from __future__ import annotations
 

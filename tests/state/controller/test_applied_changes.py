@@ -1,4 +1,6 @@
-"""Batch jobs change metadata in a log of one's own: one transaction, one batch, one winner."""
+"""Batch jobs that change the metadata of an embedded log: one transaction, one batch, one
+winner.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ def test_rows_may_be_arrow_tables(log: EmbeddedLog) -> None:
     table = pa.Table.from_pylist(rows, schema=schema)
 
     class Frame:
-        """As a DataFrame brings its rows to the driver."""
+        """Rows as a DataFrame returns them to the driver."""
 
         def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
             return table
@@ -129,11 +131,11 @@ def test_changes_without_effect_append_nothing(log: EmbeddedLog) -> None:
     assert apply_changes(log, []).record_count == 0
 
 
-# --- rivals ---------------------------------------------------------------------------------------
+# --- conflicts ------------------------------------------------------------------------------------
 
 
 class Rival(random.Random):
-    """A source of chance under whose hand another job writes, while this one decides."""
+    """Random generator during whose use another job writes."""
 
     def __init__(self, log: EmbeddedLog, *rows: dict[str, Any]) -> None:
         super().__init__(1)
@@ -228,7 +230,7 @@ def test_an_open_transaction_at_the_end_is_refused_until_it_is_aborted(log: Embe
 
 
 def test_a_log_of_a_later_release_is_refused(log: EmbeddedLog) -> None:
-    log.append([b"\x01\x7f\x00\x00"])  # a record type that nobody knows yet
+    log.append([b"\x01\x7f\x00\x00"])  # an unknown record type
     with pytest.raises(UnsupportedVersionError, match="use a newer release"):
         apply_changes(log, [topic("a")])
 

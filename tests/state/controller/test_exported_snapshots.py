@@ -1,4 +1,4 @@
-"""A checkpoint of a moment is a file that holds that state, all of it, or is not made."""
+"""A snapshot of an offset has the whole state there, or is not written."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_log_with_a_snapshot_is_changed_from_it(delete_before: bool, tmp_path:
 
 
 class Said(NullListener):
-    """A listener that remembers."""
+    """Listener that records its messages."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
@@ -120,7 +120,7 @@ def test_an_offset_outside_the_log_is_refused(tmp_path: Path) -> None:
         apply_changes(log, FIRST)
         with pytest.raises(OffsetOutOfRangeError):
             export_snapshot(log.path, tmp_path, end_offset=log.end_offset + 1)
-        log.append([b"\x01\x7f\x00\x00"])  # a record type that nobody knows yet
+        log.append([b"\x01\x7f\x00\x00"])  # an unknown record type
         with pytest.raises(UnsupportedVersionError, match="a snapshot would lose it"):
             export_snapshot(log.path, tmp_path)
     assert not list(tmp_path.glob("*.checkpoint"))

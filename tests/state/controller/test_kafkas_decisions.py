@@ -1,4 +1,4 @@
-"""Kafka's own classes decide as we do: changes of partitions, names, configs, credentials."""
+"""Kafka's own classes give the same answers: partition changes, names, configs, credentials."""
 
 from __future__ import annotations
 

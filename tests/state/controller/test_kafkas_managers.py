@@ -1,4 +1,4 @@
-"""Kafka's own control managers, brought to our state, write our records for random changes."""
+"""Kafka's own control managers write the same records for random changes of the same state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESOURCES = {"TOPIC": 2, "BROKER": 4, "GROUP": 32}
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program compiled: it has to lie in the managers' package to reach them."""
+    """The compiled program: it must be in the managers' package to access them."""
     target = tmp_path_factory.mktemp("classes")
     command = ["javac", "-cp", f"{kafka_jars()}/*", "-d", str(target), str(PROGRAM)]
     subprocess.run(command, check=True, capture_output=True)
@@ -44,7 +44,9 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_comparable(before: MetadataImage, change: ChangeRequest) -> bool:
-    """Of partitions with differing replication factors Kafka copies whichever its map has first."""
+    """Return False for partitions with differing replication factors, where Kafka's answer depends
+    on the order of a map.
+    """
     if isinstance(change, AddPartitions):
         rows = [row for row in before.rows_of(PartitionRow) if row.topic_name == change.topic]
         return len({len(row.replicas) for row in rows}) == 1
@@ -56,7 +58,7 @@ def question(change: ChangeRequest, records: tuple[DecodedRecord, ...]) -> dict[
     if "resource_type" in found:
         word = found["resource_type"]
         found["resource_type"] = RESOURCES.get(word, word)
-    if change.KIND == "add_partitions":  # where they were placed is chance; what it makes is not
+    if change.KIND == "add_partitions":  # placement is random; the rest of the record is not
         found["assignment"] = [
             one.record.replicas for one in records if isinstance(one.record, PartitionRecord)
         ]

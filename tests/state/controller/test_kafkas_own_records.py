@@ -1,4 +1,4 @@
-"""For what a real controller was asked, our records are its records: types, versions, fields."""
+"""Records equal those of a real controller for the same requests: types, versions, fields."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ours(image: MetadataImage, change: ChangeRequest, offset: int) -> list[Decod
 
 
 def is_ordered(records: tuple[DecodedRecord, ...]) -> bool:
-    """Whether the order of an operation's records means something: a topic's do."""
+    """Return whether the order of an operation's records is significant, as for a topic."""
     return isinstance(records[0].record, TopicRecord)
 
 

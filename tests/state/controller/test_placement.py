@@ -1,4 +1,4 @@
-"""New replicas lie on brokers that differ, spread over racks, and are led by ones that live."""
+"""New replicas are on different brokers, spread over racks, and led by live ones."""
 
 from __future__ import annotations
 

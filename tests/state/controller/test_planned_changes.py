@@ -1,4 +1,4 @@
-"""What changes become: records of the level's versions, and the state that was asked for."""
+"""Changes as records of the metadata.version, and their effect on the state."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_eligible_leader_replicas_need_a_min_isr_for_all_brokers() -> None:
     ]
 
 
-# --- the rest -------------------------------------------------------------------------------------
+# --- other entities -------------------------------------------------------------------------------
 
 
 def test_a_repeated_config_is_written_for_brokers_and_not_for_topics() -> None:

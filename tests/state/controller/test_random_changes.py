@@ -1,4 +1,4 @@
-"""Random changes of random clusters leave states that hold together, and that Kafka has too."""
+"""Random changes of random clusters leave consistent states, equal to Kafka's."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ MAY_CHANGE: dict[str, set[Entity]] = {
 
 
 def assert_applied(before: MetadataImage, change: ChangeRequest, image: MetadataImage) -> None:
-    """What the change says is so now, and nothing else has changed."""
+    """Check that the change is applied, and nothing else has changed."""
     found = diff(before, image)
     assert {one.entity for one in found} <= MAY_CHANGE[change.KIND]
     match change:
@@ -132,14 +132,14 @@ def assert_applied(before: MetadataImage, change: ChangeRequest, image: Metadata
             assert is_fenced == (None if gone else not isinstance(change, UnfenceBroker))
         case ReassignPartition():
             was, row = (partition(one, change.topic, change.partition) for one in (before, image))
-            if not was.removing_replicas:  # else what went stays gone, as in Kafka
+            if not was.removing_replicas:  # a deleted entity stays deleted otherwise, as in Kafka
                 assert set(change.replicas or ()) <= set(row.replicas)
         case ElectLeader():
             assert found
 
 
 def assert_consistent(before: MetadataImage, image: MetadataImage) -> None:
-    """What is true of every partition of a cluster that only its controller writes to."""
+    """Check the invariants of every partition of a cluster that only its controller writes."""
     fenced = {row.broker_id for row in image.rows_of(BrokerRow) if row.fenced}
     for row in image.rows_of(PartitionRow):
         assert set(row.isr) <= set(row.replicas)

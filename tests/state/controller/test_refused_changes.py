@@ -1,4 +1,4 @@
-"""What cannot be done is refused by row: what, why, what to do, and Kafka's code for it."""
+"""Impossible changes are refused by row: what, why, a remedy, and Kafka's error code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables, records, log, tables: nothing is lost on the way round, and secrets do not slip out."""
+"""Tables, records, log, tables: nothing is lost in the round trip, and secrets stay redacted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the state of a log at an offset is built on."""
+"""Base of the state of a log at an offset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG_START = 1288
 
 @pytest.fixture
 def trimmed(data: Path, tmp_path: Path) -> Path:
-    """A real metadata log whose first segments are deleted, with an older checkpoint beside it."""
+    """Real metadata log with deleted first segments and an older snapshot."""
     log = copy_log(data / METADATA, tmp_path / "__cluster_metadata-0", end_offset=3131)
     older = next(log.glob("*0636-*.checkpoint")).rename(tmp_path / "older")
     shutil.rmtree(log)

@@ -1,4 +1,4 @@
-"""Images, deltas and rows as values: equality, digests, differences, undoing, JSON."""
+"""Images, deltas and rows as values: equality, digests, differences, reversal, JSON."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def test_groups_are_by_topic_resource_and_name() -> None:
     assert group_of(ProducerIdsRow(next_producer_id=1)) is None
 
 
-# --- making frozen values -------------------------------------------------------------------------
+# --- construction of frozen values ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which records a checkpoint holds at which metadata.version, and what is no checkpoint."""
+"""Records of a snapshot by metadata.version, and invalid snapshots."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_the_order_is_kafkas_whatever_the_order_of_the_log() -> None:
     assert records[10] == ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=5)
 
 
-# --- whole files ----------------------------------------------------------------------------------
+# --- complete files -------------------------------------------------------------------------------
 
 
 def large() -> MetadataImage:

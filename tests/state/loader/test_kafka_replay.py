@@ -1,4 +1,4 @@
-"""Kafka's own classes replay random logs, read checkpoints of ours, and boot from one."""
+"""Kafka's own classes replay random logs, read raftlog's snapshots, and start from one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def test_the_recorded_answers_cover_every_change() -> None:
         for value in answer.values
     )
     silent = {"NoOp", "BeginTransaction", "EndTransaction", "AbortTransaction"}
-    absent = {"ZkMigrationState", "UnregisterController"}  # Kafka 4.3 ignores, does not know them
+    # Kafka 4.3 ignores it, does not know them
+    absent = {"ZkMigrationState", "UnregisterController"}
     assert len(kinds) == 27 - len(silent) - len(absent)
 
 
@@ -78,7 +79,7 @@ def final_image(cluster: str, directory: Path) -> MetadataImage:
     return loader.image
 
 
-# --- a node that knows nothing but a checkpoint of ours -------------------------------------------
+# --- a node that has only a snapshot by raftlog ---------------------------------------------------
 
 
 @pytest.mark.kafka

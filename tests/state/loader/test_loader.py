@@ -1,4 +1,4 @@
-"""The loader itself: order, epochs, what it cannot read, and calls that fail."""
+"""The loader: order, epochs, unknown records, and failed calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def control(offset: int, payload: ControlRecord, epoch: int = 1) -> LogRecord:
     return LogRecord(offset, epoch, 1_000 * offset, payload)
 
 
-# --- what comes out -------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def test_bytes_and_decoded_records_give_the_same_image() -> None:
@@ -139,7 +139,7 @@ def test_a_loader_continues_from_an_image() -> None:
         MetadataLoader(image).append(at(0, OTHER))
 
 
-# --- all or nothing -------------------------------------------------------------------------------
+# --- atomicity ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_record_without_a_value_is_damage() -> None:
         MetadataLoader().append([LogRecord(0, 1, 0, None)])
 
 
-# --- what this program is too old for -------------------------------------------------------------
+# --- records of later releases --------------------------------------------------------------------
 
 
 def test_unknown_types_and_versions_are_skipped_and_counted() -> None:

@@ -1,4 +1,4 @@
-"""Metadata transactions: together or not at all, over any number of batches (KIP-868)."""
+"""Metadata transactions: applied as a whole or not at all, over any number of batches (KIP-868)."""
 
 from __future__ import annotations
 

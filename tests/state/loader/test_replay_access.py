@@ -1,4 +1,4 @@
-"""What records do to configs, quotas, ACLs, credentials and tokens, rule by rule."""
+"""Effects of records on configs, quotas, ACLs, credentials and tokens, rule by rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records do to brokers, controllers, features and producer ids, rule by rule."""
+"""Effects of records on brokers, controllers, features and producer ids, rule by rule."""
 
 from __future__ import annotations
 

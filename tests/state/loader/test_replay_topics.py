@@ -1,4 +1,4 @@
-"""What records do to topics and partitions, rule by rule."""
+"""Effects of records on topics and partitions, rule by rule."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WITH_ELR = dataclasses.replace(
 
 
 def changed(change: PartitionChangeRecord, *, of: PartitionRecord = PARTITION) -> PartitionRow:
-    """The partition after a change record."""
+    """Return the partition after a change record."""
     row = state_after(TOPIC, of, change).find(PartitionRow, A, 0)
     assert row is not None
     return row
@@ -121,7 +121,7 @@ def test_a_recreated_topic_has_none_of_the_old_configs() -> None:
     assert image.rows_of(ConfigRow) == []
 
 
-# --- whole partitions -----------------------------------------------------------------------------
+# --- partition records ----------------------------------------------------------------------------
 
 
 def test_a_partition_record_is_the_whole_row() -> None:

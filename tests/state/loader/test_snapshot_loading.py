@@ -1,4 +1,4 @@
-"""Loading a checkpoint: truncate and load, over nothing or over an older state."""
+"""Loading a snapshot over no state, and over an older one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaying a real log up to a checkpoint gives what Kafka itself wrote into that checkpoint."""
+"""Replay of a real log up to a snapshot gives the content of that snapshot."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def image_at(log: MetadataLog, checkpoint: Checkpoint) -> MetadataImage:
 
 
 def sections(records: list[DecodedRecord]) -> list[str]:
-    """The kinds of records in their order, a topic and its partitions being one kind."""
+    """Return the kinds of records in order, where a topic and its partitions are one kind."""
 
     def kind(decoded: DecodedRecord) -> str:
         record = decoded.record
@@ -70,7 +70,7 @@ def test_replayed_records_have_the_order_that_kafka_wrote(log: MetadataLog) -> N
 
 
 def topic_blocks(records: list[DecodedRecord]) -> dict[str, list[int]]:
-    """For each topic the partitions that stand behind it, in order."""
+    """Return, for each topic, the partitions after it in order."""
     blocks: dict[str, list[int]] = {}
     current = ""
     for decoded in records:

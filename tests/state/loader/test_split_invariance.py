@@ -1,4 +1,4 @@
-"""However a log is cut into calls, changes and state are the same."""
+"""Changes and state do not depend on how a log is split into calls."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_digest_of_an_updated_state_is_that_of_its_rows(places: list[int]) -
     for start, end in cuts_of(places):
         loader.append(log().records[start:end])
         image = loader.image
-        image.digest()  # from here on it is carried along, not worked out
+        image.digest()  # from here on it is updated, not recomputed
         rows = [row for entity in Entity for row in image.rows(entity)]
         again = MetadataImage.from_rows(rows, offset=image.offset, leader_epoch=1)
         assert image.digest() == again.digest()

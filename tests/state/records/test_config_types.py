@@ -1,4 +1,4 @@
-"""Which configs are secret, as Kafka decides it."""
+"""Secret configs, according to Kafka's definitions."""
 
 from __future__ import annotations
 

@@ -68,13 +68,15 @@ def test_bytes_after_a_record_are_damage() -> None:
 def test_any_flipped_bit_gives_a_record_or_the_error(whole: bool) -> None:
     for value in GOLDEN if whole else GOLDEN[1::2]:
         for at in range(len(value)):
-            for bit in range(8) if whole else (at % 8, 7):  # the top bit is where a varint ends
+            for bit in range(8) if whole else (at % 8, 7):  # the top bit ends a varint
                 flipped = value[:at] + bytes([value[at] ^ 1 << bit]) + value[at + 1 :]
                 check_any(flipped)
 
 
 def check_any(value: bytes) -> None:
-    """Whatever decodes can be shown, written and read again; all else is the one error."""
+    """Check that a decoded value can be shown and encoded again, and all else raises the
+    one error.
+    """
     try:
         decoded = decode(value)
     except MetadataParseError:
@@ -177,7 +179,7 @@ COUNT_MAX = b"\xff\xff\xff\xff\x07"
 def test_a_wrong_count_allocates_nothing(record: MetadataRecord, position: int) -> None:
     value = encode(record)
     lying = value[:position] + COUNT_MAX + b"\x01" * 1000
-    error_of(lying)  # whatever is loaded or compiled on first use
+    error_of(lying)  # modules loaded and functions compiled on first use
     tracemalloc.start()
     error = error_of(lying)
     _, peak = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""Bytes made by Kafka's classes: decode gives what Kafka's toString says, encode the same bytes."""
+"""Bytes of Kafka's classes: decode gives what Kafka's toString prints, encode the same bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VECTORS = list(golden_vectors())
 
 
 def to_string(struct: Struct) -> str:
-    """Kafka's ``toString`` of a message."""
+    """Return Kafka's ``toString`` of a message."""
     fields = [
         f"{field.json_name}={value_string(field, getattr(struct, field.attribute))}"
         for field in struct.fields_schema

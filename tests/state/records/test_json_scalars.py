@@ -1,4 +1,4 @@
-"""Single values as Java and Jackson print them; the expected texts were printed by them."""
+"""Scalar values as Java and Jackson print them; the expected texts were printed by them."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_the_logs_have_every_type_in_every_version() -> None:
 
 
 def other_files(data: Path) -> Iterator[bytes]:
-    """Metadata logs and checkpoints that have no dump: deleted ones, and a running node's."""
+    """Return metadata logs and snapshots without a dump: deleted ones, and a running node's."""
     for pattern in ("*.log.deleted", "*.checkpoint.deleted", "bootstrap.checkpoint"):
         for path in data.glob(f"kraft-logs/*/*/**/{pattern}"):
             yield path.read_bytes()

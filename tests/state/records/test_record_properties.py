@@ -1,4 +1,4 @@
-"""Generated records of every type and version survive bytes and JSON; what cannot be is named."""
+"""Generated records of every type and version round trip; invalid ones are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line starts fast because metadata records need neither numpy nor Arrow."""
+"""Metadata records import neither numpy nor Arrow, so that the command line starts fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No secret leaves in any form; what is no secret is left as it was."""
+"""No form of output has a secret; other values are unchanged."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ NAMES = ["scram", "password", "unknown config", "tag", "nested tag", "unknown", 
 
 
 def forms(secret: bytes) -> list[bytes]:
-    """A secret, and its base64 whatever lies in front of it."""
+    """Return a secret, and its base64 at each alignment."""
     shifted = [base64.b64encode(b"x" * shift + secret)[4:-4] for shift in range(3)]
     return [secret, secret.hex().encode(), *shifted]
 

@@ -1,4 +1,4 @@
-"""The declared schema against tables that were made from Kafka's own message files."""
+"""The declared schema, compared with tables generated from Kafka's own message files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kafka_type(field: FieldSchema) -> str:
 
 
 def described(record: str, api_key: int, prefix: str, field: FieldSchema) -> list[dict[str, Any]]:
-    """The rows that the table has for a declared field and for what it holds."""
+    """Return the rows of the table for a declared field and its nested fields."""
     since = f"{field.since}+"
     own = {
         "record": record,

@@ -1,4 +1,4 @@
-"""What this schema does not know passes through raw, is shown as such, and is never an error."""
+"""Unknown records and fields are passed through raw, shown as unknown, and never an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tables' tests: the shared session, a real log's records, tables ready to copy."""
+"""Fixtures of the tables' tests: the shared session, a real log's records, tables to copy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEMPLATE_END = 300
 
 @pytest.fixture(scope="session")
 def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> MetadataLog:
-    """Every record of the three-node cluster's log, and its checkpoints."""
+    """Every record of the three-node cluster's log, and its snapshots."""
     return metadata_log(restored("three-nodes-4.3.1/node-1", tmp_path_factory.mktemp("log")))
 
 
@@ -34,7 +34,7 @@ def feed(spark: SparkSession, three_nodes: MetadataLog) -> Feed:
 
 @pytest.fixture(scope="session")
 def template(feed: Feed, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Published tables of the log's first offsets. Never written to: copied."""
+    """Published tables of the log's first offsets. Never written to, only copied."""
     place = tmp_path_factory.mktemp("template") / "tables"
     feed.open(place).apply(feed.frame(0, TEMPLATE_END), cluster_id="cluster-a")
     return place
@@ -42,7 +42,9 @@ def template(feed: Feed, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tables(feed: Feed, template: Path, tmp_path: Path) -> Callable[..., ClusterTables]:
-    """Open tables of one's own that hold the offsets below ``TEMPLATE_END``; again the same."""
+    """Open tables of the test itself with the offsets below ``TEMPLATE_END``; opened again on each
+    call.
+    """
 
     def open_copy(name: str = "tables", **options: object) -> ClusterTables:
         place = tmp_path / name

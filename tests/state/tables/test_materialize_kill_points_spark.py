@@ -1,6 +1,6 @@
-"""A driver that is killed at every point of ``materialize``, again and again on one checkpoint.
+"""A driver killed at every point of ``materialize``, repeatedly on one checkpoint.
 
-``RAFTLOG_KILL_ORDERS=5`` does it in five more orders, drawn at random.
+``RAFTLOG_KILL_ORDERS=5`` adds five random orders.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RUNS_MAX = 8
 
 DEATHS = (
     (LOG_WRITTEN, 1, NOTHING),
-    (TABLE_WRITTEN, LATE, NOTHING),  # while tables are made
+    (TABLE_WRITTEN, LATE, NOTHING),  # while tables are created
     (MANIFEST_WRITTEN, 1, FIRST),
     (CHANGES_WRITTEN, 1, FIRST),
     (TABLE_WRITTEN, EARLY, FIRST),  # while tables are merged into
@@ -49,7 +49,7 @@ ONE_DEATH = ((MANIFEST_WRITTEN, 1, FIRST),)
 
 
 class Follower:
-    """Tables that follow a log, run by run; and what tables say that were written in one go."""
+    """Tables that follow a log, run by run, and reference tables that were written in one run."""
 
     def __init__(self, directory: Path, data: Path, feed: Feed, template: Path) -> None:
         self.directory, self.feed, self.template = directory, feed, template
@@ -57,7 +57,7 @@ class Follower:
         self.tables = directory / "tables"
 
     def grow(self, last: int) -> None:
-        """Let the log end with this offset."""
+        """Extend the log to this end offset."""
         copy_log(self.kafkas, self.log, end_offset=last + 1)
 
     def run(self, point: str, occurrence: int = 1) -> int:
@@ -69,7 +69,7 @@ class Follower:
         return (self.directory / "said").read_text(errors="replace")[-4000:]
 
     def seen(self) -> int:
-        """The offset of what readers see, or that they see nothing."""
+        """Return the offset that readers see, or None."""
         try:
             return self.feed.open(self.tables).latest().offset
         except TablesError as error:
@@ -78,7 +78,7 @@ class Follower:
             return NOTHING
 
     def compare(self) -> None:
-        """What readers see is what tables hold there that were written in one go."""
+        """Compare the tables that readers see with the reference tables at that offset."""
         seen = self.feed.open(self.tables).latest()
         assert contents(seen) == contents(self.feed.open(self.template).at(offset=seen.offset))
 
@@ -116,7 +116,7 @@ def test_tables_have_each_record_once_after_one_kill_at_each_point(
     for point, occurrence, offset in deaths:
         assert follower.run(point, occurrence) == DIED, follower.said()
         assert follower.seen() == offset
-    follower.compare()  # when every table is beyond it
+    follower.compare()  # once every table is above it
     follower.finish(LAST)
 
 

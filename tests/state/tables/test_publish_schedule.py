@@ -1,4 +1,4 @@
-"""When tables are published between micro-batches, without Spark."""
+"""Publication of tables between micro-batches, without Spark."""
 
 from __future__ import annotations
 

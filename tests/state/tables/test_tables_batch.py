@@ -1,4 +1,4 @@
-"""What is checked of a batch before anything is written; no Spark needed."""
+"""Checks of a batch before anything is written, without Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC = TopicRecord(name="t", topic_id="wP1XW_XDTjOcp3STS81TJA")
 
 
 def checked(rows: pa.Table, next_offset: int = 0) -> list[int]:
-    """The offsets that are new."""
+    """Return the offsets that are new."""
     batch = check_batch(rows, next_offset=next_offset, place="here")
     return list(batch.rows["offset"].to_pylist())
 

@@ -1,4 +1,4 @@
-"""Rows become columns and come back the same, and the declared columns are those of the rows."""
+"""Rows round trip through columns, and the declared columns are those of the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real logs through the source's stream into tables, judged by what Kafka wrote itself."""
+"""Real logs through the source's stream into tables, compared with what Kafka wrote."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ METADATA = "__cluster_metadata-0"
 
 
 def run(tables: ClusterTables, log: Path, checkpoint: Path, **options: Any) -> None:
-    """Bring everything that is there into the tables."""
+    """Process all available records into the tables."""
     settings = {"path": str(log), "tailHoldback": "0", **options}
     query = tables.materialize(settings, checkpoint=str(checkpoint), trigger="availableNow")
     query.awaitTermination()
 
 
 def run_by_time(tables: ClusterTables, log: Path, checkpoint: Path) -> None:
-    """The same with a query that would go on."""
+    """Process them with a query that does not end by itself."""
     settings = {"path": str(log), "tailHoldback": "0"}
     query = tables.materialize(settings, checkpoint=str(checkpoint))
     query.processAllAvailable()
@@ -47,7 +47,9 @@ def run_by_time(tables: ClusterTables, log: Path, checkpoint: Path) -> None:
 
 
 def assert_is_what_kafka_wrote(tables: ClusterTables, checkpoint: Checkpoint) -> None:
-    """The tables at a checkpoint's last offset, written as records, are Kafka's own records."""
+    """Check that the tables at a snapshot's last offset, written as records, equal Kafka's
+    records.
+    """
     offset = checkpoint.snapshot_id.end_offset - 1
     redactor = Redactor()
     theirs = [redactor.redact(record) for record in checkpoint.metadata()]
@@ -139,7 +141,7 @@ def settings_of(spark: SparkSession) -> dict[str, str]:
 
 
 def tasks_by_job(spark: SparkSession) -> dict[int, int]:
-    """Return how many tasks each of the last jobs had that the session's context has run."""
+    """Return the number of tasks of each of the last jobs of the session's context."""
     context = spark._jsc.sc()
     context.listenerBus().waitUntilEmpty()
     jobs = context.statusStore().jobsList(None)

@@ -1,4 +1,4 @@
-"""What readers get: pinned views, any offset of the past, plain errors outside it."""
+"""Readers of the tables: fixed views, any past offset, and errors outside the range."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_view_is_fixed_while_the_tables_advance(feed: Feed, tables: Open) -> N
 
 
 def _settings(feed: Feed) -> dict[str, str]:
-    """The session's settings but Delta's own note of its last commit."""
+    """Return the session's settings without Delta's own note of its last commit."""
     noted = "spark.databricks.delta.lastCommitVersionInSession"
     return {name: value for name, value in feed.spark.conf.getAll.items() if name != noted}
 

@@ -1,4 +1,4 @@
-"""``verify()`` agrees with the loader on random logs, and names what was tampered with."""
+"""``verify()`` agrees with the loader on random logs, and reports changed rows."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def leader(number: int, *voters: int) -> LeaderChange:
 
 
 class LogScript:
-    """A log in the making: payloads with an epoch, a second apart."""
+    """Log under construction: payloads with an epoch, a second apart."""
 
     def __init__(self) -> None:
         self.records: list[LogRecord] = []
@@ -76,7 +76,7 @@ class LogScript:
 
 
 def random_script(seed: int, level: int) -> LogScript:
-    """A random log in which leaders change and some of the records stand in transactions."""
+    """Return a random log with changes of leaders, in which some records are in transactions."""
     random = RandomLog(seed, level)
     random.grow(450)
     story = LogScript()
@@ -93,7 +93,7 @@ def random_script(seed: int, level: int) -> LogScript:
 
 
 def decoded(story: LogScript) -> list[LogRecord]:
-    """The same with records as the source would read them."""
+    """Return the log with records as the source decodes them."""
     return [
         at(record.offset, record.payload, epoch=record.leader_epoch)[0] for record in story.records
     ]
@@ -105,7 +105,7 @@ def decoded(story: LogScript) -> list[LogRecord]:
 def test_a_second_replay_agrees_with_the_loader_on_random_logs(
     feed: Feed, tmp_path: Path, seed: int
 ) -> None:
-    """A checkpoint of a later state stands for a gap in the middle."""
+    """A snapshot of a later state replaces records in the middle."""
     story = random_script(seed=seed, level=30)
     records = decoded(story)
     half, gap_end = len(records) // 3, 2 * len(records) // 3
@@ -140,7 +140,7 @@ def test_a_second_replay_agrees_with_the_loader_on_random_logs(
 
 
 def name_newest_versions(feed: Feed, place: Path) -> None:
-    """A manifest row that names the tables as they are now, tampered with or not."""
+    """Write a manifest row with the current versions of the tables, changed or not."""
     store = DeltaStore(feed.spark, str(place))
     manifest = newest_manifest(store)
     assert manifest is not None

@@ -1,4 +1,6 @@
-"""Ranges of a log into tables: every split, every crash, every rival gives the same tables."""
+"""Ranges of a log written to tables: every split, crash and concurrent writer gives the same
+tables.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ END = 380
 
 @pytest.fixture(scope="module")
 def expected(feed: Feed, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
-    """What tables hold of the offsets below ``END`` that were written in one go."""
+    """Tables of the offsets below ``END`` that were written in one run."""
     tables = feed.open(tmp_path_factory.mktemp("expected") / "tables")
     tables.apply(feed.frame(0, END), cluster_id="cluster-a")
     return contents(tables.latest())
@@ -54,8 +56,9 @@ def test_a_batch_that_ends_inside_a_transaction_waits_for_its_end(
 def test_a_crash_after_any_step_loses_nothing(
     feed: Feed, tables: Open, expected: list[tuple[str, str]]
 ) -> None:
-    """One crash after another, each after a later step; what was written is in ``log``, so that
-    the source is never asked for it again."""
+    """One crash after another, each after a later step; rows already in ``log`` are never requested
+    from the source again.
+    """
     crashes = {320: "changes", 340: "log", 360: "table partitions", END: "commits"}
     start = TEMPLATE_END
     for end, step in crashes.items():
@@ -73,7 +76,7 @@ def test_a_crash_after_any_step_loses_nothing(
 def test_a_crash_before_the_first_publication_is_completed(
     feed: Feed, expected: list[tuple[str, str]], tmp_path: Path
 ) -> None:
-    """The batch that it interrupts ends inside a transaction, which comes again as a whole."""
+    """The interrupted batch ends inside a transaction, which is written again as a whole."""
     place = tmp_path / "tables"
     with pytest.raises(CrashError):
         feed.open(place, **crash_after("table topics")).apply(feed.frame(0, 7))
@@ -104,7 +107,7 @@ def test_refused_batches_write_nothing(feed: Feed, tables: Open) -> None:
 def test_two_writers_with_the_same_end_write_every_record_once(
     feed: Feed, tables: Open, expected: list[tuple[str, str]]
 ) -> None:
-    """Each goes on from what it remembers, which the other has made old."""
+    """Each continues from its own state, which the other writer has made stale."""
     first, second = tables(), tables()
     for opened in (first, second):
         opened.apply(feed.frame(TEMPLATE_END - 1, TEMPLATE_END))
