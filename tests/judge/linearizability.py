@@ -100,7 +100,7 @@ def _phantoms(history: Sequence[Call], log: FinalLog) -> list[str]:
 
 def _wrong_order(history: Sequence[Call], log: FinalLog) -> list[str]:
     """Return each call that took effect before one that had returned when it was invoked."""
-    placed = [
+    intervals = [
         (call, interval)
         for call in sorted(history, key=lambda call: call.invoked)
         if (interval := _interval(call, log)) is not None
@@ -109,11 +109,11 @@ def _wrong_order(history: Sequence[Call], log: FinalLog) -> list[str]:
     returned: list[tuple[float, int, Call]] = []
     """Calls under way, by when they return; their number only breaks ties."""
     latest_end, latest = -1, None
-    for number, (call, (start, _)) in enumerate(placed):
+    for number, (call, (start, _)) in enumerate(intervals):
         while returned and returned[0][0] < call.invoked:
             _, at, earlier = heapq.heappop(returned)
-            if placed[at][1][1] > latest_end:
-                latest_end, latest = placed[at][1][1], earlier
+            if intervals[at][1][1] > latest_end:
+                latest_end, latest = intervals[at][1][1], earlier
         if start < latest_end:
             found.append(
                 f"{latest} had returned before {call} was invoked, which took effect first"

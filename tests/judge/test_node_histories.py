@@ -34,18 +34,20 @@ def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
         yield processes
 
 
-def hurt(quorum: QuorumProcesses, number: int, goes_on: Callable[[], object]) -> None:
+def disturb_leader(
+    quorum: QuorumProcesses, number: int, calls_continue: Callable[[], object]
+) -> None:
     """Kill or pause the leader until the others have elected another one."""
     leader: NodeProcess = eventually(lambda: leader_of(quorum), "a leader")
     if number % 2 == 0:
         leader.kill()
-        goes_on()
+        calls_continue()
         leader.start()
     else:
         leader.pause()
-        goes_on()
-        leader.wake()
-    goes_on()
+        calls_continue()
+        leader.resume()
+    calls_continue()
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
@@ -54,7 +56,7 @@ def test_histories_of_clients_are_linearizable(
 ) -> None:
     with Recorder(quorum.bootstrap) as recorder:
 
-        def goes_on() -> None:
+        def calls_continue() -> None:
             def acknowledged() -> int:
                 return recorder.counts().get("Append ok", 0)
 
@@ -62,8 +64,8 @@ def test_histories_of_clients_are_linearizable(
             eventually(lambda: acknowledged() > before + PAUSED_CALLS, "appends are acknowledged")
 
         for number in range(rounds):
-            goes_on()
-            hurt(quorum, number, goes_on)
+            calls_continue()
+            disturb_leader(quorum, number, calls_continue)
     recorder.check_clients()
     assert anomalies(recorder.history, final_log(quorum.bootstrap)) == []
     counts = recorder.counts()
@@ -131,7 +133,7 @@ def test_stock_clients_observe_none_of_jepsens_anomalies(
 ) -> None:
     clients = StockClients(quorum.bootstrap)
 
-    def goes_on() -> None:
+    def calls_continue() -> None:
         before = clients.acknowledged_count
         until_s = time.monotonic() + PATIENCE_S
         while clients.acknowledged_count < before + PAUSED_CALLS:
@@ -139,8 +141,8 @@ def test_stock_clients_observe_none_of_jepsens_anomalies(
             clients.turn()
 
     for number in range(rounds):
-        goes_on()
-        hurt(quorum, number, goes_on)
+        calls_continue()
+        disturb_leader(quorum, number, calls_continue)
     clients.finish()
     assert kafka_classes.anomalies(clients.sends, clients.polls) == {}
     polled = sum(len(poll.records) for poll in clients.polls)

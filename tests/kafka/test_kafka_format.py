@@ -70,10 +70,10 @@ def test_kafka_starts_as_the_only_voter_of_a_directory_formatted_by_raftlog(tmp_
     config = node_file(tmp_path, controller, "__cluster_metadata")
     status, out, _ = run("node", "format", "-c", config, "--standalone")
     assert status == 0
-    told = dict(line.split("=") for line in out.splitlines())
+    described = dict(line.split("=") for line in out.splitlines())
     with formatted(tmp_path / "ours", client, controller) as node:
         words = ("--bootstrap-controller", node.controller, "describe", "--status")
         text = run_java(node.jars, "org.apache.kafka.tools.MetadataQuorumCommand", *words)
-    assert re.search(rf"ClusterId:\s+{re.escape(told['cluster.id'])}", text)
+    assert re.search(rf"ClusterId:\s+{re.escape(described['cluster.id'])}", text)
     assert re.search(r"LeaderId:\s+1\b", text)
-    assert told["directory.id"] in text
+    assert described["directory.id"] in text

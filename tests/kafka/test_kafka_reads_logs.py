@@ -190,8 +190,8 @@ def test_kafkas_log_opens_raftlogs_and_reads_every_record(
     )
     claimed = claimed_at(written.path)
     aborted = min(set(range(written.end_offset)) - set(written.records) - {0})
-    told = [line for line in lines if not line.startswith(("record", "control", "producer"))]
-    assert told == [
+    other_lines = [line for line in lines if not line.startswith(("record", "control", "producer"))]
+    assert other_lines == [
         f"topic {properties['topic_id']}",
         f"offset-file recovery-point-offset-checkpoint orders 3 {written.end_offset}",
         "start 0",

@@ -118,21 +118,21 @@ def data(tmp_path: Path) -> Path:
     return data
 
 
-def assert_cluster_is_as_written(told: dict[str, Any], image: MetadataImage) -> None:
-    assert told["cluster_id"] == CLUSTER_ID
+def assert_cluster_is_as_written(described: dict[str, Any], image: MetadataImage) -> None:
+    assert described["cluster_id"] == CLUSTER_ID
     ours = {"payments", "audit"}
-    assert ordered(one for one in told["partitions"] if one[0] in ours) == ordered(
+    assert ordered(one for one in described["partitions"] if one[0] in ours) == ordered(
         [row.topic_name, row.topic_id, row.partition_id, 1, [1], [1]]
         for row in image.rows_of(PartitionRow)
     )
-    assert {one[0] for one in told["partitions"]} == ours
-    assert ordered(told["configs"]) == ordered(
+    assert {one[0] for one in described["partitions"]} == ours
+    assert ordered(described["configs"]) == ordered(
         [row.resource_type, row.resource_name, row.name, row.value]
         for row in image.rows_of(ConfigRow)
     )
-    assert_same_access(told, image)
+    assert_same_access(described, image)
     features = {row.name: row.level for row in image.rows_of(FeatureRow)}
-    assert {name: told["features"][name] for name in features} == features
+    assert {name: described["features"][name] for name in features} == features
 
 
 def test_kafka_starts_from_raftlogs_snapshot_and_uses_it(
@@ -140,11 +140,11 @@ def test_kafka_starts_from_raftlogs_snapshot_and_uses_it(
 ) -> None:
     shutil.copy(exported.path, data / "__cluster_metadata-0")
     with booted(data) as node:
-        told = node.admin("describe")
-        assert_cluster_is_as_written(told, image)
-        assert told["high_watermark"] > exported.snapshot_id.end_offset
-        told = node.admin("create", "describe")
-    names = {one[0] for one in told["partitions"]}
+        described = node.admin("describe")
+        assert_cluster_is_as_written(described, image)
+        assert described["high_watermark"] > exported.snapshot_id.end_offset
+        described = node.admin("create", "describe")
+    names = {one[0] for one in described["partitions"]}
     assert names >= {"payments", "audit", "orders-0", "orders-11"}
 
 

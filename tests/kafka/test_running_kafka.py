@@ -46,13 +46,13 @@ def rows(frame: Any, *columns: str) -> list[list[Any]]:
     return ordered(frame.select(*columns).collect())
 
 
-def assert_equal_to_the_admin_client(view: Any, told: dict[str, Any]) -> None:
+def assert_equal_to_the_admin_client(view: Any, described: dict[str, Any]) -> None:
     partitions = rows(
         view.partitions(), "topic_name", "topic_id", "partition_id", "leader", "replicas", "isr"
     )
-    assert partitions == ordered(told["partitions"])
+    assert partitions == ordered(described["partitions"])
     configs = rows(view.configs(), "resource_type", "resource_name", "name", "value")
-    assert configs == ordered(told["configs"])
+    assert configs == ordered(described["configs"])
     acls = rows(
         view.acls(),
         "resource_type",
@@ -63,16 +63,16 @@ def assert_equal_to_the_admin_client(view: Any, told: dict[str, Any]) -> None:
         "operation",
         "permission",
     )
-    assert acls == ordered(told["acls"])
+    assert acls == ordered(described["acls"])
     quotas = [
         [dict(row.entity), row.quota, row.value]
         for row in view.quotas().select("entity", "quota", "value").collect()
     ]
-    assert ordered(quotas) == ordered(told["quotas"])
-    assert rows(view.scram(), "user", "mechanism", "iterations") == ordered(told["scram"])
+    assert ordered(quotas) == ordered(described["quotas"])
+    assert rows(view.scram(), "user", "mechanism", "iterations") == ordered(described["scram"])
     features = {row.name: row.level for row in view.features().collect()}
-    kraft_version = told["features"].pop("kraft.version")  # it is in control records
-    assert features == told["features"]
+    kraft_version = described["features"].pop("kraft.version")  # it is in control records
+    assert features == described["features"]
     assert {row.kraft_version for row in view.epochs().collect()} == {kraft_version}
     assert {row.broker_id for row in view.brokers().collect() if not row.fenced} == {1}
 
@@ -84,14 +84,14 @@ def test_tables_that_follow_a_running_kafka_equal_its_admin_clients_view(
 
     tables = open_cluster(spark, str(tmp_path / "tables"))
     node.admin("create")
-    told = node.admin("describe")
-    follow_until(tables, node, tmp_path / "checkpoint", told["high_watermark"] - 1)
-    assert_equal_to_the_admin_client(tables.latest(), told)
+    described = node.admin("describe")
+    follow_until(tables, node, tmp_path / "checkpoint", described["high_watermark"] - 1)
+    assert_equal_to_the_admin_client(tables.latest(), described)
 
     node.admin("change")
-    told = node.admin("describe")
-    follow_until(tables, node, tmp_path / "checkpoint", told["high_watermark"] - 1)
-    assert_equal_to_the_admin_client(tables.latest(), told)
+    described = node.admin("describe")
+    follow_until(tables, node, tmp_path / "checkpoint", described["high_watermark"] - 1)
+    assert_equal_to_the_admin_client(tables.latest(), described)
     report = tables.verify()
     assert report.ok, report
 

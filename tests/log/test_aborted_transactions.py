@@ -110,7 +110,7 @@ def test_any_split_returns_the_committed_records_and_so_does_one_plan(
     assert log.plan(0, end, isolation=COMMITTED, with_producers=False).splits[0].spans == ()
 
 
-def _wrong_index(written: Written, lie: str) -> None:
+def _wrong_index(written: Written, wrong_content: str) -> None:
     """Write a ``.txnindex`` beside every segment that contradicts the log."""
     entry = struct.Struct(">hqqqq")
     storage, end = written.builder.storage, written.builder.next_offset
@@ -119,16 +119,16 @@ def _wrong_index(written: Written, lie: str) -> None:
         "torn": entry.pack(0, 1, 0, end - 1, end)[:20],
         "noise": b"\xff" * 68,
         "all": b"".join(entry.pack(0, producer_id, 0, end - 1, end) for producer_id in range(5)),
-    }[lie]
+    }[wrong_content]
     for path in [path for path in storage.files if path.endswith(".log")]:
         storage.write(path.removesuffix(".log") + TXN_INDEX_SUFFIX, entries)
 
 
-@pytest.mark.parametrize("lie", ["empty", "torn", "noise", "all"])
-def test_a_transaction_index_is_never_trusted(lie: str) -> None:
+@pytest.mark.parametrize("wrong_content", ["empty", "torn", "noise", "all"])
+def test_a_transaction_index_is_never_trusted(wrong_content: str) -> None:
     for seed in range(5):
         written = write(seed)
-        _wrong_index(written, lie)
+        _wrong_index(written, wrong_content)
         end = written.builder.next_offset
         assert visible(written.open(), 0, end) == sorted(written.committed)
 

@@ -39,7 +39,7 @@ def opened(builder: LogBuilder) -> LogReader:
     return open_path(builder.directory, storage=builder.storage)
 
 
-def what_was_whole(log: LogReader, start: int, end: int) -> tuple[list[int], LogError | None]:
+def read_until_error(log: LogReader, start: int, end: int) -> tuple[list[int], LogError | None]:
     """Return the offsets read before the error, and the error."""
     found: list[int] = []
     try:
@@ -78,7 +78,7 @@ def test_a_segment_truncated_at_every_byte_gives_every_batch_before_it() -> None
             expected = builder.next_offset
         log = segment_of(content[:length])
         assert log.log_end_offset == expected
-        found, error = what_was_whole(log, 0, expected)
+        found, error = read_until_error(log, 0, expected)
         assert (found, error) == (list(range(expected)), None)
 
 
@@ -96,7 +96,7 @@ def test_a_sealed_segment_truncated_at_every_byte_is_damage_or_a_gap() -> None:
         builder.storage.write(path, content[:length])
         log = opened(builder)
         assert log.log_end_offset == builder.next_offset
-        found, error = what_was_whole(log, 0, builder.next_offset)
+        found, error = read_until_error(log, 0, builder.next_offset)
         assert found == list(range(expected))
         last = max(position for position in ends if position <= length)
         # a truncation at a batch boundary, or zeros as of a preallocated file
@@ -126,7 +126,7 @@ def test_a_flipped_bit_is_found_and_every_record_before_it_is_read() -> None:
         try:
             log = segment_of(bytes(damaged))
             end = log.log_end_offset
-            found, error = what_was_whole(log, 0, builder.next_offset)
+            found, error = read_until_error(log, 0, builder.next_offset)
         except CorruptBatchError as nothing:
             assert batch == 0, "only a log without any sound batch cannot be opened"
             found, error, end = [], nothing, 0
@@ -152,7 +152,7 @@ def test_any_damage_to_a_real_segment_is_a_typed_error_or_the_same_records(
         log.plan(2232, end, isolation=EVERYTHING, max_splits=3)
         log.next_boundary(2232, end_offset=end, max_records=10)
         log.offset_for_timestamp(0)
-        found, _ = what_was_whole(log, 2232, end)
+        found, _ = read_until_error(log, 2232, end)
         assert found == list(range(2232, 2232 + len(found)))
 
 
@@ -160,7 +160,7 @@ def test_any_damage_to_a_real_segment_is_a_typed_error_or_the_same_records(
 def test_arbitrary_bytes_are_a_log_or_a_typed_error(content: bytes) -> None:
     with contextlib.suppress(LogError):
         log = segment_of(content)
-        what_was_whole(log, 0, log.log_end_offset)
+        read_until_error(log, 0, log.log_end_offset)
 
 
 # --- wrong fields ---
@@ -172,7 +172,7 @@ def test_a_length_that_hides_later_batches_is_damage_and_no_torn_tail() -> None:
     struct.pack_into(">i", builder.storage.files[builder.path()], position + 8, 100_000)
     log = opened(builder)
     assert log.log_end_offset == builder.next_offset
-    found, error = what_was_whole(log, 0, builder.next_offset)
+    found, error = read_until_error(log, 0, builder.next_offset)
     assert found == list(range(builder.positions[3][0]))
     assert isinstance(error, CorruptBatchError)
     assert (error.position, error.offset) == (position, builder.positions[3][0])
@@ -196,7 +196,7 @@ def test_a_torn_batch_with_whole_batches_in_its_records_is_torn(directory: str, 
         assert log.read_end(isolation=COMMITTED).offset == 2
         assert log.tail is not None
         assert (log.tail.position, log.tail.byte_count) == (before, cut - before + zeros)
-        assert what_was_whole(log, 0, 2) == ([0, 1], None)
+        assert read_until_error(log, 0, 2) == ([0, 1], None)
     builder.storage.write(builder.path(), whole)
     assert opened(builder).log_end_offset == 4
 
@@ -210,7 +210,7 @@ def test_a_length_that_hides_later_batches_is_found_although_records_contain_bat
     struct.pack_into(">i", builder.storage.files[builder.path()], position + 8, 100_000)
     log = opened(builder)
     assert log.log_end_offset == builder.next_offset
-    found, error = what_was_whole(log, 0, builder.next_offset)
+    found, error = read_until_error(log, 0, builder.next_offset)
     assert found == list(range(offset))
     assert isinstance(error, CorruptBatchError)
     assert f"a valid batch begins at byte {builder.positions[4][2]}" in str(error)
@@ -221,7 +221,7 @@ def test_impossible_lengths_are_damage(length: int) -> None:
     builder = small_log()
     _, _, position = builder.positions[3]
     struct.pack_into(">i", builder.storage.files[builder.path()], position + 8, length)
-    found, error = what_was_whole(opened(builder), 0, builder.next_offset)
+    found, error = read_until_error(opened(builder), 0, builder.next_offset)
     assert found == list(range(builder.positions[3][0]))
     assert isinstance(error, CorruptBatchError)
     assert error.position == position
@@ -231,7 +231,7 @@ def test_old_formats_are_reported() -> None:
     builder = small_log()
     _, _, position = builder.positions[3]
     builder.storage.files[builder.path()][position + 16] = 1
-    found, error = what_was_whole(opened(builder), 0, builder.next_offset)
+    found, error = read_until_error(opened(builder), 0, builder.next_offset)
     assert len(found) == builder.positions[3][0]
     assert isinstance(error, UnsupportedMagicError)
 
@@ -244,12 +244,12 @@ def test_a_missing_segment_in_the_middle_is_a_gap() -> None:
     builder.roll()
     builder.no_ops(4)
     builder.delete_segment(missing)
-    found, error = what_was_whole(opened(builder), 0, builder.next_offset)
+    found, error = read_until_error(opened(builder), 0, builder.next_offset)
     assert found == list(range(missing))
     assert isinstance(error, LogGapError)
     assert (error.expected_offset, error.offset, error.position) == (missing, missing + 4, 0)
     assert error.path == builder.path()
-    found, error = what_was_whole(opened(builder), missing, missing + 2)
+    found, error = read_until_error(opened(builder), missing, missing + 2)
     assert (found, type(error)) == ([], LogGapError)
 
 
@@ -261,7 +261,7 @@ def test_a_missing_segment_of_an_ordinary_partition_looks_like_compaction() -> N
     builder.roll()
     builder.data(b"c")
     builder.delete_segment(1)
-    assert what_was_whole(opened(builder), 0, 3) == ([0, 2], None)
+    assert read_until_error(opened(builder), 0, 3) == ([0, 2], None)
 
 
 @pytest.mark.parametrize("directory", ["/node/__cluster_metadata-0", "/node/orders-0"])
@@ -271,7 +271,7 @@ def test_decreasing_offsets_are_damage(directory: str, wrong: int) -> None:
     builder.no_ops(4)
     builder.storage.append(builder.path(), data_batch([b"x"], base_offset=4 - wrong))
     builder.storage.append(builder.path(), data_batch([b"x"], base_offset=5 - wrong))
-    found, error = what_was_whole(opened(builder), 0, 5)
+    found, error = read_until_error(opened(builder), 0, 5)
     assert found == [0, 1, 2, 3]
     assert isinstance(error, LogGapError)
     assert (error.expected_offset, error.offset) == (4, 4 - wrong)
@@ -287,7 +287,7 @@ def test_an_increased_base_offset_does_not_end_a_range(directory: str, bit: int)
     base_offset, _, position = builder.positions[8]
     content = builder.storage.files[builder.path()]
     struct.pack_into(">q", content, position, base_offset + (1 << bit))
-    found, error = what_was_whole(opened(builder), 0, 20)
+    found, error = read_until_error(opened(builder), 0, 20)
     # A partition may have the batch itself at any offset; the decrease after it is found.
     assert found[:8] == list(range(8))
     assert isinstance(error, LogError)
@@ -295,7 +295,7 @@ def test_an_increased_base_offset_does_not_end_a_range(directory: str, bit: int)
 
 def test_a_segment_that_starts_below_its_name_is_damage() -> None:
     log = segment_of(data_batch([b"x"], base_offset=3), "00000000000000000005.log")
-    found, error = what_was_whole(log, 5, 6)
+    found, error = read_until_error(log, 5, 6)
     assert found == []
     assert isinstance(error, LogError)
 
@@ -328,7 +328,7 @@ def test_a_wrong_index_never_returns_wrong_records(seed: int) -> None:
     assert log.log_end_offset == 220
     for _ in range(4):
         start, end = sorted(rng.sample(range(221), 2))
-        assert what_was_whole(log, start, end) == (list(range(start, end)), None)
+        assert read_until_error(log, start, end) == (list(range(start, end)), None)
         wanted_ms = 1000 + 10 * (start + 1)
         assert log.offset_for_timestamp(wanted_ms) == start
 
@@ -342,7 +342,7 @@ def test_damaged_small_files_do_not_prevent_reading() -> None:
     builder.storage.write("/node/meta.properties", b"version=9")
     log = opened(builder)
     assert log.read_end(isolation=COMMITTED).offset == 30
-    assert what_was_whole(log, 0, 30)[0] == list(range(30))
+    assert read_until_error(log, 0, 30)[0] == list(range(30))
     with pytest.raises(CorruptFileError) as quorum:
         _ = log.quorum_state
     assert quorum.value.path == builder.file("quorum-state")
@@ -461,7 +461,7 @@ def test_damage_before_a_range_hides_its_transactions() -> None:
     assert log.plan(0, 2, isolation=COMMITTED).splits
     with pytest.raises(CorruptBatchError):
         log.next_boundary(2, end_offset=8)
-    assert what_was_whole(log, 0, 8)[0] == [0, 1]
+    assert read_until_error(log, 0, 8)[0] == [0, 1]
 
 
 @pytest.mark.parametrize("holdback_ms", [0, 5])
@@ -472,24 +472,24 @@ def test_a_read_with_an_end_after_damage_raises_the_damage(holdback_ms: int) -> 
     log = opened(builder)
     end = log.read_end(isolation=COMMITTED, holdback_ms=holdback_ms, now_ms=builder.time_ms + 9)
     assert end.offset == builder.next_offset
-    found, error = what_was_whole(log, 0, end.offset)
+    found, error = read_until_error(log, 0, end.offset)
     assert found == list(range(builder.positions[3][0]))
     assert isinstance(error, CorruptBatchError)
     assert error.position == position
 
 
 def test_a_batch_with_wrong_records_under_a_valid_crc_is_damage() -> None:
-    for behind in (0, 3):
+    for records_after in (0, 3):
         builder = LogBuilder(with_indexes=False)
         builder.no_ops(3)
         lying = bytearray(data_batch([b"\x01\x14\x00\x00"] * 2, base_offset=3))
         struct.pack_into(">i", lying, 57, 1)  # one record less than the batch has
         struct.pack_into(">I", lying, 17, crc32c(bytes(lying[21:])))
         builder.append(bytes(lying), last_offset=4)
-        builder.no_ops(behind)
+        builder.no_ops(records_after)
         log = opened(builder)
-        assert log.read_end(isolation=COMMITTED).offset == 5 + behind
-        found, error = what_was_whole(log, 0, 5 + behind)
+        assert log.read_end(isolation=COMMITTED).offset == 5 + records_after
+        found, error = read_until_error(log, 0, 5 + records_after)
         assert found == [0, 1, 2]
         assert isinstance(error, CorruptBatchError)
         assert error.offset == 3
@@ -503,7 +503,7 @@ def test_a_malformed_control_record_hides_the_voters_and_no_records() -> None:
     builder.no_ops(2)
     log = opened(builder)
     assert log.read_end(isolation=COMMITTED).offset == 4
-    assert what_was_whole(log, 0, 4) == ([0, 1, 2, 3], None)
+    assert read_until_error(log, 0, 4) == ([0, 1, 2, 3], None)
     assert isinstance(log, DirectoryLog)
     with pytest.raises(CorruptBatchError, match="KRAFT_VOTERS"):
         log.voters()

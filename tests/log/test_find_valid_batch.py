@@ -50,7 +50,7 @@ def one_by_one(data: bytes, position: int, next_offset: int) -> int | None:
     return None
 
 
-def some_bytes(rng: Random) -> bytes:
+def tail_bytes(rng: Random) -> bytes:
     """Return bytes that may follow a torn batch: batches, parts of batches, and false headers."""
     parts = []
     for _ in range(rng.randrange(1, 8)):
@@ -80,7 +80,7 @@ def test_the_result_equals_that_of_trying_every_position(
     found = 0
     for seed in range(1_500):
         rng = Random(seed)
-        data = some_bytes(rng)
+        data = tail_bytes(rng)
         next_offset = rng.randrange(12)
         expected = one_by_one(data, 0, next_offset)
         assert find_valid_batch(opened(data)[1], 0, next_offset) == expected, seed

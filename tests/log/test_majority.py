@@ -491,8 +491,8 @@ def test_the_end_advances_as_voters_catch_up_and_never_decreases() -> None:
     second = log.read_end(isolation=COMMITTED, previous=first)
     assert second.offset == 9
     # refresh with a lagging voter: the previous end is kept
-    behind = open_path("/nodes/1,/nodes/3", storage=storage)
-    kept = behind.read_end(isolation=COMMITTED, previous=second)
+    lagging = open_path("/nodes/1,/nodes/3", storage=storage)
+    kept = lagging.read_end(isolation=COMMITTED, previous=second)
     assert (kept.offset, kept.epoch) == (9, 1)
     assert "the end is now 7" in kept.explanation
 

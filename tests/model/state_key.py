@@ -174,7 +174,7 @@ class Reader:
     def name(self, node_id: int | None) -> int:
         return -1 if node_id is None else self._names[node_id]
 
-    def _who(self, replica: int | ReplicaKey) -> Key:
+    def _replica_name(self, replica: int | ReplicaKey) -> Key:
         key = replica if isinstance(replica, ReplicaKey) else ReplicaKey(replica)
         return (self.name(key.node_id), key.directory_id)
 
@@ -189,7 +189,7 @@ class Reader:
         if isinstance(value, list | tuple):
             return tuple(self.value(one) for one in value)
         if isinstance(value, ReplicaKey):
-            return self._who(value)
+            return self._replica_name(value)
         return self._object(value)
 
     def _object(self, value: Any) -> Key:
@@ -205,9 +205,11 @@ class Reader:
             case Kind.NAME:
                 return self.name(value)
             case Kind.NAMES:
-                return tuple(sorted(map(self._who, value)))
+                return tuple(sorted(map(self._replica_name, value)))
             case Kind.BY_NAME:
-                return tuple(sorted((self._who(at), self.value(one)) for at, one in value.items()))
+                return tuple(
+                    sorted((self._replica_name(at), self.value(one)) for at, one in value.items())
+                )
             case Kind.TIME:
                 return () if value is None else (value - self._now_ms,)
             case Kind.IGNORED:
@@ -217,7 +219,9 @@ class Reader:
 
     def _special(self, name: str, value: Any) -> Any:
         if name == "_replicas":
-            return tuple(sorted((self._who(key), self.value(one)) for key, one in value.items()))
+            return tuple(
+                sorted((self._replica_name(key), self.value(one)) for key, one in value.items())
+            )
         if name == "_not_before_ms":
             assert all(at <= self._now_ms for at in value.values()), "no backoff is running"
             return None

@@ -30,7 +30,7 @@ REFUSED = {29, 30, 31, 53, 104}
 """No right to the topic, the group, the cluster, transactions; another cluster."""
 CLIENTS, VOTERS = Listener.CLIENTS, Listener.VOTERS
 BOTH = CLIENTS | VOTERS
-ANYBODY = -2
+ANY_NAME = -2
 """Whose id is not looked at: nobody can prove one."""
 NONE, DESCRIBE = Rights.NONE, Rights.DESCRIBE
 
@@ -242,7 +242,7 @@ class Matrix:
             return False
         if kind.names_cluster and identity.cluster_id is not None:
             return False
-        return not kind.names_speaker or identity.node_id in (identity.speaker, ANYBODY)
+        return not kind.names_speaker or identity.node_id in (identity.speaker, ANY_NAME)
 
     def _ask(
         self, connection: RawConnection, identity: Identity, kind: Kind, *, is_harmless: bool
@@ -324,7 +324,7 @@ def test_without_tls_every_caller_has_all_rights_of_the_port(tmp_path: Path) -> 
     identities = [
         Identity("anybody", CLIENTS, None, on_clients),
         *(
-            Identity("anybody", VOTERS, None, on_voters, node_id=ANYBODY, speaker=speaker)
+            Identity("anybody", VOTERS, None, on_voters, node_id=ANY_NAME, speaker=speaker)
             for speaker in (2, 3)
         ),
         Identity("another cluster", VOTERS, None, on_voters, cluster_id=WRONG_CLUSTER),

@@ -76,9 +76,9 @@ def logged_reload(node: NodeProcess, event: str) -> dict[str, Any]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, 1)
-    with made.nodes:
-        yield made
+    created = Cluster(tmp_path, 1)
+    with created.nodes:
+        yield created
 
 
 def test_new_rights_apply_to_open_connections(cluster: Cluster) -> None:
@@ -92,15 +92,15 @@ def test_new_rights_apply_to_open_connections(cluster: Cluster) -> None:
         with pytest.raises(AccessDeniedError):
             reports.append(b"by reports")
 
-        told = read_again(node, RIGHTS.replace('"jobs-*"', '"reports-*"'))
-        assert told["closed_connections"] == 2, "nothing has changed for the third"
+        logged = read_again(node, RIGHTS.replace('"jobs-*"', '"reports-*"'))
+        assert logged["closed_connections"] == 2, "nothing has changed for the third"
         assert reports.append(b"by reports").base_offset == both.end_offset - 1
         with pytest.raises(AccessDeniedError):
             jobs.append(b"by jobs again")
         assert [one.value for one in jobs.read()] == [b"by jobs", b"by both", b"by reports"]
 
-        told = read_again(node, RIGHTS)
-        assert told["closed_connections"] == 2
+        logged = read_again(node, RIGHTS)
+        assert logged["closed_connections"] == 2
         jobs.append(b"by jobs again")
 
 
@@ -114,10 +114,10 @@ def test_an_invalid_file_changes_nothing(cluster: Cluster) -> None:
             (RIGHTS.replace("append", "appends"), "did you mean append?"),
             (RIGHTS.replace('1 = "node-1.example"', ""), "access.nodes.1"),
         ):
-            told = read_again(node, wrong.replace('"jobs-*"', '"reports-*"'))
-            assert told["level"] == "error"
-            assert "not reloaded" in told["reason"]
-            assert words in told["reason"]
+            logged = read_again(node, wrong.replace('"jobs-*"', '"reports-*"'))
+            assert logged["level"] == "error"
+            assert "not reloaded" in logged["reason"]
+            assert words in logged["reason"]
             jobs.append(b"behind")
             with pytest.raises(AccessDeniedError):
                 reports.append(b"no")

@@ -36,7 +36,7 @@ class SmallNode:
     def _asked(self) -> float:
         return metrics_at(self._metrics_port).get(("raftlog_requests_total", "produce"), 0)
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         self._node.limit_files(None)
 
     def values(self) -> list[bytes | None]:
@@ -61,7 +61,7 @@ def test_appends_of_one_handle_keep_their_order(small: SmallNode) -> None:
         ]
         small.wait_for_appends(len(VALUES))
         assert not any(append.done() for append in appends)
-        small.make_room()
+        small.free_space()
         offsets = [append.result(PATIENCE_S).base_offset for append in appends]
     assert offsets == sorted(set(offsets))
     assert small.values() == VALUES
@@ -84,7 +84,7 @@ def test_batches_of_librdkafkas_idempotent_producer_keep_their_order(small: Smal
     small.wait_for_appends(len(VALUES))
     producer.poll(0)
     assert answers == [], "nothing is delivered, and nothing given up"
-    small.make_room()
+    small.free_space()
     assert producer.flush(PATIENCE_S) == 0
     assert answers == [None] * len(VALUES)
     assert small.values() == VALUES

@@ -150,8 +150,8 @@ def test_an_address_has_a_connection_rate_with_bursts() -> None:
         here.quotas.leave(counted(here.enter(CLIENTS)))
     assert limit_of(here.enter(CLIENTS)) == "connection_rate_per_address_max"
     counted(here.enter(CLIENTS, "10.0.0.2"))
-    made = sum(isinstance(here.enter(CLIENTS, now_s=1), CountedConnection) for _ in range(50))
-    assert made == 10
+    accepted = sum(isinstance(here.enter(CLIENTS, now_s=1), CountedConnection) for _ in range(50))
+    assert accepted == 10
     here.quotas.close_overdue(1_000)
     assert not here.quotas._buckets, "what has saved up is not remembered"
 

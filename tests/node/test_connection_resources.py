@@ -125,7 +125,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-def begun_frame(byte_count: int, sent_byte_count: int = 1) -> bytes:
+def partial_frame(byte_count: int, sent_byte_count: int = 1) -> bytes:
     return byte_count.to_bytes(4, "big") + bytes(sent_byte_count)
 
 
@@ -134,7 +134,7 @@ def test_a_partial_frame_is_released_when_its_peer_disconnects() -> None:
         writer.write(question(ApiKey.METADATA, 9, 1))
         await until(lambda: len(here.asked) == 1)
         here.asked[0].answer(bytes(20 * MIB))
-        writer.write(begun_frame(90 * MIB, 5 * MIB))
+        writer.write(partial_frame(90 * MIB, 5 * MIB))
         writer.write_eof()
         while await reader.read(MIB):
             pass
@@ -145,7 +145,7 @@ def test_a_partial_frame_is_released_when_its_peer_disconnects() -> None:
 def test_a_frame_begun_after_the_connection_stopped_reading_is_not_held() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fetches = question(ApiKey.FETCH, 12, 1) + question(ApiKey.FETCH, 12, 2)
-        writer.write(fetches + begun_frame(90 * MIB, 100_000))
+        writer.write(fetches + partial_frame(90 * MIB, 100_000))
         await until(lambda: len(here.asked) == 1)
         here.connection.finish()
         here.asked[0].answer(b"x")
@@ -158,7 +158,7 @@ def test_a_connection_with_pending_responses_is_not_called_stalled_once_it_stopp
     None
 ):
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(question(ApiKey.METADATA, 9, 1) + begun_frame(90 * MIB, 2 * MIB))
+        writer.write(question(ApiKey.METADATA, 9, 1) + partial_frame(90 * MIB, 2 * MIB))
         await until(lambda: here.budget.held_byte_count > 2 * MIB)
         later_s = asyncio.get_running_loop().time() + 3 * STALLED_S
         assert here.connection.is_stalled(later_s)
@@ -172,7 +172,7 @@ def test_a_connection_with_pending_responses_is_not_called_stalled_once_it_stopp
 
 def test_a_partial_frame_holds_its_received_bytes_and_not_its_announced_length() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        data = begun_frame(90 * MIB, 100)
+        data = partial_frame(90 * MIB, 100)
         for end in (1, 3, 5, 104):
             writer.write(data[here.budget.held_byte_count : end])
             await until(lambda end=end: here.budget.held_byte_count == end)

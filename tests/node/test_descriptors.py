@@ -80,7 +80,7 @@ def test_a_node_without_free_descriptors_continues_and_accepts_no_connection(
             for at in range(40):
                 request = AppendRequest(records=(bytes(50_000),), deadline_ms=1e12)
                 assert isinstance(await node.node.driver.append(request), Done), at
-            await _until_said(node)
+            await _until_logged(node)
             assert not node.node.driver.is_over
             early.ask_versions(3)
             assert (await early.answer(ApiKey.API_VERSIONS, 3))[0] == 3
@@ -110,7 +110,7 @@ def test_a_connection_closed_before_its_handshake_is_not_counted(
             with occupy_descriptors(1):
                 for one in peers:
                     await loop.sock_connect(one, ("127.0.0.1", node.port))  # in the backlog
-                await _until_said(node)
+                await _until_logged(node)
             assert server.metrics.closed_connections["no right"] == 1
             for one in peers:
                 one.close()
@@ -123,7 +123,7 @@ def test_a_connection_closed_before_its_handshake_is_not_counted(
     asyncio.run(run())
 
 
-async def _until_said(node: ServedNode) -> None:
+async def _until_logged(node: ServedNode) -> None:
     async with asyncio.timeout(20):
         while not [one for one in node.lines("limit") if one["about"] == "open files"]:
             await asyncio.sleep(0.01)

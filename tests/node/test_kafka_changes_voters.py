@@ -45,14 +45,14 @@ def test_the_tool_adds_and_removes_a_voter_at_any_node(tmp_path: Path, where: st
         printed = run_java(jars, TOOL, *at, "--command-config", str(properties), "add-controller")
         assert f"Added controller {new.node_id}" in printed
         assert voter_ids(quorum) == [1, 2, 3, 4]
-        gone = quorum.nodes[1]
+        removed = quorum.nodes[1]
         printed = run_java(
             jars,
             TOOL,
             *at,
             "remove-controller",
-            *("--controller-id", str(gone.node_id)),
-            *("--controller-directory-id", gone.directory_id),
+            *("--controller-id", str(removed.node_id)),
+            *("--controller-directory-id", removed.directory_id),
         )
         assert "Removed" in printed
         assert voter_ids(quorum) == [1, 3, 4]

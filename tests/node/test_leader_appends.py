@@ -42,8 +42,8 @@ def test_a_refusal_due_to_the_logs_content_waits_until_that_is_committed(
 ) -> None:
     one = OneReplica()
     one.elect()
-    told: dict[AppendRequest, RequestResult] = {}
-    appends = PendingAppends(one.replica, told.__setitem__)
+    results: dict[AppendRequest, RequestResult] = {}
+    appends = PendingAppends(one.replica, results.__setitem__)
     one.is_held = True
     for request in (first, second):
         one.act(
@@ -51,11 +51,11 @@ def test_a_refusal_due_to_the_logs_content_waits_until_that_is_committed(
                 [request], now_ms=now_ms, time_ms=time_ms
             )
         )
-    assert not told, "nothing of it is committed"
+    assert not results, "nothing of it is committed"
     one.release()
     appends.poll()
-    assert isinstance(told[first], Done)
-    refusal = told[second]
+    assert isinstance(results[first], Done)
+    refusal = results[second]
     assert isinstance(refusal, Failed)
     assert isinstance(refusal.error, error)
 
@@ -63,16 +63,16 @@ def test_a_refusal_due_to_the_logs_content_waits_until_that_is_committed(
 def test_an_appended_request_releases_its_records_and_keeps_its_type() -> None:
     one = OneReplica()
     one.elect()
-    told: dict[AppendRequest, RequestResult] = {}
-    appends = PendingAppends(one.replica, told.__setitem__)
+    results: dict[AppendRequest, RequestResult] = {}
+    appends = PendingAppends(one.replica, results.__setitem__)
     one.is_held = True
     full = AppendRequest(records=(b"x" * 1_000,), deadline_ms=1e12)
     empty = AppendRequest(records=(), epoch=one.replica.core.epoch, deadline_ms=1e12)
     one.act(lambda now_ms, time_ms: appends.submit([full, empty], now_ms=now_ms, time_ms=time_ms))
-    assert not told, "nothing is committed"
+    assert not results, "nothing is committed"
     assert not full.records
     appends.give_up("it stops")
-    unknown, refused = told[full], told[empty]
+    unknown, refused = results[full], results[empty]
     assert isinstance(unknown, Failed)
     assert isinstance(unknown.error, AppendUnknownError)
     assert isinstance(refused, Failed)
@@ -85,8 +85,8 @@ class Space:
     def __init__(self) -> None:
         self.one = OneReplica()
         self.one.elect()
-        self._told: dict[AppendRequest, RequestResult] = {}
-        self._appends = PendingAppends(self.one.replica, self._told.__setitem__)
+        self._results: dict[AppendRequest, RequestResult] = {}
+        self._appends = PendingAppends(self.one.replica, self._results.__setitem__)
 
     def append(self, *requests: AppendRequest) -> list[type[object]]:
         """Append these requests together."""
@@ -94,7 +94,7 @@ class Space:
             lambda now_ms, time_ms: self._appends.submit(requests, now_ms=now_ms, time_ms=time_ms)
         )
         self._appends.poll()
-        answers = [self._told[request] for request in requests]
+        answers = [self._results[request] for request in requests]
         return [type(one.error) if isinstance(one, Failed) else Done for one in answers]
 
 

@@ -19,23 +19,23 @@ from tests.support.served_node import served_node
 @pytest.mark.parametrize(("host", "port"), [("a..b", 9092), ("a\0b", 9092), ("127.0.0.1", 70_000)])
 def test_a_request_to_an_invalid_address_fails(host: str, port: int) -> None:
     async def run() -> None:
-        told: list[Event] = []
-        heard: list[str] = []
+        handled: list[Event] = []
+        logged: list[str] = []
         peers = NetworkChannel(
             LogIdentity(topic="t", topic_id="", cluster_id="c", listener_name="CONTROLLER"),
             client_id="test",
             software_version="1",
-            handle=told.append,
-            log_event=lambda _node, reason: heard.append(reason),
+            handle=handled.append,
+            log_event=lambda _node, reason: logged.append(reason),
             tls=lambda _node: None,
             frame_bytes_max=1000,
         )
         peers.send(Send(5, 2, (Endpoint("CONTROLLER", host, port),), VersionsRequest()))
         async with asyncio.timeout(5):
-            while not told:
+            while not handled:
                 await asyncio.sleep(0.01)
-        assert told == [SendFailed(5)]
-        assert len(heard) == 1
+        assert handled == [SendFailed(5)]
+        assert len(logged) == 1
         await peers.close()
 
     asyncio.run(run())
@@ -48,12 +48,12 @@ def test_a_request_sent_on_a_response_uses_the_same_connection(tmp_path: Path) -
         async with served_node(tmp_path) as node:
             request = node.fetch_at_the_end(max_wait_ms=0)
             endpoint = Endpoint(node.node.log_identity.listener_name, "127.0.0.1", node.port)
-            told: list[Event] = []
+            handled: list[Event] = []
 
             def handle(event: Event) -> None:
-                told.append(event)
-                if len(told) < 10:
-                    peers.send(Send(len(told), 1, (endpoint,), request))
+                handled.append(event)
+                if len(handled) < 10:
+                    peers.send(Send(len(handled), 1, (endpoint,), request))
 
             peers = NetworkChannel(
                 node.node.log_identity,
@@ -66,10 +66,10 @@ def test_a_request_sent_on_a_response_uses_the_same_connection(tmp_path: Path) -
             )
             peers.send(Send(0, 1, (endpoint,), request))
             async with asyncio.timeout(20):
-                while len(told) < 10:
+                while len(handled) < 10:
                     await asyncio.sleep(0.01)
             await peers.close()
-            assert all(isinstance(one, ResponseReceived) for one in told)
+            assert all(isinstance(one, ResponseReceived) for one in handled)
             asked = node.node.server.metrics.requests
             assert (asked["FETCH"], asked["API_VERSIONS"]) == (10, 1)
 

@@ -316,9 +316,9 @@ def test_a_large_batch_is_decoded_in_an_executor_and_keeps_its_order(tmp_path: P
             ask_produce(connection, batch(b"between"), 3)
             ask_produce(connection, few_bytes, 4)
             ask_produce(connection, batch(b"last"), 5)
-            told = [await produced(connection) for _ in range(4)]
-            assert [one.error_code for one in told] == [ErrorCode.none] * 4
-            assert [one.base_offset for one in told] == [
+            produce_responses = [await produced(connection) for _ in range(4)]
+            assert [one.error_code for one in produce_responses] == [ErrorCode.none] * 4
+            assert [one.base_offset for one in produce_responses] == [
                 start + 1,
                 start + 1 + 100_000,
                 start + 1 + 100_001,

@@ -52,7 +52,7 @@ def test_a_paused_leader_is_replaced_and_follows_when_it_resumes(
         old.pause()
         grows(load)
         assert epoch_of(quorum) > epoch
-        old.wake()
+        old.resume()
         eventually(lambda: follows(old), "the old leader follows")
         grows(load)
     check_nothing_is_lost(quorum.bootstrap, load.book)

@@ -70,19 +70,19 @@ class TlsPort:
         return context
 
 
-async def _is_served(door: TlsPort) -> None:
-    async with await door.connect("jobs-1") as connection:
+async def _is_served(port: TlsPort) -> None:
+    async with await port.connect("jobs-1") as connection:
         connection.ask_versions(7)
         assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 7
 
 
 def test_a_silent_connection_is_closed_and_releases_its_slot(tmp_path: Path) -> None:
-    async def check(node: ServedNode, door: TlsPort) -> None:
-        silent = [await door.connect_without_tls() for _ in range(2)]
+    async def check(node: ServedNode, port: TlsPort) -> None:
+        silent = [await port.connect_without_tls() for _ in range(2)]
         for connection in silent:  # the slots of this address are occupied until their timeout
             assert await connection.next_frame() is None
             connection.writer.close()
-        await _is_served(door)
+        await _is_served(port)
         assert node.lines("refused")
 
     TlsPort(tmp_path).run(check)
@@ -92,28 +92,28 @@ def test_a_silent_connection_is_closed_and_releases_its_slot(tmp_path: Path) -> 
     "data", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x16\x03\x01\xff\xff" + b"x" * 300]
 )
 def test_a_connection_of_another_protocol_is_closed(tmp_path: Path, data: bytes) -> None:
-    async def check(node: ServedNode, door: TlsPort) -> None:
-        async with await door.connect_without_tls() as connection:
+    async def check(node: ServedNode, port: TlsPort) -> None:
+        async with await port.connect_without_tls() as connection:
             connection.writer.write(data)
             while (await connection._reader.read(100)) != b"":  # an alert, perhaps
                 pass
-        await _is_served(door)
+        await _is_served(port)
         assert node.lines("refused")
 
     TlsPort(tmp_path).run(check)
 
 
 def test_a_connection_without_rights_gets_no_memory_for_large_frames(tmp_path: Path) -> None:
-    async def check(node: ServedNode, door: TlsPort) -> None:
+    async def check(node: ServedNode, port: TlsPort) -> None:
         large = (1024 * 1024).to_bytes(4, "big") + bytes(70_000)
-        async with await door.connect("nobody") as stranger:
+        async with await port.connect("nobody") as stranger:
             stranger.writer.write(large)
             assert await stranger.next_frame() is None
         assert "invalid frame size" in node.lines("refused")[-1]["reason"]
-        async with await door.connect("jobs-1") as job:
+        async with await port.connect("jobs-1") as job:
             job.writer.write(large)
             await job.writer.drain()
-            await _is_served(door)  # the other slot: this connection is still read
+            await _is_served(port)  # the other slot: this connection is still read
             assert not job._reader.at_eof()
 
     TlsPort(tmp_path).run(check)
@@ -122,8 +122,8 @@ def test_a_connection_without_rights_gets_no_memory_for_large_frames(tmp_path: P
 def test_a_certificate_without_rights_may_send_requests_and_is_disconnected_soon(
     tmp_path: Path,
 ) -> None:
-    async def check(node: ServedNode, door: TlsPort) -> None:
-        async with await door.connect("nobody") as stranger, await door.connect("jobs-1") as job:
+    async def check(node: ServedNode, port: TlsPort) -> None:
+        async with await port.connect("nobody") as stranger, await port.connect("jobs-1") as job:
             stranger.ask_versions(3)
             assert (await stranger.answer(ApiKey.API_VERSIONS, 3))[0] == 3
             quotas = node.node.server.quotas
@@ -140,13 +140,13 @@ def test_a_certificate_without_rights_may_send_requests_and_is_disconnected_soon
 def test_responses_for_a_slow_reader_are_held_back_and_arrive_complete(tmp_path: Path) -> None:
     """TLS has buffers of its own between a node's response and the socket."""
 
-    async def check(node: ServedNode, door: TlsPort) -> None:
+    async def check(node: ServedNode, port: TlsPort) -> None:
         for _ in range(9):
             request = AppendRequest(records=(bytes(2**20 - 1_000),), deadline_ms=1e12)
             assert isinstance(await node.node.driver.append(request), Done)
         topic = node.node.log_identity.topic
         body = encode(fetch(max_bytes=2**23, partition_max_bytes=2**23, topic=topic), 9)
-        async with await door.connect("jobs-1") as connection:
+        async with await port.connect("jobs-1") as connection:
             connection.transport.pause_reading()
             for number in (1, 2, 3):
                 connection.ask(ApiKey.FETCH, 9, body, number)

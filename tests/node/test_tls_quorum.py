@@ -28,7 +28,7 @@ append = ["jobs-*"]
 """
 
 
-def give(node: NodeProcess, authority: Authority, name: str) -> None:
+def install_certificate(node: NodeProcess, authority: Authority, name: str) -> None:
     """Install this certificate at a node."""
     pair = authority.sign(name, file_name=f"of-{node.node_id}")
     shutil.copy(pair.certificate, node.home / "node.pem")
@@ -53,7 +53,7 @@ def quorum(
     nodes = QuorumProcesses(home, extra=TLS)
     for node in nodes.nodes:
         issuer = other if node.node_id == 3 else authority
-        give(node, issuer, f"node-{node.node_id}.example")
+        install_certificate(node, issuer, f"node-{node.node_id}.example")
     with nodes:
         yield nodes
         if request.session.testsfailed > failed_before:
@@ -77,12 +77,12 @@ def client(quorum: QuorumProcesses, authority: Authority, pair: KeyPair | None) 
 
 def sent(settings: dict[str, Any], value: bytes) -> KafkaError | None:
     """Produce one record; return the producer's error."""
-    told: list[KafkaError | None] = []
+    errors: list[KafkaError | None] = []
     producer = Producer({**settings, "log_level": 0})
-    producer.produce("raftlog", value, on_delivery=lambda error, _: told.append(error))
+    producer.produce("raftlog", value, on_delivery=lambda error, _: errors.append(error))
     producer.flush(35)
-    assert told, "it heard nothing"
-    return told[0]
+    assert errors, "it heard nothing"
+    return errors[0]
 
 
 def log_bytes(node: NodeProcess) -> bytes:
@@ -114,7 +114,7 @@ def test_a_new_certificate_is_used_without_a_restart(
     assert sent(client(quorum, authority, authority.sign("jobs-2")), b"while it was away") is None
     third = quorum.node(3)
     assert third.process is not None
-    give(third, authority, "node-3.example")
+    install_certificate(third, authority, "node-3.example")
     third.process.send_signal(signal.SIGHUP)
     eventually(lambda: b"while it was away" in log_bytes(third), "node 3 catches up")
     assert said(third, "certificates", "reloaded")

@@ -100,7 +100,7 @@ def test_every_module_is_imported_or_an_entry_point() -> None:
                 base = package[: len(package) - node.level + 1] if node.level else []
                 source = ".".join([*base, *([node.module] if node.module else [])])
                 imported |= {source} | {f"{source}.{alias.name}" for alias in node.names}
-    doors = {"raftlog_state.cli.main", "raftlog_state.cli.__main__"}
-    doors |= {n for n, p in modules.items() if p.name == "__init__.py"}
-    unreached = set(modules) - imported - doors
+    entry_points = {"raftlog_state.cli.main", "raftlog_state.cli.__main__"}
+    entry_points |= {n for n, p in modules.items() if p.name == "__init__.py"}
+    unreached = set(modules) - imported - entry_points
     assert not unreached

@@ -181,7 +181,7 @@ def run_all(plants: list[Plant], seed_count: int) -> bool:
             finally:
                 free.put(copy)
 
-        sound = pool.submit(one, None)
+        unchanged = pool.submit(one, None)
         width = max(len(plant.bug) for plant in plants)
         found = 0
         print_line(f"{'bug':{width}}  {'s':>5}  {'random seeds':12}  caught by")
@@ -189,7 +189,7 @@ def run_all(plants: list[Plant], seed_count: int) -> bool:
             found += result.test is not None
             words = result.test or result.trouble or "NO TEST"
             print_line(f"{plant.bug:{width}}  {result.seconds:5.1f}  {result.seeds:12}  {words}")
-        without = sound.result()
+        without = unchanged.result()
     print_line(f"{found} of {len(plants)} caught")
     if without.test is not None or without.trouble is not None:
         print_line(f"without any bug: {without.test or without.trouble}")

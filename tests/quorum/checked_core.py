@@ -58,14 +58,14 @@ class CheckedCore(QuorumCore):
         if isinstance(event, RequestReceived) and isinstance(event.request, VoteRequest):
             self._votes_asked[event.request_id] = event.request
         for at, effect in enumerate(effects):
-            self._look(effect, effects[:at] if isinstance(effect, Send) else ())
+            self._check_effect(effect, effects[:at] if isinstance(effect, Send) else ())
         marks = [effect.offset for effect in effects if isinstance(effect, AdvanceHighWatermark)]
         assert marks == sorted(set(marks)), "high watermarks increase"
         deadline_ms = self.next_deadline_ms
         assert deadline_ms is None or deadline_ms > now_ms, f"due since {deadline_ms}: {self.role}"
         return effects
 
-    def _look(self, effect: Effect, before: Sequence[Effect]) -> None:
+    def _check_effect(self, effect: Effect, before: Sequence[Effect]) -> None:
         if isinstance(effect, PersistElection):
             self._check_written(effect.state)
         elif isinstance(effect, Send):

@@ -40,17 +40,17 @@ REQUESTS = ("vote", "pre-vote", "begin", "end", "fetch", "fetch", "fetch-snapsho
 
 @st.composite
 def requests(draw: st.DrawFn) -> str:
-    who, epoch = draw(others), draw(epochs)
+    sender, epoch = draw(others), draw(epochs)
     kind = draw(st.sampled_from(REQUESTS))
-    words = f"{kind} 1 from={who} epoch={epoch}"
+    words = f"{kind} 1 from={sender} epoch={epoch}"
     if kind in ("vote", "pre-vote"):
         return f"{words} last_offset={draw(offsets)} last_epoch={draw(epochs)}"
     if kind == "end":
         return words + draw(st.sampled_from(("", " preferred=1,2", " preferred=3,1")))
     if kind == "fetch":
-        told = draw(st.sampled_from(("", " high_watermark=L-1", " high_watermark=L+0")))
+        mark = draw(st.sampled_from(("", " high_watermark=L-1", " high_watermark=L+0")))
         wait = draw(st.sampled_from((0, 500)))
-        return f"{words} offset={draw(offsets)} last_epoch={draw(epochs)} max_wait={wait}{told}"
+        return f"{words} offset={draw(offsets)} last_epoch={draw(epochs)} max_wait={wait}{mark}"
     if kind == "fetch-snapshot":
         return f"{words} id={draw(places)} position={draw(st.sampled_from((-1, 0, 50)))}"
     return words
@@ -62,7 +62,7 @@ def answers(draw: st.DrawFn) -> str:
 
     The words after ``|`` are per kind; ``check_script`` chooses those of the request.
     """
-    who, epoch = draw(others), draw(epochs)
+    sender, epoch = draw(others), draw(epochs)
     leader = draw(st.sampled_from(("", "", " leader=1", " leader=2", " leader=3")))
     error = draw(st.sampled_from([ErrorCode.NONE] * 24 + list(ErrorCode))).name
     granted = draw(st.sampled_from(("yes", "yes", "no")))
@@ -74,7 +74,7 @@ def answers(draw: st.DrawFn) -> str:
     elif what:
         what = f" {what}={draw(places)}"
     return (
-        f"answer 1 -> {who} * epoch={epoch}{leader} error={error}"
+        f"answer 1 -> {sender} * epoch={epoch}{leader} error={error}"
         f"|Vote granted={granted}|PreVote granted={granted}"
         f"|FetchSnapshot byte_count=100 position={position} data=50"
         f"|Fetch high_watermark={draw(offsets)}{what}"
@@ -134,8 +134,8 @@ def fill_in(handler: Handler, command: str) -> str:
     node = handler.node(1)
     command, *by_kind = command.split("|")
     if by_kind:
-        who = int(command.split()[3])
-        kind = handler.asked(1, who) or "nothing"
+        sender = int(command.split()[3])
+        kind = handler.asked(1, sender) or "nothing"
         more = {words.split()[0]: words.partition(" ")[2] for words in by_kind}
         command = f"{command.replace('*', kind)} {more.get(kind, '')}"
     core, end_offset = node.replica.core, node.replica.log.end_offset

@@ -86,10 +86,10 @@ def test_log_lines_name_a_damaged_log() -> None:
     handler = Handler()
     run(handler, *BEGINNING, "damage 2 00000000000000000000.log bit=1500")
     node = handler.node(2)
-    heard: list[str] = []
-    node._notify = lambda news: heard.append(news.text) if isinstance(news, LogMessage) else None  # type: ignore[method-assign]
+    logged: list[str] = []
+    node._notify = lambda news: logged.append(news.text) if isinstance(news, LogMessage) else None  # type: ignore[method-assign]
     run(handler, "start 1", "start 3", "start 2", "deliver")
     try_elections(handler, 3)
     run(handler, "tick ms=600", "deliver")
-    assert [text for text in heard if "the log of node 2 was damaged" in text]
-    assert [text for text in heard if "votes again" in text]
+    assert [text for text in logged if "the log of node 2 was damaged" in text]
+    assert [text for text in logged if "votes again" in text]

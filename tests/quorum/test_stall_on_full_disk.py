@@ -55,11 +55,11 @@ class OnlyVoter:
 
 def test_a_leader_without_disk_space_for_its_epoch_appends_nothing_until_there_is_some() -> None:
     one = OnlyVoter()
-    told = [out for out in one.step(TimePassed(), 0) if isinstance(out, LogMessage)]
+    logged = [out for out in one.step(TimePassed(), 0) if isinstance(out, LogMessage)]
     replica = one.replica
     assert replica.core.is_leader
     assert replica.is_stalled_on_disk_full
-    assert "stalled until the disk has space" in told[0].text
+    assert "stalled until the disk has space" in logged[0].text
     assert (replica.log.end_offset, replica.log.epoch) == (0, 0)
     assert replica.next_deadline_ms == DISK_FULL_RETRY_MS
     answers: list[RequestResult] = []

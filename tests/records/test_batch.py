@@ -121,10 +121,10 @@ def test_a_batch_above_the_limit_is_refused_with_both_sizes() -> None:
     new = NewRecordBatch(records=(NewRecord(None, bytes(fits)),), base_timestamp_ms=TIME_MS)
     assert len(encode_batch(new, base_offset=0, leader_epoch=1)) == BATCH_BYTES_MAX
     new = NewRecordBatch(records=(NewRecord(None, bytes(fits + 1)),), base_timestamp_ms=TIME_MS)
-    with pytest.raises(RecordBatchTooLargeError) as told:
+    with pytest.raises(RecordBatchTooLargeError) as caught:
         encode_batch(new, base_offset=0, leader_epoch=1)
-    assert told.value.byte_count == BATCH_BYTES_MAX + 1
-    assert told.value.byte_count_max == BATCH_BYTES_MAX
+    assert caught.value.byte_count == BATCH_BYTES_MAX + 1
+    assert caught.value.byte_count_max == BATCH_BYTES_MAX
 
 
 def test_a_batch_has_at_most_2_to_the_31_offsets() -> None:

@@ -74,13 +74,13 @@ def test_a_decompression_bomb_is_refused_before_it_is_allocated(codec: Compressi
     pa.set_memory_pool(pool)
     tracemalloc.start()
     try:
-        with pytest.raises(DecompressionLimitError, match="expands to more than 8388608") as told:
+        with pytest.raises(DecompressionLimitError, match="expands to more than 8388608") as caught:
             decompress(packed, codec, byte_count_max=8 * MIB)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
         pa.set_memory_pool(usual)
-    assert told.value.byte_count_max == 8 * MIB
+    assert caught.value.byte_count_max == 8 * MIB
     assert peak_bytes < 24 * MIB
     assert pool.max_memory() < 24 * MIB
 
@@ -105,22 +105,22 @@ def expanded(packed: bytes, codec: Compression) -> bytes | CorruptBatchError:
 def test_compressed_bytes_truncated_anywhere_are_damage(codec: Compression) -> None:
     packed = compress(b"some text that repeats, " * 40, codec)
     for byte_count in range(len(packed)):
-        told = expanded(packed[:byte_count], codec)
-        if isinstance(told, CorruptBatchError):
-            assert codec.name.lower() in told.reason
+        caught = expanded(packed[:byte_count], codec)
+        if isinstance(caught, CorruptBatchError):
+            assert codec.name.lower() in caught.reason
         else:  # an empty stream, or a xerial header without a block
-            assert told == b""
+            assert caught == b""
 
 
 @pytest.mark.parametrize("codec", PACKED)
 @given(data=st.binary(max_size=200))
 def test_arbitrary_bytes_expand_or_are_damage(codec: Compression, data: bytes) -> None:
     for start in (b"", compress(b"abcabcabc" * 9, codec)[:20]):
-        told = expanded(start + data, codec)
-        if isinstance(told, CorruptBatchError):
-            assert "\n" not in told.reason
+        caught = expanded(start + data, codec)
+        if isinstance(caught, CorruptBatchError):
+            assert "\n" not in caught.reason
         else:
-            assert len(told) <= MIB
+            assert len(caught) <= MIB
 
 
 @pytest.mark.parametrize(

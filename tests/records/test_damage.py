@@ -68,11 +68,11 @@ def test_a_log_truncated_at_any_byte_gives_its_whole_batches(codec: Compression)
     log = b"".join(batches)
     ends = [sum(map(len, batches[: n + 1])) for n in range(3)]
     for byte_count in range(len(log)):
-        told = both(log[:byte_count])
+        result = both(log[:byte_count])
         whole = sum(end <= byte_count for end in ends)
-        assert len(told.rows) == 3 * whole
-        assert told.end_position == ([0, *ends])[whole]
-        assert told.stop is (Stop.END if told.end_position == byte_count else Stop.TORN)
+        assert len(result.rows) == 3 * whole
+        assert result.end_position == ([0, *ends])[whole]
+        assert result.stop is (Stop.END if result.end_position == byte_count else Stop.TORN)
 
 
 @WHOLE
@@ -81,31 +81,31 @@ def test_a_flipped_bit_is_found_or_has_no_effect(codec: Compression, whole: bool
     """Every bit outside the CRC, and one bit per byte of the rest."""
     batches = [batch_bytes(10 + 3 * n, codec) for n in range(3)]
     log = b"".join(batches)
-    sound = both(log)
+    undamaged = both(log)
     start, end = len(batches[0]), len(batches[0]) + len(batches[1])
     for bit in range(8 * start, 8 * end):
         if not whole and bit // 8 - start > MAGIC_BYTE and bit % 8 != bit // 8 % 8:
             continue
         damaged = bytearray(log)
         damaged[bit // 8] ^= 1 << bit % 8
-        told = both(bytes(damaged))
+        result = both(bytes(damaged))
         field = bit // 8 - start
-        assert told.rows[:3] == sound.rows[:3]  # every valid batch is read
-        if told.stop is not Stop.END:
-            assert (told.end_position, told.rows) == (start, sound.rows[:3])
-            assert told.stop is Stop.DAMAGED or field in LENGTH_BYTES
+        assert result.rows[:3] == undamaged.rows[:3]  # every valid batch is read
+        if result.stop is not Stop.END:
+            assert (result.end_position, result.rows) == (start, undamaged.rows[:3])
+            assert result.stop is Stop.DAMAGED or field in LENGTH_BYTES
         elif field in BASE_OFFSET_BYTES:
             # No CRC covers it. The offsets are no longer consecutive, which the reader of logs
             # checks.
-            moved = [row[0] for row in told.rows[3:6]]
+            moved = [row[0] for row in result.rows[3:6]]
             assert moved[0] != 13
             assert [offset - moved[0] for offset in moved] == [0, 1, 2]
-            assert [row[1:] for row in told.rows] == [row[1:] for row in sound.rows]
+            assert [row[1:] for row in result.rows] == [row[1:] for row in undamaged.rows]
         else:
             # Nor does one cover the epoch, which leaders assign. The records are unchanged.
             assert field in EPOCH_BYTES
-            assert [row[:2] + row[3:] for row in told.rows] == [
-                row[:2] + row[3:] for row in sound.rows
+            assert [row[:2] + row[3:] for row in result.rows] == [
+                row[:2] + row[3:] for row in undamaged.rows
             ]
 
 
@@ -120,22 +120,22 @@ def test_a_flipped_bit_in_one_of_many_small_batches_is_found(whole: bool) -> Non
             continue
         damaged = bytearray(log)
         damaged[position + 21 + ordinal % (len(one) - 21)] ^= 1 << ordinal % 8
-        told = scan(bytes(damaged))
-        assert (told.stop, told.end_position) == (Stop.DAMAGED, position)
-        assert len(told.batches) == len(told.records) == ordinal
+        result = scan(bytes(damaged))
+        assert (result.stop, result.end_position) == (Stop.DAMAGED, position)
+        assert len(result.batches) == len(result.records) == ordinal
         position += len(one)
 
 
 def test_an_error_reports_all_its_fields() -> None:
     damaged = bytearray(LOG)
     damaged[len(FIRST) + 70] ^= 1
-    told = scan(bytes(damaged), path="00000000000000000010.log", file_position=1000)
-    error = told.error
+    result = scan(bytes(damaged), path="00000000000000000010.log", file_position=1000)
+    error = result.error
     assert isinstance(error, CorruptBatchError)
     assert (error.path, error.position) == ("00000000000000000010.log", 1000 + len(FIRST))
     assert error.offset == 13
     assert "CRC mismatch" in error.reason
-    assert told.end_position == len(FIRST)
+    assert result.end_position == len(FIRST)
     with pytest.raises(CorruptBatchError) as raised:
         read_batch(damaged, len(FIRST), path="00000000000000000010.log", file_position=1000)
     assert str(raised.value) == str(error)
@@ -143,23 +143,23 @@ def test_an_error_reports_all_its_fields() -> None:
 
 @pytest.mark.parametrize("byte_count", [1, 11, 12, 16, 17, 60, 61, 5000])
 def test_zeros_after_the_last_batch_are_a_torn_tail(byte_count: int) -> None:
-    told = both(LOG + bytes(byte_count))
-    assert (told.stop, told.end_position, len(told.rows)) == (Stop.TORN, len(LOG), 9)
+    result = both(LOG + bytes(byte_count))
+    assert (result.stop, result.end_position, len(result.rows)) == (Stop.TORN, len(LOG), 9)
     assert read_batch(bytes(byte_count)) == TornTail(0, byte_count)
 
 
 def test_zeros_before_other_bytes_are_damage() -> None:
-    told = both(LOG + bytes(5000) + b"\x01")
-    assert (told.stop, told.end_position) == (Stop.DAMAGED, len(LOG))
-    assert "invalid batch length 0" in str(told.error)
+    result = both(LOG + bytes(5000) + b"\x01")
+    assert (result.stop, result.end_position) == (Stop.DAMAGED, len(LOG))
+    assert "invalid batch length 0" in str(result.error)
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 0, 13, 48, 2**31 - 1, READ_BATCH_BYTES_MAX])
 def test_an_impossible_length_is_damage(length: int) -> None:
     damaged = FIRST + SECOND[:8] + struct.pack(">i", length) + SECOND[12:] + THIRD
-    told = both(damaged)
-    assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
-    assert f"invalid batch length {length}" in str(told.error)
+    result = both(damaged)
+    assert (result.stop, result.end_position, len(result.rows)) == (Stop.DAMAGED, len(FIRST), 3)
+    assert f"invalid batch length {length}" in str(result.error)
     walked = scan_headers(damaged)
     assert (walked.stop, walked.end_position, len(walked.batches)) == (
         Stop.DAMAGED,
@@ -169,15 +169,15 @@ def test_an_impossible_length_is_damage(length: int) -> None:
 
 
 def test_a_length_of_four_gib_in_the_last_bytes_is_damage() -> None:
-    told = both(FIRST + SECOND[:8] + b"\xff\xff\xff\xff")
-    assert (told.stop, told.end_position) == (Stop.DAMAGED, len(FIRST))
+    result = both(FIRST + SECOND[:8] + b"\xff\xff\xff\xff")
+    assert (result.stop, result.end_position) == (Stop.DAMAGED, len(FIRST))
 
 
 @pytest.mark.parametrize("magic", [3, 127, 128, 255])
 def test_an_unknown_magic_is_damage(magic: int) -> None:
-    told = both(FIRST + SECOND[:16] + bytes([magic]) + SECOND[17:] + THIRD)
-    assert (told.stop, told.end_position) == (Stop.DAMAGED, len(FIRST))
-    assert f"unknown magic {magic}" in str(told.error)
+    result = both(FIRST + SECOND[:16] + bytes([magic]) + SECOND[17:] + THIRD)
+    assert (result.stop, result.end_position) == (Stop.DAMAGED, len(FIRST))
+    assert f"unknown magic {magic}" in str(result.error)
     with pytest.raises(UnsupportedMagicError):
         read_batch(FIRST[:16] + b"\x01" + FIRST[17:])
 
@@ -186,10 +186,10 @@ def test_an_unknown_magic_is_damage(magic: int) -> None:
     "text", [b"hello, this is no log at all\n" * 9, b"{}", b"", b"PK\x03\x04" + bytes(range(200))]
 )
 def test_bytes_that_are_no_log_are_reported_as_such(text: bytes) -> None:
-    told = both(text)
-    assert told.rows == []
-    assert told.end_position == 0
-    assert told.stop is {2: Stop.TORN, 0: Stop.END}.get(len(text), Stop.DAMAGED)
+    result = both(text)
+    assert result.rows == []
+    assert result.end_position == 0
+    assert result.stop is {2: Stop.TORN, 0: Stop.END}.get(len(text), Stop.DAMAGED)
 
 
 def with_wrong_number(layout: str, position: int, number: int, batch: bytes = SECOND) -> bytes:
@@ -223,9 +223,9 @@ def with_wrong_number(layout: str, position: int, number: int, batch: bytes = SE
     ],
 )
 def test_a_wrong_header_under_a_valid_crc_is_damage(batch: bytes, reason: str) -> None:
-    told = both(FIRST + batch + THIRD)
-    assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
-    assert reason in str(told.error)
+    result = both(FIRST + batch + THIRD)
+    assert (result.stop, result.end_position, len(result.rows)) == (Stop.DAMAGED, len(FIRST), 3)
+    assert reason in str(result.error)
 
 
 NEVER_ENDS = b"\xff" * 12
@@ -281,24 +281,24 @@ GOOD = record(b"\0\0\0" + b"\x01" + varint(1) + b"v" + b"\0")
     ],
 )
 def test_a_wrong_record_under_a_valid_crc_is_damage(stream: bytes, reason: str) -> None:
-    told = both(FIRST + with_records(1, stream + bytes(7)) + THIRD)
-    assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
-    told = both(FIRST + with_records(1, stream) + THIRD)
-    assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
-    assert reason in str(told.error)
+    result = both(FIRST + with_records(1, stream + bytes(7)) + THIRD)
+    assert (result.stop, result.end_position, len(result.rows)) == (Stop.DAMAGED, len(FIRST), 3)
+    result = both(FIRST + with_records(1, stream) + THIRD)
+    assert (result.stop, result.end_position, len(result.rows)) == (Stop.DAMAGED, len(FIRST), 3)
+    assert reason in str(result.error)
 
 
 def test_decreasing_offsets_inside_a_batch_are_damage() -> None:
     one = record(b"\0\0\x02\x01\x01\0")
-    told = both(FIRST + with_records(2, one + one, 5))
-    assert "record 2 of 2 has offset delta 1, expected one from 2" in str(told.error)
+    result = both(FIRST + with_records(2, one + one, 5))
+    assert "record 2 of 2 has offset delta 1, expected one from 2" in str(result.error)
 
 
 def test_very_many_existing_headers_are_read() -> None:
     count = 10_000
     body = b"\0\0\0\x01\x01" + varint(count) + b"\0\x01" * count
-    told = both(with_records(1, record(body)))
-    assert len(told.rows[0][5]) == count
+    result = both(with_records(1, record(body)))
+    assert len(result.rows[0][5]) == count
 
 
 def headers_of(count: int) -> bytes:
@@ -311,12 +311,12 @@ def test_an_excessive_header_count_is_refused_before_one_is_decoded() -> None:
     for read in (read_rows, scan_rows):
         tracemalloc.start()
         try:
-            told = read(log)
+            result = read(log)
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
-        assert "it has 1000000 headers, at most 10000 are allowed" in str(told.error)
+        assert (result.stop, result.end_position, len(result.rows)) == (Stop.DAMAGED, len(FIRST), 3)
+        assert "it has 1000000 headers, at most 10000 are allowed" in str(result.error)
         assert peak_bytes < 4 * len(log)
     error = scan(log).error
     assert isinstance(error, HeaderLimitError)
@@ -342,9 +342,9 @@ def records_with_headers(counts: list[int]) -> bytes:
 @pytest.mark.usefixtures("few_headers")
 def test_a_batch_s_headers_are_bounded_together(counts: list[int]) -> None:
     large = with_records(len(counts), records_with_headers(counts))
-    told = both(large + THIRD)
-    assert (told.stop, told.end_position, told.rows) == (Stop.DAMAGED, 0, [])
-    assert "the batch has more than 100 headers" in str(told.error)
+    result = both(large + THIRD)
+    assert (result.stop, result.end_position, result.rows) == (Stop.DAMAGED, 0, [])
+    assert "the batch has more than 100 headers" in str(result.error)
     counts[-1] -= 1
     just = with_records(len(counts), records_with_headers(counts))
     assert len(both(just).rows) == len(counts)
@@ -375,8 +375,8 @@ def test_a_batch_that_expands_above_the_limit_is_refused() -> None:
     for codec in (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
         new = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS, compression=codec)
         log = FIRST + encode_batch(new, base_offset=13, leader_epoch=5)
-        told = both(log, decompressed_bytes_max=MIB)
-        assert (told.end_position, len(told.rows)) == (len(FIRST), 3)
+        result = both(log, decompressed_bytes_max=MIB)
+        assert (result.end_position, len(result.rows)) == (len(FIRST), 3)
         scanned = scan(log, decompressed_bytes_max=MIB)
         assert isinstance(scanned.error, DecompressionLimitError)
         assert (scanned.error.offset, scanned.error.position) == (13, len(FIRST))
@@ -392,7 +392,7 @@ def test_every_whole_batch_of_a_real_segment_truncated_in_its_tail_is_read(data:
     rows = read_rows(log).rows
     ends = [*scan_headers(log).batches.position.tolist(), len(log)]
     for byte_count in range(len(log) - 700, len(log)):
-        told = scan_rows(log[:byte_count])
-        assert told.error is None
-        assert told.rows == rows[: len(told.rows)]
-        assert told.end_position == max(end for end in ends if end <= byte_count)
+        result = scan_rows(log[:byte_count])
+        assert result.error is None
+        assert result.rows == rows[: len(result.rows)]
+        assert result.end_position == max(end for end in ends if end <= byte_count)

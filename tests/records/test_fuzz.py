@@ -60,10 +60,10 @@ def test_readers_agree_on_damaged_logs_and_return_the_valid_batches(
 def test_readers_agree_on_wrong_numbers_under_a_valid_crc(
     new, edits: list, in_header: bool
 ) -> None:
-    sound = encode_batch(new, base_offset=7, leader_epoch=1)
+    valid = encode_batch(new, base_offset=7, leader_epoch=1)
     start = 17 if in_header else BATCH_HEADER_BYTES
-    damaged = resealed(edited(sound, edits, start).ljust(BATCH_HEADER_BYTES, b"\0"))
-    log = sound + damaged + sound
+    damaged = resealed(edited(valid, edits, start).ljust(BATCH_HEADER_BYTES, b"\0"))
+    log = valid + damaged + valid
     assert scan_rows(log, **LIMIT) == read_rows(log, **LIMIT)
 
 
@@ -75,7 +75,7 @@ def test_readers_agree_on_wrong_numbers_under_a_valid_crc(
     st.data(),
 )
 def test_one_wrong_number_among_many_batches_is_found_at_its_position(
-    values: list[bytes], lies: list, data: st.DataObject
+    values: list[bytes], wrong_values: list, data: st.DataObject
 ) -> None:
     """Enough batches for the columnar scan of records."""
     batches = [
@@ -89,7 +89,7 @@ def test_one_wrong_number_among_many_batches_is_found_at_its_position(
         )
         for n, value in enumerate(values)
     ]
-    for edits in lies:
+    for edits in wrong_values:
         at = data.draw(st.integers(0, len(batches) - 1))
         batches[at] = resealed(edited(batches[at], edits, BATCH_HEADER_BYTES))
     log = b"".join(batches)

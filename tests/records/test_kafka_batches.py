@@ -29,16 +29,16 @@ from raftlog.records import (
 from raftlog.records.control import EndTransactionMarker, LeaderChange, control_json
 from raftlog.records.scan import Stop, scan
 
-MADE = Path(__file__).parent / "batches-4.3.1.tsv"
+VECTORS_FILE = Path(__file__).parent / "batches-4.3.1.tsv"
 
 
-def made() -> dict[str, tuple[bytes, Any]]:
-    lines = MADE.read_text(encoding="utf-8").splitlines()
+def batch_vectors() -> dict[str, tuple[bytes, Any]]:
+    lines = VECTORS_FILE.read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines]
-    return {name: (bytes.fromhex(data), json.loads(told)) for name, data, told in rows}
+    return {name: (bytes.fromhex(data), json.loads(expected)) for name, data, expected in rows}
 
 
-BATCHES = made()
+BATCHES = batch_vectors()
 MAGIC_2 = [name for name in BATCHES if not name.startswith(("magic", "leader"))]
 
 
@@ -54,7 +54,7 @@ def unhex(text: str | None) -> bytes | None:
 
 @pytest.mark.parametrize("name", MAGIC_2)
 def test_both_readers_agree_with_kafka(name: str) -> None:
-    data, told = BATCHES[name]
+    data, expected = BATCHES[name]
     rows = read_rows(data)
     assert (rows.end_position, rows.error) == (len(data), None)
     assert scan_rows(data) == rows
@@ -73,7 +73,7 @@ def test_both_readers_agree_with_kafka(name: str) -> None:
             unhex(value),
             tuple((name, unhex(text)) for name, text in headers),
         )
-        for offset, timestamp_ms, key, value, headers in told
+        for offset, timestamp_ms, key, value, headers in expected
     ]
 
 
@@ -123,23 +123,23 @@ def test_transaction_markers_have_their_coordinators_epoch() -> None:
 
 
 def test_a_leader_change_of_version_1_has_directories() -> None:
-    value, told = BATCHES["leader-change-version-1"]
+    value, expected = BATCHES["leader-change-version-1"]
     key = bytes.fromhex("00000002")
     change = decode_control(key, value)
     assert isinstance(change, LeaderChange)
-    assert control_json(change) == told
+    assert control_json(change) == expected
     assert encode_control(change) == (key, value)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_format_before_kafka_0_11_is_reported(magic: int) -> None:
     data, _ = BATCHES[f"magic-{magic}"]
-    with pytest.raises(UnsupportedMagicError) as told:
+    with pytest.raises(UnsupportedMagicError) as expected:
         read_batch(data, path="old.log")
-    assert (told.value.magic, told.value.position, told.value.offset) == (magic, 0, 3)
+    assert (expected.value.magic, expected.value.position, expected.value.offset) == (magic, 0, 3)
     scanned = scan(data, path="old.log")
-    assert (scanned.stop, str(scanned.error)) == (Stop.DAMAGED, str(told.value))
-    behind = read("transactional").byte_count
+    assert (scanned.stop, str(scanned.error)) == (Stop.DAMAGED, str(expected.value))
+    end = read("transactional").byte_count
     scanned = scan(BATCHES["transactional"][0] + data)
-    assert (scanned.stop, scanned.end_position) == (Stop.DAMAGED, behind)
+    assert (scanned.stop, scanned.end_position) == (Stop.DAMAGED, end)
     assert isinstance(scanned.error, UnsupportedMagicError)

@@ -104,10 +104,10 @@ def test_dump_log_reads_every_kind_of_batch(jars: Path, tmp_path: Path) -> None:
         "--files",
         str(segment),
     )
-    told = list(parse_dump(printed.splitlines()[1:]))
+    dumped = list(parse_dump(printed.splitlines()[1:]))
     batches = list(iter_batches(written))
-    assert len(told) == len(batches) == len(BATCHES)
-    for batch, line in zip(batches, told, strict=True):
+    assert len(dumped) == len(batches) == len(BATCHES)
+    for batch, line in zip(batches, dumped, strict=True):
         assert line.is_valid
         assert (line.base_offset, line.last_offset) == (batch.base_offset, batch.last_offset)
         assert (line.codec, line.crc) == (batch.compression.name.lower(), batch.crc)

@@ -77,30 +77,30 @@ def as_dumped(batch: RecordBatch) -> DumpBatch:
     )
 
 
-def agree(batch: RecordBatch, record: Record, told: DumpRecord, log: Path) -> None:
+def agree(batch: RecordBatch, record: Record, dumped: DumpRecord, log: Path) -> None:
     """Return whether ``record`` equals dump-log's output, as far as that has its fields."""
-    assert record.offset == told.offset
-    assert record.timestamp_ms == told.timestamp_ms
-    assert (-1 if record.key is None else len(record.key)) == told.key_bytes
-    assert (-1 if record.value is None else len(record.value)) == told.value_bytes
-    assert tuple(header.key for header in record.headers) == told.header_keys
+    assert record.offset == dumped.offset
+    assert record.timestamp_ms == dumped.timestamp_ms
+    assert (-1 if record.key is None else len(record.key)) == dumped.key_bytes
+    assert (-1 if record.value is None else len(record.value)) == dumped.value_bytes
+    assert tuple(header.key for header in record.headers) == dumped.header_keys
     if batch.is_control:
         control = decode_control(record.key, record.value)
         plain = f"controlType: {control.control_type.name}({control.control_type})"  # Kafka 3.9
-        assert told.text in (control_text(control), plain)
+        assert dumped.text in (control_text(control), plain)
     elif not log.parent.name.startswith("__"):  # a topic of users: dump-log prints text
-        assert told.key == (None if record.key is None else record.key.decode())
-        assert told.payload == (None if record.value is None else record.value.decode())
+        assert dumped.key == (None if record.key is None else record.key.decode())
+        assert dumped.payload == (None if record.value is None else record.value.decode())
 
 
 @pytest.mark.parametrize("log", _chosen(DUMPED), ids=name_of)
 def test_a_log_equals_dump_logs_output(log: Path) -> None:
     data = log.read_bytes()
-    told = read_dump(log)
+    dumped = read_dump(log)
     batches = list(iter_batches(data, path=str(log)))
     assert batches
     assert sum(batch.byte_count for batch in batches) == len(data)
-    for batch, expected in zip(batches, told, strict=True):
+    for batch, expected in zip(batches, dumped, strict=True):
         assert as_dumped(batch) == DumpBatch(**{**vars(expected), "records": []})
         records = list(batch.records())
         for record, line in zip(records, expected.records, strict=True):
@@ -111,11 +111,11 @@ def test_a_log_equals_dump_logs_output(log: Path) -> None:
 def test_parsed_batches_are_encoded_to_the_same_bytes(log: Path) -> None:
     data = log.read_bytes()
     for batch in iter_batches(data):
-        lies = data[batch.position : batch.position + batch.byte_count]
+        is_damaged = data[batch.position : batch.position + batch.byte_count]
         place = {"base_offset": batch.base_offset, "leader_epoch": batch.leader_epoch}
         written = encode_batch(to_new_batch(batch), **place)
         if batch.compression is Compression.NONE:
-            assert written == lies
+            assert written == is_damaged
         else:
             again = read_batch(written)
             assert isinstance(again, RecordBatch)

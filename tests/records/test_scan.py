@@ -94,11 +94,11 @@ def test_a_value_that_resembles_batches_is_read_as_a_value() -> None:
 
 def test_small_batches_are_read_up_to_the_damaged_one() -> None:
     log = bytearray(log_of([1] * 400))
-    sound = scan(bytes(log)).batches
-    log[int(sound.position[300]) + 11] ^= 0x20  # its length
-    told = read_rows(bytes(log))
-    assert told.end_position == int(sound.position[300])
-    assert scan_rows(bytes(log)) == told
+    undamaged = scan(bytes(log)).batches
+    log[int(undamaged.position[300]) + 11] ^= 0x20  # its length
+    expected = read_rows(bytes(log))
+    assert expected.end_position == int(undamaged.position[300])
+    assert scan_rows(bytes(log)) == expected
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_records_with_headers_are_read_columnwise() -> None:
 
 def test_batches_before_a_range_are_skipped_unchecked() -> None:
     log = bytearray(log_of([10] * 5))
-    sound = read_rows(bytes(log)).rows
+    undamaged = read_rows(bytes(log)).rows
     log[70] ^= 1  # in the first batch
     scanned = scan(bytes(log), columns=Column.ALL, start_offset=12, end_offset=31)
-    assert rows_of(scanned) == sound[12:31]
+    assert rows_of(scanned) == undamaged[12:31]
     assert scanned.batches.base_offset.tolist() == [10, 20, 30]
     assert scanned.stop is Stop.END_OFFSET
     assert scanned.end_position == int(scan(bytes(log), start_offset=40).batches.position[0])

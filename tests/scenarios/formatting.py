@@ -75,7 +75,7 @@ def format_response(response: Response, *, is_pre_vote: bool = False) -> str:
         return f"Versions {response.kraft_version_min} to {response.kraft_version_max}"
     error = response.error
     leader_and_epoch = response.leader_and_epoch
-    told = f"epoch={leader_and_epoch.epoch} leader={_or_none(leader_and_epoch.leader_id)}"
+    outcome = f"epoch={leader_and_epoch.epoch} leader={_or_none(leader_and_epoch.leader_id)}"
     match response:
         case VoteResponse():
             kind = "PreVote" if is_pre_vote else "Vote"
@@ -95,8 +95,8 @@ def format_response(response: Response, *, is_pre_vote: bool = False) -> str:
         case VoterChangeResponse():
             kind, said = "VoterChange", "done"
             if response.reason is not None:
-                told = f"({response.reason}) {told}"
-    return f"{kind} {said if error is ErrorCode.NONE else error.name} {told}"
+                outcome = f"({response.reason}) {outcome}"
+    return f"{kind} {said if error is ErrorCode.NONE else error.name} {outcome}"
 
 
 def _fetched(response: FetchResponse) -> str:
@@ -194,15 +194,15 @@ def format_append(request: AppendRequest) -> str:
 
 def format_append_result(records: str, answer: RequestResult) -> str:
     """Return the result of an append, after the text of ``format_append``."""
-    who = f"user {records}".rstrip()
+    user = f"user {records}".rstrip()
     if isinstance(answer, Done):
         result = answer.value
         said = "found at" if result.was_duplicate else "done at"
         if not records:
-            return f"{who}: the end is {result.end_offset} in epoch {result.epoch}"
-        return f"{who}: {said} {result.base_offset}-{result.last_offset} in epoch {result.epoch}"
+            return f"{user}: the end is {result.end_offset} in epoch {result.epoch}"
+        return f"{user}: {said} {result.base_offset}-{result.last_offset} in epoch {result.epoch}"
     error = answer.error
-    words = f"{who}: {type(error).__name__}"
+    words = f"{user}: {type(error).__name__}"
     if isinstance(error, UnexpectedEndOffsetError):
         if error.required_end_offset is not None:
             words += f" wanted_end={error.required_end_offset} next={error.next_available_offset}"

@@ -53,7 +53,7 @@ def judged(number: int, operation: Operation) -> Append:
         values=operation.values,
         required_base_offset=operation.required_base_offset,
         base_offset=operation.base_offset if is_done else None,
-        observed_end_offset=operation.told_end_offset,
+        observed_end_offset=operation.refused_end_offset,
     )
 
 

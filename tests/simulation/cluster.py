@@ -72,22 +72,22 @@ class Cluster:
         self.counted = Counted()
         self.network = Network(world)
         self.witness = Witness()
-        everybody = [
+        nodes_ = [
             _voter(node_id, is_dynamic) for node_id in range(1, node_count + observer_count + 1)
         ]
         self.setting = Setting(
-            voters=VoterSet.of(everybody[:node_count]),
+            voters=VoterSet.of(nodes_[:node_count]),
             kraft_version=int(is_dynamic),
             config=config or QuorumConfig(),
             log_config=log_config or small_log_config(),
             witness=self.witness,
-            bootstrap=tuple(voter.endpoints for voter in everybody),
+            bootstrap=tuple(voter.endpoints for voter in nodes_),
         )
         self.counts: dict[str, int] = {}
         self.lost: set[ReplicaKey] = set()
         """The keys of voters whose disks were formatted again."""
         self._replacing: dict[ReplicaKey, Node] = {}
-        self.nodes = {voter.key.node_id: Node(self, voter) for voter in everybody}
+        self.nodes = {voter.key.node_id: Node(self, voter) for voter in nodes_}
         self._asked: dict[int, tuple[AppendRequest, Caller, int, int]] = {}
         self.on_hook: Callable[[str, Node], None] = lambda _hook, _node: None
         self.on_failure: Callable[[Node], None] = lambda _node: None

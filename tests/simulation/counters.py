@@ -40,11 +40,11 @@ class Counted:
     by_epoch: dict[int, int] = field(default_factory=dict)
     """The last increment of each epoch."""
 
-    def saw(self, end_offset: int, value: int, who: int) -> None:
+    def saw(self, end_offset: int, value: int, counter_id: int) -> None:
         known = self.value_at.setdefault(end_offset, value)
         if known != value:
             raise InvariantViolationError(
-                f"one history of counting: {known} and, on {who}, {value} at {end_offset}"
+                f"one history of counting: {known} and, on {counter_id}, {value} at {end_offset}"
             )
 
 
@@ -107,10 +107,10 @@ class Counting:
         if counter is None or node.is_paused or counter.epoch_led is None:
             return
         try:
-            is_placed = counter.increment() is not None
+            is_appended = counter.increment() is not None
         except (NotLeaderError, LogClosedError):
             return
-        self._cluster.count("increment placed" if is_placed else "increment waits")
+        self._cluster.count("increment placed" if is_appended else "increment waits")
 
 
 def check_counters(cluster: Cluster, history: Sequence[Committed]) -> None:

@@ -267,7 +267,7 @@ class FaultDriver:
                     one.at - cluster.world.now_us, lambda one=one, node=node: self._do(one, node)
                 )
         if any(one.fault is Fault.OLD_CHUNK for one in plan.faults):
-            cluster.world.after(CALM_US, self._remember_disks)
+            cluster.world.after(CALM_US, self._save_disks)
 
     def heal(self) -> None:
         """Stop all faults, and start all nodes."""
@@ -278,7 +278,7 @@ class FaultDriver:
             link.is_cut = False
         for node in cluster.nodes.values():
             node.speed.stall_rate = 0.0
-            node.wake()
+            node.resume()
             node.disk.clear_faults()
             if not node.is_alive:
                 node.start()
@@ -330,7 +330,7 @@ class FaultDriver:
                 if not node.is_alive:
                     return False
                 node.pause()
-                world.after(one.lasts_us, node.wake)
+                world.after(one.lasts_us, node.resume)
             case Fault.SNAPSHOT:
                 node.snapshot()
             case Fault.DAMAGE | Fault.FLIP_ANY | Fault.CUT_FILE | Fault.OLD_CHUNK:
@@ -399,11 +399,11 @@ class FaultDriver:
                 older = self._older[one.number % len(self._older)]
                 return restore_older_chunk(node.disk, older[node.node_id], one.number)
 
-    def _remember_disks(self) -> None:
+    def _save_disks(self) -> None:
         nodes = self._cluster.nodes.values()
         self._older.append({node.node_id: node.disk.files() for node in nodes})
         if not self._is_healing:
-            self._cluster.world.after(OLDER_EVERY_US, self._remember_disks)
+            self._cluster.world.after(OLDER_EVERY_US, self._save_disks)
 
     def _wipe(self, one: PlannedFault, node: Node) -> bool:
         """Format a node's disk again while the process is dead."""

@@ -48,7 +48,7 @@ class Witness:
     high_watermarks: dict[tuple[int, int], int] = field(default_factory=dict)
     durable_ends: dict[ReplicaKey, int] = field(default_factory=dict)
     """Of each replica: how far its log was durable when it was last looked at."""
-    told: dict[int, int] = field(default_factory=dict)
+    reported: dict[int, int] = field(default_factory=dict)
     """Of each node: how much of the history it has shown."""
 
     @property
@@ -120,9 +120,9 @@ class Witness:
         self.high_watermarks[node_id, life] = offset
         if offset > log.end_offset:
             raise InvariantViolationError(f"node {node_id}: the high watermark is beyond the log")
-        at = max(self.told.get(node_id, 0), log.log_start_offset)
+        at = max(self.reported.get(node_id, 0), log.log_start_offset)
         end_offset = self.end_offset
-        self.told[node_id] = self._take(node_id, at, offset, log)
+        self.reported[node_id] = self._take(node_id, at, offset, log)
         if self.end_offset > end_offset:
             self.commits.append((self.history[-1].epoch, self.end_offset))
 
@@ -146,7 +146,7 @@ class Witness:
 
     def restarted(self, node_id: int) -> None:
         """Allow a restarted node to show its log from the start."""
-        self.told[node_id] = 0
+        self.reported[node_id] = 0
 
     def check_history(self, node_id: int, log: QuorumLog) -> None:
         """Check that the committed records are in this log, byte by byte, from its start."""

@@ -188,7 +188,7 @@ class Node(DrivenNode):
         """Pause the process: messages and timers wait."""
         self.is_paused = True
 
-    def wake(self) -> None:
+    def resume(self) -> None:
         self.is_paused = False
         held, self._held = self._held, []
         for act in held:

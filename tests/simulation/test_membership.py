@@ -226,8 +226,8 @@ def test_the_only_remaining_voter_does_not_start_on_a_damaged_log() -> None:
     cluster = started()
     node = leader_of(cluster)
     others = [one for one in cluster.nodes.values() if one is not node]
-    for count, gone in enumerate(others, 1):
-        node.change_voters(RemoveVoterRequest(voter=gone.voter.key))
+    for count, removed in enumerate(others, 1):
+        node.change_voters(RemoveVoterRequest(voter=removed.voter.key))
         wait_for_changes(cluster, count)
     damaged(cluster, node)
     assert not node.is_alive
@@ -271,9 +271,9 @@ def test_an_uncommitted_voter_set_is_reverted() -> None:
     cluster = started()
     old = leader_of(cluster)
     cut_off(cluster, old)
-    gone = next(one for one in cluster.nodes.values() if one is not old)
-    old.change_voters(RemoveVoterRequest(voter=gone.voter.key))
-    assert gone.node_id not in voters_of(old)
+    removed = next(one for one in cluster.nodes.values() if one is not old)
+    old.change_voters(RemoveVoterRequest(voter=removed.voter.key))
+    assert removed.node_id not in voters_of(old)
     wait(cluster, lambda: cluster.leader() not in (None, old))
     cut_off(cluster, old, is_cut=False)
     wait(cluster, cluster.is_level)

@@ -63,7 +63,7 @@ class Operation:
     returned_us: int | None = None
     base_offset: int | None = None
     end_offset: int | None = None
-    told_end_offset: int | None = None
+    refused_end_offset: int | None = None
     """Of a refusal: where the log's end was said to be."""
 
 
@@ -170,7 +170,7 @@ class User:
             return
         error = answer.error
         if isinstance(error, UnexpectedEndOffsetError):
-            operation.told_end_offset = error.log_end_offset
+            operation.refused_end_offset = error.log_end_offset
             self._end_offset = error.log_end_offset
             self._ended(operation, Outcome.REFUSED)
         elif isinstance(error, NotLeaderError):
@@ -179,7 +179,7 @@ class User:
         elif isinstance(error, AppendUnknownError):
             self._not_known(operation, attempt)
         elif isinstance(error, DiskFullError):
-            self._no_room(operation, attempt)
+            self._disk_full(operation, attempt)
         else:
             self._fault(operation, error)
 
@@ -199,7 +199,7 @@ class User:
         else:
             self._later(attempt)
 
-    def _no_room(self, operation: Operation, attempt: int) -> None:
+    def _disk_full(self, operation: Operation, attempt: int) -> None:
         """Handle a full disk: this attempt wrote nothing; an earlier one of the same identity may
         have.
         """

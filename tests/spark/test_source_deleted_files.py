@@ -28,16 +28,16 @@ def vanishing(tmp_path: Path) -> Iterator[tuple[Path, StoppedClock]]:
             log.append(b"x")
     (directory / f"{8:020d}.snapshot").write_bytes(b"\0\1\x48\x67\x4b\xc7\0\0\0\0")
     middle = directory / f"{4:020d}.log"
-    aside = tmp_path / "aside"
-    middle.rename(aside)
+    hidden = tmp_path / "aside"
+    middle.rename(hidden)
     middle.symlink_to(tmp_path / "nothing")
 
-    def come_back() -> None:
+    def reappear() -> None:
         if len(clock.slept_ms) == 2:
             middle.unlink()
-            aside.rename(middle)
+            hidden.rename(middle)
 
-    clock = StoppedClock(while_asleep=come_back)
+    clock = StoppedClock(while_asleep=reappear)
     yield directory, clock
     assert len(clock.slept_ms) == 2
 

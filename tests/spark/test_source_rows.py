@@ -117,7 +117,7 @@ def test_arrow_batches_are_split_and_joined_without_loss(counts: list[int], row_
         pa.record_batch({"n": pa.array(numbers[start:end], pa.int64())})
         for start, end in pairwise(bounds)
     ]
-    made = list(rebatch(pieces, row_count))
-    assert [n for batch in made for n in batch.column(0).to_pylist()] == numbers.tolist()
-    assert all(0 < batch.num_rows <= row_count for batch in made)
-    assert all(a.num_rows + b.num_rows > row_count for a, b in pairwise(made))
+    rebatched = list(rebatch(pieces, row_count))
+    assert [n for batch in rebatched for n in batch.column(0).to_pylist()] == numbers.tolist()
+    assert all(0 < batch.num_rows <= row_count for batch in rebatched)
+    assert all(a.num_rows + b.num_rows > row_count for a, b in pairwise(rebatched))

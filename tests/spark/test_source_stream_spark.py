@@ -60,7 +60,7 @@ def drain(
     return run
 
 
-def forget(checkpoint: Path, *, commits_from: int, offsets_from: int = 2**31) -> None:
+def reset_checkpoint(checkpoint: Path, *, commits_from: int, offsets_from: int = 2**31) -> None:
     """Reset a checkpoint to the state after a crash."""
     for kind, first in (("commits", commits_from), ("offsets", offsets_from)):
         for entry in (checkpoint / kind).iterdir():
@@ -100,15 +100,15 @@ def test_a_crash_at_any_point_replays_exactly(
     last = max(whole.batches)
     assert last == 2
 
-    forget(checkpoint, commits_from=last)
+    reset_checkpoint(checkpoint, commits_from=last)
     again = drain(spark, log, checkpoint, **options)
     assert again.batches == {last: whole.batches[last]}
 
-    forget(checkpoint, commits_from=last, offsets_from=last)
+    reset_checkpoint(checkpoint, commits_from=last, offsets_from=last)
     again = drain(spark, log, checkpoint, **options)
     assert again.batches == {last: whole.batches[last]}
 
-    forget(checkpoint, commits_from=0, offsets_from=1)
+    reset_checkpoint(checkpoint, commits_from=0, offsets_from=1)
     again = drain(spark, log, checkpoint, **options | {"maxOffsetsPerTrigger": "10000"})
     assert again.batches[0] == whole.batches[0], "planned with other limits, replayed as it was"
     assert again.rows == whole.rows
@@ -123,11 +123,11 @@ def test_batch_0_of_a_stream_from_latest_is_not_lost(spark: SparkSession, tmp_pa
     checkpoint = tmp_path / "c"
     assert drain(spark, log.directory, checkpoint, "offset BIGINT").rows == []
     log.append(b"1", b"2")
-    forget(checkpoint, commits_from=0)
+    reset_checkpoint(checkpoint, commits_from=0)
     assert drain(spark, log.directory, checkpoint, "offset BIGINT").offsets == [1, 2]
     last = max(int(p.name) for p in (checkpoint / "offsets").iterdir() if p.name.isdigit())
     log.append(b"3")
-    forget(checkpoint, commits_from=last)
+    reset_checkpoint(checkpoint, commits_from=last)
     assert drain(spark, log.directory, checkpoint, "offset BIGINT").offsets == [1, 2, 3]
 
 
@@ -166,12 +166,12 @@ def test_a_snapshot_batch_is_replayed_from_the_same_file(
     before = drain(spark, path, checkpoint)
     assert written_offsets(checkpoint, 0)["snapshot"] == "636-1"
     copy_log(data / METADATA, path, end_offset=END)
-    forget(checkpoint, commits_from=0, offsets_from=1)
+    reset_checkpoint(checkpoint, commits_from=0, offsets_from=1)
     again = drain(spark, path, checkpoint)
     assert again.batches[0] == before.batches[0]
     assert again.offsets[len(again.batches[0])] == 636
 
-    forget(checkpoint, commits_from=0, offsets_from=1)
+    reset_checkpoint(checkpoint, commits_from=0, offsets_from=1)
     (path / "00000000000000000636-0000000001.checkpoint").unlink()
     with pytest.raises(StreamingQueryException, match=r"RAFTLOG_DATA_LOSS\.SNAPSHOT_DELETED"):
         drain(spark, path, checkpoint)
@@ -192,7 +192,7 @@ def test_deleted_records_end_the_query_with_an_error_code(
     assert run.offsets == list(range(1288, END))
     last = max(run.batches)
     assert written_offsets(checkpoint, last)["lost"] is True
-    forget(checkpoint, commits_from=last)
+    reset_checkpoint(checkpoint, commits_from=last)
     again = drain(spark, path, checkpoint, includeControlRecords="true")
     assert again.batches[last] == run.batches[last], "what was planned so is replayed so"
 

@@ -62,8 +62,8 @@ def fail(gate: Path, _attempt: int) -> None:
 def lose_executor(gate: Path, _attempt: int) -> None:
     """Kill the executor of the first attempt."""
     if is_first_attempt(gate):
-        told = subprocess.check_output(["ps", "-o", "ppid=", "-p", str(os.getppid())])
-        os.kill(int(told), signal.SIGKILL)
+        output = subprocess.check_output(["ps", "-o", "ppid=", "-p", str(os.getppid())])
+        os.kill(int(output), signal.SIGKILL)
         signal.pause()  # its worker ends with it
 
 
@@ -120,14 +120,14 @@ class TroubledSource(RaftlogDataSource):
         return "raftlog-troubled"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        made = super().writer(schema, overwrite)
-        assert isinstance(made, RaftlogWriter)
-        return TroubledWriter(made._plan)
+        writer_ = super().writer(schema, overwrite)
+        assert isinstance(writer_, RaftlogWriter)
+        return TroubledWriter(writer_._plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        made = super().streamWriter(schema, overwrite)
-        assert isinstance(made, RaftlogStreamWriter)
-        return TroubledStreamWriter(made._plan)
+        writer_ = super().streamWriter(schema, overwrite)
+        assert isinstance(writer_, RaftlogStreamWriter)
+        return TroubledStreamWriter(writer_._plan)
 
 
 def session() -> SparkSession:
@@ -156,10 +156,10 @@ def session() -> SparkSession:
         worker = deploy.worker.Worker
         some = jvm.scala.Option.apply(number)
         worker.startRpcEnvAndEndpoint(host, 0, 0, 1, 1024, urls, place, some, conf, none)
-    made = SparkSession.builder.config(
+    writer_ = SparkSession.builder.config(
         conf=SparkConf().setMaster(url).setAll(list(_SETTINGS.items()))
     )
-    spark = made.getOrCreate()
+    spark = writer_.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
 

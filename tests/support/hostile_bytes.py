@@ -44,7 +44,7 @@ class Target:
 
     name: str
     decoder: Decoder
-    sound: bytes
+    valid: bytes
 
 
 def targets(seed: int) -> list[Target]:
@@ -58,21 +58,21 @@ def targets(seed: int) -> list[Target]:
         for one in message_vectors()
     ]
     for api, kind, version in message_kinds():
-        sound = encode(random_message(kind, version, rng), version)
+        valid = encode(random_message(kind, version, rng), version)
         name = f"{kind.__name__} {version}"
-        found.append(Target(name, _message(kind, version), sound))
+        found.append(Target(name, _message(kind, version), valid))
         if api.key in QUORUM_APIS and (api.key is not ApiKey.FETCH or version >= 13):
-            found.append(Target(f"{name} of the quorum", _quorum(api.key, kind, version), sound))
+            found.append(Target(f"{name} of the quorum", _quorum(api.key, kind, version), valid))
         if api.key is ApiKey.API_VERSIONS and "Response" in kind.__name__:
-            found.append(Target(f"{name} of a peer", _offered(version), sound))
+            found.append(Target(f"{name} of a peer", _offered(version), valid))
     return found
 
 
-def mutations(sound: bytes, rng: random.Random) -> Iterator[bytes]:
+def mutations(valid: bytes, rng: random.Random) -> Iterator[bytes]:
     """Yield mutations endlessly: flipped bits, inserted lengths, pieces cut, repeated, moved or
     added."""
     while True:
-        data = bytearray(sound)
+        data = bytearray(valid)
         for _ in range(rng.choice((1, 1, 1, 2, 4))):
             at = rng.randrange(len(data) + 1)
             end = min(len(data), at + rng.randrange(1, 9))

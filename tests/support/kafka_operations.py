@@ -185,11 +185,11 @@ def _of_broker_or_partition(
     image: MetadataImage, rest: Sequence[DecodedRecord]
 ) -> tuple[int, ChangeRequest | None]:
     changes = list(takewhile(lambda one: isinstance(one.record, PartitionChangeRecord), rest))
-    behind = rest[len(changes)].record if len(changes) < len(rest) else None
-    if isinstance(behind, UnregisterBrokerRecord):
-        return len(changes) + 1, UnregisterBroker(broker_id=behind.broker_id)
-    if isinstance(behind, BrokerRegistrationChangeRecord) and behind.fenced == 1:
-        return len(changes) + 1, FenceBroker(broker_id=behind.broker_id)
+    following = rest[len(changes)].record if len(changes) < len(rest) else None
+    if isinstance(following, UnregisterBrokerRecord):
+        return len(changes) + 1, UnregisterBroker(broker_id=following.broker_id)
+    if isinstance(following, BrokerRegistrationChangeRecord) and following.fenced == 1:
+        return len(changes) + 1, FenceBroker(broker_id=following.broker_id)
     first = rest[0].record
     if isinstance(first, BrokerRegistrationChangeRecord):
         others = takewhile(lambda one: isinstance(one.record, PartitionChangeRecord), rest[1:])

@@ -13,9 +13,9 @@ def ordered(found: Iterable[Iterable[Any]]) -> list[list[Any]]:
     return sorted((list(one) for one in found), key=repr)
 
 
-def assert_same_access(told: dict[str, Any], image: MetadataImage) -> None:
+def assert_same_access(described: dict[str, Any], image: MetadataImage) -> None:
     """Check that the node has exactly our ACLs, quotas and SCRAM credentials."""
-    assert ordered(told["acls"]) == ordered(
+    assert ordered(described["acls"]) == ordered(
         [
             row.resource_type,
             row.resource_name,
@@ -27,9 +27,9 @@ def assert_same_access(told: dict[str, Any], image: MetadataImage) -> None:
         ]
         for row in image.rows_of(AclRow)
     )
-    assert ordered(told["quotas"]) == ordered(
+    assert ordered(described["quotas"]) == ordered(
         [dict(row.entity), row.quota, row.value] for row in image.rows_of(QuotaRow)
     )
-    assert ordered(told["scram"]) == ordered(
+    assert ordered(described["scram"]) == ordered(
         [row.user, row.mechanism, row.iterations] for row in image.rows_of(ScramRow)
     )

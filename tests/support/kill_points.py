@@ -44,8 +44,8 @@ def reach(point: str) -> None:
 
 def _die(driver: int) -> None:
     """Kill the driver, its JVM, the processes in between and this process; this process last."""
-    told = subprocess.check_output(["ps", "-A", "-o", "pid=,ppid="], text=True)
-    pairs = (line.split() for line in told.splitlines())
+    output = subprocess.check_output(["ps", "-A", "-o", "pid=,ppid="], text=True)
+    pairs = (line.split() for line in output.splitlines())
     parents = {int(pid): int(parent) for pid, parent in pairs}
     here = above = os.getpid()
     others = [pid for pid, parent in parents.items() if parent == driver]

@@ -121,10 +121,10 @@ def changes_of(image: MetadataImage, record: MetadataRecord) -> tuple[RowChange,
     return delta.take_changes()
 
 
-def flat(made: Iterable[RecordChanges]) -> list[tuple[int, int, str, RowChange]]:
+def flat(record_changes: Iterable[RecordChanges]) -> list[tuple[int, int, str, RowChange]]:
     """Flatten changes with their positions."""
     return [
         (done.offset, done.visible_offset, done.record_type, change)
-        for done in made
+        for done in record_changes
         for change in done.changes
     ]

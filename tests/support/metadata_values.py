@@ -95,8 +95,8 @@ UNKNOWN_TAGS = st.dictionaries(st.integers(100, 2**31 - 2), st.binary(max_size=2
 def values(field: FieldSchema, version: int) -> st.SearchStrategy[Any]:
     if isinstance(field.kind, Array):
         element = field.kind.element
-        made = SCALARS[element] if isinstance(element, Scalar) else structs(element, version)
-        some: st.SearchStrategy[Any] = st.lists(made, max_size=3).map(tuple)
+        strategy = SCALARS[element] if isinstance(element, Scalar) else structs(element, version)
+        some: st.SearchStrategy[Any] = st.lists(strategy, max_size=3).map(tuple)
     else:
         some = SCALARS[field.kind]
     choices = [st.just(field.default), some]

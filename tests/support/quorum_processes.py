@@ -144,7 +144,7 @@ class NodeProcess:
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
-    def wake(self) -> None:
+    def resume(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 

@@ -61,7 +61,7 @@ class Job:
     image: MetadataImage = field(default_factory=MetadataImage.empty)
     records: list[DecodedRecord] = field(default_factory=list)
     refused_count: int = 0
-    made: list[tuple[MetadataImage, ChangeRequest, MetadataImage]] = field(default_factory=list)
+    applied: list[tuple[MetadataImage, ChangeRequest, MetadataImage]] = field(default_factory=list)
     written: list[tuple[DecodedRecord, ...]] = field(default_factory=list)
     """The records of each change in ``made``."""
 
@@ -103,7 +103,7 @@ class Job:
         before = self.image
         self.image = replayed(before, plan.values())
         self.records += plan.change_records
-        self.made.append((before, change, self.image))
+        self.applied.append((before, change, self.image))
         self.written.append(plan.change_records)
 
     # --- random draws -----------------------------------------------------------------------------

@@ -94,12 +94,12 @@ class ScriptedNode:
         self.asked.append(key)
         answer = self._answers.get(key)
         if answer is not None:
-            told = answer(version, data[received.body_start :])
-            if told is None:
+            response = answer(version, data[received.body_start :])
+            if response is None:
                 return None
-            if isinstance(told, bytes):
-                return (told,)
-            body = encode(told, version)
+            if isinstance(response, bytes):
+                return (response,)
+            body = encode(response, version)
         elif key is ApiKey.API_VERSIONS:
             body = encode_versions_response(version, self._listener)
         else:

@@ -163,7 +163,7 @@ class _Listening:
 
     listener: RaftListener
     next_offset: int = 0
-    told_count: int = 0
+    notified_count: int = 0
     """Number of leader changes that were delivered."""
 
 
@@ -181,7 +181,7 @@ class SharedLogNode:
 
     def register(self, listener: RaftListener) -> None:
         known = len(self._shared.leaders)
-        self._listening.append(_Listening(listener, told_count=max(known - 1, 0)))
+        self._listening.append(_Listening(listener, notified_count=max(known - 1, 0)))
 
     def append(
         self, epoch: int, records: Sequence[bytes], *, required_base_offset: int | None = None
@@ -222,14 +222,14 @@ class SharedLogNode:
 
     def _notify_leader(self, one: _Listening) -> None:
         shared = self._shared
-        for epoch, leader_id in shared.leaders[one.told_count :]:
+        for epoch, leader_id in shared.leaders[one.notified_count :]:
             end_offset = None
             if leader_id == self._node_id:
                 if epoch < shared.epoch:
-                    one.told_count += 1  # it is no longer the leader
+                    one.notified_count += 1  # it is no longer the leader
                     continue
                 if one.next_offset <= shared.epoch_start(epoch):
                     return
                 end_offset = shared.end_offset
-            one.told_count += 1
+            one.notified_count += 1
             one.listener.handle_leader_change(LeaderNotification(epoch, leader_id, end_offset))

@@ -71,9 +71,9 @@ class KillingStorage(WritableLocalStorage):
     """Local files with kill points."""
 
     def create_file(self, path: str) -> KillingFile:
-        made = super().create_file(path)
-        made.__class__ = KillingFile
-        return made  # type: ignore[return-value]
+        file = super().create_file(path)
+        file.__class__ = KillingFile
+        return file  # type: ignore[return-value]
 
     def open_for_writing(self, path: str) -> KillingFile:
         opened = super().open_for_writing(path)
@@ -125,10 +125,10 @@ class KillingSource(RaftlogDataSource):
         return "raftlog-killing"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        made = super().streamWriter(schema, overwrite)
+        file = super().streamWriter(schema, overwrite)
         reach("offset log written")
-        assert isinstance(made, RaftlogStreamWriter)
-        return KillingWriter(made._plan)
+        assert isinstance(file, RaftlogStreamWriter)
+        return KillingWriter(file._plan)
 
 
 def session() -> SparkSession:
@@ -148,9 +148,9 @@ def session() -> SparkSession:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }.items():
         builder = builder.config(name, value)
-    made = builder.getOrCreate()
-    made.sparkContext.setLogLevel("OFF")
-    return made
+    file = builder.getOrCreate()
+    file.sparkContext.setLogLevel("OFF")
+    return file
 
 
 def stream(source: str, sink: str, checkpoint: str) -> None:

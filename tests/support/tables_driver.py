@@ -51,9 +51,9 @@ class FailOnceSource(RaftlogDataSource):
     """``format("raftlog")`` in this driver's session."""
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        made = super().streamReader(schema)
-        made.__class__ = FailOnceReader
-        return made
+        reader = super().streamReader(schema)
+        reader.__class__ = FailOnceReader
+        return reader
 
 
 class KillingPublisher(Publisher):

@@ -72,7 +72,7 @@ class Witness:
             is_single=is_single,
         )
         self.created = self.now
-        self._look(0)
+        self._record_log(0)
         self.promise()
 
     @property
@@ -114,7 +114,7 @@ class Witness:
     def claim(self) -> None:
         before = self.now
         self.log.claim(now_ms=NOW_MS)
-        self._look(before)
+        self._record_log(before)
         self.promise()
 
     def truncate(self, offset: int) -> None:
@@ -213,7 +213,7 @@ class Witness:
         self.versions[-1].batches.append(batch)
         self.versions[-1].written_at.append(before)
 
-    def _look(self, before: int) -> None:
+    def _record_log(self, before: int) -> None:
         """Record the batches that the log appended by itself."""
         known = self.versions[-1].batches
         first = known[-1].next_offset if known else 0

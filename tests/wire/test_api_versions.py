@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kio.schema.api_versions.v4 import response as told
+from kio.schema.api_versions.v4 import response as response_v4
 from tests.support.quorum_messages import IDENTITY
 from tests.support.wire_vectors import message_vector
 
@@ -59,7 +59,10 @@ def test_produce_is_announced_from_version_zero_as_by_kafka() -> None:
 def test_a_voter_reports_its_supported_kraft_versions(version: int, levels: VersionRange) -> None:
     data = encode_versions_response(version, Listener.VOTERS)
     assert decode_versions_response(version, data).kraft_versions == levels
-    names = [one.name for one in decode(told.ApiVersionsResponse, version, data).supported_features]
+    names = [
+        one.name
+        for one in decode(response_v4.ApiVersionsResponse, version, data).supported_features
+    ]
     assert names == (["kraft.version"] if version == 4 else [])
 
 
@@ -68,9 +71,9 @@ def test_the_versions_of_a_voter_are_requested_before_it_is_added(version: int) 
     asked = encode_request(VersionsRequest(), version, IDENTITY)
     assert decode_request(ApiKey.API_VERSIONS, version, asked, IDENTITY) == VersionsRequest()
     data = encode_versions_response(version, Listener.VOTERS)
-    told = decode_response(ApiKey.API_VERSIONS, version, data, IDENTITY)
+    response_v4 = decode_response(ApiKey.API_VERSIONS, version, data, IDENTITY)
     highest = 1 if version == 4 else 0
-    assert told == VersionsResponse(kraft_version_min=0, kraft_version_max=highest)
+    assert response_v4 == VersionsResponse(kraft_version_min=0, kraft_version_max=highest)
 
 
 def test_kraft_versions_from_one_on_are_sent_in_older_versions_too() -> None:
@@ -79,9 +82,11 @@ def test_kraft_versions_from_one_on_are_sent_in_older_versions_too() -> None:
 
 
 def test_a_voter_without_a_common_version_refuses() -> None:
-    told = decode_response(ApiKey.API_VERSIONS, 4, encode_unsupported_version_response(), IDENTITY)
-    assert isinstance(told, RequestError)
-    assert (told.error, told.is_top_level) == (35, True)
+    response_v4 = decode_response(
+        ApiKey.API_VERSIONS, 4, encode_unsupported_version_response(), IDENTITY
+    )
+    assert isinstance(response_v4, RequestError)
+    assert (response_v4.error, response_v4.is_top_level) == (35, True)
 
 
 def test_an_invalid_range_of_kraft_versions_is_malformed() -> None:
@@ -93,7 +98,7 @@ def test_an_invalid_range_of_kraft_versions_is_malformed() -> None:
 def test_the_finalized_kraft_version_is_sent_if_it_is_known() -> None:
     data = encode_versions_response(4, Listener.CLIENTS, kraft_version=1, features_epoch=77)
     assert decode_versions_response(4, data).kraft_version == 1
-    assert decode(told.ApiVersionsResponse, 4, data).finalized_features_epoch == 77
+    assert decode(response_v4.ApiVersionsResponse, 4, data).finalized_features_epoch == 77
     unknown = encode_versions_response(4, Listener.CLIENTS)
     assert decode_versions_response(4, unknown).kraft_version is None
 

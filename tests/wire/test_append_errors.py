@@ -110,9 +110,9 @@ def test_an_error_that_no_append_raises_keeps_its_text_without_fields() -> None:
 
 @pytest.mark.parametrize("was_duplicate", [False, True])
 def test_success_has_epoch_and_duplicate_flag(was_duplicate: bool) -> None:
-    told = Appended(7, was_duplicate, 12)
-    assert parse_appended_message(appended_message(told)) == told
-    assert parse_error_message(appended_message(told)) is None
+    appended = Appended(7, was_duplicate, 12)
+    assert parse_appended_message(appended_message(appended)) == appended
+    assert parse_error_message(appended_message(appended)) is None
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ LENGTHS = {True: (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f"), False: (b"\
 
 def attack(one: Target, rng: random.Random, count: int) -> int:
     """Return how many of this number of mutations are accepted."""
-    changed = mutations(one.sound, rng)
+    changed = mutations(one.valid, rng)
     return sum(is_accepted(one.decoder, next(changed)) for _ in range(count))
 
 
@@ -53,9 +53,9 @@ def test_arbitrary_bytes_are_decoded_or_refused(one: Target, data: bytes) -> Non
 
 def test_no_prefix_of_a_message_is_accepted() -> None:
     for one in TARGETS:
-        length = len(one.sound)
+        length = len(one.valid)
         ends = {*range(min(length, 40)), *range(max(length - 40, 0), length)}
-        assert not [end for end in ends if is_accepted(one.decoder, one.sound[:end])], one.name
+        assert not [end for end in ends if is_accepted(one.decoder, one.valid[:end])], one.name
 
 
 def arrays_of(plan: StructPlan, path: tuple[FieldPlan, ...] = ()) -> list[tuple[FieldPlan, ...]]:
@@ -174,36 +174,36 @@ def test_elements_of_all_arrays_are_counted_together() -> None:
     ],
 )
 def test_invalid_tags_are_refused(tags: bytes) -> None:
-    sound = message_vector("ApiVersions", 4)
+    valid = message_vector("ApiVersions", 4)
     with pytest.raises(MalformedMessageError):
-        decode(ApiVersionsRequest, 4, sound[:-1] + tags)
+        decode(ApiVersionsRequest, 4, valid[:-1] + tags)
 
 
 def test_unknown_tags_are_skipped_and_counted() -> None:
-    sound = message_vector("ApiVersions", 4)[:-1]
+    valid = message_vector("ApiVersions", 4)[:-1]
     many = b"".join(_varint(tag) + b"\x00" for tag in range(1000))
-    request = decode(ApiVersionsRequest, 4, sound + _varint(1000) + many)
+    request = decode(ApiVersionsRequest, 4, valid + _varint(1000) + many)
     assert request.client_software_name == "py"
     too_many = b"".join(_varint(tag) + b"\x00" for tag in range(5000))
     with pytest.raises(MalformedMessageError, match="more are allowed"):
-        decode(ApiVersionsRequest, 4, sound + _varint(5000) + too_many)
+        decode(ApiVersionsRequest, 4, valid + _varint(5000) + too_many)
 
 
 @pytest.mark.parametrize("byte_count", [3, 5, 60])
 def test_a_tagged_field_must_have_its_declared_length(byte_count: int) -> None:
-    sound = message_vector("Fetch", 17)
-    start = sound.index(b"\x04\x04abc")
-    assert start == len(sound) - 5
-    changed = sound[:start] + bytes((byte_count,)) + b"\x04abcxyz"
+    valid = message_vector("Fetch", 17)
+    start = valid.index(b"\x04\x04abc")
+    assert start == len(valid) - 5
+    changed = valid[:start] + bytes((byte_count,)) + b"\x04abcxyz"
     with pytest.raises(MalformedMessageError):
         decode(latest_schemas.FetchRequest, 17, changed)
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe\xfd", b"\xed\xa0\x80", b"\xc0\x80a"])
 def test_text_that_is_not_utf_8_is_refused(text: bytes) -> None:
-    sound = message_vector("Fetch", 17)
+    valid = message_vector("Fetch", 17)
     with pytest.raises(MalformedMessageError, match="not UTF-8"):
-        decode(latest_schemas.FetchRequest, 17, sound.replace(b"\x04\x04abc", b"\x04\x04" + text))
+        decode(latest_schemas.FetchRequest, 17, valid.replace(b"\x04\x04abc", b"\x04\x04" + text))
 
 
 def test_an_error_has_the_position_and_never_the_content() -> None:

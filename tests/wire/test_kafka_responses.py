@@ -125,8 +125,8 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         )
         key = ReplicaKey(int(meta["node.id"]), meta["directory.id"])
         found = Controller(Connection(port), identity, key, port)
-        told = found.ask(FETCH)
-        yield replace(found, epoch=told.leader_and_epoch.epoch)
+        response = found.ask(FETCH)
+        yield replace(found, epoch=response.leader_and_epoch.epoch)
         found.connection.close()
 
 
@@ -173,49 +173,49 @@ def test_a_request_in_a_future_version_is_answered_in_version_zero(controller: C
 def test_a_request_with_an_old_epoch_is_answered_with_the_leader(
     controller: Controller, version: int
 ) -> None:
-    told = controller.ask(FETCH, version=version)
-    assert told.error is ErrorCode.FENCED_LEADER_EPOCH
-    assert told.leader_and_epoch.leader_id == controller.key.node_id
-    assert [one.port for one in told.leader_and_epoch.leader_endpoints] == [controller.port]
-    assert told.high_watermark is None
+    response = controller.ask(FETCH, version=version)
+    assert response.error is ErrorCode.FENCED_LEADER_EPOCH
+    assert response.leader_and_epoch.leader_id == controller.key.node_id
+    assert [one.port for one in response.leader_and_epoch.leader_endpoints] == [controller.port]
+    assert response.high_watermark is None
 
 
 @pytest.mark.parametrize("version", range(13, 19))
 def test_a_fetch_returns_records(controller: Controller, version: int) -> None:
     request = replace(FETCH, epoch=controller.epoch, fetch_offset=1, last_fetched_epoch=1)
-    told = controller.ask(request, version=version)
-    assert isinstance(told, FetchResponse)
-    assert told.error is ErrorCode.NONE
-    assert told.high_watermark is not None
-    assert told.log_start_offset == 0
-    batches = list(iter_batches(told.records))
+    response = controller.ask(request, version=version)
+    assert isinstance(response, FetchResponse)
+    assert response.error is ErrorCode.NONE
+    assert response.high_watermark is not None
+    assert response.log_start_offset == 0
+    batches = list(iter_batches(response.records))
     assert batches[0].base_offset <= 1 <= batches[0].last_offset
 
 
 def test_a_snapshot_is_fetched_in_chunks(controller: Controller) -> None:
     snapshot_id = None
     for _ in range(FETCHES_MAX):  # Kafka writes one once its log has grown
-        told = controller.ask(replace(FETCH, epoch=controller.epoch))
-        if snapshot_id := told.snapshot_id:
+        response = controller.ask(replace(FETCH, epoch=controller.epoch))
+        if snapshot_id := response.snapshot_id:
             break
         waiting = replace(
             FETCH,
             epoch=controller.epoch,
-            fetch_offset=list(iter_batches(told.records))[-1].last_offset + 1,
+            fetch_offset=list(iter_batches(response.records))[-1].last_offset + 1,
             last_fetched_epoch=1,
-            high_watermark=told.high_watermark,
+            high_watermark=response.high_watermark,
         )
         controller.ask(waiting)
     assert snapshot_id is not None
     data = b""
-    while not data or len(data) < told.byte_count:
-        told = controller.ask(
+    while not data or len(data) < response.byte_count:
+        response = controller.ask(
             replace(SNAPSHOT, epoch=controller.epoch, snapshot_id=snapshot_id, position=len(data))
         )
-        assert told.error is ErrorCode.NONE
-        assert (told.position, told.snapshot_id) == (len(data), snapshot_id)
-        data += told.data
-    assert len(data) == told.byte_count
+        assert response.error is ErrorCode.NONE
+        assert (response.position, response.snapshot_id) == (len(data), snapshot_id)
+        data += response.data
+    assert len(data) == response.byte_count
     batches = list(iter_batches(data))
     assert batches[0].is_control
     assert batches[-1].is_control
@@ -228,11 +228,11 @@ def test_the_divergence_of_logs_is_returned(controller: Controller) -> None:
         fetch_offset=10**9,
         last_fetched_epoch=controller.epoch,
     )
-    told = controller.ask(beyond)
-    assert told.error is ErrorCode.NONE
-    assert told.diverging is not None
-    assert told.diverging.epoch == controller.epoch
-    assert 0 < told.diverging.offset < 10**9
+    response = controller.ask(beyond)
+    assert response.error is ErrorCode.NONE
+    assert response.diverging is not None
+    assert response.diverging.epoch == controller.epoch
+    assert 0 < response.diverging.offset < 10**9
 
 
 @pytest.mark.parametrize("epoch_ahead", [0, 1])
@@ -242,17 +242,17 @@ def test_kafka_cannot_encode_the_error_of_a_failed_fetch_of_a_snapshot(
     """The response to a failed one has no records, and cannot be written: the error is unknown
     (4.3.1: a NullPointerException in ``FetchSnapshotResponseData``).
     """
-    told = controller.ask(replace(SNAPSHOT, epoch=controller.epoch + epoch_ahead))
-    assert isinstance(told, RequestError)
-    assert (told.error, told.is_top_level) == (-1, True)
+    response = controller.ask(replace(SNAPSHOT, epoch=controller.epoch + epoch_ahead))
+    assert isinstance(response, RequestError)
+    assert (response.error, response.is_top_level) == (-1, True)
 
 
 @pytest.mark.parametrize("request_", [VOTE, BEGIN, END], ids=lambda one: type(one).__name__)
 def test_an_old_epoch_is_fenced(controller: Controller, request_: Request) -> None:
-    told = controller.ask(replace(request_, epoch=controller.epoch - 1))  # type: ignore[call-arg]
-    assert told.error is ErrorCode.FENCED_LEADER_EPOCH
-    assert told.leader_and_epoch.epoch == controller.epoch
-    assert [one.port for one in told.leader_and_epoch.leader_endpoints] == [controller.port]
+    response = controller.ask(replace(request_, epoch=controller.epoch - 1))  # type: ignore[call-arg]
+    assert response.error is ErrorCode.FENCED_LEADER_EPOCH
+    assert response.leader_and_epoch.epoch == controller.epoch
+    assert [one.port for one in response.leader_and_epoch.leader_endpoints] == [controller.port]
 
 
 def test_changes_of_voters_are_refused_with_their_reasons(controller: Controller) -> None:
@@ -288,8 +288,8 @@ SENSELESS: list[tuple[str, Request]] = [
 def test_raftlog_refuses_the_same_requests_as_kafka(
     controller: Controller, words: str, request_: Request
 ) -> None:
-    told = controller.ask(with_epoch(request_, controller.epoch))
-    assert refused_by_raftlog(controller, request_, controller.identity) == level(told), words
+    response = controller.ask(with_epoch(request_, controller.epoch))
+    assert refused_by_raftlog(controller, request_, controller.identity) == level(response), words
 
 
 @pytest.mark.parametrize("what", ["cluster_id", "topic", "partition"])
@@ -310,16 +310,16 @@ def test_requests_for_other_logs_are_refused_as_by_kafka(
     ours = decode_request(key, version, body, controller.identity)
     assert isinstance(ours, RequestError)
     answer, start = controller.connection.ask(key, version, body)
-    told = decode_response(key, version, answer, controller.identity, start=start)
-    assert (ours.error, ours.is_top_level) == level(told)
+    response = decode_response(key, version, answer, controller.identity, start=start)
+    assert (ours.error, ours.is_top_level) == level(response)
 
 
 def test_a_snapshot_request_of_another_cluster_is_refused_as_by_kafka(
     controller: Controller,
 ) -> None:
     elsewhere = replace(controller.identity, cluster_id="AQIDBAUGBwgREhMUFRYXGA")
-    told = controller.ask(SNAPSHOT, elsewhere)
-    assert level(told) == (104, True)
+    response = controller.ask(SNAPSHOT, elsewhere)
+    assert level(response) == (104, True)
 
 
 def another_partition(body: bytes, request: Request, identity: LogIdentity) -> bytes:
@@ -348,8 +348,8 @@ def refused_by_raftlog(
     return refusal.error, refusal.is_top_level
 
 
-def level(told: Any) -> tuple[int, bool]:
+def level(response: Any) -> tuple[int, bool]:
     """Return the error of a response, and whether it is of the whole request."""
-    if isinstance(told, RequestError):
-        return told.error, told.is_top_level
-    return int(told.error), isinstance(told, VoterChangeResponse)
+    if isinstance(response, RequestError):
+        return response.error, response.is_top_level
+    return int(response.error), isinstance(response, VoterChangeResponse)

@@ -87,13 +87,13 @@ def test_an_old_version_omits_the_endpoints_of_a_leader(
     assert served is not None
     version = data.draw(st.integers(served.first, served.last - 1))
     body = encode_response(key, version, response, IDENTITY)
-    told = decode_response(key, version, body, IDENTITY)
-    assert not isinstance(told, RequestError)
+    decoded = decode_response(key, version, body, IDENTITY)
+    assert not isinstance(decoded, RequestError)
     if not (key is ApiKey.FETCH and version >= 17) and not (key is ApiKey.VOTE and version == 1):
         response = replace(
             response, leader_and_epoch=replace(response.leader_and_epoch, leader_endpoints=())
         )
-    assert told == response
+    assert decoded == response
 
 
 @given(voter_changes, st.sampled_from([ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER]))
@@ -109,8 +109,8 @@ def test_a_response_about_a_voter_has_a_reason_and_no_leader(
 @given(voter_changes)
 def test_a_response_to_an_update_has_a_leader_and_no_reason(response: VoterChangeResponse) -> None:
     data = encode_response(ApiKey.UPDATE_RAFT_VOTER, 0, response, IDENTITY)
-    told = decode_response(ApiKey.UPDATE_RAFT_VOTER, 0, data, IDENTITY)
-    assert told == replace(response, reason=None)
+    decoded = decode_response(ApiKey.UPDATE_RAFT_VOTER, 0, data, IDENTITY)
+    assert decoded == replace(response, reason=None)
 
 
 @pytest.mark.parametrize("name", ["FetchResponse fenced", "FetchResponse snapshot"])
@@ -141,9 +141,9 @@ def test_the_content_of_kafkas_responses_is_decoded() -> None:
 def test_the_refusal_of_a_whole_request_has_a_response(key: ApiKey, version: int) -> None:
     refusal = RequestError(api_key=key, error=WireCode.inconsistent_cluster_id, reason="why")
     data = encode_error_response(refusal, version, LEADER, IDENTITY)
-    told = decode_response(key, version, data, IDENTITY)
-    assert isinstance(told, RequestError)
-    assert (told.error, told.is_top_level) == (104, True)
+    decoded = decode_response(key, version, data, IDENTITY)
+    assert isinstance(decoded, RequestError)
+    assert (decoded.error, decoded.is_top_level) == (104, True)
 
 
 @given(st.sampled_from([one for one in VERSIONS if one[0] in KEYS.values()]), errors, standings)
@@ -152,13 +152,13 @@ def test_the_refusal_of_a_partition_names_the_leader(
 ) -> None:
     key, version = message
     refusal = RequestError(api_key=key, error=error, reason="why", is_top_level=False)
-    told = decode_response(
+    decoded = decode_response(
         key, version, encode_error_response(refusal, version, leader_and_epoch, IDENTITY), IDENTITY
     )
-    assert not isinstance(told, RequestError)
-    assert told.error is error
-    assert told.leader_and_epoch.leader_id == leader_and_epoch.leader_id
-    assert told.leader_and_epoch.epoch == leader_and_epoch.epoch
+    assert not isinstance(decoded, RequestError)
+    assert decoded.error is error
+    assert decoded.leader_and_epoch.leader_id == leader_and_epoch.leader_id
+    assert decoded.leader_and_epoch.epoch == leader_and_epoch.epoch
 
 
 def test_an_unknown_partition_is_answered_by_its_name() -> None:
@@ -184,9 +184,9 @@ def test_a_leaders_endpoint_is_that_of_the_requested_listener(
     response = VoteResponse(leader_and_epoch=replace(leader_and_epoch, leader_endpoints=others))
     data = encode_response(ApiKey.VOTE, 2, response, IDENTITY)
     assert b"elsewhere" not in data
-    told = decode_response(ApiKey.VOTE, 2, data, IDENTITY)
-    assert not isinstance(told, RequestError)
-    assert told.leader_and_epoch == leader_and_epoch
+    decoded = decode_response(ApiKey.VOTE, 2, data, IDENTITY)
+    assert not isinstance(decoded, RequestError)
+    assert decoded.leader_and_epoch == leader_and_epoch
 
 
 def test_an_error_unknown_to_replicas_is_a_request_error() -> None:
@@ -196,9 +196,9 @@ def test_an_error_unknown_to_replicas_is_a_request_error() -> None:
     (partition,) = topic.partitions
     denied = replace(partition, error_code=WireCode.cluster_authorization_failed)
     changed = replace(message, topics=(replace(topic, partitions=(denied,)),))
-    told = decode_response(ApiKey.VOTE, 2, encode(changed, 2), IDENTITY)
-    assert isinstance(told, RequestError)
-    assert (told.error, told.is_top_level) == (31, False)
+    decoded = decode_response(ApiKey.VOTE, 2, encode(changed, 2), IDENTITY)
+    assert isinstance(decoded, RequestError)
+    assert (decoded.error, decoded.is_top_level) == (31, False)
 
 
 def _fetched(**changes: Any) -> bytes:

@@ -42,6 +42,6 @@ class Machine:
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    made = Machine()
-    yield made
-    made.close()
+    machine_ = Machine()
+    yield machine_
+    machine_.close()

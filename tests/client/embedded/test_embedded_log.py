@@ -383,8 +383,8 @@ def test_kafkas_log_is_read_and_never_written(data: Path, tmp_path: Path) -> Non
 
 
 def test_an_interrupted_creation_is_completed_by_the_next_open(machine: Machine) -> None:
-    made = machine.open()
-    made.close()
+    created = machine.open()
+    created.close()
     files = machine.disk.files()
     names = [path for path in files if path.startswith(PATH)]
     for kept in ([], ["raftlog.properties", "checksums"], ["partition.metadata", "checksums"]):
@@ -435,16 +435,16 @@ def test_after_a_snapshot_the_log_starts_at_its_end(machine: Machine) -> None:
     log = machine.open(values="msgpack", config=LogConfig(values="msgpack", segment_bytes=400))
     for number in range(20):
         log.append([[1, 0, number]])
-    made = log.snapshot([[2, 0, "state"]], delete_before=True)
-    assert made == SnapshotId(epoch=1, end_offset=21)
-    assert log.snapshots == (made,)
+    created = log.snapshot([[2, 0, "state"]], delete_before=True)
+    assert created == SnapshotId(epoch=1, end_offset=21)
+    assert log.snapshots == (created,)
     assert log.log_start_offset > 0
     assert log.snapshot() is None, "there is one already"
     assert log.append([[1, 0, 20]]).base_offset == 21
     with pytest.raises(SnapshotRefusedError):
         log.snapshot(end_offset=99)
     assert log.append([[1, 0, 21]]).base_offset == 22, "a refusal stops nobody"
-    assert machine.open().snapshots == (made,)
+    assert machine.open().snapshots == (created,)
 
 
 def test_the_state_in_a_snapshot_can_be_read(machine: Machine) -> None:
@@ -513,4 +513,4 @@ def test_every_public_name_can_be_imported() -> None:
         for name in module.__all__:
             assert getattr(module, name) is not None
         with pytest.raises(AttributeError):
-            module.no_such_door  # noqa: B018 - asking is the test
+            module.no_such_name  # noqa: B018 - asking is the test

@@ -64,9 +64,9 @@ def errors(answers: Sequence[RequestResult]) -> list[type[Exception] | None]:
 def writer(machine: Machine) -> GroupCommitter:
     """Writer of a log that has one record."""
     machine.open().close()
-    made = GroupCommitter(machine.disk, PATH, CLOCK)
-    assert errors(done(made, [request(b"first")])) == [None]
-    return made
+    committer = GroupCommitter(machine.disk, PATH, CLOCK)
+    assert errors(done(committer, [request(b"first")])) == [None]
+    return committer
 
 
 def values(machine: Machine) -> list[bytes | None]:
@@ -74,13 +74,13 @@ def values(machine: Machine) -> list[bytes | None]:
 
 
 def test_a_changed_linger_reaches_an_open_writer(machine: Machine, writer: GroupCommitter) -> None:
-    told: list[float] = []
-    writer.on_linger = told.append
+    lingers: list[float] = []
+    writer.on_linger = lingers.append
     done(writer, [request(b"a")])
-    assert told == []
+    assert lingers == []
     configure(PATH, {"linger.ms": "250"}, storage=machine.disk.another_process(), clock=CLOCK)
     done(writer, [request(b"b")])
-    assert told == [250]
+    assert lingers == [250]
 
 
 @pytest.mark.parametrize("problem", ["full", "damaged"])

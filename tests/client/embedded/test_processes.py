@@ -49,7 +49,7 @@ def start() -> Iterator[Start]:
             worker.communicate()
 
 
-def said(lines: Iterable[bytes]) -> list[tuple[int, bytes]]:
+def parsed_output(lines: Iterable[bytes]) -> list[tuple[int, bytes]]:
     """Return the offsets and values that a worker's appends returned."""
     pairs = [line.split() for line in lines if line.endswith(b"\n")]
     return [(int(offset), value) for offset, value in pairs]
@@ -58,7 +58,7 @@ def said(lines: Iterable[bytes]) -> list[tuple[int, bytes]]:
 def finished(process: subprocess.Popen[bytes]) -> list[tuple[int, bytes]]:
     out, err = process.communicate()
     assert process.returncode == 0, err.decode()
-    return said(out.splitlines(keepends=True))
+    return parsed_output(out.splitlines(keepends=True))
 
 
 def content(path: Path) -> dict[int, bytes]:
@@ -81,9 +81,9 @@ def test_a_killed_writer_loses_no_acknowledged_record(start: Start, tmp_path: Pa
             writer.kill()
             rest, err = writer.communicate()
             assert writer.returncode == -9, err.decode()
-            told = said([*lines, *rest.splitlines(keepends=True)])
-            assert not acknowledged.keys() & dict(told).keys(), "an offset is given once"
-            acknowledged |= dict(told)
+            returned = parsed_output([*lines, *rest.splitlines(keepends=True)])
+            assert not acknowledged.keys() & dict(returned).keys(), "an offset is given once"
+            acknowledged |= dict(returned)
     acknowledged |= dict(finished(last))
     found = content(path)
     assert {offset: found.get(offset) for offset in acknowledged} == acknowledged

@@ -65,10 +65,10 @@ class Writer:
 
 @pytest.fixture
 def writer() -> Writer:
-    made = Writer()
-    made.append(b"a", b"b")
-    made.publish()
-    return made
+    writer_ = Writer()
+    writer_.append(b"a", b"b")
+    writer_.publish()
+    return writer_
 
 
 def test_a_reader_stops_at_the_published_end(writer: Writer) -> None:

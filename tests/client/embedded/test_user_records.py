@@ -43,13 +43,13 @@ class Consumed:
     ],
 )
 def test_a_record_has_many_forms(given: Any, key: bytes | None, value: bytes | None) -> None:
-    (made,) = new_records([given], BYTES)
-    assert made == (value if key is None else NewRecord(key, value, *made_of(given)))
+    (normalized,) = new_records([given], BYTES)
+    assert normalized == (value if key is None else NewRecord(key, value, *own_timestamp(given)))
     if not isinstance(given, tuple):
-        assert new_records(given, BYTES) == (made,), "one alone stands for a list of it"
+        assert new_records(given, BYTES) == (normalized,), "one alone stands for a list of it"
 
 
-def made_of(given: Any) -> tuple[Any, ...]:
+def own_timestamp(given: Any) -> tuple[Any, ...]:
     """Return the timestamp of the record itself."""
     return (getattr(given, "timestamp_ms", None),)
 
@@ -61,8 +61,8 @@ def test_a_record_that_was_read_can_be_appended_with_its_timestamp_and_headers()
 
 @pytest.mark.parametrize("headers", [[("h", b"1")], {"h": b"1"}, (Header("h", b"1"),)])
 def test_headers_have_many_forms(headers: Any) -> None:
-    made = new_records([Consumed(b"v", headers=headers)], BYTES)
-    assert made == (NewRecord(None, b"v", headers=(Header("h", b"1"),)),)
+    normalized = new_records([Consumed(b"v", headers=headers)], BYTES)
+    assert normalized == (NewRecord(None, b"v", headers=(Header("h", b"1"),)),)
 
 
 def test_any_iterable_of_records_is_accepted() -> None:
@@ -102,11 +102,11 @@ def test_a_refusal_never_shows_the_records_content() -> None:
 
 @pytest.mark.parametrize("value", [[1, 0, {"a": 1}], ("order", 2, []), (0, 0, None)])
 def test_a_msgpack_log_accepts_type_version_and_fields(value: Any) -> None:
-    (made,) = new_records([value], MSGPACK)
-    assert isinstance(made, bytes)
-    assert msgpack.unpackb(made) == list(value)
-    assert new_records([made], MSGPACK) == (made,), "or the same encoded"
-    assert new_records([(b"k", value)], MSGPACK) == (NewRecord(b"k", made),)
+    (normalized,) = new_records([value], MSGPACK)
+    assert isinstance(normalized, bytes)
+    assert msgpack.unpackb(normalized) == list(value)
+    assert new_records([normalized], MSGPACK) == (normalized,), "or the same encoded"
+    assert new_records([(b"k", value)], MSGPACK) == (NewRecord(b"k", normalized),)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_users_cannot_write_transactions_that_name_commits() -> None:
 
 def test_a_record_has_at_most_as_many_headers_as_readers_decode() -> None:
     most = [("h", None)] * USER_HEADERS_MAX
-    (made,) = new_records([Consumed(b"v", headers=most)], BYTES)
-    assert isinstance(made, NewRecord)
-    assert len(made.headers) == USER_HEADERS_MAX
+    (normalized,) = new_records([Consumed(b"v", headers=most)], BYTES)
+    assert isinstance(normalized, NewRecord)
+    assert len(normalized.headers) == USER_HEADERS_MAX
     with pytest.raises(InvalidAppendError, match=f"more than {USER_HEADERS_MAX} headers"):
         new_records([Consumed(b"v", headers=[*most, ("h", None)])], BYTES)
 

@@ -62,10 +62,10 @@ def groups() -> Groups:
 
 @pytest.fixture
 def appender(groups: Groups) -> Iterator[WriterThread]:
-    made = WriterThread("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
-    yield made
+    writer = WriterThread("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
+    yield writer
     groups.gate.set()
-    made.close()
+    writer.close()
 
 
 def submitted(appender: WriterThread, *requests: AppendRequest) -> list[Future[Any]]:

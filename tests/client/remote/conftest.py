@@ -40,7 +40,7 @@ def quorums(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quorums]:
 
 
 @dataclass(frozen=True)
-class Door:
+class LogOpener:
     """One of the two ways to open a log."""
 
     name: str
@@ -54,14 +54,14 @@ class Door:
 
 
 @pytest.fixture(params=["embedded", "quorum"])
-def door(request: pytest.FixtureRequest, tmp_path: Path) -> Door:
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> LogOpener:
     if request.param == "embedded":
-        return Door("embedded", lambda values: str(tmp_path / f"{values}-0"))
+        return LogOpener("embedded", lambda values: str(tmp_path / f"{values}-0"))
     quorums: Quorums = request.getfixturevalue("quorums")
-    return Door("quorum", lambda values: quorums.of(values).bootstrap)
+    return LogOpener("quorum", lambda values: quorums.of(values).bootstrap)
 
 
 @pytest.fixture
-def log(door: Door) -> Iterator[AnyLog]:
-    with door.open() as opened:
+def log(opener: LogOpener) -> Iterator[AnyLog]:
+    with opener.open() as opened:
         yield opened

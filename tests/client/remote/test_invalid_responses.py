@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kio.schema.describe_cluster.v2 import response as described
-from kio.schema.describe_quorum.v2 import response as quorum_told
+from kio.schema.describe_quorum.v2 import response as partition_response
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v18 import response as fetched
 from kio.schema.metadata.v13 import response as metadata
@@ -63,7 +63,7 @@ class Controller:
         )
 
     def _quorum(self, version: int, body: bytes) -> object:
-        partition = quorum_told.PartitionData(
+        partition = partition_response.PartitionData(
             partition_index=int32(0),
             error_code=ErrorCode.none,
             error_message=None,
@@ -73,15 +73,17 @@ class Controller:
             current_voters=(),
             observers=(),
         )
-        topic = quorum_told.TopicData(
+        topic = partition_response.TopicData(
             topic_name=name(CLUSTER_METADATA_TOPIC), partitions=(partition,)
         )
-        listener = quorum_told.Listener(name="C", host="127.0.0.1", port=port(self.node.port))
-        return quorum_told.DescribeQuorumResponse(
+        listener = partition_response.Listener(
+            name="C", host="127.0.0.1", port=port(self.node.port)
+        )
+        return partition_response.DescribeQuorumResponse(
             error_code=ErrorCode.none,
             error_message=None,
             topics=(topic,),
-            nodes=(quorum_told.Node(node_id=node(1), listeners=(listener,)),),
+            nodes=(partition_response.Node(node_id=node(1), listeners=(listener,)),),
         )
 
     def _fetch(self, version: int, body: bytes) -> object:
@@ -218,7 +220,7 @@ def test_an_invalid_advertised_address_is_ignored(host: str, number: int) -> Non
     broker = metadata.MetadataResponseBroker(
         node_id=node(7), host=host, port=int32(number), rack=None
     )
-    told = latest_schemas.MetadataResponse(
+    metadata_response = latest_schemas.MetadataResponse(
         throttle_time=duration(0),
         brokers=(broker,),
         cluster_id="cluster",
@@ -226,7 +228,7 @@ def test_an_invalid_advertised_address_is_ignored(host: str, number: int) -> Non
         error_code=ErrorCode.none,
     )
     with (
-        _node_of(lambda version, body: told) as peer,
+        _node_of(lambda version, body: metadata_response) as peer,
         pytest.raises(QuorumUnavailableError, match="node 7 is the leader"),
     ):
         raftlog.connect(peer.address, timeout_ms=300)

@@ -136,8 +136,8 @@ def test_the_command_line_prints_the_same_for_a_controller_and_its_files(
     assert rows("cat", *nodes, *of_cat) == rows("cat", files, *of_cat)
     for kind in ((), ("topics",), ("configs",)):
         at = ("--at", str(end))
-        told = run("state", *kind, *nodes, *at)
-        assert told[:2] == (0, run("state", files, *kind, *at)[1])
+        printed = run("state", *kind, *nodes, *at)
+        assert printed[:2] == (0, run("state", files, *kind, *at)[1])
     changes = ("--from", str(end - 1), "--to", str(end))
     assert rows("diff", *nodes, *changes) == rows("diff", files, *changes)
     checkpoints = (tmp_path / "a.checkpoint", tmp_path / "b.checkpoint")

@@ -26,8 +26,8 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DroppingProxy]:
     node = NodeProcess(tmp_path_factory.mktemp("quorum") / "node", 1, node_port, extra=extra)
     node.format(random_id(), initial_voters=f"1@127.0.0.1:{port}:{node.directory_id}")
     node.start()
-    with DroppingProxy(port, node_port) as made:
-        yield made
+    with DroppingProxy(port, node_port) as proxy_:
+        yield proxy_
     node.kill()
 
 

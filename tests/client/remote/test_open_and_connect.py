@@ -10,7 +10,7 @@ from itertools import count
 
 import msgpack
 import pytest
-from tests.client.remote.conftest import AnyLog, Door
+from tests.client.remote.conftest import AnyLog, LogOpener
 
 from raftlog import CommitName
 from raftlog.append.requests import AppendResult
@@ -183,8 +183,8 @@ def test_a_refusal_does_not_affect_other_appends(log: AnyLog) -> None:
     assert values_from(log, end) == [b"0", b"fine"]
 
 
-def test_of_rivals_with_one_required_offset_one_wins(door: Door) -> None:
-    rivals = [door.open() for _ in range(4)]
+def test_of_rivals_with_one_required_offset_one_wins(opener: LogOpener) -> None:
+    rivals = [opener.open() for _ in range(4)]
     end = rivals[0].end_offset
     futures = [
         rival.append_async(b"%d %d" % (number, turn), required_base_offset=end)
@@ -221,11 +221,11 @@ def test_an_epoch_other_than_the_current_one_is_refused(log: AnyLog) -> None:
 
 @pytest.mark.parametrize("kind", ["bytes", "kraft", "msgpack"])
 def test_a_repeated_commit_is_recognised_before_its_required_offset_is_checked(
-    door: Door, names: Iterator[str], kind: str
+    opener: LogOpener, names: Iterator[str], kind: str
 ) -> None:
     value = b"\x93\x01\x00\x90" if kind == "msgpack" else NO_OP
     app, marker_count = next(names), 2 if kind == "kraft" else 0
-    with door.open(kind) as log, door.open(kind) as another:
+    with opener.open(kind) as log, opener.open(kind) as another:
         end = log.end_offset
         won = log.append([value], commit=(app, "query", 7), required_base_offset=end)
         assert (won.base_offset, won.last_offset) == (end, end + marker_count)
@@ -263,10 +263,10 @@ def test_older_and_foreign_commits_are_refused(log: AnyLog, names: Iterator[str]
 
 
 def test_a_commit_takes_over_from_another_query_in_a_kraft_log(
-    door: Door, names: Iterator[str]
+    opener: LogOpener, names: Iterator[str]
 ) -> None:
     app = next(names)
-    with door.open("kraft") as log:
+    with opener.open("kraft") as log:
         log.append(NO_OP, commit=(app, "query", 1))
         assert not log.append(NO_OP, commit=(app, "rival", 0), take_over_from="query").was_duplicate
         last = log.last_commit(app)
@@ -283,7 +283,7 @@ def test_a_commit_sent_concurrently_is_written_once(log: AnyLog, names: Iterator
     assert log.end_offset == end + 1
 
 
-def test_producer_sequences_are_checked(door: Door, log: AnyLog) -> None:
+def test_producer_sequences_are_checked(opener: LogOpener, log: AnyLog) -> None:
     producer, end = int.from_bytes(os.urandom(6), "big"), log.end_offset
     for sequence in range(3):
         log.append(b"x", producer=(producer, 1, sequence))
@@ -332,8 +332,8 @@ class _OursInHeaders:
     headers = (("raftlog.commit", b""),)
 
 
-def test_contradicting_transactions_are_refused(door: Door, names: Iterator[str]) -> None:
-    with door.open("kraft") as log:
+def test_contradicting_transactions_are_refused(opener: LogOpener, names: Iterator[str]) -> None:
+    with opener.open("kraft") as log:
         end = log.end_offset
         for wrong in ([END], [BEGIN, BEGIN], [BEGIN, END, END]):
             with pytest.raises(InvalidAppendError, match="a transaction"):
@@ -351,8 +351,8 @@ def test_contradicting_transactions_are_refused(door: Door, names: Iterator[str]
         assert isinstance(bad.exception(30), InvalidAppendError)
 
 
-def test_msgpack_values_are_checked(door: Door) -> None:
-    with door.open("msgpack") as log:
+def test_msgpack_values_are_checked(opener: LogOpener) -> None:
+    with opener.open("msgpack") as log:
         result = log.append([[1, 0, {"total": 5}]])
         (record,) = log.read(result.base_offset)
         assert record.value is not None
@@ -365,8 +365,8 @@ def test_msgpack_values_are_checked(door: Door) -> None:
 # --- closing --------------------------------------------------------------------------------------
 
 
-def test_closing_waits_for_queued_appends_and_refuses_new_ones(door: Door) -> None:
-    with door.open() as log:
+def test_closing_waits_for_queued_appends_and_refuses_new_ones(opener: LogOpener) -> None:
+    with opener.open() as log:
         futures = [log.append_async(b"x") for _ in range(200)]
     assert all(future.exception() is None for future in futures if future.done())
     assert all(future.done() for future in futures)
@@ -375,8 +375,8 @@ def test_closing_waits_for_queued_appends_and_refuses_new_ones(door: Door) -> No
     log.close()
 
 
-def test_an_unclosed_log_writes_queued_appends_at_exit(door: Door) -> None:
-    log = door.open()
+def test_an_unclosed_log_writes_queued_appends_at_exit(opener: LogOpener) -> None:
+    log = opener.open()
     end = log.end_offset
     future = log.append_async(b"x")
     del log

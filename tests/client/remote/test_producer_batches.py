@@ -286,7 +286,7 @@ def test_sequences_wrap_around() -> None:
 # --- meaning of responses -------------------------------------------------------------------------
 
 
-def told(sending: Sending, error: RaftlogError) -> object:
+def result_of(sending: Sending, error: RaftlogError) -> object:
     return judged(sending, produce_error_code(error), produce_error_message(error), PATH)
 
 
@@ -310,7 +310,7 @@ def sent(*, is_uncertain: bool = False, **conditions: Any) -> Sending:
 def test_retriable_errors_are_retried(
     error: RaftlogError, is_uncertain: bool, is_leader_gone: bool
 ) -> None:
-    found = told(sent(), error)
+    found = result_of(sent(), error)
     assert isinstance(found, SendAgain)
     assert (found.is_uncertain, found.is_leader_gone) == (is_uncertain, is_leader_gone)
 
@@ -331,36 +331,36 @@ def test_codes_with_an_unknown_outcome_are_retried_as_uncertain(code: int) -> No
 
 def test_a_refused_required_offset_is_reported_in_the_callers_terms() -> None:
     refused = UnexpectedEndOffsetError(required_base_offset=19, record_count=1, log_end_offset=30)
-    found = told(sent(required_end_offset=19), refused)
+    found = result_of(sent(required_end_offset=19), refused)
     assert isinstance(found, Refused)
     assert isinstance(found.error, UnexpectedEndOffsetError)
     assert found.error.required_end_offset == 19
     assert found.error.required_base_offset is None
     assert found.error.log_end_offset == 30
-    found = told(sent(is_uncertain=True, required_base_offset=19), refused)
+    found = result_of(sent(is_uncertain=True, required_base_offset=19), refused)
     assert isinstance(found, Refused)
     assert isinstance(found.error, UnexpectedEndOffsetError), "identity was looked at before it"
 
 
 def test_a_callers_outdated_epoch_is_refused_if_nothing_can_be_written() -> None:
     over = NotLeaderError(epoch=3, current_epoch=5)
-    found = told(sent(epoch=3), over)
+    found = result_of(sent(epoch=3), over)
     assert isinstance(found, Refused)
     assert isinstance(found.error, NotLeaderError)
     sending = sent(is_uncertain=True, epoch=3)
-    found = told(sending, over)
+    found = result_of(sending, over)
     assert isinstance(found, AskWhether)
     sending.refusal = found.error
     never = UnexpectedEndOffsetError(
         required_base_offset=IMPOSSIBLE_OFFSET, record_count=1, log_end_offset=9
     )
-    found = told(sending, never)
+    found = result_of(sending, never)
     assert isinstance(found, Refused)
     assert isinstance(found.error, NotLeaderError), "it was not taken, so the first word holds"
 
 
 def test_a_node_that_does_not_lead_decides_nothing_about_a_callers_epoch() -> None:
-    found = told(sent(epoch=3), NotLeaderError(epoch=3, current_epoch=3))
+    found = result_of(sent(epoch=3), NotLeaderError(epoch=3, current_epoch=3))
     assert isinstance(found, SendAgain)
 
 
@@ -374,20 +374,20 @@ def test_a_node_that_does_not_lead_decides_nothing_about_a_callers_epoch() -> No
     ],
 )
 def test_after_a_later_commit_the_outcome_of_a_lost_one_is_unknown(error: RaftlogError) -> None:
-    found = told(sent(), error)
+    found = result_of(sent(), error)
     assert isinstance(found, Refused)
     assert type(found.error) is type(error)
-    found = told(sent(is_uncertain=True), error)
+    found = result_of(sent(is_uncertain=True), error)
     assert isinstance(found, Refused)
     assert isinstance(found.error, AppendUnknownError)
 
 
 def test_a_later_leaders_lower_limit_leaves_a_lost_append_unknown() -> None:
     too_large = RecordBatchTooLargeError(byte_count=9, byte_count_max=8)
-    found = told(sent(), too_large)
+    found = result_of(sent(), too_large)
     assert isinstance(found, Refused)
     assert isinstance(found.error, RecordBatchTooLargeError)
-    found = told(sent(is_uncertain=True), too_large)
+    found = result_of(sent(is_uncertain=True), too_large)
     assert isinstance(found, Refused)
     assert isinstance(found.error, AppendUnknownError), "its size is looked at before its identity"
 

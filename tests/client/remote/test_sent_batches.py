@@ -80,7 +80,7 @@ class Resigned:
     answer: Code | None
 
 
-Told = Appended | Refused | Code | Resigned | None
+Answer = Appended | Refused | Code | Resigned | None
 
 
 class LoneLeader:
@@ -88,7 +88,7 @@ class LoneLeader:
     ``answers``: the responses to batches, in order.
     """
 
-    def __init__(self, answers: Iterable[Told], *, epochs: Iterable[int] = (3,)) -> None:
+    def __init__(self, answers: Iterable[Answer], *, epochs: Iterable[int] = (3,)) -> None:
         self.sent: list[Sent] = []
         self.may_give_ids = threading.Event()
         self.may_give_ids.set()
@@ -175,18 +175,18 @@ class LoneLeader:
         self.was_asked.set()
         assert self.may_answer.wait(2 * PATIENCE_S)
         self.sent.append(Sent(base_offset, batch.leader_epoch, values))
-        told = next(self._answers)
-        if isinstance(told, Resigned):
+        next_answer = next(self._answers)
+        if isinstance(next_answer, Resigned):
             self.leads = False
-            told = told.answer
-        return None if told is None else _produced(told)
+            next_answer = next_answer.answer
+        return None if next_answer is None else _produced(next_answer)
 
 
-def _produced(told: Appended | Refused | Code) -> object:
+def _produced(next_answer: Appended | Refused | Code) -> object:
     base_offset, code, text = -1, 0, None
-    match told:
+    match next_answer:
         case Appended():
-            base_offset = told.base_offset
+            base_offset = next_answer.base_offset
         case Refused(error):
             code, text = produce_error_code(error), produce_error_message(error)
         case Code(number):
@@ -204,7 +204,7 @@ def _produced(told: Appended | Refused | Code) -> object:
     return latest_schemas.ProduceResponse(responses=(topic,))
 
 
-def told_together(
+def append_together(
     leader: LoneLeader, append: Callable[[bytes], Any], *values: bytes
 ) -> list[BaseException | None]:
     """Append values so that one batch has them all; return the errors of their callers."""
@@ -252,7 +252,7 @@ REFUSALS: Final = (
 def test_appends_of_a_refused_shared_batch_are_sent_separately(refusal: RaftlogError) -> None:
     leader = LoneLeader([Refused(refusal), Refused(refusal), Appended(10)])
     with leader.node as peer, raftlog.connect(peer.address, timeout_ms=5000) as log:
-        errors = told_together(leader, log.append_async, b"a", b"b")
+        errors = append_together(leader, log.append_async, b"a", b"b")
     assert [type(error) for error in errors] == [type(refusal), type(None)]
     assert [one.values for one in leader.sent] == [(b"a", b"b"), (b"a",), (b"b",)]
 
@@ -263,7 +263,7 @@ def test_appends_of_a_shared_batch_that_may_be_written_are_never_separated(
 ) -> None:
     leader = LoneLeader([HANG_UP, Refused(refusal), Appended(10)])
     with leader.node as peer, raftlog.connect(peer.address, timeout_ms=5000) as log:
-        errors = told_together(leader, log.append_async, b"a", b"b")
+        errors = append_together(leader, log.append_async, b"a", b"b")
         assert log.append(b"after").base_offset == 10
     assert [type(error) for error in errors] == [AppendUnknownError] * 2
     assert [one.values for one in leader.sent] == [(b"a", b"b")] * 2 + [(b"after",)]

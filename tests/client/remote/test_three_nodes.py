@@ -62,7 +62,7 @@ class Writers:
         for thread in self._threads:
             thread.join()
 
-    def goes_on(self) -> None:
+    def appends_continue(self) -> None:
         """Wait until another append is acknowledged."""
         count = len(self.acknowledged)
         eventually(lambda: len(self.acknowledged) > count + 20, "appends go on")
@@ -100,13 +100,13 @@ def test_every_append_is_written_once_when_leaders_die_under_load(
     writers = Writers(log)
     writers.start()
     try:
-        writers.goes_on()
-        for end, begin in (("kill", "start"), ("pause", "wake"), ("stop", "start")):
+        writers.appends_continue()
+        for end, begin in (("kill", "start"), ("pause", "resume"), ("stop", "start")):
             node = leader_of(quorum, log)
             getattr(node, end)()
-            writers.goes_on()
+            writers.appends_continue()
             getattr(node, begin)()
-            writers.goes_on()
+            writers.appends_continue()
     finally:
         writers.stop()
     assert writers.errors == []

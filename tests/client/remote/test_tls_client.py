@@ -82,11 +82,11 @@ def test_a_principal_that_may_only_read_gets_an_authorization_error(
 def test_a_client_without_rights_or_certificate_is_refused_by_every_node(
     quorum: QuorumProcesses, authority: Authority, tmp_path: Path
 ) -> None:
-    nobody = authority.sign("nobody")
-    stranger = Authority(tmp_path, "another CA").sign("jobs-1")
+    unknown = authority.sign("nobody")
+    unknown_client = Authority(tmp_path, "another CA").sign("jobs-1")
     with pytest.raises(AccessDeniedError, match="may not describe the topic"):
-        raftlog.connect(quorum.bootstrap, **options(authority, nobody))
-    for pair in (stranger, None):
+        raftlog.connect(quorum.bootstrap, **options(authority, unknown))
+    for pair in (unknown_client, None):
         given = options(authority, pair) | {"timeout_ms": 1000}
         with pytest.raises(QuorumUnavailableError, match="may require a client certificate"):
             raftlog.connect(quorum.bootstrap, **given)

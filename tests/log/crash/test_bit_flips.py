@@ -133,9 +133,9 @@ def test_a_flipped_bit_is_reported_when_the_log_is_opened_after_a_crash(step: in
     whole = recover(disk.copy(), DIRECTORY, config=log.config)
     assert whole.report.anomalies == ()
     for bit in range(0, 8 * len(data), 4_001 * step // QUICK_STEP + 1_500):
-        hurt = disk.copy()
-        hurt.flip_bit(PATH, bit)
-        recovered = recover(hurt, DIRECTORY, config=log.config)
+        damaged = disk.copy()
+        damaged.flip_bit(PATH, bit)
+        recovered = recover(damaged, DIRECTORY, config=log.config)
         assert recovered.report.anomalies, bit
         assert recovered.end_offset < whole.end_offset
         assert recovered.report.read_only is not None or recovered.report.truncated[0].saved_as
@@ -204,16 +204,16 @@ def test_a_wrong_entry_of_an_offset_index_never_hides_a_batch() -> None:
     entries = list(struct.iter_unpack(">ii", data))
     assert len(entries) > 8
     for ordinal, (delta, position) in enumerate(entries):
-        behind = positions[min(len(positions) - 1, positions.index(position) + 2)]
-        for lie in ((delta - 2, position), (delta - 1, position), (delta, behind)):
-            hurt = bytearray(data)
-            struct.pack_into(">ii", hurt, 8 * ordinal, *lie)
+        later = positions[min(len(positions) - 1, positions.index(position) + 2)]
+        for entry in ((delta - 2, position), (delta - 1, position), (delta, later)):
+            damaged = bytearray(data)
+            struct.pack_into(">ii", damaged, 8 * ordinal, *entry)
             disk = log.disk.copy()
-            disk.put(path, bytes(hurt))
+            disk.put(path, bytes(damaged))
             files = LogFiles.of_directory(disk, DIRECTORY)
             with files.open(PATH) as file:
                 for offset in range(delta - 3, min(81, delta + 4)):
-                    assert bases[files.find(file, 0, offset)] <= offset, lie
+                    assert bases[files.find(file, 0, offset)] <= offset, entry
 
 
 @whole_or_sample

@@ -128,7 +128,7 @@ def run(name: str, count: int, *, every: int = 1) -> CrashChecker:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_writes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_other_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait for a torn line of ``published`` to change: no other process writes here."""
     monkeypatch.setattr(published, "_READS_MAX", 2)
 

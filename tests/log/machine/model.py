@@ -43,7 +43,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class AppendedBatch:
     """Append that succeeds, and the offsets of its records (last offset inclusive)."""
 
     base_offset: int
@@ -126,23 +126,23 @@ class Model:
 
     # --- results of appends -----------------------------------------------------------------------
 
-    def answer(self, request: AppendRequest) -> tuple[Placed | type[RaftlogError], Model]:
+    def answer(self, request: AppendRequest) -> tuple[AppendedBatch | type[RaftlogError], Model]:
         """Return the result of the request, and the log after it."""
         refused = self._refused(request)
         if refused is not None:
             return refused, self
         base_offset, count = self.end_offset, len(request.records)
         if not count:
-            return Placed(base_offset, base_offset - 1), self
+            return AppendedBatch(base_offset, base_offset - 1), self
         values = tuple(one if isinstance(one, bytes) else one.value for one in request.records)
         entry = Entry(base_offset, values, self.epoch, request.commit, request.producer)
-        return Placed(base_offset, base_offset + count - 1), self.with_entry(entry)
+        return AppendedBatch(base_offset, base_offset + count - 1), self.with_entry(entry)
 
-    def _refused(self, request: AppendRequest) -> Placed | type[RaftlogError] | None:
+    def _refused(self, request: AppendRequest) -> AppendedBatch | type[RaftlogError] | None:
         """Return the first refusal, by epoch, identity and required offset."""
         if request.epoch is not None and request.epoch != self.epoch:
             return NotLeaderError if request.epoch < self.epoch else FutureEpochError
-        found: Placed | type[RaftlogError] | None = None
+        found: AppendedBatch | type[RaftlogError] | None = None
         if request.commit is not None:
             found = self._commit(request.commit, take_over_from=request.take_over_from)
         if request.producer is not None:
@@ -156,17 +156,19 @@ class Model:
 
     def _commit(
         self, name: CommitName, *, take_over_from: str | None
-    ) -> Placed | type[RaftlogError] | None:
+    ) -> AppendedBatch | type[RaftlogError] | None:
         if name.application_id not in self.commits:
             return None
         last, base_offset, last_offset = self.commits[name.application_id]
         if name == last:
-            return Placed(base_offset, last_offset, was_duplicate=True)
+            return AppendedBatch(base_offset, last_offset, was_duplicate=True)
         if name.query_id != last.query_id:
             return None if take_over_from == last.query_id else ForeignCommitError
         return StaleCommitError if name.version < last.version else None
 
-    def _producer(self, stamp: ProducerStamp, count: int) -> Placed | type[RaftlogError] | None:
+    def _producer(
+        self, stamp: ProducerStamp, count: int
+    ) -> AppendedBatch | type[RaftlogError] | None:
         if stamp.producer_id not in self.producers:
             return None
         epoch, batches = self.producers[stamp.producer_id]
@@ -177,6 +179,6 @@ class Model:
             for batch in batches:
                 if (batch.base_sequence, batch.count) == (stamp.base_sequence, count):
                     last_offset = batch.base_offset + count - 1
-                    return Placed(batch.base_offset, last_offset, was_duplicate=True)
+                    return AppendedBatch(batch.base_offset, last_offset, was_duplicate=True)
             expected = batches[-1].base_sequence + batches[-1].count
         return None if stamp.base_sequence == expected else OutOfOrderSequenceError

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.log.machine.intents import DEADLINE_MS, INTENTS, Callers, Intent, Kind
-from tests.log.machine.model import Entry, Model, Placed
+from tests.log.machine.model import AppendedBatch, Entry, Model
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.crash_injection import crashes_after
@@ -72,91 +72,95 @@ class LogMachine(RuleBasedStateMachine):
 
     # --- appends ----------------------------------------------------------------------------------
 
-    @rule(who=WRITERS, intents=GROUPS)
-    def append(self, who: int, intents: list[Intent]) -> None:
+    @rule(writer_index=WRITERS, intents=GROUPS)
+    def append(self, writer_index: int, intents: list[Intent]) -> None:
         requests, expected, logs = self._planned(intents)
-        answers = self._done(who, requests)
+        answers = self._done(writer_index, requests)
         for request, answer, right in zip(requests, answers, expected, strict=True):
-            if isinstance(right, Placed):
+            if isinstance(right, AppendedBatch):
                 assert isinstance(answer, Done), (request, answer, right)
                 result = answer.value
                 assert isinstance(result, AppendResult)
-                found = Placed(result.base_offset, result.last_offset, result.was_duplicate)
+                found = AppendedBatch(result.base_offset, result.last_offset, result.was_duplicate)
                 assert found == right
             else:
                 assert isinstance(answer, Failed), (request, answer, right)
                 assert type(answer.error) is right, answer.error
         self.log = logs[-1]
 
-    @rule(who=WRITERS, intents=LARGE_GROUPS)
-    def append_much(self, who: int, intents: list[Intent]) -> None:
-        self.append(who, intents)
+    @rule(writer_index=WRITERS, intents=LARGE_GROUPS)
+    def append_much(self, writer_index: int, intents: list[Intent]) -> None:
+        self.append(writer_index, intents)
 
-    @rule(who=WRITERS)
-    def claim(self, who: int) -> None:
-        assert self._run(who, _claim) == self.log.epoch + 1
+    @rule(writer_index=WRITERS)
+    def claim(self, writer_index: int) -> None:
+        assert self._run(writer_index, _claim) == self.log.epoch + 1
         self.log = self.log.claimed()
 
     # --- retention --------------------------------------------------------------------------------
 
-    @rule(who=WRITERS)
-    def snapshot(self, who: int) -> None:
+    @rule(writer_index=WRITERS)
+    def snapshot(self, writer_index: int) -> None:
         """Write a snapshot of the whole log, and delete the records before it."""
-        self._run(who, _snapshot)
+        self._run(writer_index, _snapshot)
         self.log = self.log.starting_at(self.log.end_offset)
 
-    @rule(who=WRITERS, hours=st.integers(0, 2))
-    def retain(self, who: int, hours: int) -> None:
+    @rule(writer_index=WRITERS, hours=st.integers(0, 2))
+    def retain(self, writer_index: int, hours: int) -> None:
         self.now_ms += hours * HOUR_MS
         before = self.log.start_offset
-        was_cleaned = self._run(who, lambda log, now_ms: log.clean(now_ms=now_ms))
-        start_offset = self._run(who, lambda log, _: log.log_start_offset)
+        was_cleaned = self._run(writer_index, lambda log, now_ms: log.clean(now_ms=now_ms))
+        start_offset = self._run(writer_index, lambda log, _: log.log_start_offset)
         assert start_offset == before or (start_offset > before and was_cleaned)
         assert start_offset <= self.log.end_offset
         self.log = self.log.starting_at(start_offset)
 
     # --- restarts and crashes ---------------------------------------------------------------------
 
-    @rule(who=WRITERS)
-    def close(self, who: int) -> None:
-        self.writers[who].close()
-        self.writers[who] = self._new_writer(self.processes[who])
+    @rule(writer_index=WRITERS)
+    def close(self, writer_index: int) -> None:
+        self.writers[writer_index].close()
+        self.writers[writer_index] = self._new_writer(self.processes[writer_index])
 
-    @rule(who=WRITERS)
-    def kill(self, who: int) -> None:
-        self.processes[who].kill()
-        self.writers[who] = self._new_writer(self.processes[who])
+    @rule(writer_index=WRITERS)
+    def kill(self, writer_index: int) -> None:
+        self.processes[writer_index].kill()
+        self.writers[writer_index] = self._new_writer(self.processes[writer_index])
 
     @rule(survival=st.sampled_from(Survival), seed=st.integers(0, 9))
     def lose_power(self, survival: Survival, seed: int) -> None:
         self._lose_power(survival, seed)
 
-    @rule(who=WRITERS, intents=GROUPS, operations=st.integers(0, 40), death=DEATHS)
+    @rule(writer_index=WRITERS, intents=GROUPS, operations=st.integers(0, 40), death=DEATHS)
     def die_while_appending(
-        self, who: int, intents: list[Intent], operations: int, death: Survival | None
+        self, writer_index: int, intents: list[Intent], operations: int, death: Survival | None
     ) -> None:
         requests, _, logs = self._planned(intents)
-        self._die(lambda: self._done(who, requests), who, logs, operations, death)
+        self._die(lambda: self._done(writer_index, requests), writer_index, logs, operations, death)
 
-    @rule(who=WRITERS, operations=st.integers(0, 40), death=DEATHS)
-    def die_while_claiming(self, who: int, operations: int, death: Survival | None) -> None:
+    @rule(writer_index=WRITERS, operations=st.integers(0, 40), death=DEATHS)
+    def die_while_claiming(
+        self, writer_index: int, operations: int, death: Survival | None
+    ) -> None:
         logs = [self.log, self.log.claimed()]
-        self._die(lambda: self._run(who, _claim), who, logs, operations, death)
+        self._die(lambda: self._run(writer_index, _claim), writer_index, logs, operations, death)
 
-    @rule(who=WRITERS, operations=st.integers(0, 40), death=DEATHS)
-    def die_during_retention(self, who: int, operations: int, death: Survival | None) -> None:
+    @rule(writer_index=WRITERS, operations=st.integers(0, 40), death=DEATHS)
+    def die_during_retention(
+        self, writer_index: int, operations: int, death: Survival | None
+    ) -> None:
         logs = [self.log, self.log.starting_at(self.log.end_offset)]
-        self._die(lambda: self._run(who, _snapshot), who, logs, operations, death)
+        self._die(lambda: self._run(writer_index, _snapshot), writer_index, logs, operations, death)
 
-    @rule(who=WRITERS, intents=GROUPS)
-    def fail_a_sync(self, who: int, intents: list[Intent]) -> None:
+    @rule(writer_index=WRITERS, intents=GROUPS)
+    def fail_a_sync(self, writer_index: int, intents: list[Intent]) -> None:
         """Fail a sync: no request succeeds, and the writer refuses further writes."""
         requests, _, logs = self._planned([CERTAIN, *intents])
         self.disk.fail_sync_once("*.log")
-        answers = self._done(who, requests)
+        answers = self._done(writer_index, requests)
         assert isinstance(answers[0], Failed)
         assert type(answers[0].error) in (AppendUnknownError, DiskFailedError)
-        self.kill(who)
+        self.kill(writer_index)
         self._settle(logs)
 
     # --- changes of the files by others -----------------------------------------------------------
@@ -179,8 +183,8 @@ class LogMachine(RuleBasedStateMachine):
         Only while the synced end is known: a writer was open since the machine started.
         """
         self._run(0, self._check_log)
-        for who in range(2):
-            self.kill(who)
+        for writer_index in range(2):
+            self.kill(writer_index)
         path = self._active_segment()
         batches = list(
             open_log(self.disk, PATH).batches(self.log.start_offset, self.log.end_offset)
@@ -201,10 +205,10 @@ class LogMachine(RuleBasedStateMachine):
 
     # --- checks -----------------------------------------------------------------------------------
 
-    @rule(who=WRITERS)
-    def query(self, who: int) -> None:
+    @rule(writer_index=WRITERS)
+    def query(self, writer_index: int) -> None:
         """Check that a writer knows the appends of the others."""
-        self._run(who, self._check_log)
+        self._run(writer_index, self._check_log)
 
     @rule()
     def read_on(self) -> None:
@@ -242,12 +246,12 @@ class LogMachine(RuleBasedStateMachine):
 
     def _planned(
         self, intents: Sequence[Intent]
-    ) -> tuple[list[Request], list[Placed | type[RaftlogError]], list[Model]]:
+    ) -> tuple[list[Request], list[AppendedBatch | type[RaftlogError]], list[Model]]:
         """Return requests, their expected results, and the model before the first and after
         each.
         """
         requests: list[Request] = []
-        answers: list[Placed | type[RaftlogError]] = []
+        answers: list[AppendedBatch | type[RaftlogError]] = []
         logs = [self.log]
         for intent in intents:
             request = self.callers.request(intent, logs[-1])
@@ -257,20 +261,22 @@ class LogMachine(RuleBasedStateMachine):
             logs.append(log)
         return requests, answers, logs
 
-    def _done(self, who: int, requests: Sequence[Request]) -> list[RequestResult]:
+    def _done(self, writer_index: int, requests: Sequence[Request]) -> list[RequestResult]:
         answers: dict[int, RequestResult] = {}
-        self.writers[who].write(requests, lambda one, answer: answers.update({id(one): answer}))
+        self.writers[writer_index].write(
+            requests, lambda one, answer: answers.update({id(one): answer})
+        )
         return [answers[id(request)] for request in requests]
 
-    def _run(self, who: int, operation: Callable[[ReplicatedLog, int], object]) -> object:
-        (answer,) = self._done(who, [Operation(run=operation, deadline_ms=DEADLINE_MS)])
+    def _run(self, writer_index: int, operation: Callable[[ReplicatedLog, int], object]) -> object:
+        (answer,) = self._done(writer_index, [Operation(run=operation, deadline_ms=DEADLINE_MS)])
         assert isinstance(answer, Done), answer
         return answer.value
 
     def _die(
         self,
         action: Callable[[], object],
-        who: int,
+        writer_index: int,
         logs: Sequence[Model],
         operations: int,
         death: Survival | None,
@@ -279,15 +285,15 @@ class LogMachine(RuleBasedStateMachine):
         if not crashes_after(self.disk, operations, action):
             logs = logs[-1:]
         if death is None:
-            self.kill(who)
+            self.kill(writer_index)
         else:
             self._lose_power(death, operations)
         self._settle(logs)
 
     def _lose_power(self, survival: Survival, seed: int) -> None:
         self.disk.crash(survival, seed)
-        for who in range(2):
-            self.kill(who)
+        for writer_index in range(2):
+            self.kill(writer_index)
         self.reader = None
 
     def _settle(self, logs: Sequence[Model]) -> None:
@@ -391,7 +397,7 @@ def _run_machine(example_count: int, step_count: int, *, derandomize: bool = Tru
 
 
 @pytest.fixture(autouse=True)
-def _nobody_writes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_other_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait for a torn line of ``published`` to change: no other process writes here."""
     monkeypatch.setattr(published, "_READS_MAX", 2)
 

@@ -321,9 +321,9 @@ def test_records_that_cannot_be_decoded_have_no_name_and_no_marker(
 ) -> None:
     whole = batch((commit_header(NAME),), compression=compression, value=END)
     for position in range(BATCH_HEADER_BYTES, len(whole)):
-        lie = bytearray(whole)
-        lie[position] ^= 0x91
-        found = metadata(resealed(bytes(lie)), values)
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x91
+        found = metadata(resealed(bytes(damaged)), values)
         assert found.record_count == 1
         cut = metadata(resealed(whole[:position]), values)
         assert cut.commit is None

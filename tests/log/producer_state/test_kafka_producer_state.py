@@ -43,7 +43,7 @@ def entry_of(producer_state: ProducerStateManager, producer: int) -> ProducerEnt
     return known.get(producer) or ProducerEntry(producer_id=producer, producer_epoch=0)
 
 
-def a_data_step(
+def random_append(
     rng: random.Random, producer_state: ProducerStateManager, producer: int
 ) -> tuple[int, int, int]:
     """Return epoch, sequence and count: mostly the next ones, else a repeat, a gap or another
@@ -132,7 +132,7 @@ def conversation(seed: int) -> Iterator[tuple[str, str, ProducerStateManager]]:
                 feeder.producer_state,
             )
         else:
-            step = a_data_step(rng, feeder.producer_state, producer)
+            step = random_append(rng, feeder.producer_state, producer)
             line = f"data {producer} {step[0]} {step[1]} {step[2]} {is_open:d}"
             yield line, feed_data(feeder, producer, step, open_=is_open), feeder.producer_state
 
@@ -164,7 +164,7 @@ def test_kafka_answers_every_append_alike(seed: int, jars: Path, tmp_path: Path)
 # --- the same bytes ---
 
 
-def a_full_memory() -> ProducerStateManager:
+def sample_state() -> ProducerStateManager:
     feeder = BatchFeeder()
     for sequence in range(0, 14, 2):
         feeder.data(2, producer=7, sequence=sequence)
@@ -178,7 +178,7 @@ def a_full_memory() -> ProducerStateManager:
 def test_kafka_dump_log_reads_a_producer_snapshot_with_raftlogs_trailer(
     jars: Path, tmp_path: Path
 ) -> None:
-    producer_state = a_full_memory()
+    producer_state = sample_state()
     path = tmp_path / offset_name(producer_state.end_offset, ".snapshot")
     path.write_bytes(producer_state.encode_snapshot())
     dump = run_java(jars, DUMP, "--files", str(path)).splitlines()[1:]
@@ -196,7 +196,7 @@ def test_kafka_dump_log_reads_a_producer_snapshot_with_raftlogs_trailer(
 def test_kafka_dump_log_reads_a_snapshot_with_producer_state_in_its_header(
     jars: Path, tmp_path: Path
 ) -> None:
-    producer_state = a_full_memory()
+    producer_state = sample_state()
     path = tmp_path / checkpoint_name(SnapshotId(1, producer_state.end_offset))
     header = SnapshotHeader(
         last_contained_log_timestamp_ms=5, tagged_fields=(producer_state.to_header_field(),)

@@ -39,7 +39,7 @@ STATES = st.builds(
 )
 
 
-def a_bit_of_everything() -> ProducerStateManager:
+def sample_state() -> ProducerStateManager:
     feeder = BatchFeeder()
     for sequence in range(0, 14, 2):
         feeder.data(2, producer=7, sequence=sequence)
@@ -68,7 +68,7 @@ def test_an_empty_snapshot_is_the_one_that_kafka_writes() -> None:
 
 
 def test_all_producer_state_survives_a_restart() -> None:
-    before = a_bit_of_everything()
+    before = sample_state()
     after = restarted(before)
     assert after.producers == before.producers
     assert after.commits == before.commits
@@ -141,7 +141,7 @@ def test_a_copy_is_equal_and_independent(steps: list[tuple[str, int, int, int]])
 
 
 def test_kafkas_own_snapshot_has_producers_only() -> None:
-    states = parse_producer_snapshot(a_bit_of_everything().encode_snapshot(), "/x")
+    states = parse_producer_snapshot(sample_state().encode_snapshot(), "/x")
     producer_state = ProducerStateManager.decode_snapshot(
         encode_producer_snapshot(states), "/x", 40
     )
@@ -167,14 +167,14 @@ def test_a_trailer_of_another_version_is_refused() -> None:
 
 
 def test_a_longer_trailer_is_accepted() -> None:
-    data = a_bit_of_everything().encode_snapshot()
+    data = sample_state().encode_snapshot()
     assert data.endswith(b"\0")  # no tagged fields
     grown = ProducerStateManager.decode_snapshot(sealed(data[:-1] + b"\x01\x05\x02ab"), "/x", 40)
-    assert grown.commits == a_bit_of_everything().commits
+    assert grown.commits == sample_state().commits
 
 
 def test_every_flipped_bit_of_a_snapshot_is_found() -> None:
-    data = a_bit_of_everything().encode_snapshot()
+    data = sample_state().encode_snapshot()
     for at in range(8 * len(data)):
         damaged = bytearray(data)
         damaged[at // 8] ^= 1 << at % 8
@@ -183,18 +183,18 @@ def test_every_flipped_bit_of_a_snapshot_is_found() -> None:
 
 
 def test_every_truncated_snapshot_is_found() -> None:
-    data = a_bit_of_everything().encode_snapshot()
+    data = sample_state().encode_snapshot()
     for byte_count in range(len(data)):
         with pytest.raises(CorruptFileError):
             ProducerStateManager.decode_snapshot(data[:byte_count], "/x", 40)
 
 
 def test_wrong_bytes_under_a_valid_crc_are_refused_or_decoded() -> None:
-    data = a_bit_of_everything().encode_snapshot()
+    data = sample_state().encode_snapshot()
     for at in range(6, len(data)):
-        for lie in (0x00, 0x7F, 0x80, 0xFF):
+        for value in (0x00, 0x7F, 0x80, 0xFF):
             damaged = bytearray(data)
-            damaged[at] = lie
+            damaged[at] = value
             for bytes_of_it in (bytes(damaged), data[:at]):
                 with contextlib.suppress(CorruptFileError):
                     ProducerStateManager.decode_snapshot(sealed(bytes_of_it), "/x", 40)
@@ -211,7 +211,7 @@ def test_a_missing_trailer_is_an_error_of_another_type(data: bytes) -> None:
 
 
 def test_a_snapshots_header_has_the_producer_state() -> None:
-    producer_state = a_bit_of_everything()
+    producer_state = sample_state()
     header = SnapshotHeader(
         last_contained_log_timestamp_ms=5, tagged_fields=(producer_state.to_header_field(),)
     )

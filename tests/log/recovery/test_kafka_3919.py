@@ -40,7 +40,7 @@ def follower(*, synced_up_to: int = LEADERS_END) -> WrittenLog:
     return log
 
 
-def leader_batches(first: int, behind: int, *, epoch: int = 2, size: int = 100) -> list[bytes]:
+def leader_batches(first: int, up_to: int, *, epoch: int = 2, size: int = 100) -> list[bytes]:
     """Yield the new leader's large compressed batches from ``first`` up to ``behind``."""
     return [
         encoded(
@@ -49,7 +49,7 @@ def leader_batches(first: int, behind: int, *, epoch: int = 2, size: int = 100) 
             epoch=epoch,
             compression=Compression.GZIP,
         )
-        for base in range(first, behind, size)
+        for base in range(first, up_to, size)
     ]
 
 
@@ -250,13 +250,13 @@ def damaged_log() -> WrittenLog:
 def test_repair_truncates_at_the_offset_backs_up_the_rest_and_reports_the_loss() -> None:
     log = damaged_log()
     contents = log.disk.files()
-    sound_end = log.recover().end_offset
-    with pytest.raises(OptionError, match=f"valid only up to offset {sound_end}"):
-        truncate_log_at(log.disk, DIRECTORY, offset=sound_end + 3, config=log.config)
-    repaired = truncate_log_at(log.disk, DIRECTORY, offset=sound_end, config=log.config)
+    valid_end = log.recover().end_offset
+    with pytest.raises(OptionError, match=f"valid only up to offset {valid_end}"):
+        truncate_log_at(log.disk, DIRECTORY, offset=valid_end + 3, config=log.config)
+    repaired = truncate_log_at(log.disk, DIRECTORY, offset=valid_end, config=log.config)
     assert repaired.recovered.report.read_only is None
-    assert repaired.first_lost_offset == sound_end == repaired.recovered.end_offset
-    assert repaired.end_offset_before > sound_end
+    assert repaired.first_lost_offset == valid_end == repaired.recovered.end_offset
+    assert repaired.end_offset_before > valid_end
     saved = b"".join(
         log.disk.durable_files()[cut.saved_as]
         for cut in sorted(repaired.truncated, key=lambda one: one.path)
@@ -269,9 +269,9 @@ def test_repair_truncates_at_the_offset_backs_up_the_rest_and_reports_the_loss()
     )
     assert everything.endswith(saved)
     log.reopen()
-    assert log.append(b"goes on") == sound_end + 1
+    assert log.append(b"goes on") == valid_end + 1
     log.disk.crash(Survival.NOTHING)
-    assert log.recover().end_offset == sound_end + 1
+    assert log.recover().end_offset == valid_end + 1
 
 
 def test_a_repair_below_a_snapshot_backs_up_the_snapshot() -> None:

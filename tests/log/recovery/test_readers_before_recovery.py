@@ -16,7 +16,7 @@ from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.records.batch import iter_batches
 
 
-def hurt_log(offset: int, *, recovery_point: int) -> WrittenLog:
+def damaged_log(offset: int, *, recovery_point: int) -> WrittenLog:
     """Return a log of 41 offsets after a power loss, with the batch of ``offset`` damaged."""
     log = WrittenLog(ONE_SEGMENT)
     log.fill(40)
@@ -39,7 +39,7 @@ def rows(reader: LogReader) -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize("offset", [1, 7, 23, 39])
 @pytest.mark.parametrize("recovery_point", [0, 1])
 def test_a_reader_sees_the_end_that_recovery_leaves(offset: int, recovery_point: int) -> None:
-    log = hurt_log(offset, recovery_point=recovery_point)
+    log = damaged_log(offset, recovery_point=recovery_point)
     reader = open_log(log.disk, log.directory)
     before = rows(reader)
     assert [at for at, _ in before] == list(range(offset))
@@ -52,7 +52,7 @@ def test_a_reader_sees_the_end_that_recovery_leaves(offset: int, recovery_point:
 
 
 def test_damage_below_the_recovery_point_is_raised() -> None:
-    log = hurt_log(7, recovery_point=20)
+    log = damaged_log(7, recovery_point=20)
     reader = open_log(log.disk, log.directory)
     assert reader.log_end_offset == 41
     with pytest.raises(CorruptBatchError):
@@ -60,7 +60,7 @@ def test_damage_below_the_recovery_point_is_raised() -> None:
 
 
 def test_a_wrong_index_makes_no_difference() -> None:
-    log = hurt_log(23, recovery_point=30)
+    log = damaged_log(23, recovery_point=30)
     log.log._directory.write_recovery_point(1)
     log.disk.put(log.active.removesuffix(".log") + ".index", b"\xff" * 80)
     assert len(rows(open_log(log.disk, log.directory))) == 23

@@ -358,8 +358,8 @@ def test_pages_lost_by_a_failed_sync_are_written_again() -> None:
         "00000000000000000000.timeindex",
     ],
 )
-@pytest.mark.parametrize("is_gone", [True, False])
-def test_a_damaged_or_missing_auxiliary_file_is_rebuilt(name: str, is_gone: bool) -> None:
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_damaged_or_missing_auxiliary_file_is_rebuilt(name: str, is_missing: bool) -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(20)
     log.log.claim(now_ms=1_000)
@@ -368,7 +368,7 @@ def test_a_damaged_or_missing_auxiliary_file_is_rebuilt(name: str, is_gone: bool
     power_loss(log)
     expected = facts_of(log.recover())
     good = log.disk.files()[log.path(name)]
-    if is_gone:
+    if is_missing:
         log.disk.unlink(log.path(name))
     else:
         log.disk.flip_bit(log.path(name), 8 * (len(good) // 2) + 3)
@@ -380,7 +380,7 @@ def test_a_damaged_or_missing_auxiliary_file_is_rebuilt(name: str, is_gone: bool
         log.disk.kill()
         log.recover()
         assert log.disk.files()[log.path(name)][:8] == good[:8]
-    elif not is_gone:
+    elif not is_missing:
         assert [one.path for one in recovered.report.anomalies][:1] == [log.path(name)]
     if name != "recovery-point-offset-checkpoint":
         assert log.path(name) in log.disk.files()

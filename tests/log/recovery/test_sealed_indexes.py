@@ -49,14 +49,14 @@ def written() -> tuple[WrittenLog, int]:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
-@pytest.mark.parametrize("hurt", [missing, emptied, torn, last_entry_flipped])
+@pytest.mark.parametrize("damaged", [missing, emptied, torn, last_entry_flipped])
 def test_opening_for_writing_rebuilds_an_index_whose_end_does_not_match(
-    hurt: Hurt, suffix: str, is_clean: bool
+    damaged: Hurt, suffix: str, is_clean: bool
 ) -> None:
     log, base = written()
     path = log.segment(base, suffix)
     before = log.disk.files()[path]
-    hurt(log.disk, path)
+    damaged(log.disk, path)
     if not is_clean:
         log.disk.unlink(log.path(CLEAN_SHUTDOWN_NAME))
     log.reopen()
@@ -69,14 +69,14 @@ def test_opening_for_writing_rebuilds_an_index_whose_end_does_not_match(
 
 
 @pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
-@pytest.mark.parametrize("hurt", [missing, torn, first_entry_flipped, last_entry_flipped])
+@pytest.mark.parametrize("damaged", [missing, torn, first_entry_flipped, last_entry_flipped])
 @pytest.mark.parametrize("is_active", [False, True])
 def test_repair_reads_all_segments_and_rebuilds_wrong_indexes(
-    hurt: Hurt, suffix: str, is_active: bool
+    damaged: Hurt, suffix: str, is_active: bool
 ) -> None:
     log, base = written()
     path = log.active.removesuffix(".log") + suffix if is_active else log.segment(base, suffix)
-    hurt(log.disk, path)
+    damaged(log.disk, path)
     log.disk.kill()
     report, start_offset, end_offset = recover_log(DIRECTORY, storage=log.disk)
     assert (start_offset, end_offset) == (0, log.log.end_offset)
@@ -90,9 +90,9 @@ def test_indexes_of_a_damaged_segment_are_not_changed() -> None:
     log.disk.flip_bit(log.segment(base), 8 * 70)
     path = log.segment(base, INDEX_SUFFIX)
     torn(log.disk, path)
-    hurt = log.disk.files()[path]
+    damaged = log.disk.files()[path]
     log.reopen()
-    assert log.disk.files()[path] == hurt
+    assert log.disk.files()[path] == damaged
     assert path not in log.log.report.rebuilt
 
 

@@ -143,7 +143,7 @@ def test_epochs_must_not_decrease_and_increase_only_with_a_leader_change() -> No
 
 def test_the_epoch_checkpoint_decides_where_it_has_an_entry() -> None:
     parts = batches(4)
-    for entries, sound in (
+    for entries, valid in (
         ([(1, 0)], 4),
         ([(1, 0), (2, 4)], 4),
         ([(1, 0), (2, 3)], 3),
@@ -152,8 +152,8 @@ def test_the_epoch_checkpoint_decides_where_it_has_an_entry() -> None:
         ([(2, 2)], 2),
     ):
         found, end = scanned(segment(*parts), rules=ScanRules(epochs=EpochCache.of(entries)))
-        assert len(found) == sound
-        assert end.kind is (ScanEnd.END if sound == 4 else ScanEnd.EPOCH_MISMATCH)
+        assert len(found) == valid
+        assert end.kind is (ScanEnd.END if valid == 4 else ScanEnd.EPOCH_MISMATCH)
 
 
 def test_a_batch_across_the_start_of_an_epoch_is_wrong() -> None:

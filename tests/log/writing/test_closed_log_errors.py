@@ -46,12 +46,12 @@ def over_a_damaged_segment(disk: SimulatedDisk, log: ReplicatedLog) -> object:
     return log.clean(now_ms=NOW_MS)
 
 
-def without_room_in_the_middle_of_a_change(disk: SimulatedDisk, log: ReplicatedLog) -> object:
+def on_a_full_disk_during_a_change(disk: SimulatedDisk, log: ReplicatedLog) -> object:
     disk.leave_room(0)
     return log.claim(now_ms=NOW_MS)
 
 
-def where_a_segment_was_deleted(disk: SimulatedDisk, log: ReplicatedLog) -> object:
+def after_a_segment_was_deleted(disk: SimulatedDisk, log: ReplicatedLog) -> object:
     for name in disk.list_names(DIRECTORY):
         if name.endswith((".snapshot", ".log")):
             disk.unlink(f"{DIRECTORY}/{name}")
@@ -65,11 +65,11 @@ def where_a_segment_was_deleted(disk: SimulatedDisk, log: ReplicatedLog) -> obje
         (on_a_read_only_file_system, "the file system denied access: ", "read-only file system"),
         (over_a_damaged_segment, "its files are damaged: ", "`raftlog check`"),
         (
-            without_room_in_the_middle_of_a_change,
+            on_a_full_disk_during_a_change,
             "the disk was full during a change",
             "free disk space",
         ),
-        (where_a_segment_was_deleted, "its files were changed from outside: ", "open it again"),
+        (after_a_segment_was_deleted, "its files were changed from outside: ", "open it again"),
     ],
 )
 def test_a_log_that_closed_itself_reports_the_cause_and_a_remedy(

@@ -100,7 +100,7 @@ def test_indexes_of_a_running_node_are_those_entries_and_zeros() -> None:
 def test_a_reopened_segment_gets_the_same_entries(
     batches: list[tuple[int, int]], data: st.DataObject, is_closed: bool
 ) -> None:
-    reopened_behind = data.draw(st.integers(0, len(batches)))
+    reopened_after = data.draw(st.integers(0, len(batches)))
     one = SegmentIndexer(7)
     offsets = times = b""
     other = SegmentIndexer(7)
@@ -113,7 +113,7 @@ def test_a_reopened_segment_gets_the_same_entries(
                 last_offset=7 + at,
                 max_timestamp_ms=time_ms,
             )
-        if at + 1 == reopened_behind:
+        if at + 1 == reopened_after:
             if is_closed:
                 other.add_time_entry()
             new = other.take()

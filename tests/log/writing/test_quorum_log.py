@@ -147,13 +147,13 @@ def test_the_tail_cache_is_bounded_by_bytes_and_keeps_the_newest_batches() -> No
     assert recent.read(20, 1) == b""
 
 
-@pytest.mark.parametrize("behind", [0, 3, 30])
-def test_a_log_starts_again_at_a_later_snapshot(behind: int) -> None:
+@pytest.mark.parametrize("record_count", [0, 3, 30])
+def test_a_log_starts_again_at_a_later_snapshot(record_count: int) -> None:
     """Its state before: empty, lagging, or longer with records of a previous epoch."""
     snapshot_id, data = snapshot_of(12, epoch=4)
     disk = new_disk()
     log = opened(disk)
-    follow(log, 0, behind, epoch=2)
+    follow(log, 0, record_count, epoch=2)
     install(log, snapshot_id, data)
     for found in (log, opened(disk)):
         assert (found.log_start_offset, found.end_offset) == (12, 12)
@@ -230,8 +230,8 @@ def test_a_truncation_that_was_not_synced_is_repeated_before_any_append(cut_at: 
     assert found.end_offset == 40
     assert found.report.read_only is None
     before = [batch_at(one, 1) for one in range(at)]
-    behind = [batch_at(one, 2) for one in range(at + 1, 40)]
-    assert b"".join(stored(found)) == b"".join([*before, large, *behind])
+    record_count = [batch_at(one, 2) for one in range(at + 1, 40)]
+    assert b"".join(stored(found)) == b"".join([*before, large, *record_count])
 
 
 def stored(log: QuorumLog) -> Iterator[bytes]:
@@ -257,13 +257,13 @@ def test_damage_in_synced_records_is_truncated_and_the_replica_rejoins_after_cat
     end_offset = damaged.end_offset
     damaged.close()
     assert end_offset < 30
-    mended = QuorumLog.open_damaged(
+    recovered = QuorumLog.open_damaged(
         disk, DIRECTORY, end_offset=end_offset, reason="a bit", now_ms=NOW_MS
     )
-    assert (mended.end_offset, mended.is_out_of_election) == (end_offset, True)
-    follow(mended, end_offset, 30)
+    assert (recovered.end_offset, recovered.is_out_of_election) == (end_offset, True)
+    follow(recovered, end_offset, 30)
     assert opened(disk.another_process()).is_out_of_election
-    mended.rejoin_election()
+    recovered.rejoin_election()
     disk.crash(Survival.NOTHING)
     again = opened(disk)
     assert (again.end_offset, again.is_out_of_election) == (30, False)
@@ -297,13 +297,13 @@ def test_damage_below_the_log_start_lets_the_log_start_again_at_its_snapshot() -
     disk.flip_bit(path, 8 * 80)
     damaged = opened(disk)
     assert damaged.end_offset <= damaged.log_start_offset
-    mended = QuorumLog.open_damaged(
+    recovered = QuorumLog.open_damaged(
         disk, DIRECTORY, end_offset=damaged.end_offset, reason="a bit", now_ms=NOW_MS
     )
-    assert (mended.log_start_offset, mended.end_offset) == (4, 4)
-    assert mended.is_out_of_election
+    assert (recovered.log_start_offset, recovered.end_offset) == (4, 4)
+    assert recovered.is_out_of_election
     assert f"{0:020d}.log.damaged-1" in disk.list_names(DIRECTORY), "what went is saved"
-    follow(mended, 4, 6)
+    follow(recovered, 4, 6)
     assert opened(disk.another_process()).end_offset == 6
 
 

@@ -170,7 +170,7 @@ def test_committed_records_are_not_truncated(disk: SimulatedDisk) -> None:
     assert (log.end_offset, log.high_watermark) == (30, 30)
 
 
-def held(disk: SimulatedDisk, *, is_saved: bool) -> bytes:
+def stored_bytes(disk: SimulatedDisk, *, is_saved: bool) -> bytes:
     """Return the bytes of the segments, or of the backups, in the order of the log."""
     parts = []
     for name in sorted(disk.list_names(DIRECTORY)):
@@ -183,13 +183,13 @@ def held(disk: SimulatedDisk, *, is_saved: bool) -> bytes:
 @pytest.mark.parametrize("offset", [0, 12, 13, 40, 60])
 def test_truncated_records_are_backed_up(disk: SimulatedDisk, offset: int) -> None:
     log = follower(disk)
-    before = held(disk, is_saved=False)
+    before = stored_bytes(disk, is_saved=False)
     log.truncate_to(offset)
-    left, saved = held(disk, is_saved=False), held(disk, is_saved=True)
+    left, saved = stored_bytes(disk, is_saved=False), stored_bytes(disk, is_saved=True)
     assert left + saved == before
     assert len(saved) > 0
     assert reopened(disk, is_single=False).end_offset == offset
-    assert held(disk, is_saved=True) == saved
+    assert stored_bytes(disk, is_saved=True) == saved
 
 
 def test_a_log_is_truncated_although_there_is_no_space_for_a_backup(disk: SimulatedDisk) -> None:
@@ -197,7 +197,7 @@ def test_a_log_is_truncated_although_there_is_no_space_for_a_backup(disk: Simula
     log.flush()
     disk.leave_room(100)
     log.truncate_to(13)
-    assert (log.end_offset, held(disk, is_saved=True)) == (13, b"")
+    assert (log.end_offset, stored_bytes(disk, is_saved=True)) == (13, b"")
     disk.full_at(None)
     fill(log, 5)
     assert log.end_offset == 18

@@ -36,7 +36,7 @@ def batch(
     records = tuple(
         one if isinstance(one, NewRecord) else NewRecord(None, one, time_ms) for one in values
     )
-    made = NewRecordBatch(
+    new_batch = NewRecordBatch(
         records=records,
         base_timestamp_ms=time_ms,
         compression=compression,
@@ -45,7 +45,7 @@ def batch(
         base_sequence=producer[2],
         **more,
     )
-    data = encode_batch(made, base_offset=0, leader_epoch=0, byte_count_max=64 * 1024 * 1024)
+    data = encode_batch(new_batch, base_offset=0, leader_epoch=0, byte_count_max=64 * 1024 * 1024)
     return with_token(data, token)
 
 

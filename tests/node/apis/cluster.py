@@ -61,9 +61,11 @@ def caller(
     return Principal(name="somebody", node_id=None, listener=listener, rights=rights)
 
 
-def origin(who: Principal | None = None) -> Origin:
+def origin(principal: Principal | None = None) -> Origin:
     """Return the request context of a client connection, with unlimited memory."""
-    return Origin(caller() if who is None else who, RequestBudget(2**30).share_of("a test"))
+    return Origin(
+        caller() if principal is None else principal, RequestBudget(2**30).share_of("a test")
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -152,14 +154,14 @@ class Node:
     def is_leader(self) -> bool:
         return isinstance(self.replica.core.role, Leader)
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         self._do(lambda now, time: self.replica.step(event, now_ms=now, time_ms=time))
 
     def receive(self, request: Request, reply: Callable[[Response], None]) -> None:
         request_id = self._next_request_id
         self._next_request_id += 1
         self._replies[request_id] = reply
-        self.tell(RequestReceived(request_id, request))
+        self.notify(RequestReceived(request_id, request))
 
     def release_syncs(self) -> None:
         self.is_sync_held = False
@@ -224,21 +226,26 @@ class Node:
     # --- requests ---------------------------------------------------------------------------------
 
     def start(
-        self, key: ApiKey, version: int, request: Any, who: Principal | Origin
+        self, key: ApiKey, version: int, request: Any, principal: Principal | Origin
     ) -> asyncio.Task[Any]:
         """Start a request as a connection does: it is processed before this returns to the loop.
         Each caller has a connection of its own.
         """
         frame = b"head" + encode(request, version)
-        asked_by = who if isinstance(who, Origin) else origin(who)
+        asked_by = principal if isinstance(principal, Origin) else origin(principal)
         work = self.apis.answer(key, version, frame, 4, asked_by)
         return asyncio.get_running_loop().create_task(work)
 
     async def ask_client(
-        self, key: ApiKey, version: int, request: Any, kind: type[T], who: Principal | None = None
+        self,
+        key: ApiKey,
+        version: int,
+        request: Any,
+        kind: type[T],
+        principal: Principal | None = None,
     ) -> T:
         """Return the response to a request that is answered without time advancing."""
-        task = self.start(key, version, request, caller() if who is None else who)
+        task = self.start(key, version, request, caller() if principal is None else principal)
         await settle()
         assert task.done(), "it waits"
         return answer_of(task, kind, version)
@@ -279,7 +286,7 @@ class Cluster:
     def elect(self) -> Node:
         """Advance time until a node leads and all nodes know it."""
         for node in self.nodes:
-            node.tell(TimePassed())
+            node.notify(TimePassed())
         for _ in range(100):
             if any(node.is_leader for node in self.nodes) and self._agree():
                 return self.leader
@@ -296,13 +303,13 @@ class Cluster:
         while self.now_ms < until_ms:
             self.now_ms = min(self.now_ms + 50, until_ms)
             for node in self.nodes:
-                node.tell(TimePassed())
+                node.notify(TimePassed())
 
     def change_leader(self) -> Node:
         """Elect another leader."""
         old = self.leader
         epoch = old.replica.core.epoch
-        old.tell(Resign(epoch))
+        old.notify(Resign(epoch))
         for _ in range(100):
             self.pass_time(100)
             found = [node for node in self.nodes if node.is_leader]
@@ -318,13 +325,13 @@ class Cluster:
     def carry(self, source: Node, sent: Send) -> None:
         target = next(node for node in self.nodes if node.node_id == sent.node_id)
         if source.is_cut_off or target.is_cut_off:
-            self._due.append(lambda: source.tell(SendFailed(sent.correlation_id)))
+            self._due.append(lambda: source.notify(SendFailed(sent.correlation_id)))
             return
 
         def reply(response: Response) -> None:
             received = ResponseReceived(sent.correlation_id, response)
             if not (source.is_cut_off or target.is_cut_off):
-                self._due.append(lambda: source.tell(received))
+                self._due.append(lambda: source.notify(received))
 
         self._due.append(lambda: target.receive(sent.request, reply))
 

@@ -121,10 +121,10 @@ def some_batch(rng: random.Random) -> bytes:
 
 
 async def answer(
-    node: Node, cluster: Cluster, key: ApiKey, version: int, frame: bytes, who: Any
+    node: Node, cluster: Cluster, key: ApiKey, version: int, frame: bytes, principal: Any
 ) -> Any:
     """Return the response to a request, or its error, however long it takes."""
-    work = node.apis.answer(key, version, frame, 0, origin(who))
+    work = node.apis.answer(key, version, frame, 0, origin(principal))
     task = asyncio.get_running_loop().create_task(work)
     await settle()
     for _ in range(8):
@@ -158,9 +158,9 @@ def test_any_request_has_a_response_of_its_type(seed: int) -> None:
         for key, kind, version in KINDS:
             message = aimed(random_message(kind, version, rng), rng)
             listener = rng.choice([Listener.CLIENTS, Listener.CLIENTS | Listener.VOTERS])
-            who = caller(rng.choice(RIGHTS), listener)
+            principal = caller(rng.choice(RIGHTS), listener)
             frame = encode(message, version)
-            task = await answer(rng.choice(nodes), cluster, key, version, frame, who)
+            task = await answer(rng.choice(nodes), cluster, key, version, frame, principal)
             if isinstance(task.exception(), UnacknowledgedAppendError):
                 assert key is ApiKey.PRODUCE
                 continue
@@ -182,8 +182,8 @@ def test_bytes_that_are_no_request_are_malformed_or_answered(seed: int) -> None:
         cluster = Cluster()
         leader = cluster.elect()
         for key, kind, version in KINDS:
-            sound = encode(aimed(random_message(kind, version, rng), rng), version)
-            frame = next(mutations(sound, rng))
+            valid = encode(aimed(random_message(kind, version, rng), rng), version)
+            frame = next(mutations(valid, rng))
             task = await answer(leader, cluster, key, version, frame, caller())
             error = task.exception()
             assert error is None or isinstance(

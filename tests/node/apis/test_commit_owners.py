@@ -30,7 +30,7 @@ TABLE = AccessTable(
 TAKE_OVER = Header("raftlog.take-over", b"run-7")
 
 
-def who(name: str, table: AccessTable = TABLE) -> Principal:
+def principal(name: str, table: AccessTable = TABLE) -> Principal:
     return principal_of(certificate(name), listener_for(Listener.CLIENTS), table)
 
 
@@ -56,14 +56,14 @@ async def asked(node: Node, caller: Principal, app: str) -> Any:
 def test_a_malformed_append_under_anothers_name_does_not_replace_its_commit() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        await commit(leader, who("jobs-a"), "nightly-job", "run-7", 41)
-        junk = await commit(leader, who("jobs-b"), "nightly-job", "run-7", 42)
+        await commit(leader, principal("jobs-a"), "nightly-job", "run-7", 41)
+        junk = await commit(leader, principal("jobs-b"), "nightly-job", "run-7", 42)
         assert junk.error_code is ErrorCode.transactional_id_authorization_failed
         assert "'jobs-b' may not commit under application id 'nightly-job'" in junk.error_message
-        real = await commit(leader, who("jobs-a"), "nightly-job", "run-7", 42)
-        told = parse_appended_message(real.error_message)
-        assert told is not None
-        assert not told.was_duplicate
+        real = await commit(leader, principal("jobs-a"), "nightly-job", "run-7", 42)
+        appended = parse_appended_message(real.error_message)
+        assert appended is not None
+        assert not appended.was_duplicate
         assert real.base_offset == leader.replica.log.end_offset - 1
 
     run(work())
@@ -73,10 +73,10 @@ def test_a_malformed_append_under_anothers_name_does_not_replace_its_commit() ->
 def test_only_an_owner_takes_over_a_name(name: str) -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        await commit(leader, who("jobs-a"), "nightly-job", "run-7", 41)
-        refused = await commit(leader, who(name), "nightly-job", "mine", 0, TAKE_OVER)
+        await commit(leader, principal("jobs-a"), "nightly-job", "run-7", 41)
+        refused = await commit(leader, principal(name), "nightly-job", "mine", 0, TAKE_OVER)
         assert refused.error_code is ErrorCode.transactional_id_authorization_failed
-        taken = await commit(leader, who("jobs-a"), "nightly-job", "run-8", 0, TAKE_OVER)
+        taken = await commit(leader, principal("jobs-a"), "nightly-job", "run-8", 0, TAKE_OVER)
         assert taken.error_code is ErrorCode.none
 
     run(work())
@@ -85,19 +85,19 @@ def test_only_an_owner_takes_over_a_name(name: str) -> None:
 def test_an_admin_that_may_append_takes_over_any_name() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        await commit(leader, who("jobs-a"), "nightly-job", "run-7", 41)
+        await commit(leader, principal("jobs-a"), "nightly-job", "run-7", 41)
         both = AccessTable(append=("operator",), admin=("operator",), commits={})
-        admin = who("operator", both)
+        admin = principal("operator", both)
         taken = await commit(leader, admin, "nightly-job", "mine", 0, TAKE_OVER)
         assert taken.error_code is ErrorCode.none
-        refused = await commit(leader, who("operator"), "nightly-job", "mine", 1)
+        refused = await commit(leader, principal("operator"), "nightly-job", "mine", 1)
         assert refused.error_code is ErrorCode.topic_authorization_failed  # no APPEND
 
     run(work())
 
 
 @pytest.mark.parametrize(
-    ("name", "is_told"),
+    ("name", "is_returned"),
     [
         ("jobs-a", True),
         ("reports-1", True),
@@ -106,12 +106,12 @@ def test_an_admin_that_may_append_takes_over_any_name() -> None:
         ("monitoring", False),
     ],
 )
-def test_only_owners_and_readers_can_query_a_commit(name: str, is_told: bool) -> None:
+def test_only_owners_and_readers_can_query_a_commit(name: str, is_returned: bool) -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        await commit(leader, who("jobs-a"), "nightly-job", "run-7", 41)
-        group = await asked(leader, who(name), "nightly-job")
-        if is_told:
+        await commit(leader, principal("jobs-a"), "nightly-job", "run-7", 41)
+        group = await asked(leader, principal(name), "nightly-job")
+        if is_returned:
             (partition,) = group.topics[0].partitions
             assert (partition.committed_offset, partition.metadata) == (41, "run-7")
         else:
@@ -124,14 +124,14 @@ def test_only_owners_and_readers_can_query_a_commit(name: str, is_told: bool) ->
 def test_each_of_several_groups_has_its_own_answer() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        await commit(leader, who("jobs-b"), "jobs-b.etl", "q", 1)
+        await commit(leader, principal("jobs-b"), "jobs-b.etl", "q", 1)
         request = offset_fetch(9, "nightly-job", "jobs-b.etl")
         answer = await leader.ask_client(
-            ApiKey.OFFSET_FETCH, 9, request, latest_schemas.OffsetFetchResponse, who("jobs-b")
+            ApiKey.OFFSET_FETCH, 9, request, latest_schemas.OffsetFetchResponse, principal("jobs-b")
         )
-        refused, told = answer.groups
+        refused, appended = answer.groups
         assert refused.error_code is ErrorCode.group_authorization_failed
-        assert told.topics[0].partitions[0].committed_offset == 1
+        assert appended.topics[0].partitions[0].committed_offset == 1
 
     run(work())
 
@@ -139,16 +139,18 @@ def test_each_of_several_groups_has_its_own_answer() -> None:
 def test_names_per_principal_are_bounded_and_those_of_others_are_kept() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        await commit(leader, who("jobs-a"), "nightly-job", "run-7", 41)
+        await commit(leader, principal("jobs-a"), "nightly-job", "run-7", 41)
         for at in range(3):
-            junk = await commit(leader, who("jobs-b"), f"jobs-b.{at}", "q", 1)
+            junk = await commit(leader, principal("jobs-b"), f"jobs-b.{at}", "q", 1)
             assert junk.error_code is ErrorCode.none
-        refused = await commit(leader, who("jobs-b"), "jobs-b.3", "q", 1)
+        refused = await commit(leader, principal("jobs-b"), "jobs-b.3", "q", 1)
         assert refused.error_code is ErrorCode.policy_violation
         assert "has 3 application ids of 'jobs-b', the maximum" in refused.error_message
-        again = await commit(leader, who("jobs-b"), "jobs-b.0", "q", 2)  # a name that is stored
+        again = await commit(
+            leader, principal("jobs-b"), "jobs-b.0", "q", 2
+        )  # a name that is stored
         assert again.error_code is ErrorCode.none
-        other = await commit(leader, who("jobs-a"), "nightly-2", "q", 1)
+        other = await commit(leader, principal("jobs-a"), "nightly-2", "q", 1)
         assert other.error_code is ErrorCode.none
         assert [one.name.application_id for one in leader.replica.log.producer_state.commits] == [
             "nightly-job",
@@ -166,9 +168,9 @@ def test_an_access_table_may_grant_application_ids_to_all_that_append() -> None:
         leader = Cluster().elect()
         table = AccessTable(append=("jobs-*",), nodes=TABLE.nodes, commits={"*": ("*",)})
         for at, name in enumerate(("jobs-a", "jobs-b")):
-            answer = await commit(leader, who(name, table), "nightly-job", "run-7", at)
+            answer = await commit(leader, principal(name, table), "nightly-job", "run-7", at)
             assert answer.error_code is ErrorCode.none
-            group = await asked(leader, who(name, table), "nightly-job")
+            group = await asked(leader, principal(name, table), "nightly-job")
             assert group.topics[0].partitions[0].committed_offset == at
 
     run(work())
@@ -194,7 +196,7 @@ def test_an_access_table_may_grant_application_ids_to_all_that_append() -> None:
     ],
 )
 def test_patterns_match_names(name: str, application_id: str, is_owner: bool) -> None:
-    assert who(name).may_commit(application_id) is is_owner
+    assert principal(name).may_commit(application_id) is is_owner
 
 
 @pytest.mark.parametrize(
@@ -213,22 +215,22 @@ def test_without_an_access_table_principals_own_the_application_ids_with_their_n
     name: str, application_id: str, is_owner: bool
 ) -> None:
     table = replace(TABLE, commits=None)
-    assert who(name, table).may_commit(application_id) is is_owner
+    assert principal(name, table).may_commit(application_id) is is_owner
 
 
 def test_the_only_principal_that_may_append_owns_all_application_ids_without_an_access_table() -> (
     None
 ):
     table = AccessTable(append=("jobs-a",))
-    assert who("jobs-a", table).may_commit("nightly-job")
+    assert principal("jobs-a", table).may_commit("nightly-job")
     pattern = AccessTable(append=("jobs-*",))
-    assert not who("jobs-a", pattern).may_commit("nightly-job")
+    assert not principal("jobs-a", pattern).may_commit("nightly-job")
 
 
 def test_a_principal_that_may_not_append_owns_nothing() -> None:
     table = AccessTable(read=("reports",), commits={"*": ("*",)}, nodes=TABLE.nodes)
-    assert not who("reports", table).may_commit("x")
-    assert who("reports", table).rights == Rights.READ | Rights.DESCRIBE
+    assert not principal("reports", table).may_commit("x")
+    assert principal("reports", table).rights == Rights.READ | Rights.DESCRIBE
     anonymous = principal_of(None, listener_for(Listener.CLIENTS), table)
     assert not anonymous.may_read_commit("x")
 

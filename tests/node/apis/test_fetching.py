@@ -167,7 +167,7 @@ async def waiting(node: Node, request: latest_schemas.FetchRequest) -> Any:
     return task
 
 
-def told(task: Any) -> Any:
+def result(task: Any) -> Any:
     return answer_of(task, latest_schemas.FetchResponse, 18).responses[0].partitions[0]
 
 
@@ -177,7 +177,7 @@ def test_a_delayed_fetch_is_answered_by_the_next_commit() -> None:
         task = await waiting(leader, fetch(leader.replica.log.end_offset, max_wait_ms=500))
         await put(leader, b"new")
         await settle()
-        assert values(told(task)) == [b"new"]
+        assert values(result(task)) == [b"new"]
 
     run(work())
 
@@ -192,7 +192,7 @@ def test_a_delayed_fetch_is_answered_empty_at_its_deadline() -> None:
         assert not task.done()
         cluster.pass_time(200)
         await settle()
-        assert (told(task).error_code, told(task).records) == (ErrorCode.none, b"")
+        assert (result(task).error_code, result(task).records) == (ErrorCode.none, b"")
 
     run(work())
 
@@ -208,14 +208,14 @@ def test_a_fetch_waits_for_its_minimum_of_bytes() -> None:
         assert not task.done()
         await put(leader, bytes(900))
         await settle()
-        assert len(values(told(task))) == 2
+        assert len(values(result(task))) == 2
         short = await waiting(
             leader, fetch(leader.replica.log.end_offset, max_wait_ms=500, min_bytes=1000)
         )
         await put(leader, b"x")
         cluster.pass_time(600)
         await settle()
-        assert values(told(short)) == [b"x"]
+        assert values(result(short)) == [b"x"]
 
     run(work())
 
@@ -231,7 +231,7 @@ def test_a_fetch_with_a_minimum_above_its_maximum_gets_the_maximum_immediately(l
         request = fetch(end, max_wait_ms=5000, min_bytes=2000, **limits)
         task = leader.start(ApiKey.FETCH, 18, request, caller())
         await settle()
-        assert len(values(told(task))) == 2
+        assert len(values(result(task))) == 2
 
     run(work())
 
@@ -386,8 +386,8 @@ def test_a_client_without_the_right_to_read_gets_no_records() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         await put(leader, b"secret")
-        who = caller(Rights.APPEND | Rights.DESCRIBE | Rights.ADMIN)
-        found = await get(leader, fetch(max_wait_ms=500), who=who)
+        principal = caller(Rights.APPEND | Rights.DESCRIBE | Rights.ADMIN)
+        found = await get(leader, fetch(max_wait_ms=500), principal=principal)
         assert found.error_code is ErrorCode.topic_authorization_failed
         assert found.records == b""
 

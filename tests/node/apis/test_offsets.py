@@ -32,9 +32,13 @@ async def put(node: Node, *values: Any, **more: Any) -> int:
 
 
 async def find(node: Node, timestamp: int, version: int = 11, **more: Any) -> Any:
-    who = more.pop("who", None)
+    principal = more.pop("principal", None)
     answer = await node.ask_client(
-        ApiKey.LIST_OFFSETS, version, list_offsets(timestamp, **more), ListOffsetsResponse, who
+        ApiKey.LIST_OFFSETS,
+        version,
+        list_offsets(timestamp, **more),
+        ListOffsetsResponse,
+        principal,
     )
     return answer.topics[0].partitions[0]
 
@@ -173,7 +177,7 @@ def test_a_new_leader_returns_no_end_before_it_is_confirmed(version: int, error:
         ({"partition": 1}, ErrorCode.unknown_topic_or_partition),
         ({"leader_epoch": 0}, ErrorCode.fenced_leader_epoch),
         ({"leader_epoch": 99}, ErrorCode.unknown_leader_epoch),
-        ({"who": caller(Rights.NONE)}, ErrorCode.topic_authorization_failed),
+        ({"principal": caller(Rights.NONE)}, ErrorCode.topic_authorization_failed),
     ],
 )
 def test_offset_errors_have_kafkas_codes(more: dict[str, Any], error: ErrorCode) -> None:
@@ -197,13 +201,13 @@ def test_only_the_leader_returns_offsets() -> None:
 
 
 async def end_of(node: Node, epoch: int, version: int = 4, **more: Any) -> Any:
-    who = more.pop("who", None)
+    principal = more.pop("principal", None)
     answer = await node.ask_client(
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         version,
         epoch_end(epoch, **more),
         OffsetForLeaderEpochResponse,
-        who,
+        principal,
     )
     return answer.topics[0].partitions[0]
 
@@ -232,7 +236,7 @@ def test_an_epoch_ends_where_the_next_one_starts(version: int) -> None:
         ({"topic": "other"}, ErrorCode.unknown_topic_or_partition),
         ({"leader_epoch": 0}, ErrorCode.fenced_leader_epoch),
         ({"leader_epoch": 99}, ErrorCode.unknown_leader_epoch),
-        ({"who": caller(Rights.NONE)}, ErrorCode.topic_authorization_failed),
+        ({"principal": caller(Rights.NONE)}, ErrorCode.topic_authorization_failed),
     ],
 )
 def test_epoch_errors_have_kafkas_codes(more: dict[str, Any], error: ErrorCode) -> None:

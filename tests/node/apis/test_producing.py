@@ -176,9 +176,9 @@ def test_appends_of_one_connection_keep_their_order_when_the_disk_is_full() -> N
         one, other = origin(), origin()
         leader.disk.leave_room(4_000)
 
-        async def ask(data: bytes, producer_id: int, who: Origin) -> ErrorCode:
+        async def ask(data: bytes, producer_id: int, origin_: Origin) -> ErrorCode:
             asked = produce(batch(data, producer=(producer_id, 0, 0)))
-            task = leader.start(ApiKey.PRODUCE, 9, asked, who)
+            task = leader.start(ApiKey.PRODUCE, 9, asked, origin_)
             await settle()
             answer = answer_of(task, latest_schemas.ProduceResponse, 9)
             assert not is_last(task), "what else is under way there is answered too"
@@ -231,8 +231,8 @@ def test_success_has_the_epoch_and_whether_it_is_a_duplicate() -> None:
         assert again.error_code is ErrorCode.none
         assert again.base_offset == first.base_offset
         epoch = leader.replica.core.epoch
-        told = [parse_appended_message(one.error_message) for one in (first, again)]
-        assert [(one.epoch, one.was_duplicate) for one in told if one] == [
+        appended = [parse_appended_message(one.error_message) for one in (first, again)]
+        assert [(one.epoch, one.was_duplicate) for one in appended if one] == [
             (epoch, False),
             (epoch, True),
         ]
@@ -326,9 +326,9 @@ def test_a_named_commit_is_appended_once() -> None:
         first = await put(leader, named(1))
         again = await put(leader, named(1))
         assert (again.error_code, again.base_offset) == (ErrorCode.none, first.base_offset)
-        told = parse_appended_message(again.error_message)
-        assert told is not None
-        assert told.was_duplicate
+        appended = parse_appended_message(again.error_message)
+        assert appended is not None
+        assert appended.was_duplicate
         found = stored(leader)
         assert [record.value for record in found] == [b"v1", b"rest"]
         assert found[0].headers[0].key == "raftlog.commit"
@@ -686,9 +686,9 @@ def test_requests_for_other_partitions_are_refused(
 def test_a_client_without_the_right_to_append_appends_nothing() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        who = caller(Rights.READ | Rights.DESCRIBE | Rights.ADMIN)
+        origin_ = caller(Rights.READ | Rights.DESCRIBE | Rights.ADMIN)
         answer = await leader.ask_client(
-            ApiKey.PRODUCE, 9, produce(batch(b"a")), latest_schemas.ProduceResponse, who
+            ApiKey.PRODUCE, 9, produce(batch(b"a")), latest_schemas.ProduceResponse, origin_
         )
         (partition,) = answer.responses[0].partition_responses
         assert partition.error_code is ErrorCode.topic_authorization_failed

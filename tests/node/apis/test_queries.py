@@ -46,9 +46,9 @@ from .requests import OTHER_ID, init_producer_id, metadata, offset_fetch
 # --- Metadata -------------------------------------------------------------------------------------
 
 
-async def sent_metadata(node: Node, version: int = 13, who: Any = None, **more: Any) -> Any:
+async def sent_metadata(node: Node, version: int = 13, principal: Any = None, **more: Any) -> Any:
     return await node.ask_client(
-        ApiKey.METADATA, version, metadata(**more), latest_schemas.MetadataResponse, who
+        ApiKey.METADATA, version, metadata(**more), latest_schemas.MetadataResponse, principal
     )
 
 
@@ -129,9 +129,9 @@ def test_voters_with_one_listener_serve_clients_there(names_clients: bool) -> No
         apis = ClientApis(cluster.elect(), is_one_socket=True)
         body = await apis.answer(ApiKey.METADATA, 9, encode(metadata(), 9), 0, origin())
         assert body is not None
-        told = decode(latest_schemas.MetadataResponse, 9, bytes(body))
+        decoded = decode(latest_schemas.MetadataResponse, 9, bytes(body))
         hosts = [f"node{at}.public" if names_clients else f"node{at}" for at in (1, 2, 3)]
-        assert [one.host for one in told.brokers] == hosts
+        assert [one.host for one in decoded.brokers] == hosts
 
     run(work())
 
@@ -139,9 +139,11 @@ def test_voters_with_one_listener_serve_clients_there(names_clients: bool) -> No
 def test_a_client_without_rights_sees_no_topic() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        nobody = caller(Rights.NONE)
-        assert (await sent_metadata(leader, who=nobody)).topics == ()
-        answer = await sent_metadata(leader, who=nobody, names=(TOPIC,), ids=(TOPIC_ID,))
+        without_rights = caller(Rights.NONE)
+        assert (await sent_metadata(leader, principal=without_rights)).topics == ()
+        answer = await sent_metadata(
+            leader, principal=without_rights, names=(TOPIC,), ids=(TOPIC_ID,)
+        )
         assert [one.error_code for one in answer.topics] == [
             ErrorCode.topic_authorization_failed,
             ErrorCode.unknown_topic_id,
@@ -154,10 +156,12 @@ def test_a_client_without_rights_sees_no_topic() -> None:
 def test_rights_are_reported_as_kafkas_operations() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        who = caller(Rights.READ | Rights.APPEND)
-        answer = await sent_metadata(leader, 10, who, include_topic_authorized_operations=True)
+        principal = caller(Rights.READ | Rights.APPEND)
+        answer = await sent_metadata(
+            leader, 10, principal, include_topic_authorized_operations=True
+        )
         assert answer.topics[0].topic_authorized_operations == 1 << 3 | 1 << 4 | 1 << 8
-        answer = await sent_metadata(leader, 10, who)
+        answer = await sent_metadata(leader, 10, principal)
         assert answer.topics[0].topic_authorized_operations == -(2**31)
 
     run(work())
@@ -180,7 +184,11 @@ def test_trailing_bytes_are_ignored_and_malformed_requests_are_not() -> None:
 async def producer_id(node: Node, version: int = 5, **more: Any) -> Any:
     request = init_producer_id(more.pop("transactional_id", None))
     return await node.ask_client(
-        ApiKey.INIT_PRODUCER_ID, version, request, InitProducerIdResponse, more.pop("who", None)
+        ApiKey.INIT_PRODUCER_ID,
+        version,
+        request,
+        InitProducerIdResponse,
+        more.pop("principal", None),
     )
 
 
@@ -237,7 +245,7 @@ def test_transactional_and_unauthorized_clients_get_no_producer_id() -> None:
         leader = Cluster().elect()
         named = await producer_id(leader, transactional_id="t")
         assert named.error_code is ErrorCode.unsupported_version
-        reader = await producer_id(leader, who=caller(Rights.READ))
+        reader = await producer_id(leader, principal=caller(Rights.READ))
         assert reader.error_code is ErrorCode.cluster_authorization_failed
         assert reader.producer_id == named.producer_id == -1
 
@@ -256,13 +264,13 @@ def coordinator_request(
     return latest_schemas.FindCoordinatorRequest(key_type=kind, key=key, coordinator_keys=())
 
 
-async def coordinator(node: Node, version: int, *, key_type: int = 0, who: Any = None) -> Any:
+async def coordinator(node: Node, version: int, *, key_type: int = 0, principal: Any = None) -> Any:
     answer = await node.ask_client(
         ApiKey.FIND_COORDINATOR,
         version,
         coordinator_request(version, "app", key_type),
         latest_schemas.FindCoordinatorResponse,
-        who,
+        principal,
     )
     return answer.coordinators[0] if version >= 4 else answer
 
@@ -282,8 +290,8 @@ def test_a_groups_coordinator_is_the_leader(version: int) -> None:
 
 def test_there_are_no_coordinators_of_other_types() -> None:
     async def work() -> None:
-        nobody_leads = await coordinator(Cluster(3).nodes[0], 6)
-        assert nobody_leads.error_code is ErrorCode.coordinator_not_available
+        no_leader = await coordinator(Cluster(3).nodes[0], 6)
+        assert no_leader.error_code is ErrorCode.coordinator_not_available
         leader = Cluster().elect()
         for version in (1, 6):
             found = await coordinator(leader, version, key_type=1)
@@ -292,7 +300,7 @@ def test_there_are_no_coordinators_of_other_types() -> None:
             assert found.error_message.startswith("transactions are not supported")
             assert found.node_id == -1
         assert (await coordinator(leader, 6, key_type=2)).error_code is ErrorCode.invalid_request
-        refused = await coordinator(leader, 6, who=caller(Rights.NONE))
+        refused = await coordinator(leader, 6, principal=caller(Rights.NONE))
         assert refused.error_code is ErrorCode.group_authorization_failed
 
     run(work())
@@ -304,13 +312,13 @@ def named(version: int) -> Any:
 
 
 async def committed(node: Node, version: int, *groups: str, **more: Any) -> Any:
-    who = more.pop("who", None)
+    principal = more.pop("principal", None)
     return await node.ask_client(
         ApiKey.OFFSET_FETCH,
         version,
         offset_fetch(version, *groups, **more),
         latest_schemas.OffsetFetchResponse,
-        who,
+        principal,
     )
 
 
@@ -404,7 +412,7 @@ def test_only_the_leader_returns_commits_and_only_to_authorized_clients(version:
 
         elsewhere = await committed(cluster.follower, version, "app")
         assert error(elsewhere) is ErrorCode.not_coordinator
-        stranger = await committed(leader, version, "app", who=caller(Rights.NONE))
+        stranger = await committed(leader, version, "app", principal=caller(Rights.NONE))
         assert error(stranger) is ErrorCode.group_authorization_failed
 
     run(work())
@@ -552,7 +560,7 @@ async def configs(
     *,
     version: int = 4,
     keys: tuple[str, ...] | None = None,
-    who: Any = None,
+    principal: Any = None,
 ) -> Any:
     any_kind: Any = kind
     request = DescribeConfigsRequest(
@@ -565,7 +573,7 @@ async def configs(
         include_documentation=True,
     )
     answer = await node.ask_client(
-        ApiKey.DESCRIBE_CONFIGS, version, request, DescribeConfigsResponse, who
+        ApiKey.DESCRIBE_CONFIGS, version, request, DescribeConfigsResponse, principal
     )
     return answer.results[0]
 
@@ -577,8 +585,8 @@ def test_the_topics_configs_have_the_format_of_values(version: int) -> None:
         leader = Cluster(config=config).elect()
         found = await configs(leader, 2, TOPIC, version=version)
         assert found.error_code is ErrorCode.none
-        told = {one.name: one.value for one in found.configs}
-        assert told == {
+        decoded = {one.name: one.value for one in found.configs}
+        assert decoded == {
             "cleanup.policy": "delete",
             "compression.type": "uncompressed",
             "max.message.bytes": "1048576",
@@ -622,7 +630,7 @@ def test_selected_configs_can_be_queried_and_a_node_reports_its_id() -> None:
 )
 def test_other_configs_are_refused(kind: int, name: str, rights: Rights, error: ErrorCode) -> None:
     async def work() -> None:
-        found = await configs(Cluster().elect(), kind, name, who=caller(rights))
+        found = await configs(Cluster().elect(), kind, name, principal=caller(rights))
         assert found.error_code is error
         assert found.configs == ()
 
@@ -632,7 +640,7 @@ def test_other_configs_are_refused(kind: int, name: str, rights: Rights, error: 
 # --- DescribeTopicPartitions ----------------------------------------------------------------------
 
 
-async def pages(node: Node, *names: str, after: str | None = None, who: Any = None) -> Any:
+async def pages(node: Node, *names: str, after: str | None = None, principal: Any = None) -> Any:
     some: Any = tuple(partitions_request.TopicRequest(name=_any(name)) for name in names)
     cursor = None
     if after is not None:
@@ -641,7 +649,7 @@ async def pages(node: Node, *names: str, after: str | None = None, who: Any = No
         topics=some, response_partition_limit=_any(10), cursor=cursor
     )
     return await node.ask_client(
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request, DescribeTopicPartitionsResponse, who
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request, DescribeTopicPartitionsResponse, principal
     )
 
 
@@ -664,9 +672,9 @@ def test_the_topics_partition_is_described_page_by_page() -> None:
         assert len((await pages(leader, after=TOPIC)).topics) == 1
         other = await pages(leader, "other")
         assert other.topics[0].error_code is ErrorCode.unknown_topic_or_partition
-        nobody = caller(Rights.NONE)
-        assert (await pages(leader, who=nobody)).topics == ()
-        refused = await pages(leader, TOPIC, who=nobody)
+        without_rights = caller(Rights.NONE)
+        assert (await pages(leader, principal=without_rights)).topics == ()
+        refused = await pages(leader, TOPIC, principal=without_rights)
         assert refused.topics[0].error_code is ErrorCode.topic_authorization_failed
 
     run(work())

@@ -376,8 +376,8 @@ def test_javas_tools_list_offsets_topics_and_the_quorum(
     assert re.findall(r"^([123])\s.*(?:Leader|Follower)", replicas, re.MULTILINE) != []
     assert len(re.findall(r"^[123]\s", replicas, re.MULTILINE)) == 3, replicas
     offsets = "org.apache.kafka.tools.GetOffsetShell"
-    told = re.search(rf"{TOPIC}:0:(\d+)", run_java(jars, offsets, *at, "--topic", TOPIC))
-    assert told is not None
-    assert int(told[1]) >= end
+    match = re.search(rf"{TOPIC}:0:(\d+)", run_java(jars, offsets, *at, "--topic", TOPIC))
+    assert match is not None
+    assert int(match[1]) >= end
     topics = run_java(jars, "org.apache.kafka.tools.TopicCommand", *at, "--describe")
     assert f"Topic: {TOPIC}" in topics

@@ -151,18 +151,18 @@ def test_on_the_listener_for_voters_other_principals_may_only_administer() -> No
 
 
 def test_anonymous_matches_only_its_own_name() -> None:
-    everybody = AccessTable(read=("*",), append=("an*",))
+    everyone = AccessTable(read=("*",), append=("an*",))
     on_clients = listener_for(Listener.CLIENTS)
-    assert principal_of(None, on_clients, everybody).rights == Rights.NONE
-    assert principal_of({}, on_clients, everybody).rights == Rights.NONE
-    assert principal_of(certificate("x"), on_clients, everybody).rights != Rights.NONE
+    assert principal_of(None, on_clients, everyone).rights == Rights.NONE
+    assert principal_of({}, on_clients, everyone).rights == Rights.NONE
+    assert principal_of(certificate("x"), on_clients, everyone).rights != Rights.NONE
     named = AccessTable(describe=("anonymous",))
     assert principal_of(None, on_clients, named).rights == Rights.DESCRIBE
     assert principal_of(None, on_clients, named).name == "anonymous"
 
 
 def test_an_ambiguous_name_has_no_rights() -> None:
-    everybody = AccessTable(admin=("*",))
+    everyone = AccessTable(admin=("*",))
     on_clients = listener_for(Listener.CLIENTS)
     for shown in (
         certificate(),
@@ -170,10 +170,10 @@ def test_an_ambiguous_name_has_no_rights() -> None:
         certificate("a\x00b"),
         certificate("a\u202eb"),
     ):
-        caller = principal_of(shown, on_clients, everybody)
+        caller = principal_of(shown, on_clients, everyone)
         assert (caller.name, caller.rights) == ("", Rights.NONE)
     assert (
-        principal_of(certificate(dns=("job.example",)), on_clients, everybody).name == "job.example"
+        principal_of(certificate(dns=("job.example",)), on_clients, everyone).name == "job.example"
     )
 
 

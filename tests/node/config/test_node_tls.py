@@ -25,18 +25,18 @@ _LIMIT_S = 20
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    made = Authority(tmp_path_factory.mktemp("ca"))
+    created = Authority(tmp_path_factory.mktemp("ca"))
     for name in ("node-1.example", "node-2.example", "jobs-7"):
-        made.sign(name)
-    return made
+        created.sign(name)
+    return created
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    made = Authority(tmp_path_factory.mktemp("other"), "another CA")
-    made.sign("node-1.example")
-    made.sign("node-2.example")
-    return made
+def unknown_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    created = Authority(tmp_path_factory.mktemp("other"), "another CA")
+    created.sign("node-1.example")
+    created.sign("node-2.example")
+    return created
 
 
 def tls_of(authority: Authority, name: str, **others: Any) -> TlsConfig:
@@ -133,11 +133,11 @@ def test_nothing_is_sent_to_a_node_that_does_not_prove_its_id(
 
 
 def test_a_caller_must_have_a_certificate_of_the_listeners_own_ca(
-    authority: Authority, stranger: Authority
+    authority: Authority, unknown_authority: Authority
 ) -> None:
     server = server_context(tls_of(authority, "node-1.example"))
     expired = authority.sign("node-2.example", has_expired=True, file_name="expired")
-    of_stranger = tls_of(stranger, "node-2.example")
+    of_stranger = tls_of(unknown_authority, "node-2.example")
     for pair in (None, expired, KeyPair(of_stranger.certificate, of_stranger.key)):
         assert isinstance(shown(server, client_context(authority.path, pair)), OSError)
     good = tls_of(authority, "jobs-7")
@@ -146,10 +146,10 @@ def test_a_caller_must_have_a_certificate_of_the_listeners_own_ca(
 
 
 def test_a_node_does_not_call_nodes_with_another_ca_or_an_expired_certificate(
-    authority: Authority, stranger: Authority
+    authority: Authority, unknown_authority: Authority
 ) -> None:
     context = peer_context(tls_of(authority, "node-1.example"), AccessTable(nodes=NODES), 2)
-    error = shown(server_context(tls_of(stranger, "node-2.example")), context)
+    error = shown(server_context(tls_of(unknown_authority, "node-2.example")), context)
     assert isinstance(error, ssl.SSLCertVerificationError)
     old = authority.sign("node-2.example", has_expired=True, file_name="expired-2")
     config = TlsConfig(certificate=old.certificate, key=old.key, ca=authority.path)
@@ -171,11 +171,11 @@ def test_tls_below_1_2_and_plaintext_are_refused(authority: Authority) -> None:
 
 
 def test_a_client_certificate_may_be_optional_but_not_invalid(
-    authority: Authority, stranger: Authority
+    authority: Authority, unknown_authority: Authority
 ) -> None:
     server = server_context(tls_of(authority, "node-1.example", is_certificate_required=False))
     assert shown(server, client_context(authority.path, None)) in (None, {})
-    wrong = tls_of(stranger, "node-2.example")
+    wrong = tls_of(unknown_authority, "node-2.example")
     context = client_context(authority.path, KeyPair(wrong.certificate, wrong.key))
     assert isinstance(shown(server, context), OSError)
 
@@ -192,7 +192,7 @@ def listener_of(tls: TlsConfig, listener: Listener = Listener.VOTERS) -> Listene
 
 
 def test_certificates_are_reloaded_for_new_connections(
-    authority: Authority, stranger: Authority, tmp_path: Path
+    authority: Authority, unknown_authority: Authority, tmp_path: Path
 ) -> None:
     mine = Authority(tmp_path / "mine", "a third CA")
     mine.sign("node-1.example")
@@ -252,13 +252,13 @@ def test_a_file_that_is_missing_or_not_pem_is_reported(
     authority: Authority, tmp_path: Path, what: str
 ) -> None:
     good = tls_of(authority, "node-1.example")
-    gone = str(tmp_path / "gone.pem")
+    missing = str(tmp_path / "gone.pem")
     with pytest.raises(ConfigError, match=r"gone\.pem|no such file"):
-        server_context(replace(good, **{what: gone}))
-    Path(gone).write_text("not PEM at all")
-    os.chmod(gone, 0o600)
+        server_context(replace(good, **{what: missing}))
+    Path(missing).write_text("not PEM at all")
+    os.chmod(missing, 0o600)
     with pytest.raises(ConfigError, match=r"PEM format|contains no CA certificate"):
-        server_context(replace(good, **{what: gone}))
+        server_context(replace(good, **{what: missing}))
 
 
 def test_a_key_that_is_world_readable_or_encrypted_is_refused(

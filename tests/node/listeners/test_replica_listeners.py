@@ -85,9 +85,9 @@ def test_a_lost_leadership_is_notified_even_if_the_node_leads_again() -> None:
     before = [found.leader_id for found in listener.leaders]
     one.log.resign(one.replica.core.epoch)
     one.poll()
-    told = [found.leader_id for found in listener.leaders]
-    assert told[: len(before)] == before
-    assert (before[-1], told[len(before)], told[-1]) == (1, None, 1)
+    leader_ids = [found.leader_id for found in listener.leaders]
+    assert leader_ids[: len(before)] == before
+    assert (before[-1], leader_ids[len(before)], leader_ids[-1]) == (1, None, 1)
 
 
 def test_a_listener_may_append_in_a_notification() -> None:

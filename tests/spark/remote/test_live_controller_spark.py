@@ -31,17 +31,17 @@ def test_tables_follow_a_controller_over_the_network(
     tables = open_cluster(spark, str(tmp_path / "tables"))
     for action in ("create", "change"):
         node.admin(action)
-        told = node.admin("describe")
+        described = node.admin("describe")
         query = tables.materialize(
             {"bootstrap.servers": node.controller},
             checkpoint=str(tmp_path / "checkpoint"),
             trigger="availableNow",
         )
         query.awaitTermination()
-        assert tables.latest().offset >= told["high_watermark"] - 1
+        assert tables.latest().offset >= described["high_watermark"] - 1
         found = tables.latest().partitions()
         columns = ("topic_name", "topic_id", "partition_id", "leader", "replicas", "isr")
-        assert ordered(found.select(*columns).collect()) == ordered(told["partitions"])
+        assert ordered(found.select(*columns).collect()) == ordered(described["partitions"])
     report = tables.verify()
     assert report.ok, report
     rows = spark.read.format("raftlog").option("kafka.bootstrap.servers", node.controller).load()

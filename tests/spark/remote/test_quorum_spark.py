@@ -84,12 +84,14 @@ def test_a_batch_read_equals_the_clients(
     )
     assert rows.rdd.getNumPartitions() > 3, "executors fetch their own ranges"
     found = rows.orderBy("offset").collect()
-    told = list(log.read(start))
-    assert [row.offset for row in found] == [record.offset for record in told]
-    assert [row.value and bytes(row.value) for row in found] == [record.value for record in told]
-    assert [row.key and bytes(row.key) for row in found] == [record.key for record in told]
+    expected = list(log.read(start))
+    assert [row.offset for row in found] == [record.offset for record in expected]
+    assert [row.value and bytes(row.value) for row in found] == [
+        record.value for record in expected
+    ]
+    assert [row.key and bytes(row.key) for row in found] == [record.key for record in expected]
     assert {row.topic for row in found} == {"raftlog"}
-    assert [len(row.headers) for row in found] == [len(record.headers) for record in told]
+    assert [len(row.headers) for row in found] == [len(record.headers) for record in expected]
     assert read(spark, quorum, startingOffset=start, endingOffset=start + 3).count() == 3
 
 

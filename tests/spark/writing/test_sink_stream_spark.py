@@ -87,7 +87,7 @@ def last_version(sink: Path, application_id: str) -> int:
     return last.name.version
 
 
-def forget_last_commit(checkpoint: Path) -> int:
+def reset_last_commit(checkpoint: Path) -> int:
     """Reset a checkpoint to the state after a crash that follows the sink's commit."""
     names = [entry.name for entry in (checkpoint / "commits").iterdir()]
     last = max(int(name) for name in names if name.isdigit())
@@ -104,7 +104,7 @@ def test_a_log_is_copied_through_spark_into_a_log_record_by_record(
     frame = stream(spark, source, maxOffsetsPerTrigger="12")
     query = drain(frame, sink, checkpoint)
     assert records(sink) == records(source)
-    last = forget_last_commit(checkpoint)
+    last = reset_last_commit(checkpoint)
     assert last >= 2
     assert last_version(sink, str(query.id)) == last
     with raftlog.open(source) as log:
@@ -112,7 +112,7 @@ def test_a_log_is_copied_through_spark_into_a_log_record_by_record(
     again = drain(frame, sink, checkpoint)
     assert again.id == query.id
     assert records(sink) == records(source)
-    forget_last_commit(checkpoint)
+    reset_last_commit(checkpoint)
     drain(frame, sink, checkpoint)
     assert records(sink) == records(source)
 

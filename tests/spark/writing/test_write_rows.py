@@ -68,8 +68,8 @@ def test_binary_values_are_unchanged() -> None:
 
 
 def test_a_null_value_is_a_tombstone() -> None:
-    made = records("key string, value string", BYTES, key=["k", None], value=[None, "v"])
-    assert made == [NewRecord(b"k", None), b"v"]
+    written = records("key string, value string", BYTES, key=["k", None], value=[None, "v"])
+    assert written == [NewRecord(b"k", None), b"v"]
     assert records("value binary", BYTES, value=pa.array([None], pa.binary())) == [
         NewRecord(None, None)
     ]
@@ -108,14 +108,14 @@ JSON = st.recursive(
 @given(st.lists(st.tuples(st.text(min_size=1), st.integers(0, 2**31 - 1), JSON), min_size=1))
 def test_json_becomes_messagepack(rows: list[tuple[str, int, Any]]) -> None:
     kinds, versions, fields = zip(*rows, strict=True)
-    made = records(
+    written = records(
         TYPED,
         MSGPACK,
         recordType=list(kinds),
         recordVersion=list(versions),
         record=[json.dumps(one) for one in fields],
     )
-    read = [msgpack.unpackb(value, strict_map_key=False) for value in made]
+    read = [msgpack.unpackb(value, strict_map_key=False) for value in written]
     assert read == [list(row) for row in rows]
 
 
@@ -134,7 +134,7 @@ def test_a_struct_becomes_messagepack() -> None:
         "raw": b"\0\1",
         "inner": {"n": 0.5, "m": [("t", True)]},
     }
-    made = records(
+    written = records(
         "recordType int, recordVersion int, record struct<name:string,"
         "more:map<string,array<map<string,tinyint>>>,raw:binary,"
         "inner:struct<n:double,m:map<string,boolean>>>",
@@ -149,22 +149,22 @@ def test_a_struct_becomes_messagepack() -> None:
         "raw": b"\0\1",
         "inner": {"n": 0.5, "m": {"t": True}},
     }
-    assert msgpack.unpackb(made[0]) == [7, 0, fields]
+    assert msgpack.unpackb(written[0]) == [7, 0, fields]
 
 
 def test_kafkas_json_becomes_a_metadata_record() -> None:
     broker = RegisterBrokerRecord(broker_id=1, incarnation_id=TOPIC.topic_id, broker_epoch=9)
     given = [TOPIC, broker, ConfigRecord(resource_type=2, resource_name="ids", name="a", value="b")]
     texts = [to_json(record) for record in given]
-    made = records(
+    written = records(
         TYPED,
         KRAFT,
         recordType=[text["type"] for text in texts],
         recordVersion=pa.array([text["version"] for text in texts], pa.int32()),
         record=[json.dumps(text["data"]) for text in texts],
     )
-    assert made == [encode(record) for record in given]
-    assert records("value binary", KRAFT, value=made) == made
+    assert written == [encode(record) for record in given]
+    assert records("value binary", KRAFT, value=written) == written
 
 
 @pytest.mark.parametrize(("level", "version"), [(7, 1), (8, 2), (16, 2), (17, 3), (30, 4)])
@@ -191,16 +191,16 @@ def test_nulls_of_a_struct_are_omitted_from_its_metadata_record() -> None:
         ]
     )
     row = {"resourceType": 2, "resourceName": "ids", "name": "retention.ms"}
-    (made,) = records(
+    (written,) = records(
         "recordType string, record struct<resourceType:tinyint,resourceName:string,name:string,"
         "value:string,notOfThisType:string>",
         KRAFT,
         recordType=["CONFIG_RECORD"],
         record=pa.array([row], kind),
     )
-    assert isinstance(made, bytes)
+    assert isinstance(written, bytes)
     expected = ConfigRecord(resource_type=2, resource_name="ids", name="retention.ms", value=None)
-    assert decode(made) == DecodedRecord(0, expected)
+    assert decode(written) == DecodedRecord(0, expected)
 
 
 def test_a_binary_field_of_a_struct_is_bytes_in_kafkas_record_too() -> None:
@@ -210,15 +210,15 @@ def test_a_binary_field_of_a_struct_is_bytes_in_kafkas_record_too() -> None:
         + [(name, pa.binary()) for name in ("salt", "storedKey", "serverKey")]
         + [("iterations", pa.int32())]
     )
-    (made,) = records(
+    (written,) = records(
         "recordType string, record struct<name:string,mechanism:tinyint,salt:binary,"
         "storedKey:binary,serverKey:binary,iterations:int>",
         KRAFT,
         recordType=["USER_SCRAM_CREDENTIAL_RECORD"],
         record=pa.array([data | {"iterations": 4096}], kind),
     )
-    assert isinstance(made, bytes)
-    assert getattr(decode(made).record, "salt", None) == b"\1"
+    assert isinstance(written, bytes)
+    assert getattr(decode(written).record, "salt", None) == b"\1"
 
 
 @pytest.mark.parametrize(
@@ -239,13 +239,13 @@ def test_a_binary_field_of_a_struct_is_bytes_in_kafkas_record_too() -> None:
 def test_an_invalid_value_is_reported_with_its_row(
     values: ValueKind, column: str, given: bytes | None, words: str
 ) -> None:
-    sound = encode(TOPIC) if values is KRAFT else msgpack.packb(["t", 0, {}])
-    error = refusal("value binary", values, value=pa.array([sound, sound, given], pa.binary()))
+    valid = encode(TOPIC) if values is KRAFT else msgpack.packb(["t", 0, {}])
+    error = refusal("value binary", values, value=pa.array([valid, valid, given], pa.binary()))
     assert (error.column, error.row) == (column, 2)
     assert words in error.reason
 
 
-SOUND = {
+VALID = {
     "recordType": "TOPIC_RECORD",
     "recordVersion": 0,
     "record": json.dumps(to_json(TOPIC)["data"]),
@@ -283,8 +283,8 @@ def test_an_invalid_typed_record_is_reported_with_its_row(
     values: ValueKind, column: str, given: Any, words: str
 ) -> None:
     kinds = {"recordType": pa.string(), "recordVersion": pa.int32(), "record": pa.string()}
-    rows = {name: pa.array([SOUND[name]] * 2, kind) for name, kind in kinds.items()}
-    rows[column] = pa.array([SOUND[column], given], kinds[column])
+    rows = {name: pa.array([VALID[name]] * 2, kind) for name, kind in kinds.items()}
+    rows[column] = pa.array([VALID[column], given], kinds[column])
     error = refusal(TYPED, values, **rows)
     assert (error.column, error.row) == (column, 1)
     assert words in error.reason
@@ -292,7 +292,7 @@ def test_an_invalid_typed_record_is_reported_with_its_row(
 
 
 @pytest.mark.parametrize(
-    ("column", "kind", "sound", "given", "words"),
+    ("column", "kind", "valid", "given", "words"),
     [
         ("headers", HEADERS, [("h", b"")], [("raftlog.commit", b"")], "reserved prefix 'raftlog.'"),
         ("headers", HEADERS, None, [(None, b"")], "without a key"),
@@ -301,23 +301,23 @@ def test_an_invalid_typed_record_is_reported_with_its_row(
     ],
 )
 def test_invalid_fields_beside_the_value_are_refused(
-    column: str, kind: pa.DataType, sound: Any, given: Any, words: str
+    column: str, kind: pa.DataType, valid: Any, given: Any, words: str
 ) -> None:
     types = {
         "headers": "headers array<struct<key:string,value:binary>>",
         "timestamp": "timestamp timestamp",
     }
-    rows = {"value": [b"a", b"b"], column: pa.array([sound, given], kind)}
+    rows = {"value": [b"a", b"b"], column: pa.array([valid, given], kind)}
     error = refusal(f"value binary, {types[column]}", BYTES, **rows)
     assert (error.column, error.row) == (column, 1)
     assert words in error.reason
 
 
 def test_rows_are_numbered_over_all_batches_of_a_task() -> None:
-    sound = pa.RecordBatch.from_pydict({"value": pa.array([encode(TOPIC)] * 5, pa.binary())})
+    valid = pa.RecordBatch.from_pydict({"value": pa.array([encode(TOPIC)] * 5, pa.binary())})
     bad = pa.RecordBatch.from_pydict({"value": pa.array([encode(TOPIC), b""], pa.binary())})
     with pytest.raises(InvalidRowError) as caught:
-        convert("value binary", KRAFT, sound, bad)
+        convert("value binary", KRAFT, valid, bad)
     assert caught.value.row == 6
 
 
@@ -341,7 +341,7 @@ def test_the_lower_bound_of_the_size_is_never_above_the_size(rows: list[Any]) ->
         ["key", "value", "headers"],
     )
     ddl = "key binary, value binary, headers array<struct<key:string,value:binary>>"
-    made = convert(ddl, BYTES, batch)
-    least = sum(map(min_byte_count, made.to_batches()))
-    taken = len(encode_records(records_of(made), 0, 0))
+    written = convert(ddl, BYTES, batch)
+    least = sum(map(min_byte_count, written.to_batches()))
+    taken = len(encode_records(records_of(written), 0, 0))
     assert least <= taken <= least + 12 * len(rows) + 2 * sum(len(row[2]) for row in rows)

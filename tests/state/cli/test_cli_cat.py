@@ -405,9 +405,9 @@ def test_a_damaged_value_in_a_valid_batch_is_skipped(tmp_path: Path) -> None:
     status, out, err = run("cat", tmp_path, "--noop")
     assert status == 1
     assert [json.loads(line)["offset"] for line in out.splitlines()] == [0, 4]
-    _, *told = err.splitlines()
-    assert len(told) == 3
-    assert all(f", offset {n}: " in line for n, line in zip((1, 2, 3), told, strict=True))
+    _, *reported = err.splitlines()
+    assert len(reported) == 3
+    assert all(f", offset {n}: " in line for n, line in zip((1, 2, 3), reported, strict=True))
 
 
 def test_many_damaged_values_are_summarised(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from raftlog_state.records import BeginTransactionRecord, RemoveTopicRecord, enc
 LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
 NODE = LOGS / "three-nodes-4.3.1" / "node-100"
 SEGMENTS = sorted((NODE / "__cluster_metadata-0").glob("*.log"))
-SOUND = sorted(
+UNDAMAGED = sorted(
     {path.parent for path in dumped_logs(LOGS) if "every-record-4.3.1" not in path.parts}
 )
 BYTES = st.integers(0, 255)
@@ -94,7 +94,7 @@ def put(path: Path, position: int, data: bytes) -> None:
 # --- undamaged logs -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("directory", SOUND, ids=lambda path: str(path.relative_to(LOGS)))
+@pytest.mark.parametrize("directory", UNDAMAGED, ids=lambda path: str(path.relative_to(LOGS)))
 def test_logs_that_kafka_wrote_are_undamaged(directory: Path) -> None:
     assert check(directory) == (0, [])
 

@@ -14,18 +14,18 @@ from tests.support.served_node import ServedNode, served_node
 from raftlog.append.requests import AppendRequest, Done
 from raftlog_state.records import TopicRecord, encode
 
-Told = tuple[int, list[object], str]
+Printed = tuple[int, list[object], str]
 
 
 def with_node(
     home: Path,
     log: str,
-    check: Callable[[ServedNode, Callable[..., Awaitable[Told]]], Awaitable[None]],
+    check: Callable[[ServedNode, Callable[..., Awaitable[Printed]]], Awaitable[None]],
 ) -> None:
     async def work() -> None:
         async with served_node(home, f"[log]\n{log}\n") as node:
 
-            async def ask(command: str, *words: str) -> Told:
+            async def ask(command: str, *words: str) -> Printed:
                 nodes = ("--bootstrap-server", f"127.0.0.1:{node.port}")
                 status, out, err = await asyncio.to_thread(run, command, *words, *nodes)
                 return status, [json.loads(line) for line in out.splitlines()], err
@@ -42,14 +42,14 @@ async def append(node: ServedNode, *values: bytes) -> None:
 
 
 def test_records_of_a_quorum_are_printed_as_those_of_its_files(tmp_path: Path) -> None:
-    async def check(node: ServedNode, ask: Callable[..., Awaitable[Told]]) -> None:
+    async def check(node: ServedNode, ask: Callable[..., Awaitable[Printed]]) -> None:
         await append(node, b"one", b"two", b"\xff\xfe")
-        told = await ask("cat")
-        assert told[0] == 0
+        printed = await ask("cat")
+        assert printed[0] == 0
         status, out, _ = run("cat", node.node.driver.replica.log.path)
         assert status == 0
-        assert told[1] == [json.loads(line) for line in out.splitlines()]
-        assert len(told[1]) == 3
+        assert printed[1] == [json.loads(line) for line in out.splitlines()]
+        assert len(printed[1]) == 3
         status, batches, _ = await ask("cat", "--batches", "--from", "3")
         assert status == 0
         assert len(batches) == 3
@@ -60,7 +60,7 @@ def test_records_of_a_quorum_are_printed_as_those_of_its_files(tmp_path: Path) -
 
 
 def test_a_quorum_without_metadata_has_no_state(tmp_path: Path) -> None:
-    async def check(_node: ServedNode, ask: Callable[..., Awaitable[Told]]) -> None:
+    async def check(_node: ServedNode, ask: Callable[..., Awaitable[Printed]]) -> None:
         status, lines, err = await ask("state")
         assert (status, lines) == (2, [])
         assert "not a metadata log" in err
@@ -69,7 +69,7 @@ def test_a_quorum_without_metadata_has_no_state(tmp_path: Path) -> None:
 
 
 def test_the_state_of_a_metadata_quorum_is_shown_at_an_offset(tmp_path: Path) -> None:
-    async def check(node: ServedNode, ask: Callable[..., Awaitable[Told]]) -> None:
+    async def check(node: ServedNode, ask: Callable[..., Awaitable[Printed]]) -> None:
         names = ("orders", "clicks")
         await append(node, *(encode(TopicRecord(name=name, topic_id=_ids[name])) for name in names))
         status, rows, _ = await ask("state", "topics")

@@ -27,11 +27,11 @@ def log(tmp_path: Path) -> Path:
 def test_the_newest_state_is_written_under_kafkas_name(log: Path, tmp_path: Path) -> None:
     status, out, err = run("snapshot", log, tmp_path, "--reveal")
     assert status == 0, err
-    told = json.loads(out)
-    assert told["path"] == str(tmp_path / "00000000000000000007-0000000001.checkpoint")
-    assert (told["end_offset"], told["leader_epoch"]) == (7, 1)
-    assert told["bytes"] == Path(told["path"]).stat().st_size
-    assert [row["broker_id"] for row in rows("state", told["path"], "brokers")] == [7]
+    result = json.loads(out)
+    assert result["path"] == str(tmp_path / "00000000000000000007-0000000001.checkpoint")
+    assert (result["end_offset"], result["leader_epoch"]) == (7, 1)
+    assert result["bytes"] == Path(result["path"]).stat().st_size
+    assert [row["broker_id"] for row in rows("state", result["path"], "brokers")] == [7]
 
 
 def test_an_older_state_is_written_under_a_given_name(log: Path, tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ def topic(name: str, **columns: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
-    with raftlog.open(tmp_path / "cluster-0", values="kraft") as made:
-        apply_changes(made, FIRST)
-        yield made
+    with raftlog.open(tmp_path / "cluster-0", values="kraft") as cluster:
+        apply_changes(cluster, FIRST)
+        yield cluster
 
 
 def image_of(log: EmbeddedLog) -> MetadataImage:

@@ -52,7 +52,7 @@ def scram_answer(question: Question) -> str:
     return f"{record.stored_key.hex()} {record.server_key.hex()}"
 
 
-def our_answer(question: Question) -> str:
+def raftlog_answer(question: Question) -> str:
     match question["kind"]:
         case "partition":
             return raftlog_change(question)
@@ -66,9 +66,9 @@ def our_answer(question: Question) -> str:
 
 def assert_same_answers(answered: list[Answered]) -> None:
     others = [
-        (one.question, one.answer, our_answer(one.question))
+        (one.question, one.answer, raftlog_answer(one.question))
         for one in answered
-        if our_answer(one.question) != one.answer
+        if raftlog_answer(one.question) != one.answer
     ]
     assert others == []
 

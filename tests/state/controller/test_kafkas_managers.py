@@ -67,7 +67,7 @@ def question(change: ChangeRequest, records: tuple[DecodedRecord, ...]) -> dict[
 
 def ask(classes: Path, job: Job, file: Path) -> list[str]:
     lines = []
-    for (before, change, _), records in zip(job.made, job.written, strict=True):
+    for (before, change, _), records in zip(job.applied, job.written, strict=True):
         if is_comparable(before, change):
             lines.append(json.dumps(question(change, records)))
         lines += [f"replay {encode(record).hex()}" for record in records]
@@ -89,7 +89,7 @@ def test_kafkas_managers_write_the_same_records(
     job.grow(1_500)
     answers = iter(ask(classes, job, tmp_path / "questions"))
     compared: Counter[str] = Counter()
-    for (before, change, _), records in zip(job.made, job.written, strict=True):
+    for (before, change, _), records in zip(job.applied, job.written, strict=True):
         if not is_comparable(before, change):
             continue
         theirs = next(answers).split()

@@ -61,13 +61,13 @@ def compare_batch(
         image = loader.image
         done = operation_at(image, records, begin)
         if done.change is not None and loader.open_transaction_offset is None:
-            made = ours(image, done.change, found[begin].offset)
+            records_ = ours(image, done.change, found[begin].offset)
             theirs = list(in_any_order(done.records))
-            mine = list(in_any_order(made))
+            mine = list(in_any_order(records_))
             assert sorted(mine) == sorted(theirs)
             if is_ordered(done.records):
                 kinds = [type(one.record) for one in done.records]
-                assert [type(one.record) for one in made] == kinds
+                assert [type(one.record) for one in records_] == kinds
             compared.append((1, done.change.KIND))
         end = begin + len(done.records)
         loader.append(found[begin:end])

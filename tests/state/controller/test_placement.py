@@ -14,7 +14,7 @@ from raftlog_state.controller.placement import place_partitions
 from raftlog_state.image import BrokerRow
 
 
-def placed(
+def assigned(
     brokers: list[BrokerRow], partition_count: int, replication_factor: int, seed: int = 1
 ) -> list[tuple[int, ...]]:
     state = PendingState(cluster(*brokers, brokers=0), first_offset=0, rng=random.Random(seed))
@@ -35,7 +35,7 @@ def test_replicas_differ_and_leaders_are_alive(
         for number, (rack, fenced) in enumerate(described, start=1)
     ]
     factor = data.draw(st.integers(1, len(rows)))
-    found = placed(rows, partition_count, factor, seed=data.draw(st.integers(0, 99)))
+    found = assigned(rows, partition_count, factor, seed=data.draw(st.integers(0, 99)))
     alive = {row.broker_id for row in rows if not row.fenced}
     assert len(found) == partition_count
     for replicas in found:
@@ -47,13 +47,13 @@ def test_replicas_differ_and_leaders_are_alive(
 def test_replicas_are_on_as_many_racks_as_possible(seed: int) -> None:
     rows = [broker(number, rack="abc"[number % 3]) for number in range(1, 10)]
     racks = {row.broker_id: row.rack for row in rows}
-    for replicas in placed(rows, 18, 3, seed):
+    for replicas in assigned(rows, 18, 3, seed):
         assert {racks[one] for one in replicas} == {"a", "b", "c"}
 
 
 @given(st.integers(0, 999))
 def test_replicas_are_spread_evenly_over_brokers(seed: int) -> None:
-    found = placed([broker(number) for number in range(1, 6)], 50, 3, seed)
+    found = assigned([broker(number) for number in range(1, 6)], 50, 3, seed)
     leaders = Counter(replicas[0] for replicas in found)
     assert set(leaders.values()) == {10}
     assert set(Counter(one for replicas in found for one in replicas).values()) == {30}
@@ -63,5 +63,5 @@ def test_stopping_brokers_and_cordoned_directories_get_no_replica() -> None:
     leaving = broker(2, in_controlled_shutdown=True)
     full = broker(3)
     cordoned = broker(4, cordoned_log_dirs=broker(4).log_dirs)
-    found = placed([broker(1), leaving, full, cordoned], 8, 2)
+    found = assigned([broker(1), leaving, full, cordoned], 8, 2)
     assert {one for replicas in found for one in replicas} == {1, 3}

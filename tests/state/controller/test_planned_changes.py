@@ -59,14 +59,14 @@ MIN_ISR = SetConfig(
 @pytest.mark.parametrize("level", LEVELS)
 def test_records_have_the_versions_of_the_metadata_version(level: int) -> None:
     image = cluster(level=level)
-    made = records_of(
+    planned_records = records_of(
         image,
         ORDERS,
         FenceBroker(broker_id=1),
         UnfenceBroker(broker_id=1),
         RegisterBroker(broker_id=7, endpoints={"A": "h:1"}, incarnation_id=directory(7)),
     )
-    versions = {type(one.record): one.version for one in made}
+    versions = {type(one.record): one.version for one in planned_records}
     partition_version = 2 if level >= 23 else 1 if level >= 17 else 0
     assert versions[PartitionRecord] == partition_version
     assert versions[PartitionChangeRecord] == partition_version
@@ -214,9 +214,9 @@ def test_a_stopped_broker_leaves_every_isr_and_a_started_one_leads_leaderless_pa
     back = after(fenced, UnfenceBroker(broker_id=1))
     assert partition(back, "t").leader == 1
     assert partition(back, "u") == shared, "it has to catch up first"
-    gone = after(back, UnregisterBroker(broker_id=1))
-    assert gone.find(BrokerRow, 1) is None
-    assert partition(gone, "t").leader == -1
+    unregistered = after(back, UnregisterBroker(broker_id=1))
+    assert unregistered.find(BrokerRow, 1) is None
+    assert partition(unregistered, "t").leader == -1
 
 
 def test_a_preferred_leader_is_elected_and_an_unclean_one_is_recovering() -> None:
@@ -252,8 +252,8 @@ def test_replicas_removed_from_an_isr_below_the_minimum_are_eligible_leaders() -
     row = partition(image, "orders")
     assert (row.isr, row.elr, row.leader) == ((3,), (2,), 3)
     assert records_of(image, MIN_ISR) == [], "it is that already"
-    gone = DeleteConfig(resource_type=2, resource_name="orders", name="min.insync.replicas")
-    cleared = records_of(image, gone)
+    unregistered = DeleteConfig(resource_type=2, resource_name="orders", name="min.insync.replicas")
+    cleared = records_of(image, unregistered)
     assert [one.record for one in cleared][-1] == ClearElrRecord(topic_name="orders")
 
 
@@ -261,8 +261,8 @@ def test_eligible_leader_replicas_need_a_min_isr_for_all_brokers() -> None:
     own = SetConfig(resource_type=4, resource_name="1", name="min.insync.replicas", value="2")
     image = after(cluster(level=23), own)
     feature = SetFeature(feature="eligible.leader.replicas.version", level=1)
-    made = [one.record for one in records_of(image, feature)]
-    assert made[:-1] == [
+    planned_records = [one.record for one in records_of(image, feature)]
+    assert planned_records[:-1] == [
         ConfigRecord(resource_type=4, name="min.insync.replicas", value="1"),
         ConfigRecord(resource_type=4, resource_name="1", name="min.insync.replicas", value=None),
     ]
@@ -277,8 +277,8 @@ def test_a_repeated_config_is_written_for_brokers_and_not_for_topics() -> None:
     )
     image = after(cluster(), ORDERS, MIN_ISR, own)
     assert [type(one.record) for one in records_of(image, MIN_ISR, own)] == [ConfigRecord]
-    gone = DeleteConfig(resource_type="BROKER", resource_name="2", name="a.b")
-    assert records_of(image, gone) == []
+    unregistered = DeleteConfig(resource_type="BROKER", resource_name="2", name="a.b")
+    assert records_of(image, unregistered) == []
 
 
 def test_an_acl_is_written_once_and_removed_by_its_content() -> None:

@@ -128,8 +128,8 @@ def assert_applied(before: MetadataImage, change: ChangeRequest, image: Metadata
         case RegisterBroker() | FenceBroker() | UnfenceBroker() | UnregisterBroker():
             broker = image.find(BrokerRow, change.broker_id)
             is_fenced = None if broker is None else broker.fenced
-            gone = isinstance(change, UnregisterBroker)
-            assert is_fenced == (None if gone else not isinstance(change, UnfenceBroker))
+            unregisters = isinstance(change, UnregisterBroker)
+            assert is_fenced == (None if unregisters else not isinstance(change, UnfenceBroker))
         case ReassignPartition():
             was, row = (partition(one, change.topic, change.partition) for one in (before, image))
             if not was.removing_replicas:  # a deleted entity stays deleted otherwise, as in Kafka
@@ -158,7 +158,7 @@ def assert_consistent(before: MetadataImage, image: MetadataImage) -> None:
 def test_random_changes_are_applied(level: int) -> None:
     job = Job(seed=1, level=level)
     job.grow(250)
-    for before, change, image in job.made:
+    for before, change, image in job.applied:
         assert_applied(before, change, image)
         assert_consistent(before, image)
     assert job.refused_count < 250
@@ -167,7 +167,7 @@ def test_random_changes_are_applied(level: int) -> None:
 def test_random_changes_are_of_every_kind() -> None:
     job = Job(seed=2, level=30)
     job.grow(400)
-    assert {change.KIND for _, change, _ in job.made} == set(CHANGE_TYPES)
+    assert {change.KIND for _, change, _ in job.applied} == set(CHANGE_TYPES)
     records = {type(one.record).__name__ for one in job.records}
     assert {"ClearElrRecord", "PartitionChangeRecord", "UnregisterBrokerRecord"} <= records
 

@@ -330,8 +330,8 @@ def test_brokers_that_are_fenced_or_shut_down_are_not_in_sync() -> None:
     )
     assert "ineligible replicas [4]" in refused.reason
     assert refused.kafka_code == 107
-    nobody = cluster(broker(4, fenced=True), brokers=0)
-    (refused,) = refusals(topic("t"), image=nobody)
+    no_entity = cluster(broker(4, fenced=True), brokers=0)
+    (refused,) = refusals(topic("t"), image=no_entity)
     assert refused.kafka_code == 38
 
 
@@ -384,8 +384,8 @@ def test_with_eligible_leader_replicas_no_broker_has_its_own_min_isr() -> None:
     own = config(resource_type=4, resource_name="1", name="min.insync.replicas", value="2")
     (refused,) = refusals(own, image=image)
     assert "Broker-level min.insync.replicas cannot be altered" in refused.reason
-    gone = {"change": "delete_config", "resource_type": 4, "resource_name": ""}
-    (refused,) = refusals(gone | {"name": "min.insync.replicas"}, image=image)
+    deletion = {"change": "delete_config", "resource_type": 4, "resource_name": ""}
+    (refused,) = refusals(deletion | {"name": "min.insync.replicas"}, image=image)
     assert "cannot be removed while ELR is enabled" in refused.reason
 
 

@@ -67,9 +67,9 @@ JOBS = [
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> MetadataLog:
     path = tmp_path_factory.mktemp("log") / "cluster-0"
-    with raftlog.open(path, values="kraft") as made:
+    with raftlog.open(path, values="kraft") as cluster:
         for rows in JOBS:
-            apply_changes(made, rows)
+            apply_changes(cluster, rows)
     return metadata_log(path)
 
 

@@ -138,8 +138,8 @@ def test_rows_are_found_by_type_by_entity_and_by_group() -> None:
 def test_diff_returns_added_removed_and_changed_rows() -> None:
     before = image_of(TOPICS[0], TOPICS[1], partition("0", 0))
     after = image_of(TOPICS[1], TOPICS[2], partition("0", 0, leader=2))
-    made = diff(before, after)
-    assert [(change.entity, change.op, change.key, change.changed) for change in made] == [
+    changes = diff(before, after)
+    assert [(change.entity, change.op, change.key, change.changed) for change in changes] == [
         (Entity.TOPIC, Op.DELETE, ("0",), ()),
         (Entity.TOPIC, Op.CREATE, ("2",), ()),
         (Entity.PARTITION, Op.UPDATE, ("0", 0), ("leader",)),
@@ -352,12 +352,12 @@ def test_a_fast_constructed_value_equals_the_value(
     kind: Callable[..., object], value: object
 ) -> None:
     columns = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
-    made = fast_dataclass(kind)(**columns)
-    assert type(made) is type(value)
-    assert made == value
-    assert hash(made) == hash(value)
-    assert repr(made) == repr(value)
+    changes = fast_dataclass(kind)(**columns)
+    assert type(changes) is type(value)
+    assert changes == value
+    assert hash(changes) == hash(value)
+    assert repr(changes) == repr(value)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(made, next(iter(columns)), None)
+        setattr(changes, next(iter(columns)), None)
     with pytest.raises(TypeError):
         fast_dataclass(kind)(unknown=1)

@@ -93,17 +93,17 @@ def test_kafka_starts_from_a_raftlog_snapshot(tmp_path: Path) -> None:
     )
     shutil.copyfile(LOGS / TRIMMED / "meta.properties", data / "meta.properties")
     with booted(data) as node:
-        told = node.admin("describe")
+        described = node.admin("describe")
     assert ordered(
         [name, topic_id, number, replicas]
-        for name, topic_id, number, _, replicas, _ in told["partitions"]
+        for name, topic_id, number, _, replicas, _ in described["partitions"]
     ) == ordered(
         [row.topic_name, row.topic_id, row.partition_id, list(row.replicas)]
         for row in image.rows_of(PartitionRow)
     )
-    assert ordered(one for one in told["configs"] if one[0] == 2) == ordered(
+    assert ordered(one for one in described["configs"] if one[0] == 2) == ordered(
         [row.resource_type, row.resource_name, row.name, row.value]
         for row in image.rows_of(ConfigRow)
         if row.resource_type == 2
     )
-    assert_same_access(told, image)
+    assert_same_access(described, image)

@@ -54,15 +54,15 @@ def control(offset: int, payload: ControlRecord, epoch: int = 1) -> LogRecord:
 def test_bytes_and_decoded_records_give_the_same_image() -> None:
     as_bytes, decoded = MetadataLoader(), MetadataLoader()
     records: tuple[MetadataRecord, ...] = (TOPIC, OTHER, RemoveTopicRecord(topic_id=A))
-    made = as_bytes.append(at(0, *map(encode, records)))
-    assert decoded.append(at(0, *records)) == made
+    returned = as_bytes.append(at(0, *map(encode, records)))
+    assert decoded.append(at(0, *records)) == returned
     assert as_bytes.image == decoded.image
-    assert [(done.offset, done.visible_offset, done.record_type) for done in made] == [
+    assert [(done.offset, done.visible_offset, done.record_type) for done in returned] == [
         (0, 0, "TOPIC_RECORD"),
         (1, 1, "TOPIC_RECORD"),
         (2, 2, "REMOVE_TOPIC_RECORD"),
     ]
-    assert [(done.leader_epoch, done.timestamp_ms, done.ordinal) for done in made] == [
+    assert [(done.leader_epoch, done.timestamp_ms, done.ordinal) for done in returned] == [
         (1, 0, None),
         (1, 1_000, None),
         (1, 2_000, None),
@@ -104,9 +104,9 @@ def test_a_custom_decoder_may_redact_secrets() -> None:
 
     loader = MetadataLoader(decode=redact)
     secret = ConfigRecord(resource_type=4, resource_name="", name="p", value="hunter2")
-    (made,) = loader.append(at(0, encode(secret)))
+    (returned,) = loader.append(at(0, encode(secret)))
     assert "hunter2" not in str(loader.image.to_json())
-    assert "hunter2" not in repr(made)
+    assert "hunter2" not in repr(returned)
 
 
 # --- order ----------------------------------------------------------------------------------------
@@ -241,15 +241,19 @@ def test_a_leader_change_starts_an_epoch_and_ends_the_previous_one() -> None:
     )
     assert loader.image.rows(Entity.EPOCH) == [first]
     loader.append(at(1, TOPIC, epoch=3))
-    (made,) = loader.append([control(2, leader(2, 1, 2), epoch=7)])
+    (returned,) = loader.append([control(2, leader(2, 1, 2), epoch=7)])
     ended = dataclasses.replace(first, end_offset=2)
     second = dataclasses.replace(first, leader_epoch=7, start_offset=2, leader_id=2)
     assert loader.image.rows(Entity.EPOCH) == [ended, second]
-    assert [(change.op, change.changed) for change in made.changes] == [
+    assert [(change.op, change.changed) for change in returned.changes] == [
         (Op.UPDATE, ("end_offset",)),
         (Op.CREATE, ()),
     ]
-    assert (made.record_type, made.visible_offset, made.leader_epoch) == ("LEADER_CHANGE", 2, 7)
+    assert (returned.record_type, returned.visible_offset, returned.leader_epoch) == (
+        "LEADER_CHANGE",
+        2,
+        7,
+    )
 
 
 def test_voters_and_kraft_version_belong_to_the_current_epoch() -> None:

@@ -34,12 +34,12 @@ def test_records_become_visible_at_the_end_marker() -> None:
     loader = replayed(BEFORE)
     assert loader.append(at(1, BEGIN, INSIDE, NO_OP_VALUE)) == []
     assert loader.image == state_after(BEFORE)
-    made = loader.append(at(4, END))
-    assert [(done.offset, done.visible_offset, done.record_type) for done in made] == [
+    returned = loader.append(at(4, END))
+    assert [(done.offset, done.visible_offset, done.record_type) for done in returned] == [
         (2, 4, "TOPIC_RECORD"),
         (4, 4, "END_TRANSACTION_RECORD"),
     ]
-    assert [done.timestamp_ms for done in made] == [2_000, 4_000], "rows carry their own time"
+    assert [done.timestamp_ms for done in returned] == [2_000, 4_000], "rows carry their own time"
     assert loader.image.topic("inside") is not None
     assert (loader.image.offset, loader.open_transaction_offset) == (4, None)
 
@@ -60,7 +60,7 @@ def test_a_committed_transaction_is_a_row() -> None:
 
 def test_an_aborted_transaction_only_advances_the_offset() -> None:
     loader = replayed(BEFORE, BEGIN, INSIDE)
-    (made,) = loader.append(at(3, ABORT))
+    (returned,) = loader.append(at(3, ABORT))
     assert loader.image.same_rows(state_after(BEFORE))
     assert loader.image.offset == 3
     row = TransactionRow(
@@ -71,8 +71,8 @@ def test_an_aborted_transaction_only_advances_the_offset() -> None:
         reason="changed my mind",
         record_count=1,
     )
-    (change,) = made.changes
-    assert (made.record_type, change.op, change.after) == (
+    (change,) = returned.changes
+    assert (returned.record_type, change.op, change.after) == (
         "ABORT_TRANSACTION_RECORD",
         Op.CREATE,
         row,
@@ -106,10 +106,10 @@ def test_a_transaction_may_span_any_number_of_batches(ending: MetadataRecord) ->
     whole = MetadataLoader()
     expected = whole.append(at(0, *records))
     one_by_one = MetadataLoader()
-    made = []
+    returned = []
     for offset, record in enumerate(records):
-        made += one_by_one.append(at(offset, record))
-    assert flat(made) == flat(expected)
+        returned += one_by_one.append(at(offset, record))
+    assert flat(returned) == flat(expected)
     assert one_by_one.image == whole.image
 
 
@@ -157,8 +157,8 @@ def test_control_records_inside_a_transaction_are_not_part_of_it() -> None:
     loader = replayed(BEFORE, BEGIN, INSIDE)
     loader.append([LogRecord(3, 2, 3_000, LeaderChange(leader_id=5))])
     assert loader.image.rows(Entity.EPOCH) == []
-    made = loader.append(at(4, ABORT, epoch=2))
-    assert [(done.offset, done.visible_offset, done.record_type) for done in made] == [
+    returned = loader.append(at(4, ABORT, epoch=2))
+    assert [(done.offset, done.visible_offset, done.record_type) for done in returned] == [
         (3, 3, "LEADER_CHANGE"),
         (4, 4, "ABORT_TRANSACTION_RECORD"),
     ]

@@ -59,8 +59,8 @@ def test_a_config_is_set_changed_and_deleted_by_null() -> None:
     image = state_after(CONFIG, dataclasses.replace(CONFIG, value="2"))
     row = ConfigRow(resource_type=2, resource_name="t", name="retention.ms", value="2")
     assert image.rows_of(ConfigRow) == [row]
-    (made,) = changes_of(image, dataclasses.replace(CONFIG, value=None))
-    assert (made.op, made.before, made.after) == (Op.DELETE, row, None)
+    (change,) = changes_of(image, dataclasses.replace(CONFIG, value=None))
+    assert (change.op, change.before, change.after) == (Op.DELETE, row, None)
     absent = dataclasses.replace(CONFIG, name="never.set", value=None)
     assert changes_of(image, absent) == ()
 
@@ -91,8 +91,8 @@ def test_a_quota_is_of_a_set_of_entities_in_any_order() -> None:
     (row,) = image.rows_of(QuotaRow)
     assert (row.entity, row.quota, row.value) == ((client, user), "rate", 2.5)
     assert row.key == ('{"client-id":"c","user":"u"}', "rate")
-    (made,) = changes_of(image, quota(user, client, value=0.0, remove=True))
-    assert made.after is None
+    (change,) = changes_of(image, quota(user, client, value=0.0, remove=True))
+    assert change.after is None
 
 
 def test_the_default_entity_differs_from_a_named_one() -> None:
@@ -146,8 +146,8 @@ def test_credentials_are_stored_by_user_and_mechanism() -> None:
         ("SCRAM-SHA-256", 4096, b"new"),
         ("SCRAM-SHA-512", 8192, b"salt"),
     ]
-    (made,) = changes_of(image, RemoveUserScramCredentialRecord(name="u", mechanism=1))
-    assert made.key == ("u", 1)
+    (change,) = changes_of(image, RemoveUserScramCredentialRecord(name="u", mechanism=1))
+    assert change.key == ("u", 1)
     assert changes_of(image, RemoveUserScramCredentialRecord(name="x", mechanism=1)) == ()
 
 
@@ -170,12 +170,12 @@ def test_tokens_are_created_renewed_and_deleted() -> None:
             expiration_timestamp_ms=3,
         )
     ]
-    (made,) = changes_of(image, RemoveDelegationTokenRecord(token_id="id"))
-    assert made.entity is Entity.TOKEN
+    (change,) = changes_of(image, RemoveDelegationTokenRecord(token_id="id"))
+    assert change.entity is Entity.TOKEN
     assert changes_of(image, RemoveDelegationTokenRecord(token_id="no")) == ()
 
 
 def test_a_record_without_effect_still_names_its_row() -> None:
-    (made,) = changes_of(state_after(CONFIG), CONFIG)
-    assert (made.op, made.changed) == (Op.UPDATE, ())
-    assert made.before == made.after
+    (change,) = changes_of(state_after(CONFIG), CONFIG)
+    assert (change.op, change.changed) == (Op.UPDATE, ())
+    assert change.before == change.after

@@ -126,8 +126,8 @@ def test_a_new_registration_replaces_the_row() -> None:
 
 def test_unregister_deletes_whatever_the_epoch_and_even_missing_brokers() -> None:
     image = state_after(BROKER)
-    (made,) = changes_of(image, UnregisterBrokerRecord(broker_id=7, broker_epoch=1))
-    assert made.after is None
+    (change,) = changes_of(image, UnregisterBrokerRecord(broker_id=7, broker_epoch=1))
+    assert change.after is None
     assert changes_of(image, UnregisterBrokerRecord(broker_id=8, broker_epoch=1)) == ()
 
 
@@ -245,8 +245,8 @@ def test_controllers_are_registered_again() -> None:
     )
     image = state_after(record)
     assert image.rows_of(ControllerRow) == [row]
-    (made,) = changes_of(image, UnregisterControllerRecord(controller_id=3))
-    assert made.after is None
+    (change,) = changes_of(image, UnregisterControllerRecord(controller_id=3))
+    assert change.after is None
     assert changes_of(image, UnregisterControllerRecord(controller_id=4)) == ()
 
 

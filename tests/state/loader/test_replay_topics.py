@@ -89,15 +89,15 @@ def test_remove_topic_deletes_its_partitions_and_configs() -> None:
         ConfigRecord(resource_type=2, resource_name="orders", name="x", value="1"),
         *kept,
     )
-    made = changes_of(image, RemoveTopicRecord(topic_id=A))
-    assert [(change.entity, change.key) for change in made] == [
+    changes = changes_of(image, RemoveTopicRecord(topic_id=A))
+    assert [(change.entity, change.key) for change in changes] == [
         (Entity.PARTITION, (A, 0)),
         (Entity.PARTITION, (A, 1)),
         (Entity.CONFIG, (2, "orders", "x")),
         (Entity.TOPIC, (A,)),
     ]
-    assert all(change.op is Op.DELETE and change.after is None for change in made)
-    assert all(change.before == image.get(change.entity, change.key) for change in made)
+    assert all(change.op is Op.DELETE and change.after is None for change in changes)
+    assert all(change.before == image.get(change.entity, change.key) for change in changes)
 
 
 def test_remove_topic_deletes_configs_set_just_before() -> None:
@@ -269,11 +269,11 @@ def test_an_invalid_change_is_refused(record: MetadataRecord, reason: str) -> No
 
 def test_a_change_has_the_columns_that_differ() -> None:
     image = state_after(TOPIC, PARTITION)
-    (made,) = changes_of(image, change(leader=2, isr=(1, 2, 3)))
-    assert made.op is Op.UPDATE
-    assert made.changed == ("leader", "leader_epoch", "partition_epoch")
-    assert made.before == before()
-    assert made.key_json == f'["{A}",0]'
+    (changes,) = changes_of(image, change(leader=2, isr=(1, 2, 3)))
+    assert changes.op is Op.UPDATE
+    assert changes.changed == ("leader", "leader_epoch", "partition_epoch")
+    assert changes.before == before()
+    assert changes.key_json == f'["{A}",0]'
 
 
 # --- eligible leader replicas ---------------------------------------------------------------------
@@ -291,17 +291,17 @@ def two_topics_with_elr() -> MetadataImage:
 
 def test_clear_elr_of_one_topic_changes_its_partitions_with_elr_and_no_leader_epoch() -> None:
     image = two_topics_with_elr()
-    (made,) = changes_of(image, ClearElrRecord(topic_name="orders"))
-    assert made.key == (A, 0)
-    assert made.changed == ("elr", "last_known_elr", "partition_epoch")
-    assert isinstance(made.after, PartitionRow)
-    assert (made.after.elr, made.after.last_known_elr) == ((), ())
-    assert (made.after.leader_epoch, made.after.partition_epoch) == (4, 10)
+    (changes,) = changes_of(image, ClearElrRecord(topic_name="orders"))
+    assert changes.key == (A, 0)
+    assert changes.changed == ("elr", "last_known_elr", "partition_epoch")
+    assert isinstance(changes.after, PartitionRow)
+    assert (changes.after.elr, changes.after.last_known_elr) == ((), ())
+    assert (changes.after.leader_epoch, changes.after.partition_epoch) == (4, 10)
 
 
 def test_clear_elr_without_a_name_is_for_all_topics() -> None:
-    made = changes_of(two_topics_with_elr(), ClearElrRecord(topic_name=""))
-    assert [change.key for change in made] == [(A, 0), (B, 0)]
+    changes = changes_of(two_topics_with_elr(), ClearElrRecord(topic_name=""))
+    assert [change.key for change in changes] == [(A, 0), (B, 0)]
 
 
 def test_clear_elr_of_an_unknown_topic_is_refused() -> None:

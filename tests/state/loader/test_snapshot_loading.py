@@ -56,18 +56,20 @@ FOOT = control(SnapshotFooter())
 def test_rows_of_a_snapshot_are_loaded_and_missing_ones_deleted() -> None:
     loader = replayed(STAYS, GOES, CONFIG)
     before = loader.image
-    made = loader.bootstrap(ID, [*HEAD, *at(3, STAYS, COMES), *FOOT])
-    assert [(done.record_type, done.ordinal) for done in made] == [
+    returned = loader.bootstrap(ID, [*HEAD, *at(3, STAYS, COMES), *FOOT])
+    assert [(done.record_type, done.ordinal) for done in returned] == [
         ("SNAPSHOT_HEADER", None),
         ("TOPIC_RECORD", 0),
         ("TOPIC_RECORD", 1),
         ("SNAPSHOT_FOOTER", None),
     ]
-    assert {(done.offset, done.visible_offset, done.leader_epoch) for done in made} == {(99, 99, 3)}
-    assert {done.timestamp_ms for done in made} == {5_000}
+    assert {(done.offset, done.visible_offset, done.leader_epoch) for done in returned} == {
+        (99, 99, 3)
+    }
+    assert {done.timestamp_ms for done in returned} == {5_000}
     changes = [
         (change.entity, change.op, change.key, change.before)
-        for done in made[1:]
+        for done in returned[1:]
         for change in done.changes
     ]
     assert changes == [
@@ -93,8 +95,8 @@ def test_the_state_is_at_the_end_of_the_snapshot() -> None:
 
 def test_an_epoch_that_began_before_the_snapshot_has_no_start_offset() -> None:
     loader = MetadataLoader()
-    (made,) = loader.bootstrap(ID, [*HEAD, *FOOT])
-    (change,) = made.changes
+    (returned,) = loader.bootstrap(ID, [*HEAD, *FOOT])
+    (change,) = returned.changes
     assert (change.op, change.entity, change.before) == (Op.READ, Entity.EPOCH, None)
     loader.append([LogRecord(100, 4, 0, LeaderChange(leader_id=4))])
     old, new = loader.image.rows_of(EpochRow)
@@ -162,8 +164,8 @@ def test_a_contradictory_snapshot_does_not_change_the_state(
 
 def test_unknown_records_of_a_snapshot_are_skipped_and_counted() -> None:
     loader = MetadataLoader()
-    made = loader.bootstrap(ID, at(0, STAYS, b"\x01\x63\x00\x00", COMES))
-    assert [done.ordinal for done in made] == [None, 0, 2], (
+    returned = loader.bootstrap(ID, at(0, STAYS, b"\x01\x63\x00\x00", COMES))
+    assert [done.ordinal for done in returned] == [None, 0, 2], (
         "an ordinal is a place in the checkpoint"
     )
     assert loader.skipped == (SkippedRecords(False, 99, 0, 1, 99, 99),)

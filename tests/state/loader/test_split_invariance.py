@@ -26,8 +26,8 @@ def log() -> MetadataLog:
 @cache
 def whole() -> tuple[list[tuple[int, int, str, object]], MetadataImage]:
     loader = MetadataLoader()
-    made = loader.append(log().records[:RECORDS])
-    return flat(made), loader.image
+    returned = loader.append(log().records[:RECORDS])
+    return flat(returned), loader.image
 
 
 def cuts_of(places: list[int]) -> list[tuple[int, int]]:
@@ -41,10 +41,10 @@ def cuts_of(places: list[int]) -> list[tuple[int, int]]:
 def test_any_split_gives_the_same_changes_and_state(places: list[int]) -> None:
     changes, image = whole()
     loader = MetadataLoader()
-    made: list[RecordChanges] = []
+    returned: list[RecordChanges] = []
     for start, end in cuts_of(places):
-        made += loader.append(log().records[start:end])
-    assert flat(made) == changes
+        returned += loader.append(log().records[start:end])
+    assert flat(returned) == changes
     assert loader.image == image
 
 
@@ -53,12 +53,12 @@ def test_any_split_gives_the_same_changes_and_state(places: list[int]) -> None:
 @settings(max_examples=15)
 def test_a_loader_can_be_rebuilt_from_rows_at_any_offset(places: list[int]) -> None:
     changes, image = whole()
-    made: list[RecordChanges] = []
+    returned: list[RecordChanges] = []
     state = MetadataImage.empty()
     for start, end in cuts_of([place for place in places if not 3 <= place < 12]):
         assert state.offset == start - 1
         loader = MetadataLoader(state)
-        made += loader.append(log().records[start:end])
+        returned += loader.append(log().records[start:end])
         rows = [row for entity in Entity for row in loader.image.rows(entity)]
         state = MetadataImage.from_rows(
             rows,
@@ -66,7 +66,7 @@ def test_a_loader_can_be_rebuilt_from_rows_at_any_offset(places: list[int]) -> N
             leader_epoch=loader.image.leader_epoch,
             quorum=loader.image.quorum,
         )
-    assert flat(made) == changes
+    assert flat(returned) == changes
     assert state == image
     assert state.digest() == image.digest()
 
@@ -88,10 +88,10 @@ def test_the_digest_of_an_updated_state_is_that_of_its_rows(places: list[int]) -
 def test_one_record_a_call_gives_the_same_as_one_call() -> None:
     changes, image = whole()
     loader = MetadataLoader()
-    made: list[RecordChanges] = []
+    returned: list[RecordChanges] = []
     for record in log().records[:RECORDS]:
-        made += loader.append([record])
-    assert flat(made) == changes
+        returned += loader.append([record])
+    assert flat(returned) == changes
     assert loader.image == image
 
 
@@ -99,13 +99,13 @@ def test_columns_give_the_same_as_records() -> None:
     changes, image = whole()
     loader = MetadataLoader()
     records = log().records[:RECORDS]
-    made = loader.append_columns(
+    returned = loader.append_columns(
         [record.offset for record in records],
         [record.leader_epoch for record in records],
         [record.timestamp_ms for record in records],
         [record.payload for record in records],
     )
-    assert flat(made) == changes
+    assert flat(returned) == changes
     assert loader.image == image
 
 

@@ -105,8 +105,8 @@ def test_the_changes_of_one_record_are_numbered() -> None:
     config = ConfigRecord(resource_type=2, resource_name="t", name="n", value="1")
     topic = TopicRecord(name="t", topic_id=TOPIC_ID)
     removed = RemoveTopicRecord(topic_id=TOPIC_ID)
-    made = MetadataLoader().append(at(0, topic, config, removed))
-    rows = changes_table(made, {**SHARED, "topic": "t", "partition": 0}).to_pylist()
+    changes = MetadataLoader().append(at(0, topic, config, removed))
+    rows = changes_table(changes, {**SHARED, "topic": "t", "partition": 0}).to_pylist()
     assert [(row["offset"], row["seq"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
 
@@ -125,8 +125,8 @@ def test_a_row_keeps_its_creation_offset() -> None:
 
 def test_tables_use_no_feature_that_other_engines_lack() -> None:
     for table in (*TYPED_TABLES, *GROWING_TABLES.values()):
-        made_with = properties(table)
-        assert made_with["delta.enableDeletionVectors"] == "false"
-        assert "delta.columnMapping.mode" not in made_with
+        created_offset = properties(table)
+        assert created_offset["delta.enableDeletionVectors"] == "false"
+        assert "delta.columnMapping.mode" not in created_offset
         grows = table.name in GROWING_TABLES
-        assert made_with.get("delta.appendOnly") == ("true" if grows else None)
+        assert created_offset.get("delta.appendOnly") == ("true" if grows else None)

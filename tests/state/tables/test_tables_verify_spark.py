@@ -68,7 +68,7 @@ class LogScript:
         self.records: list[LogRecord] = []
         self.epoch = 0
 
-    def tell(self, *payloads: Any) -> None:
+    def changed(self, *payloads: Any) -> None:
         for payload in payloads:
             self.epoch += isinstance(payload, LeaderChange)
             offset = len(self.records)
@@ -80,15 +80,15 @@ def random_script(seed: int, level: int) -> LogScript:
     random = RandomLog(seed, level)
     random.grow(450)
     story = LogScript()
-    story.tell(leader(1, 1, 2), KRaftVersion(kraft_version=1), KRaftVoters(voters=(voter(1),)))
+    story.changed(leader(1, 1, 2), KRaftVersion(kraft_version=1), KRaftVoters(voters=(voter(1),)))
     lost = TopicRecord(name="never", topic_id="wP1XW_XDTjOcp3STS81TJA")
     for start in range(0, len(random.records), 45):
         part = random.records[start : start + 45]
-        story.tell(BeginTransactionRecord(name="one"), *part[:10], EndTransactionRecord())
-        story.tell(*part[10:], leader(2, 1, 3))
-        story.tell(BeginTransactionRecord(name=None), lost, AbortTransactionRecord(reason="no"))
+        story.changed(BeginTransactionRecord(name="one"), *part[:10], EndTransactionRecord())
+        story.changed(*part[10:], leader(2, 1, 3))
+        story.changed(BeginTransactionRecord(name=None), lost, AbortTransactionRecord(reason="no"))
         if start % 2:
-            story.tell(KRaftVoters(voters=(voter(1), voter(3))))
+            story.changed(KRaftVoters(voters=(voter(1), voter(3))))
     return story
 
 
