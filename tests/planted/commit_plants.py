@@ -21,7 +21,7 @@ REMEMBERING: Final = "tests/log/writing/test_producer_state_without_clock.py"
 
 COMMIT_PLANTS: Final = (
     Plant(
-        bug="commits are forgotten by age, which a record from far ahead makes of all",
+        bug="a record with a future timestamp evicts all commits by age",
         path=f"{WRITING}/producer_state.py",
         old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",
         new="        self._end_offset = metadata.next_offset\n"
@@ -34,7 +34,7 @@ COMMIT_PLANTS: Final = (
         tests=(REMEMBERING,),
     ),
     Plant(
-        bug="producers are forgotten by age, which a record from far ahead makes of all",
+        bug="a record with a future timestamp evicts all producers by age",
         path=f"{WRITING}/producer_state.py",
         old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",
         new="        self._end_offset = metadata.next_offset\n"
@@ -47,7 +47,7 @@ COMMIT_PLANTS: Final = (
         tests=(REMEMBERING,),
     ),
     Plant(
-        bug="the last commit is not told once its batch is deleted",
+        bug="the last commit is not returned once its batch is deleted",
         path=f"{REMOTE}/last_commit.py",
         old="        timestamp_ms = _timestamp_of(quorum, appended)\n",
         new="        timestamp_ms = _timestamp_of(quorum, appended)\n"
@@ -63,42 +63,42 @@ COMMIT_PLANTS: Final = (
         tests=(OWNERS,),
     ),
     Plant(
-        bug="without a table every principal may use the names of others",
+        bug="without an access table any principal may use the names of others",
         path="connector/raftlog/node/access.py",
         old="(self.commits is None and is_one_party)",
         new="self.commits is None",
         tests=(OWNERS,),
     ),
     Plant(
-        bug="every caller is told of the commits of others",
+        bug="every caller is shown the commits of others",
         path=f"{NODE}/apis/groups.py",
         old="    if question.caller.may_read_commit(group.group_id):\n",
         new="    if may_describe(question.caller):\n",
         tests=(OWNERS,),
     ),
     Plant(
-        bug="one principal's junk names make the log forget those of others",
+        bug="invalid names of one principal evict those of others",
         path=f"{NODE}/apis/produce.py",
         old="    if commits is None or memory.last_commit(name) is not None:\n",
         new="    if commits is None or memory.last_commit(name) is None:\n",
         tests=(OWNERS,),
     ),
     Plant(
-        bug="a partition that a fetch names again is read again",
+        bug="a partition repeated in a fetch is read again",
         path=f"{NODE}/apis/fetch.py",
         old="            found[(topic.topic_id, topic.topic, one.partition)] = _Part(\n",
         new="            found[(len(found),)] = _Part(\n",
         tests=(FETCHING,),
     ),
     Plant(
-        bug="as many fetches of one principal wait as it likes",
+        bug="delayed fetches of one principal are unbounded",
         path=f"{NODE}/apis/fetch.py",
         old="        if is_one_too_many:\n",
         new="        if is_one_too_many and not parts:\n",
         tests=(FETCHING,),
     ),
     Plant(
-        bug="waiting fetches are looked at again at every step of the replica",
+        bug="delayed fetches are checked at every step of the replica",
         path=f"{NODE}/driver.py",
         old="            if seen != self._seen or waiter.after() < high_watermark:\n"
         "                _complete_if_due(waiter)\n"
@@ -107,14 +107,14 @@ COMMIT_PLANTS: Final = (
         tests=(DRIVER,),
     ),
     Plant(
-        bug="waiting fetches do not hear of a change of leaders",
+        bug="delayed fetches are not answered on a change of leaders",
         path=f"{NODE}/driver.py",
         old="            if seen != self._seen or waiter.after() < high_watermark:\n",
         new="            if waiter.after() < high_watermark:\n",
         tests=(DRIVER,),
     ),
     Plant(
-        bug="a transactional producer is told of rights, and not that there are no transactions",
+        bug="a transactional producer gets an authorization error instead of an unsupported one",
         path=f"{NODE}/apis/groups.py",
         old="            error, text = ErrorCode.unsupported_version if is_java else denied, "
         "NO_TRANSACTIONS\n",
@@ -129,28 +129,28 @@ COMMIT_PLANTS: Final = (
         tests=(DRIVER,),
     ),
     Plant(
-        bug="an append that only asks waits as long as the log lingers",
+        bug="an append without records waits for the linger time",
         path=f"{NODE}/driver.py",
         old="        if config.linger_ms and request.records:\n",
         new="        if config.linger_ms:\n",
         tests=(DRIVER,),
     ),
     Plant(
-        bug="retention of a kraft log is configured in vain, without a word",
+        bug="retention configured for a kraft log is ignored without a warning",
         path=f"{NODE}/process.py",
         old="        self._warn_of_retention()\n",
         new="",
         tests=(KRAFT_RETENTION,),
     ),
     Plant(
-        bug="an append that only asks is in doubt when its answer is lost",
+        bug="an append without records is uncertain when its response is lost",
         path=f"{REMOTE}/sendings.py",
         old="        return self.record_count > 0\n",
         new="        return self.record_count >= 0\n",
         tests=(SENT,),
     ),
     Plant(
-        bug="an append that only asks is in doubt when the disk fails",
+        bug="an append without records is uncertain when the disk fails",
         path="connector/raftlog/client/group_committer.py",
         old="failed(unknown if request.writes else problem)",
         new="failed(unknown)",

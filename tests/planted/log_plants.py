@@ -46,7 +46,7 @@ LOG_PLANTS: Final = (
         tests=("tests/log/crash/test_crash_points.py::test_a_sample_of_crash_points",),
     ),
     Plant(
-        bug="a sync that failed is believed",
+        bug="a failed sync counts as a sync",
         path=f"{WRITING}/replicated_log.py",
         old="""            self.fail_sync(pending, error)
             raise
@@ -60,7 +60,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a reader is shown what is not published",
+        bug="a reader sees unpublished batches",
         path="connector/raftlog/log/reading/log_end.py",
         old="storage.boot_id())\n        if published is None:\n",
         new="storage.boot_id())\n        if published is None or published.epoch:\n",
@@ -68,7 +68,7 @@ LOG_PLANTS: Final = (
     ),
     # --- rights to append ---------------------------------------------------------------------
     Plant(
-        bug="the token is checked before the group, apart from the assignment of offsets",
+        bug="the required offset is checked before the group, apart from the assignment of offsets",
         path="connector/raftlog/append/append_batch.py",
         old="            required_base_offset=request.required_base_offset,\n",
         new="""            required_base_offset=(
@@ -82,7 +82,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="the token is looked at before the name of the commit",
+        bug="the required offset is checked before the name of the commit",
         path="connector/raftlog/append/append_batch.py",
         old="        if duplicate is not None:\n",
         new="        if duplicate is not None and not request.has_required_offset:\n",
@@ -91,7 +91,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="the epoch of an append is not looked at",
+        bug="the epoch of an append is not checked",
         path="connector/raftlog/append/append_batch.py",
         old="        epoch = current if request.epoch is None else request.epoch\n",
         new="        epoch = current\n",
@@ -100,7 +100,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="the lock of the writers is not shared by processes",
+        bug="the lock of writers is not shared by processes",
         path=f"{CLIENT}/group_committer.py",
         old="self._lock_path = storage.join(directory, LOCK_NAME)",
         new='self._lock_path = storage.join(directory, f"{LOCK_NAME}{id(self)}")',
@@ -109,7 +109,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a writer does not look what others appended",
+        bug="a writer does not read the appends of others",
         path=f"{CLIENT}/group_committer.py",
         old="            self._log.refresh(now_ms=now_ms)\n        except",
         new="            self._log._check_open()\n        except",
@@ -118,7 +118,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a writer does not hear that another began the log elsewhere",
+        bug="a writer does not detect that the log was created again elsewhere",
         path=f"{WRITING}/replicated_log.py",
         old="            and published.log_start_offset <= self.log_start_offset\n",
         new="",
@@ -155,7 +155,7 @@ LOG_PLANTS: Final = (
         tests=("tests/append/test_append_batch.py",),
     ),
     Plant(
-        bug="a transaction framed by the user names no commit until the log is read again",
+        bug="a user's own transaction names no commit until the log is read again",
         path="connector/raftlog/log/writing/batch_metadata.py",
         old="""    if values is ValueKind.KRAFT:
         commit = _commit_of_transaction(batch, own)
@@ -173,28 +173,28 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a sequence that the log has already is appended again",
+        bug="a duplicate sequence is appended again",
         path=f"{WRITING}/producer_state.py",
         old="        if producer_id < 0:\n",
         new="        if producer_id:\n",
         tests=("tests/client/embedded/test_embedded_log.py::test_producer_sequences_are_checked",),
     ),
     Plant(
-        bug="a gap in the sequences of a producer is let in",
+        bug="a gap in a producer's sequences is accepted",
         path=f"{WRITING}/producers.py",
         old="        if base_sequence != expected:\n",
         new="        if base_sequence < expected:\n",
         tests=("tests/log/producer_state/test_idempotent_producers.py",),
     ),
     Plant(
-        bug="a producer's last batch alone outlives a restart",
+        bug="only a producer's last batch survives a restart",
         path=f"{WRITING}/producer_state.py",
         old="older_batches=tuple(entry.batches[:-1] for entry in self._producers)",
         new="older_batches=tuple(entry.batches[:0] for entry in self._producers)",
         tests=("tests/log/producer_state/test_producer_snapshots.py",),
     ),
     Plant(
-        bug="the last stable offset does not know of open transactions",
+        bug="the last stable offset ignores open transactions",
         path=f"{WRITING}/producer_state.py",
         old="        return self._transactions.last_stable_offset(high_watermark)\n",
         new="        return high_watermark\n",
@@ -221,7 +221,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="committed records are cut off",
+        bug="committed records are truncated",
         path=f"{WRITING}/replicated_log.py",
         old="        if offset < self.high_watermark:\n",
         new="        if offset < self.log_start_offset:\n",
@@ -229,7 +229,7 @@ LOG_PLANTS: Final = (
     ),
     # --- order of syncs -----------------------------------------------------------------------
     Plant(
-        bug="the recovery point is ahead of the data: a segment is not synced when it is sealed",
+        bug="the recovery point is above the synced end: a segment is not synced when it is sealed",
         path=f"{WRITING}/active_segment.py",
         old="        self._truncate_indexes()\n"
         "        for file in (self._log, self._offset_index, ",
@@ -239,14 +239,14 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a directory is not synced behind a rename",
+        bug="a directory is not synced after a rename",
         path=f"{WRITING}/log_directory.py",
         old="    storage.sync_directory(storage.split(path)[0])\n",
         new="",
         tests=("tests/storage/test_atomic_files.py",),
     ),
     Plant(
-        bug="the directory of a new log is not synced above it",
+        bug="the parent of a new log's directory is not synced",
         path=f"{WRITING}/replicated_log.py",
         old="        storage.sync_directory(storage.split(directory)[0])  #",
         new="        #",
@@ -305,7 +305,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a log is cut while its recovery point stays above",
+        bug="a log is truncated while its recovery point stays above the new end",
         path=f"{WRITING}/segments.py",
         old="        if self.recovery_point > end_offset:\n",
         new="        if self.recovery_point < end_offset:\n",
@@ -313,7 +313,7 @@ LOG_PLANTS: Final = (
     ),
     # --- recovery -----------------------------------------------------------------------------
     Plant(
-        bug="a tail is cut below the durable point",
+        bug="a tail is truncated below the recovery point",
         path="connector/raftlog/log/recovery/recover.py",
         old="    if not loaded.is_damaged:\n",
         new="    if not loaded.is_damaged or scan.stop is not None:\n",
@@ -331,7 +331,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a tail is cut and not saved aside",
+        bug="a tail is truncated without a backup",
         path=f"{WRITING}/truncate_with_backup.py",
         old="    saved_as = back_up(storage, path, position)\n    with",
         new="    saved_as = None\n    with",
@@ -340,7 +340,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="the copy of a tail is not durable before the tail is cut",
+        bug="the backup of a tail is not durable before the tail is truncated",
         path=f"{WRITING}/truncate_with_backup.py",
         old="        copy.sync()\n",
         new="",
@@ -349,21 +349,21 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a cut whose sync failed is believed",
+        bug="a truncation whose sync failed counts as durable",
         path="connector/raftlog/log/recovery/repair.py",
         old="                    file.truncate(segment.metadata.byte_count)\n",
         new="",
         tests=("tests/log/writing/test_quorum_log.py",),
     ),
     Plant(
-        bug="an epoch of which nothing is left hides that of the snapshot before it",
+        bug="an epoch without batches hides that of the snapshot before it",
         path="connector/raftlog/log/recovery/load_log.py",
         old="        if is_all_deleted and [",
         new="        if False and [",
         tests=("tests/log/writing/test_quorum_log.py",),
     ),
     Plant(
-        bug="what a dead writer had not synced is taken up by the next",
+        bug="unsynced batches of a dead writer are kept by the next one",
         path="connector/raftlog/log/recovery/load_log.py",
         old="        return ScanRules(epochs=self._checkpoints.epochs, end_offset=limit)\n",
         new="        return ScanRules(epochs=self._checkpoints.epochs)\n",
@@ -372,7 +372,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a published end of an earlier boot is believed",
+        bug="a published end of an earlier boot is used",
         path="connector/raftlog/log/format/published.py",
         old="return published if published.boot_id == boot_id else None",
         new="return published",
@@ -381,7 +381,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="an index is trusted blindly by who goes on writing",
+        bug="an index is used unchecked by the next writer",
         path=f"{WRITING}/active_segment.py",
         old="header_at(self._log, position, self.byte_count).last_offset == last_offset\n",
         new="last_offset >= self.base_offset\n",
@@ -390,7 +390,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="an index is trusted blindly by who reads",
+        bug="an index is used unchecked by readers",
         path="connector/raftlog/log/reading/files.py",
         old="batch is not None and batch.last_offset == int(index.last_offsets[ordinal])\n",
         new="batch is not None\n",
@@ -399,7 +399,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a marker of a clean stop is believed whatever lies behind it",
+        bug="a clean shutdown file is used although the log does not match it",
         path="connector/raftlog/log/recovery/checkpoints.py",
         old="""        segment = Segment.of_file(storage, directory, clean.segment_base_offset)
         if segment.byte_count != clean.byte_count:
@@ -413,7 +413,7 @@ LOG_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a producer snapshot of what was cut off is believed",
+        bug="a producer snapshot above the truncated end is used",
         path="connector/raftlog/log/recovery/checkpoints.py",
         old="    return (source for source in found if source[0] <= offset_max)\n",
         new="    return iter(found)\n",

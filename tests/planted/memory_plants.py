@@ -8,7 +8,7 @@ from tests.planted.plant import Plant
 
 MEMORY_PLANTS: Final = (
     Plant(
-        bug="a compressed batch is expanded to the largest limit, whatever its reader was given",
+        bug="a compressed batch is expanded up to the maximum, whatever limit its reader has",
         path="connector/raftlog/log/reading/chunks.py",
         old="                decompressed_bytes_max=self.decompressed_bytes_max,\n",
         new="                decompressed_bytes_max=2**29,\n",
@@ -18,7 +18,7 @@ MEMORY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="the limit of decompression that was asked for is lost when a path is opened",
+        bug="the decompression limit is not passed on when a path is opened",
         path="connector/raftlog/log/reading/opening.py",
         old="    log.files.decompressed_bytes_max = decompressed_bytes_max\n",
         new="",
@@ -28,7 +28,7 @@ MEMORY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a live cluster's records are decompressed by the default limit only",
+        bug="a live cluster's records have the default decompression limit only",
         path="connector/raftlog/client/remote/log.py",
         old="        decoder = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)\n",
         new="        decoder = ColumnDecoder(columns, chunk_bytes, DECOMPRESSED_BYTES_MAX)\n",
@@ -38,7 +38,7 @@ MEMORY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="Spark's option maxDecompressedBytes changes nothing",
+        bug="Spark's option maxDecompressedBytes has no effect",
         path="python_datasource/pyspark_raftlog/reader.py",
         old="    return open_reader(options, options.kind, decompressed_bytes_max=limit)\n",
         new="    return open_reader(options, options.kind)\n",
@@ -58,14 +58,14 @@ MEMORY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="what a batch expands to is held twice",
+        bug="an expanded batch is held twice",
         path="connector/raftlog/records/compression.py",
         old="            out += piece\n",
         new="            out[:] = out + piece\n",
         tests=("tests/records/test_compression.py::test_decompressed_bytes_are_allocated_once",),
     ),
     Plant(
-        bug="a checkpoint beyond the limit of decompression is called broken",
+        bug="a snapshot above the decompression limit is reported as damaged",
         path="connector/raftlog/log/reading/snapshot.py",
         old="        if isinstance(error, DecompressionLimitError):\n",
         new="        if False:\n",
@@ -75,14 +75,14 @@ MEMORY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="long values of a scan are cut from the wrong place",
+        bug="long values of a scan are cut at the wrong position",
         path="connector/raftlog/records/record_columns.py",
         old="        values[begin:end] = data[at : at + end - begin]\n",
         new="        values[begin:end] = data[begin:end]\n",
         tests=("tests/records/test_scan.py::test_long_values_equal_those_of_the_records",),
     ),
     Plant(
-        bug="a long record is printed as one text",
+        bug="a long record is printed as one string",
         path="state/raftlog_state/cli/cat_log.py",
         old="    if is_long and not records.is_control[0]:\n",
         new="    if False:\n",
@@ -99,21 +99,21 @@ MEMORY_PLANTS: Final = (
         tests=("tests/state/cli/test_reader_memory.py::test_the_parts_of_a_line_are_the_line",),
     ),
     Plant(
-        bug="a scan's records are all objects at once",
+        bug="all records of a scan become objects together",
         path="state/raftlog_state/cli/cat_log.py",
         old="begun + _SLICE_BYTES_MAX, side=",
         new="begun + 2**40, side=",
         tests=("tests/state/cli/test_reader_memory.py::test_slices_of_a_scan_are_bounded",),
     ),
     Plant(
-        bug="headers count nothing in a slice of records",
+        bug="headers do not count in a slice of records",
         path="state/raftlog_state/cli/cat_log.py",
         old="        byte_count += np.diff(np.concatenate(([0], whole))[ends], prepend=0)\n",
         new="",
         tests=("tests/state/cli/test_reader_memory.py::test_slices_of_a_scan_are_bounded",),
     ),
     Plant(
-        bug="a check takes a batch beyond the limit of decompression for a damaged end",
+        bug="a check takes a batch above the decompression limit for a damaged end",
         path="state/raftlog_state/check/segments.py",
         old="        if isinstance(error, DecompressionLimitError):\n",
         new="        if False:\n",

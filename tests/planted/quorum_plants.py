@@ -27,7 +27,7 @@ def seed(number: int) -> tuple[str, ...]:
 
 QUORUM_PLANTS: Final = (
     Plant(
-        bug="a follower asks for more before what it has is durable",
+        bug="a follower fetches again before its records are durable",
         path=f"{QUORUM}/following.py",
         old="""        if state.log.synced_end_offset < state.log.end_offset:
             return""",
@@ -35,7 +35,7 @@ QUORUM_PLANTS: Final = (
         tests=seed(32),
     ),
     Plant(
-        bug="a vote is given and not written down",
+        bug="a vote is granted and not stored",
         path=f"{QUORUM}/state.py",
         old="""            role.election_deadline_ms = self.election_deadline_ms()
         self._persist()
@@ -47,7 +47,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a leader that was restarted leads its epoch again",
+        bug="a restarted leader leads its epoch again",
         path=f"{QUORUM}/state.py",
         old="            return self._resigned(epoch, ())\n",
         new="            return self._candidate(epoch)\n",
@@ -57,28 +57,28 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="votes compare the lengths of logs only",
+        bug="votes compare only the lengths of logs",
         path=f"{QUORUM}/votes.py",
         old="    is_up_to_date = candidate_end >= log_end\n",
         new="    is_up_to_date = candidate_end.offset >= log_end.offset\n",
         tests=("tests/quorum/test_votes.py",),
     ),
     Plant(
-        bug="votes do not look at logs",
+        bug="votes ignore logs",
         path=f"{QUORUM}/votes.py",
         old="    is_up_to_date = candidate_end >= log_end\n",
         new="    is_up_to_date = True\n",
         tests=("tests/quorum/test_votes.py",),
     ),
     Plant(
-        bug="answers to what an earlier role asked are believed",
+        bug="responses to requests of an earlier role are processed",
         path=f"{QUORUM}/request_manager.py",
         old="        self._in_flight.clear()\n",
         new="",
         tests=("tests/quorum/test_request_manager.py",),
     ),
     Plant(
-        bug="a record of an older epoch is committed by counting",
+        bug="a record of an older epoch is committed by its replicas",
         path=f"{QUORUM}/leadership.py",
         old="        if offset > role.epoch_start_offset and offset",
         new="        if offset",
@@ -116,7 +116,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a refusal does not wait until the end that it speaks of is committed",
+        bug="a refusal does not wait until the end that it is based on is committed",
         path=f"{NODE}/pending_appends.py",
         old="            return self._replica.log.end_offset\n",
         new="            return 0\n",
@@ -127,7 +127,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a leader that is none any more says that an end is right",
+        bug="a deposed leader confirms a required offset",
         path=f"{NODE}/pending_appends.py",
         old="if isinstance(answer, Failed) else is_empty\n",
         new="if isinstance(answer, Failed) else False\n",
@@ -138,14 +138,14 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="where logs part is decided by their ends only",
+        bug="divergence is determined by the ends of logs only",
         path="connector/raftlog/log/writing/epoch_validation.py",
         old="        if end.epoch != epoch or end.offset < offset:\n",
         new="        if end.offset < offset:\n",
         tests=("tests/log/writing/test_truncation.py",),
     ),
     Plant(
-        bug="a follower cuts its log at its high watermark, not where the logs part",
+        bug="a follower truncates at its high watermark, not at the divergence",
         path="connector/raftlog/log/writing/replicated_log.py",
         old="        self.truncate_to(self._epoch_validation.truncation_offset(diverging))\n",
         new="        self.truncate_to(self.high_watermark)\n",
@@ -155,7 +155,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a follower takes batches that do not begin where its log ends",
+        bug="a follower accepts batches that do not start at the end of its log",
         path="connector/raftlog/log/writing/replicated_log.py",
         old="            if batch.base_offset != expected:\n                raise LogGapError(",
         new="            if batch.base_offset > expected:\n                raise LogGapError(",
@@ -165,14 +165,14 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a set of voters stays when its record is cut off",
+        bug="a voter set is kept when its record is truncated",
         path=f"{QUORUM}/following.py",
         old="        state.voters.truncate_new_entries(state.log.end_offset)\n",
         new="",
         tests=("tests/simulation/test_membership.py::test_an_uncommitted_voter_set_is_reverted",),
     ),
     Plant(
-        bug="a change of voters begins before the last one is committed",
+        bug="a change of voters begins before the previous one is committed",
         path=f"{QUORUM}/membership.py",
         old="        elif role.voter_change is not None or state.is_voter_set_uncommitted:\n",
         new="        elif False:\n",
@@ -181,7 +181,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a copy whose log is older than a snapshot keeps its old records in front of it",
+        bug="a log older than a snapshot keeps its records before it",
         path="connector/raftlog/log/writing/quorum_log.py",
         old="        if newest <= own or self._has_lost_records_after(newest):\n",
         new="        if True:\n",
@@ -191,7 +191,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="retention forgets who votes",
+        bug="retention loses the voter set",
         path=f"{NODE}/replica.py",
         old="(now_ms=time_ms, voters_at=self._voters_at)",
         new="(now_ms=time_ms)",
@@ -200,7 +200,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="whether a damaged log is the only one is what configuration says",
+        bug="whether a damaged voter is the only one depends on the configuration",
         path=f"{NODE}/replica.py",
         old="_voters_left(log, voters, kraft_version).node_ids ==",
         new="voters.node_ids ==",
@@ -210,7 +210,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="an epoch whose first batch found no room is the copy's newest",
+        bug="an epoch without disk space for its first batch is the log's latest",
         path="connector/raftlog/log/writing/replicated_log.py",
         old="            self._segments.revert_epoch(epochs)\n",
         new="",
@@ -219,7 +219,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="an epoch that found no room stays in the checkpoint of epochs",
+        bug="an epoch without disk space stays in the epoch checkpoint",
         path="connector/raftlog/log/writing/segments.py",
         old="        return self._is_epoch_reverted or epoch >",
         new="        return epoch >",
@@ -228,7 +228,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="what finds no room to be written down is told all the same",
+        bug="a message is sent although its state could not be written",
         path=f"{NODE}/replica.py",
         old="                    self._stall(error, now_ms)\n                    return\n",
         new="                    assert error\n",
@@ -238,21 +238,21 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a state machine is told to lead before it has all that is committed",
+        bug="a state machine is notified of leadership before it has all committed records",
         path=f"{NODE}/raft_listeners.py",
         old="            if self.next_offset <= leader.epoch_start_offset:\n",
         new="            if False:\n",
         tests=("tests/node/listeners/test_listener_contract.py",),
     ),
     Plant(
-        bug="a state machine is given what is not committed",
+        bug="a state machine receives uncommitted records",
         path=f"{NODE}/raft_listeners.py",
         old="log, committed = self._replica.log, self._replica.core.high_watermark or 0\n",
         new="log, committed = self._replica.log, self._replica.log.end_offset\n",
         tests=("tests/node/listeners/test_listener_contract.py",),
     ),
     Plant(
-        bug="a state machine that the log's start has overtaken goes on behind it",
+        bug="a state machine below the log start continues at the log start",
         path=f"{NODE}/raft_listeners.py",
         old="        if (is_overtaken or self.next_offset == 0) and log.snapshots:\n",
         new="""        if is_overtaken:
@@ -262,14 +262,14 @@ QUORUM_PLANTS: Final = (
         tests=("tests/node/listeners/test_replica_listeners.py",),
     ),
     Plant(
-        bug="a counter appends wherever the log ends",
+        bug="a counter appends at any end of the log",
         path=f"{NODE}/replicated_counter.py",
         old="                epoch, [encode_increment(value)], required_base_offset=end_offset\n",
         new="                epoch, [encode_increment(value)]\n",
         tests=("tests/node/listeners/test_replicated_counter.py",),
     ),
     Plant(
-        bug="an observer that misses a leader does not ask that one again",
+        bug="an observer does not fetch again from a leader that timed out",
         path=f"{QUORUM}/following.py",
         old="            targets.append((role.leader_id, role.leader_endpoints))\n",
         new="            pass\n",
@@ -278,21 +278,21 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a snapshot that is older than the log's start decides what a follower is sent",
+        bug="a snapshot below the log start decides what a follower is sent",
         path="connector/raftlog/log/writing/epoch_validation.py",
         old="(one for one in self.snapshots if one.end_offset >= start), None)",
         new="(one for one in self.snapshots), None)",
         tests=("tests/log/writing/test_truncation.py",),
     ),
     Plant(
-        bug="a leader that could not begin its epoch appends in it",
+        bug="a leader whose epoch could not start appends in it",
         path=f"{NODE}/pending_appends.py",
         old="        if replica.is_stalled_on_disk_full:\n",
         new="        if False:\n",
         tests=("tests/quorum/test_stall_on_full_disk.py",),
     ),
     Plant(
-        bug="who looks for a new leader believes those who name the dead one",
+        bug="a prospective follows the lost leader named by others",
         path=f"{QUORUM}/state.py",
         old="role.leader_id == leader_id and not from_leader:\n",
         new="False:\n",
@@ -303,7 +303,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a leader whose removal is not committed yet does not stand",
+        bug="a leader whose removal is not committed does not campaign",
         path=f"{QUORUM}/state.py",
         old="        is_eligible = self.is_voter or self.is_leaving\n",
         new="        is_eligible = self.is_voter\n",
@@ -313,7 +313,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="who votes no more counts its own vote",
+        bug="a removed voter counts its own vote",
         path=f"{QUORUM}/state.py",
         old="granted={self.node_id} if self.is_voter else set()",
         new="granted={self.node_id}",
@@ -324,7 +324,7 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a node with damage in front of what recovery looks at never starts",
+        bug="a node with damage before the part that recovery scans never starts",
         path=f"{NODE}/replica.py",
         old="                damage, end_offset = error, log.valid_end_offset()\n",
         new="                raise error\n",

@@ -13,7 +13,7 @@ FAILS_CLOSED: Final = "tests/state/cli/test_redaction_fails_closed.py"
 READING_PLANTS: Final = (
     # --- secrets ------------------------------------------------------------------------------
     Plant(
-        bug="a directory's name outweighs framed records",
+        bug="a directory's name overrides framed records",
         path="connector/raftlog/log/reading/opening.py",
         old="""    if content is _Content.FRAMED or values == _KRAFT:
 """,
@@ -22,7 +22,7 @@ READING_PLANTS: Final = (
         tests=(f"{FAILS_CLOSED}::test_no_layout_shows_a_secret",),
     ),
     Plant(
-        bug="bytes values beside the log of cluster metadata turn redaction off",
+        bug='format "bytes" declared for the cluster metadata log disables redaction',
         path="connector/raftlog/log/reading/opening.py",
         old="""    is_named = named is not None and named.topic == CLUSTER_METADATA_TOPIC
     return is_named or _topic_id(files) == CLUSTER_METADATA_TOPIC_ID
@@ -34,7 +34,7 @@ READING_PLANTS: Final = (
         tests=(f"{FAILS_CLOSED}::test_no_property_overrides_the_topic_of_cluster_metadata",),
     ),
     Plant(
-        bug="records behind a damaged first batch are not looked at",
+        bug="records after a damaged first batch are not read",
         path="connector/raftlog/log/reading/opening.py",
         old="""            batch = read_batch_at(file, found)
             assert batch is not None, "find_valid_batch validated it"
@@ -44,7 +44,7 @@ READING_PLANTS: Final = (
         tests=(f"{FAILS_CLOSED}::test_no_layout_shows_a_secret",),
     ),
     Plant(
-        bug="a log whose damaged properties explain nothing is read as bytes",
+        bug="a log with damaged properties is read as bytes",
         path="connector/raftlog/log/reading/opening.py",
         old="""        if has_other:
             raise _unknown(files, f"its {RAFTLOG_PROPERTIES_NAME} is damaged or has no 'values'")
@@ -56,7 +56,7 @@ READING_PLANTS: Final = (
     ),
     # --- snapshots ----------------------------------------------------------------------------
     Plant(
-        bug="every checkpoint is judged as one of metadata",
+        bug="every snapshot is checked as one of metadata",
         path="connector/raftlog/log/reading/opening.py",
         old="""        if is_other and _content(files) is not _Content.FRAMED:
             kind = LogKind.PARTITION
@@ -67,7 +67,7 @@ READING_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="checkpoints of records that only their owner knows are not checked",
+        bug="snapshots with values of the application are not checked",
         path="state/raftlog_state/check/log_check.py",
         old="""            yield from self._check_snapshots()
 """,
@@ -78,7 +78,7 @@ READING_PLANTS: Final = (
     ),
     # --- state of a reader --------------------------------------------------------------------
     Plant(
-        bug="why a read ends grows with every look",
+        bug="the explanation of an end grows with every refresh",
         path="connector/raftlog/log/reading/log_reader.py",
         old="""    return replace(previous, lower_offset=found.offset)
 """,
@@ -102,7 +102,7 @@ READING_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a plan looks at every transaction that ended before it",
+        bug="a plan reads every transaction that ended before it",
         path="connector/raftlog/log/reading/transactions.py",
         old="""            if kept.span.ended_before(offset):
                 return
@@ -116,7 +116,7 @@ READING_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a transaction that ends behind the middle of a batch is taken for open",
+        bug="a transaction that ends after the middle of a batch is taken for open",
         path="connector/raftlog/log/reading/replay.py",
         old="READ_CHUNK_BYTES, limit, whole_batches=True)",
         new="READ_CHUNK_BYTES, limit)",
@@ -136,7 +136,7 @@ READING_PLANTS: Final = (
         tests=("tests/client/embedded/test_arguments.py", "tests/spark/test_source_options.py"),
     ),
     Plant(
-        bug="changes of a quorum's metadata are looked for in a path",
+        bug="changes of a quorum's metadata look for a path",
         path="state/raftlog_state/changes.py",
         old="""    if not isinstance(log, EmbeddedLog):
         raise ChangesNotSupportedError(path=log.path)
@@ -149,7 +149,7 @@ READING_PLANTS: Final = (
     ),
     # --- untrusted text -----------------------------------------------------------------------
     Plant(
-        bug="lines of output carry a terminal's commands",
+        bug="lines of output have a terminal's escape sequences",
         path="state/raftlog_state/cli/output.py",
         old="""        if not "".join(lines).isprintable():
             lines = [printable(line) for line in lines]
@@ -158,7 +158,7 @@ READING_PLANTS: Final = (
         tests=("tests/state/cli/test_terminal_output.py",),
     ),
     Plant(
-        bug="sentences on stderr carry a terminal's commands",
+        bug="messages on stderr have a terminal's escape sequences",
         path="state/raftlog_state/cli/output.py",
         old="""        text = "\\n".join(printable(line) for line in text.split("\\n"))
 """,
@@ -166,7 +166,7 @@ READING_PLANTS: Final = (
         tests=("tests/state/cli/test_terminal_output.py",),
     ),
     Plant(
-        bug="a node's lines carry a terminal's commands",
+        bug="a node's log lines have a terminal's escape sequences",
         path="connector/raftlog/node/log_lines.py",
         old='self._stream.write(printable(text) + "\\n")',
         new='self._stream.write(text + "\\n")',
@@ -191,7 +191,7 @@ READING_PLANTS: Final = (
         tests=("tests/state/cli/test_terminal_output.py",),
     ),
     Plant(
-        bug="cat prints what may not be committed without a word",
+        bug="cat prints uncommitted records without a note",
         path="state/raftlog_state/cli/cat_log.py",
         old='        console.log(f"reading up to offset {log_end_offset} (exclusive): '
         '{end.explanation}")\n',
@@ -200,7 +200,7 @@ READING_PLANTS: Final = (
         tests=("tests/state/cli/test_cli_cat.py::test_the_kind_of_end_offset_is_logged",),
     ),
     Plant(
-        bug="what one of our nodes has synced is called committed",
+        bug="the synced end of a raftlog node is called committed",
         path="connector/raftlog/log/reading/directory_log.py",
         old="""        if self.files.listing.is_embedded and not self._is_quorum_replica():
 """,
@@ -212,7 +212,7 @@ READING_PLANTS: Final = (
     ),
     # --- copies of a log ----------------------------------------------------------------------
     Plant(
-        bug="copies are compared by their epochs alone",
+        bug="copies are compared by their epochs only",
         path="connector/raftlog/log/reading/quorum_copies.py",
         old="""        batch.byte_count,
         batch.crc,
@@ -223,7 +223,7 @@ READING_PLANTS: Final = (
         tests=("tests/state/cli/test_cli_copies.py::test_the_divergence_of_replicas_is_reported",),
     ),
     Plant(
-        bug="what compaction took from one replica is called a divergence",
+        bug="records compacted in one replica are reported as a divergence",
         path="connector/raftlog/log/reading/quorum_copies.py",
         old="""            if is_dense and batch.delete_horizon_ms is None:
 """,
@@ -235,7 +235,7 @@ READING_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="replicas are read up to the end of the longest",
+        bug="replicas are read up to the end of the longest one",
         path="connector/raftlog/log/reading/quorum_copies.py",
         old="""        offset = min(offset, agreed)
         if agreed""",
@@ -243,7 +243,7 @@ READING_PLANTS: Final = (
         tests=("tests/state/cli/test_cli_copies.py",),
     ),
     Plant(
-        bug="an uncommitted tail of a quorum is called damage",
+        bug="an uncommitted tail of a quorum is reported as damage",
         path="state/raftlog_state/check/copies.py",
         old="""        make = note if is_normal else damage
 """,

@@ -14,7 +14,7 @@ LOG: Final = "connector/raftlog/log"
 RECOVERY_PLANTS: Final = (
     # --- snapshots --------------------------------------------------------------------------------
     Plant(
-        bug="the lock of snapshots is released as soon as it is taken",
+        bug="the lock of snapshots is released immediately",
         path=f"{WRITING}/snapshots.py",
         old="        self._lock = lock\n",
         new="        self._lock = lock\n        lock.release()\n",
@@ -34,7 +34,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="recovery deletes the part that a live writer has open",
+        bug="recovery deletes the partial snapshot of a live writer",
         path=f"{WRITING}/snapshots.py",
         old="""    if lock is None:
         return
@@ -51,7 +51,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a snapshot that is fetched no more holds the lock for ever",
+        bug="an abandoned fetch of a snapshot holds the lock forever",
         path="connector/raftlog/node/replica.py",
         old="        if not isinstance(role, Follower) or role.snapshot is None:\n",
         new="        if isinstance(role, Follower) and role.snapshot is None:\n",
@@ -71,7 +71,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a seal that finds no room counts time entries as written that are not",
+        bug="a seal without disk space counts unwritten time entries as written",
         path=f"{WRITING}/active_segment.py",
         old="""            self._indexer.restore(mark)
             self._truncate_indexes()
@@ -88,7 +88,7 @@ RECOVERY_PLANTS: Final = (
     ),
     # --- epochs -----------------------------------------------------------------------------------
     Plant(
-        bug="every assignment of an epoch looks at all epochs",
+        bug="every assignment of an epoch scans all epochs",
         path="connector/raftlog/log/format/epoch_cache.py",
         old="""            while entries and not (
                 entries[-1].epoch < epoch and entries[-1].start_offset < start_offset
@@ -108,7 +108,7 @@ RECOVERY_PLANTS: Final = (
     ),
     # --- the search after a torn tail -------------------------------------------------------------
     Plant(
-        bug="every candidate after a torn tail is read as a whole",
+        bug="every candidate after a torn tail is read completely",
         path="connector/raftlog/log/reading/cursor.py",
         old="""    valid: list[int] = candidates.starts[crcs == candidates.crcs].tolist()
 """,
@@ -117,7 +117,7 @@ RECOVERY_PLANTS: Final = (
         tests=("tests/log/test_find_valid_batch.py::test_the_cost_is_linear_in_false_headers",),
     ),
     Plant(
-        bug="a batch in the payload of a torn one is taken for the next one",
+        bug="a batch in the payload of a torn one is taken for the next batch",
         path="connector/raftlog/log/reading/cursor.py",
         old="        allowed: Bools = starts >= self._claimed_end\n",
         new="        allowed: Bools = starts >= 0\n",
@@ -127,7 +127,7 @@ RECOVERY_PLANTS: Final = (
     ),
     # --- reports ----------------------------------------------------------------------------------
     Plant(
-        bug="every error that closes a log is called a failed disk",
+        bug="every error that closes a log is reported as a failed disk",
         path=f"{WRITING}/replicated_log.py",
         old='''        case LogAccessError():
             return "the file system denied access"''',
@@ -140,7 +140,7 @@ RECOVERY_PLANTS: Final = (
     ),
     # --- file modes -------------------------------------------------------------------------------
     Plant(
-        bug="a snapshot is made readable for all, and private afterwards",
+        bug="a snapshot is created readable for all, and private afterwards",
         path="connector/raftlog/client/directory.py",
         old="    files = PrivateLocalStorage()\n",
         new="""    from raftlog.storage.local_writing import WritableLocalStorage
@@ -152,7 +152,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="files of a private directory are as the umask says",
+        bug="files of a private directory follow the umask",
         path="connector/raftlog/storage/local_writing.py",
         old="        mode = self.file_mode & allowed\n",
         new="        mode = self.file_mode\n",
@@ -162,7 +162,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="an old snapshot whose header does not parse ends retention",
+        bug="a malformed old snapshot stops retention",
         path=f"{WRITING}/retention.py",
         old="    except (LogNotFoundError, CorruptBatchError, CorruptFileError):\n        pass\n",
         new="    except (LogNotFoundError, CorruptFileError):\n        pass\n",
@@ -172,7 +172,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="the lock of a log is made through a symbolic link",
+        bug="the lock of a log is created through a symbolic link",
         path="connector/raftlog/storage/local_writing.py",
         old="os.O_RDWR | os.O_NOFOLLOW | getattr",
         new="os.O_RDWR | getattr",
@@ -181,7 +181,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="an error shows bytes that are no batch as its offset and length",
+        bug="an error shows other files' bytes as offset and length",
         path="connector/raftlog/records/header.py",
         old="    is_foreign = magic > BATCH_MAGIC",
         new="    is_foreign = magic > 255",
@@ -191,7 +191,7 @@ RECOVERY_PLANTS: Final = (
     ),
     # --- readers ----------------------------------------------------------------------------------
     Plant(
-        bug="a reader stops at offsets that were written again after the published end",
+        bug="a reader stops at offsets that were rewritten after the published end",
         path="connector/raftlog/log/reading/cursor.py",
         old="""                if count and _is_past(self.next_offset, end_offset):
                     return Stop.END_OFFSET, None
@@ -204,7 +204,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a reader begins where the first segment does",
+        bug="a reader starts at the first segment",
         path="connector/raftlog/log/reading/log_end.py",
         old="            if listing.is_embedded:\n                start_offset = max(",
         new="            if not listing.segments:\n                start_offset = max(",
@@ -215,7 +215,7 @@ RECOVERY_PLANTS: Final = (
     ),
     # --- base offsets, which no CRC covers --------------------------------------------------------
     Plant(
-        bug="a batch with a damaged base offset is served",
+        bug="a batch with a damaged base offset is read",
         path="connector/raftlog/log/segment.py",
         old="contiguous_bytes(data, offset, epochs, log.path, start.position)\n",
         new="data\n",
@@ -225,7 +225,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a replica reads over a damaged base offset at its start",
+        bug="a replica ignores a damaged base offset at startup",
         path="connector/raftlog/log/segment.py",
         old="check_base_offset(batch.base_offset, next_offset, file.path, position + at)\n",
         new="pass\n",
@@ -234,7 +234,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a batch with a damaged leader epoch is served",
+        bug="a batch with a damaged leader epoch is read",
         path="connector/raftlog/log/segment.py",
         old="check_leader_epoch(leader_epoch, base_offset, epochs, path, position + at)\n",
         new="pass\n",
@@ -244,7 +244,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a replica reads over a damaged leader epoch at its start",
+        bug="a replica ignores a damaged leader epoch at startup",
         path="connector/raftlog/log/segment.py",
         old="            if epochs is not None:\n",
         new="            if False:\n",
@@ -255,7 +255,7 @@ RECOVERY_PLANTS: Final = (
     ),
     # --- backups ----------------------------------------------------------------------------------
     Plant(
-        bug="saved copies are kept for ever",
+        bug="backups are kept forever",
         path=f"{WRITING}/truncate_with_backup.py",
         old="        if is_bounded or ordinal >= before:\n",
         new="        if byte_count >= 0:\n",
@@ -265,7 +265,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a second damaged segment takes the place of the first",
+        bug="a backup of a second damaged segment replaces the first",
         path=f"{WRITING}/segments.py",
         old='            storage.rename(path, f"{path}{DAMAGED_SUFFIX}-{ordinal}")\n',
         new="            storage.rename(path, path + DAMAGED_SUFFIX)\n            assert ordinal\n",
@@ -276,7 +276,7 @@ RECOVERY_PLANTS: Final = (
     ),
     # --- indexes of sealed segments ---------------------------------------------------------------
     Plant(
-        bug="an opening looks at no index of a sealed segment",
+        bug="opening checks no index of a sealed segment",
         path="connector/raftlog/log/recovery/recover.py",
         old="    if recovered.report.read_only is None:\n        recovered = _with",
         new="    if recovered.report.read_only is not None:\n        recovered = _with",
@@ -286,7 +286,7 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="repair believes the indexes of sealed segments",
+        bug="repair does not check the indexes of sealed segments",
         path="connector/raftlog/client/repair.py",
         old="        if report.read_only is None:\n            rebuilt = _rebuild",
         new="        if report.read_only is not None:\n            rebuilt = _rebuild",

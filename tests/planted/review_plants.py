@@ -8,28 +8,28 @@ from .plant import Plant
 
 REVIEW_PLANTS: Final = (
     Plant(
-        bug="a connection that is closed before its handshake begins is counted for ever",
+        bug="a connection closed before its handshake is counted forever",
         path="connector/raftlog/node/server.py",
         old="self._loop.call_soon(handshake.cancel)",
         new="handshake.cancel()",
         tests=("tests/node/test_descriptors.py",),
     ),
     Plant(
-        bug="a node cannot be formatted in the root of a volume that another user owns",
+        bug="a node cannot be formatted in the root of a volume owned by another user",
         path="connector/raftlog/storage/local_writing.py",
         old="            if self.file_mode & ~_OWNER_MODE:\n                raise",
         new="            if self.file_mode:\n                raise",
         tests=("tests/storage/test_storage_contract.py",),
     ),
     Plant(
-        bug="peers refuse an address with a zone, which a node's file may name",
+        bug="peers refuse an address with a zone, which a node's file may have",
         path="connector/raftlog/quorum/voters.py",
         old="    return not percent or _ZONE.fullmatch(zone) is not None\n",
         new="    return not percent\n",
         tests=("tests/wire/test_quorum_requests.py",),
     ),
     Plant(
-        bug="a late publication brings back what was truncated after its query had ended",
+        bug="a late publication restores rows that were rolled back after its query had ended",
         path="state/raftlog_state/tables/materialize.py",
         old="self._publish(look_again=True)",
         new="self._publish()",

@@ -23,7 +23,7 @@ def last_round(seed: int) -> tuple[str, ...]:
 
 SIMULATOR_PLANTS: Final = (
     Plant(
-        bug="a disk that was formatted again is taken for the voter of its node id",
+        bug="a formatted disk is taken for the voter of its node id",
         path="connector/raftlog/types.py",
         old="""        return self.node_id == replica.node_id and self.directory_id in (
             ZERO_UUID,

@@ -8,7 +8,7 @@ from tests.planted.plant import Plant
 
 SIZES_PLANTS: Final = (
     Plant(
-        bug="a compressed batch is bounded by its stored size alone",
+        bug="a compressed batch is bounded only by its stored size",
         path="connector/raftlog/records/builder.py",
         old="raw_room = self.raw_byte_count_max - self._byte_count if is_packed else room",
         new="raw_room = 2**31 if is_packed else room",
@@ -30,7 +30,7 @@ SIZES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a limit of decompression is read as a batch without a commit's name",
+        bug="exceeding a decompression limit is read as a batch without a commit name",
         path="connector/raftlog/log/writing/batch_metadata.py",
         old="        raise  # not damage: the batch may hold a name\n",
         new="        return None\n",
@@ -40,7 +40,7 @@ SIZES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a whole batch is decompressed to find the name of its commit",
+        bug="a whole batch is decompressed to find its commit name",
         path="connector/raftlog/records/batch.py",
         old="        self._pieces = _pieces(batch)\n",
         new='        self._pieces = iter([b"".join(_pieces(batch))])\n',
@@ -50,7 +50,7 @@ SIZES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a record from the far future is taken",
+        bug="a record with a timestamp in the far future is accepted",
         path="connector/raftlog/records/builder.py",
         old="        if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:\n",
         new="        if latest_ms > 2**62:\n",
@@ -60,7 +60,7 @@ SIZES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="reading from beyond the end gives nothing",
+        bug="a read from above the end returns nothing",
         path="connector/raftlog/client/log_handle.py",
         old="                log.check_offset(start_offset)\n",
         new="                pass\n",
@@ -70,7 +70,7 @@ SIZES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a header's name that is not UTF-8 is stored changed",
+        bug="a header name that is not UTF-8 is changed",
         path="connector/raftlog/records/record.py",
         old='        return Header(key.decode("utf-8", "replace"), value, key)\n',
         new='        return Header(key.decode("utf-8", "replace"), value)\n',
@@ -80,7 +80,7 @@ SIZES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a map with an array for a key ends a msgpack append without an answer",
+        bug="a map with an array as key ends a msgpack append without a response",
         path="connector/raftlog/append/user_records.py",
         old="        except TypeError:\n            _refuse",
         new="        except KeyError:\n            _refuse",
@@ -99,21 +99,21 @@ SIZES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a batch's headers are not counted together where columns are made",
+        bug="the headers of a batch are not bounded together in a scan",
         path="connector/raftlog/records/record_columns.py",
         old="        if header_count.sum() > HEADERS_PER_BATCH_MAX:\n",
         new="        if header_count.max() > HEADERS_PER_BATCH_MAX:\n",
         tests=("tests/records/test_damage.py::test_a_batch_s_headers_are_bounded_together",),
     ),
     Plant(
-        bug="a writer takes more headers in one batch than readers decode",
+        bug="a writer accepts more headers in one batch than readers decode",
         path="connector/raftlog/records/builder.py",
         old="        return HEADERS_PER_BATCH_MAX - self._header_count\n",
         new="        return 2**31\n",
         tests=("tests/records/test_builder.py::test_the_headers_of_a_batch_are_bounded",),
     ),
     Plant(
-        bug="a large produced batch is compressed on the leader's loop",
+        bug="a large produced batch is compressed on the event loop",
         path="connector/raftlog/node/apis/produced_records.py",
         old="        packed = packed.with_compressed(config.compression)\n",
         new="        pass\n",
@@ -123,7 +123,7 @@ SIZES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="what a produced batch was decompressed to is not counted",
+        bug="memory of a decompressed batch is not counted",
         path="connector/raftlog/node/apis/produce.py",
         old="        _hold(question.origin.budget, records.byte_count(), result)\n",
         new="        pass\n",

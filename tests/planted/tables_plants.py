@@ -12,14 +12,14 @@ MATERIALIZED: Final = "tests/state/tables/test_tables_materialize_spark.py"
 
 TABLES_PLANTS: Final = (
     Plant(
-        bug="a run that holds back a tail publishes every batch",
+        bug="a run with a held back tail publishes every batch",
         path=MATERIALIZE,
         old="TAIL_HOLDBACK_MS_DEFAULT if given is None else duration_ms(_HOLDBACK, given),",
         new="TAIL_HOLDBACK_MS_DEFAULT if given is None else 2**60,",
         tests=(SCHEDULE,),
     ),
     Plant(
-        bug="a batch is published before its time",
+        bug="a batch is published before the interval",
         path=MATERIALIZE,
         old="        return max(0, self._published_at_s + self._every_s - now_s)\n",
         new="        return 0\n",
@@ -33,7 +33,7 @@ TABLES_PLANTS: Final = (
         tests=(SCHEDULE,),
     ),
     Plant(
-        bug="what a quiet log leaves unpublished is never published",
+        bug="unpublished batches of an idle log are never published",
         path=MATERIALIZE,
         old="            else:\n                self._set_timer()\n",
         new="",
@@ -54,7 +54,7 @@ TABLES_PLANTS: Final = (
         tests=("tests/state/tables/test_tables_reads_spark.py",),
     ),
     Plant(
-        bug="records of a rewritten log that the tables hold are passed over",
+        bug="records of a rewritten log that the tables have are skipped",
         path="state/raftlog_state/tables/writer.py",
         old="                if seen_epoch != epoch and at <= min(last, seen_last):\n",
         new="                if False:\n",
@@ -64,14 +64,14 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="a difference that verify names shows a secret",
+        bug="a difference reported by verify shows a secret",
         path="state/raftlog_state/tables/verify.py",
         old="        if _is_secret(table, key, column):\n",
         new="        if False:\n",
         tests=("tests/state/tables/test_tables_verify_spark.py",),
     ),
     Plant(
-        bug="check of a damaged log ends as if it were valid",
+        bug="check of a damaged log exits as if it were valid",
         path="state/raftlog_state/cli/maintenance.py",
         old="    return 1 if damage_count else 0\n",
         new="    return 0\n",
