@@ -32,7 +32,7 @@ REQUESTS = 60
 
 
 class RecordingLog(ReplicatedLog):
-    """A log that keeps the metadata of what it appends."""
+    """Log that records the metadata of its appends."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

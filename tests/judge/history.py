@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 
 
 class Outcome(enum.Enum):
-    """Outcome of a call. ``REFUSED`` is definite: nothing was written. ``UNKNOWN``: it may have
-    been.
-    """
+    """Outcome of a call. ``REFUSED``: nothing was written. ``UNKNOWN``: it may have been."""
 
     OK = "ok"
     REFUSED = "refused"

@@ -5,11 +5,11 @@ version of the log that it belongs to. A call that took effect has an interval o
 
     append at base b with n records   [b, b + n]   the log ended at b, then at b + n
     check or read of the end e        [e, e]
-    refusal that names the end e      [e, e]       and e is not where the token is
+    refusal that names the end e      [e, e]       and e is not the required offset
 
 A call that returned before another was invoked precedes it, so the end of its interval must be <=
 the start of the other's. If that holds for every such pair, the order by intervals is a
-linearization; if it does not, there is none. ``exhaustive.is_linearizable`` searches without this
+linearization; if it does not, it has none. ``exhaustive.is_linearizable`` searches without this
 argument, and the tests compare both on random histories.
 
 Source: Herlihy and Wing, "Linearizability", 1990; Wing and Gong's search, 1993.
@@ -107,7 +107,7 @@ def _wrong_order(history: Sequence[Call], log: FinalLog) -> list[str]:
     ]
     found: list[str] = []
     returned: list[tuple[float, int, Call]] = []
-    """Calls under way, by when they return; their number only breaks ties."""
+    """Pending calls, by the time of their return; their number only breaks ties."""
     latest_end, latest = -1, None
     for number, (call, (start, _)) in enumerate(intervals):
         while returned and returned[0][0] < call.invoked:

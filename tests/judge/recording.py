@@ -83,7 +83,7 @@ class _Client:
     ) -> None:
         self._log, self._number, self._rng, self._history = log, number, rng, history
         self._end_offset = 0
-        """Where the log ended when it was last seen."""
+        """End of the log when it was last read."""
         self._count = 0
 
     def call(self) -> None:

@@ -25,7 +25,7 @@ TOPIC = "raftlog"
 ROUNDS = [pytest.param(2, id="short"), pytest.param(12, id="long", marks=pytest.mark.nightly)]
 PATIENCE_S = 30.0
 PAUSED_CALLS = 60
-"""How many calls are answered before a paused leader is woken."""
+"""Number of calls before a paused leader is resumed."""
 
 
 @pytest.fixture

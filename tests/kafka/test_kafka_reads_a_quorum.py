@@ -35,7 +35,7 @@ def node() -> Node:
     )
     leader.snapshot()
     assert leader.replica is not None
-    assert leader.replica.log.log_start_offset == 4, "the active segment stays all the same"
+    assert leader.replica.log.log_start_offset == 4, "the active segment is kept"
     return leader
 
 

@@ -49,9 +49,7 @@ RECORD = re.compile(
 
 @dataclass(frozen=True)
 class Written:
-    """Log written by raftlog: its path, the appended records, and the path of a copy of the running
-    log.
-    """
+    """Log written by raftlog: path, appended records, and the path of a copy of the running log."""
 
     path: Path
     while_open: Path

@@ -1,6 +1,4 @@
-"""A running Kafka is read through the Spark stream into Delta and compared with its admin
-client.
-"""
+"""A running Kafka, read through the Spark stream into Delta, equals its admin client's view."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_a_flipped_bit_is_found_and_every_record_before_it_is_read() -> None:
             end = log.log_end_offset
             found, error = read_until_error(log, 0, builder.next_offset)
         except CorruptBatchError as nothing:
-            assert batch == 0, "only a log without any sound batch cannot be opened"
+            assert batch == 0, "only a log without any valid batch cannot be opened"
             found, error, end = [], nothing, 0
         assert error is not None
         assert found == list(range(bases[batch]))

@@ -50,7 +50,7 @@ def nodes(*node_ids: int) -> str:
 
 
 # --- the sample: 100 ends before 3131, 101 has the leader change of epoch 3 there, and 102 alone
-# --- has that of epoch 4 at 3132. Node 1 is a broker: an observer, and behind.
+# --- has that of epoch 4 at 3132. Node 1 is a broker: an observer that lags.
 
 
 @pytest.mark.parametrize("observers", [(), (1,)], ids=["", "with an observer"])
@@ -261,9 +261,7 @@ def test_logs_agree_up_to_the_divergence_of_their_epochs() -> None:
 
 
 class Cluster:
-    """Raft's elections, partial replication and crashes of leaders, as far as logs and
-    epochs need.
-    """
+    """Raft's elections, partial replication and crashes of leaders, in logs and epochs only."""
 
     def __init__(self, size: int, rng: random.Random) -> None:
         self.rng = rng

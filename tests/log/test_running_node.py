@@ -460,7 +460,7 @@ def test_a_decreased_end_is_kept_until_the_log_exceeds_it_again() -> None:
     assert (kept.offset, kept.epoch) == (5, 1)
     assert "the end is now 3" in kept.explanation
     again = log.read_end(isolation=COMMITTED, previous=kept)
-    assert again == kept, "a look that finds the same says the same"
+    assert again == kept, "another refresh without changes gives the same"
     builder.no_ops(4)
     log.refresh()
     assert log.read_end(isolation=COMMITTED, previous=kept).offset == 7

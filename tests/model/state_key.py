@@ -158,7 +158,7 @@ class Reader:
         """Return the key of a core; of its parts only ``ReplicaState`` and ``Following`` count."""
         following = self._object(core._following)
         for part in (core._elections, core._leadership, core._membership):
-            assert not self._object(part)[1:], "a part that remembers something"
+            assert not self._object(part)[1:], "a field with state"
         return (self._object(core._state), following)
 
     def sent(self, sent: Mapping[int, Send], core: QuorumCore) -> Key:

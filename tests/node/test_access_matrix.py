@@ -27,11 +27,11 @@ pytestmark = pytest.mark.slow
 
 WRONG_CLUSTER = "AbCdEfGhIjKlMnOpQrStUg"
 REFUSED = {29, 30, 31, 53, 104}
-"""No right to the topic, the group, the cluster, transactions; another cluster."""
+"""No rights to the topic, the group, the cluster, transactions; another cluster."""
 CLIENTS, VOTERS = Listener.CLIENTS, Listener.VOTERS
 BOTH = CLIENTS | VOTERS
 ANY_NAME = -2
-"""Whose id is not looked at: nobody can prove one."""
+"""Requests without a checked sender id, since no certificate proves it."""
 NONE, DESCRIBE = Rights.NONE, Rights.DESCRIBE
 
 
@@ -310,7 +310,7 @@ def test_a_shared_port_grants_every_identity_only_its_own_rights(tmp_path: Path)
     listeners, access = configuration(both=authorities.voters)
     identities = authorities.identities_at_one_port()
     counts = check_all(tmp_path, identities, authorities, listeners=listeners, access=access)
-    assert not counts["closed"], "everything is served at such a port"
+    assert not counts["closed"], "everything is served on such a port"
 
 
 def test_without_tls_every_caller_has_all_rights_of_the_port(tmp_path: Path) -> None:

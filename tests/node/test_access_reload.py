@@ -1,6 +1,4 @@
-"""Rights that change while a node runs: its file is reloaded, and open connections are checked
-again.
-"""
+"""Rights that change while a node runs: its file is reloaded, open connections are checked."""
 
 from __future__ import annotations
 
@@ -156,7 +154,7 @@ def test_a_name_that_no_longer_proves_a_node_ends_its_delayed_requests(tmp_path:
         away = next(node for node in cluster.nodes.nodes if node.node_id != log.leader_id)
         others = [node for node in cluster.nodes.nodes if node is not away]
         path = away.directory / "raftlog-0" / f"{0:020d}.log"
-        eventually(lambda: b"for all" in path.read_bytes(), "it follows")
+        eventually(lambda: b"for all" in path.read_bytes(), "the node follows")
 
         name = f'"node-{away.node_id}.example"'
         for node in others:
@@ -167,7 +165,7 @@ def test_a_name_that_no_longer_proves_a_node_ends_its_delayed_requests(tmp_path:
         assert b"for two" not in path.read_bytes()
         for node in others:
             read_again(node, RIGHTS)
-        eventually(lambda: b"for two" in path.read_bytes(), "it follows again")
+        eventually(lambda: b"for two" in path.read_bytes(), "the node follows again")
 
 
 def test_a_leader_whose_name_no_longer_proves_a_node_is_not_followed(

@@ -1,6 +1,4 @@
-"""Appends of one sender keep their order when the first one does not fit on the disk and later ones
-would.
-"""
+"""Appends of one sender keep their order when only the first one does not fit on the disk."""
 
 from __future__ import annotations
 
@@ -83,7 +81,7 @@ def test_batches_of_librdkafkas_idempotent_producer_keep_their_order(small: Smal
         producer.produce("raftlog", value, on_delivery=lambda error, _: answers.append(error))
     small.wait_for_appends(len(VALUES))
     producer.poll(0)
-    assert answers == [], "nothing is delivered, and nothing given up"
+    assert answers == [], "nothing is delivered, and nothing has failed"
     small.free_space()
     assert producer.flush(PATIENCE_S) == 0
     assert answers == [None] * len(VALUES)

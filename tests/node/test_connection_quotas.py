@@ -51,7 +51,7 @@ def caller_on(
 
 
 def limit_of(found: CountedConnection | LimitExceeded) -> str:
-    assert isinstance(found, LimitExceeded), "it was let in"
+    assert isinstance(found, LimitExceeded), "it was admitted"
     return found.limit
 
 
@@ -119,10 +119,10 @@ def test_connections_without_rights_have_a_small_pool_and_a_short_timeout() -> N
     counted(here.enter(VOTERS, "d", 0.9))
     assert here.quotas.stranger_count == 3
     counted(here.enter(CLIENTS, "c", 1.0))
-    assert here.closed == ["a"], "the oldest has had its time"
+    assert here.closed == ["a"], "the oldest has reached its timeout"
     here.quotas.leave(first)
     assert here.quotas.admit(second, caller_on(CLIENTS, "nobody", rights=Rights.NONE)) is None
-    assert here.quotas.stranger_count == 3, "it has still no right"
+    assert here.quotas.stranger_count == 3, "it still has no rights"
     here.quotas.close_overdue(5.0)
     assert here.closed == ["a"]
     here.quotas.close_overdue(5.6)
@@ -153,7 +153,7 @@ def test_an_address_has_a_connection_rate_with_bursts() -> None:
     accepted = sum(isinstance(here.enter(CLIENTS, now_s=1), CountedConnection) for _ in range(50))
     assert accepted == 10
     here.quotas.close_overdue(1_000)
-    assert not here.quotas._buckets, "what has saved up is not remembered"
+    assert not here.quotas._buckets, "saved connections are not remembered"
 
 
 def test_a_voter_is_served_while_clients_use_all_their_slots(tmp_path: Path) -> None:

@@ -221,9 +221,7 @@ def test_a_completed_request_holds_only_its_response_while_an_earlier_one_waits(
 
 
 def test_a_tls_connection_may_be_closed_repeatedly(tmp_path: Path) -> None:
-    """A peer that does not return the TLS close_notify is checked again until it is
-    disconnected.
-    """
+    """Without the peer's close_notify the connection is closed again, until it is aborted."""
     authority = Authority(tmp_path)
     pair = authority.sign("node-1.example")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

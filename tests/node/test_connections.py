@@ -233,9 +233,7 @@ def test_requests_in_flight_are_bounded(tmp_path: Path) -> None:
 
 
 def test_responses_to_a_slow_reader_do_not_occupy_the_node(tmp_path: Path) -> None:
-    """A connection that sends requests and never reads is no longer read after a while, and the
-    node serves others.
-    """
+    """The node stops reading a connection with unread responses, and serves others."""
 
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:

@@ -24,12 +24,12 @@ def test_counting_continues_when_the_leader_is_killed(tmp_path: Path) -> None:
     for node in quorum.nodes:
         node.command = ("node", "workload")
     with quorum:
-        eventually(lambda: min(map(counted, quorum.nodes)) > 50, "all count")
+        eventually(lambda: min(map(counted, quorum.nodes)) > 50, "all nodes count")
         leader = eventually(lambda: leader_of(quorum), "a leader")
         leader.kill()
         rest = [node for node in quorum.nodes if node is not leader]
         before = max(map(counted, rest))
-        eventually(lambda: min(map(counted, rest)) > before + 50, "the others count on")
+        eventually(lambda: min(map(counted, rest)) > before + 50, "the others continue counting")
         leader.start()
-        eventually(lambda: counted(leader) > before + 50, "it has counted what it missed")
-        assert all(node.is_running for node in quorum.nodes), "no count contradicts the one before"
+        eventually(lambda: counted(leader) > before + 50, "it has counted all increments")
+        assert all(node.is_running for node in quorum.nodes), "counts never contradict earlier ones"

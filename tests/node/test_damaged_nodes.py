@@ -47,7 +47,7 @@ def test_a_quorum_without_a_majority_logs_why_until_an_operator_repairs_it(tmp_p
             assert done.returncode == 1, done.stdout
             return done.stderr if "No leader can be elected" in done.stderr else None
 
-        text = eventually(problem, "`raftlog quorum` says why there is no leader")
+        text = eventually(problem, "`raftlog quorum` shows why there is no leader")
         assert text is not None
         assert "2 votes of 3 are needed" in text
         for node in damaged:

@@ -205,7 +205,7 @@ def test_a_failed_step_stops_the_replica(tmp_path: Path) -> None:
         waiting = driver.append(append_of(b"late"))
         with pytest.raises(AssertionError, match="a bug"):
             driver.act(wrong)
-        assert driver.is_over, "what it was about to do is half done"
+        assert driver.is_over, "the interrupted step is half done"
         assert isinstance(await waiting, Failed)
         with pytest.raises(AssertionError, match="a bug"):
             driver.ended.result()

@@ -26,7 +26,7 @@ from tests.support.served_node import ServedNode, served_node
 from tests.support.wire_messages import message_kinds, random_message
 
 QUIET_S = 0.02
-"""How long a connection is listened to for what comes of a frame."""
+"""Time for which a connection is read after a frame."""
 
 
 def frames(rng: random.Random) -> Iterator[bytes]:

@@ -111,9 +111,9 @@ def test_after_a_request_without_space_no_later_one_of_its_sender_is_appended() 
     assert room.append(of_line(line, 1, 100_000)) == [DiskFullError]
     assert room.append(of_line(line, 2)) == [DiskFullError]
     assert room.append(of_line(None, 3), of_line(InOrderGate(), 4)) == [Done, Done]
-    assert room.append(of_line(line, None)) == [Done], "nobody would know it again"
+    assert room.append(of_line(line, None)) == [Done], "no later retry would be recognised"
     room.one.disk.full_at(None)
-    assert room.append(of_line(line, 5)) == [DiskFullError], "it was under way already"
+    assert room.append(of_line(line, 5)) == [DiskFullError], "it was in flight already"
 
 
 def test_a_retry_is_appended_and_the_requests_after_it() -> None:

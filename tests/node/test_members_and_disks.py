@@ -51,7 +51,7 @@ def test_voters_are_added_and_removed_while_users_append(tmp_path: Path) -> None
         grows(load)
         leader = eventually(lambda: leader_of(quorum), "a leader")
         remove(quorum, key_of(leader))
-        eventually(lambda: leader_of(quorum) not in (None, leader), "another one leads")
+        eventually(lambda: leader_of(quorum) not in (None, leader), "another node leads")
         grows(load)
         assert leader.node_id not in voter_ids(quorum)
         assert leader.stop() == 0
@@ -70,7 +70,7 @@ def test_a_node_that_lost_its_disk_recovers_by_snapshot_and_log(tmp_path: Path) 
             lambda: all(
                 [one for one in node.lines() if one["event"] == "cleaned"] for node in quorum.nodes
             ),
-            "every log begins behind a snapshot",
+            "every log starts after a snapshot",
         )
         old.kill()
         shutil.rmtree(old.directory)

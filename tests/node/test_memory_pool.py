@@ -24,12 +24,12 @@ def test_a_large_frame_is_admitted_and_waiters_are_called_when_memory_is_free() 
 def test_a_closed_connection_is_not_called() -> None:
     share, called = RequestBudget(1).share_of("a"), []
 
-    def go_on() -> None:
+    def resume() -> None:
         called.append(1)
 
     share.take(5)
-    share.wait(go_on)
-    share.forget(go_on)
+    share.wait(resume)
+    share.forget(resume)
     share.give(5)
     assert called == []
 
@@ -71,7 +71,7 @@ def test_a_principal_may_use_all_free_memory_except_a_reserve() -> None:
     called = []
     shares[2].wait(lambda: called.append("c"))
     shares[1].give(225)
-    assert called == ["c"], "what others give back is room"
+    assert called == ["c"], "memory released by others is available"
 
 
 def test_without_memory_one_frame_at_a_time_is_received() -> None:
@@ -110,7 +110,7 @@ def test_a_peer_with_the_minimum_rate_has_no_deadline() -> None:
         assert not pace.is_stalled(now_s)
     pace.move(10**9, 1_000)
     assert not pace.is_stalled(1_030)
-    assert pace.is_stalled(1_031), "a burst buys no more than the time to stop"
+    assert pace.is_stalled(1_031), "a burst extends the time only up to the timeout"
 
 
 def test_time_without_pending_bytes_is_not_counted() -> None:
@@ -128,7 +128,7 @@ def test_the_remaining_time_depends_on_the_bytes_since_the_last_check() -> None:
     assert pace.look(100, 0) is None
     pace.await_peer(0)
     pace.move(50, 1)
-    assert pace.look(100, 1) is None, "it is looked at for the first time"
+    assert pace.look(100, 1) is None, "it is checked for the first time"
     pace.move(20, 2)
     assert pace.look(100, 3) == 10
     assert pace.look(100, 4) == math.inf

@@ -67,7 +67,9 @@ def test_metrics_describe_requests_and_the_memory_they_hold(tmp_path: Path) -> N
             async with asyncio.timeout(20):
                 while (figures := await ask())["raftlog_held_bytes", "voters"] < 40 * KIB:
                     await asyncio.sleep(0.01)
-            assert figures["raftlog_held_bytes", "clients"] == 0, "who comes here may vote"
+            assert figures["raftlog_held_bytes", "clients"] == 0, (
+                "clients of this listener may vote"
+            )
             assert figures["raftlog_waiting_for_memory", "voters"] == 0
             node.node.server.metrics.closed_connections["memory"] += 3
             assert (await ask())["raftlog_connections_closed_total", "memory"] == 3

@@ -32,7 +32,7 @@ from tests.support.served_node import RawConnection, ServedNode, served_node, tr
 
 VERSION: Final = 9
 HOST: Final = "host 127.0.0.1"
-"""Whose share of memory it is where nothing proves a name."""
+"""Name of the memory share of connections without an authenticated name."""
 RECORD: Final = b"x" * (MIB - 1_000)
 
 
@@ -264,7 +264,7 @@ def test_a_stalled_client_is_disconnected_when_others_wait_for_its_memory(tmp_pa
                 fine.ask_versions(5)
                 assert (await fine.answer(ApiKey.API_VERSIONS, 3))[0] == 5
             assert await large.next_frame() is None
-            assert len(_all(node)) >= 1, "the small one is no hindrance"
+            assert len(_all(node)) >= 1, "the small one does not prevent it"
         assert "other connections wait" in node.lines("refused")[-1]["reason"]
         assert node.node.server.metrics.closed_connections == {"memory": 1}
 

@@ -73,7 +73,7 @@ def test_a_rolling_restart_under_load_loses_nothing_and_transfers_leadership(
                 silences.append(load.book.longest_silence_s(stopped_s))
             node.start()
     check_nothing_is_lost(quorum.bootstrap, load.book)
-    assert silences, "one of them led"
+    assert silences, "one of them was the leader"
     words = ", ".join(f"{1000 * silence:.0f} ms" for silence in silences)
     record_property(REPORT_LINE, f"without a leader while it handed over: {words}")
 

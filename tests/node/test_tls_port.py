@@ -155,7 +155,9 @@ def test_responses_for_a_slow_reader_are_held_back_and_arrive_complete(tmp_path:
                 while not served.held.unread_byte_count:
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0)
-            assert served.in_flight_count == 0, "no second answer is made before this one is taken"
+            assert served.in_flight_count == 0, (
+                "no second response is created before this one is read"
+            )
             connection.transport.resume_reading()
             for number in (1, 2, 3):
                 correlation_id, answer = await connection.answer(ApiKey.FETCH, 9)

@@ -81,7 +81,7 @@ def sent(settings: dict[str, Any], value: bytes) -> KafkaError | None:
     producer = Producer({**settings, "log_level": 0})
     producer.produce("raftlog", value, on_delivery=lambda error, _: errors.append(error))
     producer.flush(35)
-    assert errors, "it heard nothing"
+    assert errors, "no delivery report"
     return errors[0]
 
 
@@ -98,7 +98,7 @@ def test_nodes_that_authenticate_replicate_a_log_and_another_gets_none_of_it(
 
     second, third = quorum.node(2), quorum.node(3)
     words = "certificate_verify_failed"
-    eventually(lambda: said(second, "refused", words), "node 2 does not believe node 3")
+    eventually(lambda: said(second, "refused", words), "node 2 rejects node 3")
     assert not log_bytes(third)
 
 
@@ -127,9 +127,9 @@ def test_an_unreadable_certificate_changes_nothing(
     assert first.process is not None
     (first.home / "node.pem").write_text("not a certificate")
     first.process.send_signal(signal.SIGHUP)
-    eventually(lambda: said(first, "certificates", "not reloaded"), "node 1 tells it")
+    eventually(lambda: said(first, "certificates", "not reloaded"), "node 1 logs it")
     assert sent(client(quorum, authority, authority.sign("jobs-3")), b"still there") is None
-    eventually(lambda: b"still there" in log_bytes(first), "node 1 goes on")
+    eventually(lambda: b"still there" in log_bytes(first), "node 1 continues")
 
 
 def test_stock_clients_have_the_rights_of_their_name_over_mtls(

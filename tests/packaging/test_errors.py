@@ -1,6 +1,4 @@
-"""Errors survive pickling between Spark's processes with their fields, and have their code in their
-text.
-"""
+"""Errors keep their fields when they are pickled, and have their code in their text."""
 
 from __future__ import annotations
 

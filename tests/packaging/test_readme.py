@@ -1,7 +1,7 @@
 """The README's commands are run and print what it shows.
 
 A ```console block has `$ command` lines, each followed by its output, where a line of three dots
-stands for any lines. The commands run in the project's folder.
+replaces any lines. The commands run in the project's folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.quorum_processes import QuorumProcesses
 
 HOME = Path(__file__).parents[2]
 QUORUM = "localhost:9192,localhost:9292,localhost:9392"
-"""Where the README's quorum is said to be."""
+"""Address of the README's quorum."""
 README = HOME / "README.md"
 
 

@@ -1,6 +1,4 @@
-"""Bugs in writing, recovery and retention of a log's files, each with the tests that must
-find it.
-"""
+"""Bugs in writing, recovery and retention of a log's files, and the tests that must find them."""
 
 from __future__ import annotations
 

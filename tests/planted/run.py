@@ -37,11 +37,11 @@ TIMEOUT_OF_ALL_S: Final = 1_800
 SEEDS_TIMEOUT_S: Final = 60
 """For one seed: with a bug a run may never end."""
 FIRST_SEED: Final = 40_000_000
-"""No test runs seeds from here on."""
+"""No test runs these seeds."""
 _FAILED_SEEDS: Final = re.compile(r": (\d+) of \d+ failed")
 _FAILED: Final = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 _TESTS_FAILED: Final = 1
-"""pytest's exit code for that, and for nothing else that may go wrong."""
+"""pytest's exit code of failed tests, and of no other problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,7 @@ class Copy:
         return Result(failed[1], seconds)
 
     def run_with(self, plant: Plant, seed_count: int) -> Result:
-        """Run the tests that must find a bug with the bug in place, then this number of random
-        seeds.
-        """
+        """Run the tests of a bug with the bug in place, then this number of random seeds."""
         is_simulated = seed_count > 0 and plant.path in self._simulated_files()
         try:
             before = plant.apply(self.home)

@@ -13,9 +13,7 @@ SIMULATION: Final = "tests/simulation/test_simulation.py"
 
 
 def last_round(seed: int) -> tuple[str, ...]:
-    """Return a test that runs the simulator with the faults of all rounds and violates a
-    guarantee.
-    """
+    """Return a test that runs the simulator with all rounds of faults and violates a guarantee."""
     return (
         f"{SIMULATION}::test_invariants_hold_for_the_seeds_of_the_last_round_that_once_failed[{seed}]",
     )

@@ -112,7 +112,7 @@ class OneCore:
     def reach_deadline(self) -> list[Effect]:
         """Advance the time to the next deadline."""
         deadline_ms = self.core.next_deadline_ms
-        assert deadline_ms is not None, "something is due"
+        assert deadline_ms is not None, "a deadline is due"
         self.now_ms = max(deadline_ms, self.now_ms)
         return self.step(TimePassed())
 
@@ -127,12 +127,12 @@ class OneCore:
                 if not asked:
                     break
                 effects = self.grant_vote(asked[0])
-        raise AssertionError("it is not elected")
+        raise AssertionError("not elected")
 
     def grant_vote(self, node_id: int) -> list[Effect]:
         """Respond to the vote request to this voter with a granted vote."""
         request = self.asked(node_id)
-        assert isinstance(request, VoteRequest), "it was asked for its vote"
+        assert isinstance(request, VoteRequest), "a vote was requested from it"
         leader_and_epoch = LeaderAndEpoch(epoch=request.epoch)
         return self.answer(
             node_id, VoteResponse(leader_and_epoch=leader_and_epoch, is_granted=True)
@@ -161,7 +161,7 @@ class OneCore:
     def fetched(self, leader_id: int, high_watermark: int | None = None) -> list[Effect]:
         """Respond to the last fetch, without records."""
         request = self.asked(leader_id)
-        assert isinstance(request, FetchRequest), "it was fetched from"
+        assert isinstance(request, FetchRequest), "a fetch was sent to it"
         leader_and_epoch = LeaderAndEpoch(epoch=request.epoch, leader_id=leader_id)
         response = FetchResponse(leader_and_epoch=leader_and_epoch, high_watermark=high_watermark)
         return self.answer(leader_id, response)

@@ -95,7 +95,7 @@ def test_an_unknown_replica_does_not_raise_the_epoch_while_there_is_a_leader(
     assert one.core.epoch == 1
     assert not getattr(response, "is_granted", False)
     one.ask(vote_request(THIRD, 2))
-    assert one.core.epoch == 2, "a voter does"
+    assert one.core.epoch == 2, "a voter's request does"
 
 
 def test_an_unknown_replica_gets_a_vote_after_the_fetch_timeout() -> None:

@@ -99,7 +99,7 @@ def test_a_replica_that_is_no_voter_does_not_count_its_own_vote() -> None:
     one = leaving()
     effects = one.reach_deadline()
     assert not found(effects, AppendLeaderChange)
-    assert one.core.epoch == 2, "not even its pre-vote counts"
+    assert one.core.epoch == 2, "not even its own pre-vote counts"
     effects = one.grant_vote(2)
     assert isinstance(one.core.role, Candidate)
     assert not found(effects, AppendLeaderChange)

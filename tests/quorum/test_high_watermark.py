@@ -21,7 +21,7 @@ def test_a_leader_counts_only_its_synced_records() -> None:
         max_wait_ms=0,
     )
     effects += one.step(RequestReceived(1, fetch))
-    assert not found(effects, AdvanceHighWatermark), "2 alone has it durably"
+    assert not found(effects, AdvanceHighWatermark), "only 2 has it durably"
     assert found(one.sync(), AdvanceHighWatermark) == [AdvanceHighWatermark(3)]
 
 

@@ -84,7 +84,7 @@ def test_a_replica_is_caught_up_at_the_leaders_end_of_its_previous_fetch() -> No
     assert fetch(3, 8, 20) is None, "at 10 the leader had 5"
     assert fetch(8, 12, 30) == 20, "at 20 the leader had 8"
     assert fetch(12, 12, 40) == 40
-    assert fetch(12, 15, 50) == 40, "nothing new is known: at 40 it had everything"
+    assert fetch(12, 15, 50) == 40, "no new information: at 40 it had everything"
 
 
 def test_observers_expire_and_voters_do_not() -> None:

@@ -20,7 +20,7 @@ def test_a_node_has_one_request_in_flight() -> None:
     assert found is not None
     assert (found.node_id, found.request) == (2, ASKED)
     assert book.is_ready(2, 0)
-    assert book.complete(first) is None, "an answer is taken once"
+    assert book.complete(first) is None, "a response is processed once"
 
 
 def test_a_request_fails_at_its_timeout() -> None:
@@ -39,7 +39,7 @@ def test_after_a_failure_requests_to_the_node_back_off() -> None:
     assert not book.is_ready(2, 19)
     assert book.next_deadline_ms(19) == 20
     assert book.is_ready(2, 20)
-    assert book.next_deadline_ms(20) is None, "nothing waits for what is over"
+    assert book.next_deadline_ms(20) is None, "no request of an ended role is pending"
 
 
 def test_a_role_transition_drops_requests_in_flight() -> None:
@@ -50,7 +50,9 @@ def test_a_role_transition_drops_requests_in_flight() -> None:
     assert book.complete(first) is None
     assert book.is_ready(2, 0)
     assert book.is_ready(3, 0)
-    assert book.start(2, ASKED, deadline_ms=100) != first, "its answer is not the next one's"
+    assert book.start(2, ASKED, deadline_ms=100) != first, (
+        "its response is not that of the next one"
+    )
 
 
 @settings(max_examples=40)

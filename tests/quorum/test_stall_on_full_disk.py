@@ -74,7 +74,7 @@ def test_a_leader_without_disk_space_for_its_epoch_appends_nothing_until_there_i
     with pytest.raises(DiskFullError):
         log.append(replica.core.epoch, [b"a"])
     one.disk.full_at(None)
-    assert one.step(TimePassed(), DISK_FULL_RETRY_MS - 1) == [], "not before it is time"
+    assert one.step(TimePassed(), DISK_FULL_RETRY_MS - 1) == [], "not before its deadline"
     assert any(isinstance(out, RunSync) for out in one.step(TimePassed(), DISK_FULL_RETRY_MS))
     assert not replica.is_stalled_on_disk_full
     assert log.append(replica.core.epoch, [b"a"]) == replica.log.end_offset - 1 == 3
@@ -86,7 +86,7 @@ def test_requests_received_meanwhile_wait() -> None:
     asked = RequestReceived(7, VersionsRequest())
     assert one.step(asked, DISK_FULL_RETRY_MS - 1) == []
     retried = one.step(TimePassed(), DISK_FULL_RETRY_MS)
-    assert retried == [], "still no room, and that is said once"
+    assert retried == [], "still no space, which is logged once"
     one.disk.full_at(None)
     outgoing = one.step(TimePassed(), 2 * DISK_FULL_RETRY_MS)
     assert [out.request_id for out in outgoing if isinstance(out, Reply)] == [7]

@@ -31,7 +31,7 @@ RECORDS = st.lists(
     max_size=8,
 )
 LATE = st.integers(-1, 1)
-"""How far a token is off; mostly it is not."""
+"""Offset of the required offset from the correct one; mostly zero."""
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), RECORDS),
@@ -54,9 +54,9 @@ class Model:
     collected: BatchAccumulator
     expected: list[NewRecord] = field(default_factory=list)
     atomic: list[range] = field(default_factory=list)
-    """Offsets that must lie in one batch."""
+    """Offsets that must be in one batch."""
     alone: list[range] = field(default_factory=list)
-    """Offsets that must be the whole of a batch."""
+    """Offsets that must be exactly one batch."""
     drained: list[bytes] = field(default_factory=list)
     now_ms: int = 50
 

@@ -1,6 +1,4 @@
-"""kafka-dump-log reads every codec with several blocks, and every kind of batch that raftlog
-writes.
-"""
+"""kafka-dump-log reads every codec with several blocks, and every kind of batch by raftlog."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class Handler(RequestCommands):
             return
         which = MessageFilter() if words.places == ["once"] else MessageFilter.parse(words.places)
         found = self._post.of(which)
-        assert found, "nothing of the kind is under way"
+        assert found, "no such message is in flight"
         self._deliver(found)
 
     def _deliver_all(self) -> None:
@@ -215,7 +215,7 @@ class Handler(RequestCommands):
             if not found:
                 return
             self._deliver(found[:1])
-        raise AssertionError("there is no end to what is under way")
+        raise AssertionError("messages in flight never end")
 
     def _deliver(self, messages: list[Message]) -> None:
         for message in messages:

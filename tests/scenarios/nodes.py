@@ -213,7 +213,7 @@ class ScriptedNode(DrivenNode):
     # --- syncs and time ---------------------------------------------------------------------------
 
     def end_held_sync(self) -> None:
-        assert self.held, "no sync is under way"
+        assert self.held, "no sync is running"
         self._end_sync(self.held.pop(0))
 
     def _begin_sync(self, sync: RunSync) -> None:
@@ -240,7 +240,7 @@ class ScriptedNode(DrivenNode):
             self.step(TimePassed())
             if self._running is not None:
                 after_ms = self._running.next_deadline_ms or math.inf
-                assert after_ms > self.now_ms or self.now_ms > before_ms, "it wakes for nothing"
+                assert after_ms > self.now_ms or self.now_ms > before_ms, "a timer without effect"
         self.now_ms = target_ms
 
     @property
@@ -260,7 +260,7 @@ class ScriptedNode(DrivenNode):
     def append(self, request: AppendRequest) -> None:
         """Submit a user's append to this node."""
         appends = self.appends
-        assert appends is not None, "it is dead"
+        assert appends is not None, "the node is stopped"
         self._appends_asked[request] = format_append(request)
 
         def submit(replica: Replica, now_ms: int, time_ms: int) -> list[Outgoing]:

@@ -18,7 +18,7 @@ def main() -> None:
         text = path.read_text()
         try:
             new = rewritten(text)
-        except Exception:  # noqa: BLE001 (the other files are rewritten all the same)
+        except Exception:  # noqa: BLE001 (the other files are rewritten)
             failed = True
             sys.stdout.write(f"{path} fails:\n{traceback.format_exc(limit=-2)}\n")
             continue

@@ -65,7 +65,7 @@ def _scripted_response(request: Message, words: Arguments) -> Response:
         return BeginQuorumEpochResponse(leader_and_epoch=leader_and_epoch, error=error)
     if isinstance(request.body, EndQuorumEpochRequest):
         return EndQuorumEpochResponse(leader_and_epoch=leader_and_epoch, error=error)
-    assert isinstance(request.body, FetchRequest), "only these are answered by hand"
+    assert isinstance(request.body, FetchRequest), "only these responses can be scripted"
     end = None
     if diverging is not None:
         offset, epoch = diverging.split("@")

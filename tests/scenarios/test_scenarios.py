@@ -17,7 +17,7 @@ from tests.scenarios.transcripts import HOME, compare, parse, run, transcripts
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: str(path.relative_to(HOME))[:-4])
 def test_a_transcript_has_the_recorded_output(path: Path) -> None:
     blocks = parse(path.read_text())
-    assert blocks[0].script[0].startswith("#"), "a scenario begins with what it is about"
+    assert blocks[0].script[0].startswith("#"), "a scenario begins with prose"
     compare(blocks, run(blocks))
 
 

@@ -24,32 +24,32 @@ from random import Random
 from typing import Final
 
 SECTOR_BYTES: Final = 512
-"""What a disk writes whole or not at all."""
+"""Unit that a disk writes atomically."""
 
 
 PENDING_CHANGES_MAX: Final = 4096
-"""So many changes of a file may be pending; then the kernel has written the older half."""
+"""Maximum of pending changes of a file; beyond it the kernel has written the older half."""
 
 
 class Survival(Enum):
     """Fate of all unsynced changes in a power loss."""
 
     NOTHING = auto()
-    """All of it is dropped: bytes and names."""
+    """All changes are dropped: bytes and names."""
     EVERYTHING = auto()
-    """All of it is kept, as if only the process had died."""
+    """All changes are kept, as if only the process had died."""
     NAMES_ONLY = auto()
-    """Names are kept and bytes dropped: new files are there and empty."""
+    """Names are kept and bytes dropped: new files exist and are empty."""
     DATA_ONLY = auto()
-    """Bytes are kept and names dropped: new files are gone, renamed ones have their old name."""
+    """Bytes are kept and names dropped: new files are missing, renamed ones have their old name."""
     CUT = auto()
-    """Each file and each directory keeps its first changes, and of the next one a first part."""
+    """Each file and each directory keeps its first changes, and a first part of the next one."""
     TORN = auto()
-    """Each sector, truncation and name is kept or dropped on its own."""
+    """Each sector, truncation and name is kept or dropped separately."""
     ZEROED = auto()
     """Names and lengths are kept; from some change on the bytes of a file are zeros."""
     MIXED = auto()
-    """Each change meets any of these fates on its own."""
+    """Each change has any of these fates separately."""
 
 
 class ChangeState(Enum):

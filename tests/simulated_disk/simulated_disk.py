@@ -140,9 +140,7 @@ class SimulatedDisk:
             return recording
 
     def copy(self, seed: int = 0) -> SimulatedDisk:
-        """Return another machine with the same disk, including pending changes; no locks, no
-        faults.
-        """
+        """Return another machine with the same disk and pending changes; no locks, no faults."""
         with self._machine.step:
             machine = self._machine
             state = CrashState(0, None, 0, machine.boot_number, machine.tree.copy())
@@ -185,9 +183,7 @@ class SimulatedDisk:
         return self._open(path, is_writable=False)
 
     def is_directory(self, path: str) -> bool:
-        """Return whether ``path`` is a directory. Raises ``LogNotFoundError`` if it does
-        not exist.
-        """
+        """Return whether ``path`` is a directory. Raises ``LogNotFoundError``."""
         with self._machine.step:
             return isinstance(self._node(path), DirectoryNode)
 

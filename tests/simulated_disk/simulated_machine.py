@@ -41,7 +41,7 @@ class Process:
 
 
 class Machine:
-    """State shared by all processes. Every change of the disk is made by ``change`` or ``sync``."""
+    """State shared by all processes. ``change`` and ``sync`` make every change of the disk."""
 
     def __init__(self, tree: Tree, seed: int) -> None:
         self.tree = tree

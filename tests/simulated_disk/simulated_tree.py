@@ -173,9 +173,7 @@ class Tree:
         return Tree(directories, self.next_number)
 
     def copy(self) -> Tree:
-        """Return the same tree with the same pending changes, without nodes that no name can refer
-        to again.
-        """
+        """Return the same tree and pending changes, without nodes that no name can refer to."""
         nodes: dict[int, Node] = {}
         found = [ROOT_NODE]
         for number in found:  # grows during the iteration

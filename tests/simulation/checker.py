@@ -21,7 +21,7 @@ _OUTCOMES: Final = {
     Outcome.OPEN: Judged.UNKNOWN,
 }
 _OF_A_USER: Final = re.compile(rb"\d+:\d+:\.*")
-"""The values of ``users``; the counters check their own."""
+"""Values of ``users``; the counters check their own."""
 
 
 def final_log(history: Iterable[Committed]) -> FinalLog:

@@ -72,22 +72,22 @@ class Cluster:
         self.counted = Counted()
         self.network = Network(world)
         self.witness = Witness()
-        nodes_ = [
+        replicas = [
             _voter(node_id, is_dynamic) for node_id in range(1, node_count + observer_count + 1)
         ]
         self.setting = Setting(
-            voters=VoterSet.of(nodes_[:node_count]),
+            voters=VoterSet.of(replicas[:node_count]),
             kraft_version=int(is_dynamic),
             config=config or QuorumConfig(),
             log_config=log_config or small_log_config(),
             witness=self.witness,
-            bootstrap=tuple(voter.endpoints for voter in nodes_),
+            bootstrap=tuple(voter.endpoints for voter in replicas),
         )
         self.counts: dict[str, int] = {}
         self.lost: set[ReplicaKey] = set()
-        """The keys of voters whose disks were formatted again."""
+        """Keys of voters whose disks were formatted again."""
         self._replacing: dict[ReplicaKey, Node] = {}
-        self.nodes = {voter.key.node_id: Node(self, voter) for voter in nodes_}
+        self.nodes = {voter.key.node_id: Node(self, voter) for voter in replicas}
         self._asked: dict[int, tuple[AppendRequest, Caller, int, int]] = {}
         self.on_hook: Callable[[str, Node], None] = lambda _hook, _node: None
         self.on_failure: Callable[[Node], None] = lambda _node: None
@@ -136,9 +136,7 @@ class Cluster:
         return any(_has(voters, node.voter.key) for voters in self._voter_sets())
 
     def is_anything_lost(self) -> bool:
-        """Return whether a voter's durable state is lost, and no voter set can do without
-        it yet.
-        """
+        """Return whether the durable state of a voter is lost that every voter set still needs."""
         sets = self._voter_sets()
         return any(_has(voters, key) for voters in sets for key in self.lost) or any(
             each.is_damaged for each in self.nodes.values()
@@ -295,4 +293,4 @@ class Cluster:
         if log.log_start_offset > 0 and not any(
             one.end_offset >= log.log_start_offset for one in log.snapshots
         ):
-            raise AssertionError(f"node {node.node_id} begins behind no snapshot")
+            raise AssertionError(f"node {node.node_id} does not start at a snapshot")

@@ -61,7 +61,7 @@ _OLDER: Final = (
     ApiKey.END_QUORUM_EPOCH,
     ApiKey.FETCH_SNAPSHOT,
 )
-"""What an older node of a quorum without directory ids speaks in older versions."""
+"""Kafka versions that a node without directory ids supports if it has older versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,7 @@ Offer = Mapping[int, VersionRange]
 
 
 def offer(chance: Random | None) -> Offer:
-    """Return the API versions of a node's listener for voters: the newest ones, or randomly older
-    ones.
-    """
+    """Return the API versions of a listener for voters: the newest ones, or randomly older ones."""
     data = encode_versions_response(_VERSIONS_VERSION, Listener.VOTERS)
     versions = dict(decode_versions_response(_VERSIONS_VERSION, data).versions)
     for key in _OLDER if chance is not None else ():
@@ -141,7 +139,7 @@ def decode_response_frame(data: bytes, asked: SentRequest) -> Response:
     try:
         body = _body(data)
         correlation_id, start = decode_response_header(body, asked.api_key, asked.version)
-        assert correlation_id == asked.correlation_id, "an answer is that of its request"
+        assert correlation_id == asked.correlation_id, "a response belongs to its request"
         found = decode_response(asked.api_key, asked.version, body, IDENTITY, start=start)
     except WireError as error:
         raise InvariantViolationError(f"nodes of one log speak: {error}") from error

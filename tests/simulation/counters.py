@@ -38,7 +38,7 @@ class Counted:
     value_at: dict[int, int] = field(default_factory=dict)
     """By the offset below which everything is counted."""
     by_epoch: dict[int, int] = field(default_factory=dict)
-    """The last increment of each epoch."""
+    """Last increment of each epoch."""
 
     def saw(self, end_offset: int, value: int, counter_id: int) -> None:
         known = self.value_at.setdefault(end_offset, value)
@@ -82,7 +82,7 @@ class WatchedCounter(ReplicatedCounter):
             known = [one for epoch, one in self._counted.by_epoch.items() if epoch < self.epoch_led]
             if self.value < max(known, default=0):
                 raise InvariantViolationError(
-                    f"told to lead epoch {self.epoch_led} before all was counted: {self.value}, "
+                    f"notified of epoch {self.epoch_led} before all was counted: {self.value}, "
                     f"and {max(known)} is known"
                 )
 
@@ -110,7 +110,7 @@ class Counting:
             is_appended = counter.increment() is not None
         except (NotLeaderError, LogClosedError):
             return
-        self._cluster.count("increment placed" if is_appended else "increment waits")
+        self._cluster.count("increment appended" if is_appended else "increment waits")
 
 
 def check_counters(cluster: Cluster, history: Sequence[Committed]) -> None:

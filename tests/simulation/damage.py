@@ -19,7 +19,7 @@ from .driven_node import DIRECTORY
 
 CHUNK_BYTES: Final = 512
 _DERIVED: Final = (".index", ".timeindex", ".txnindex", ".snapshot")
-"""Files that follow from the segments, besides ``leader-epoch-checkpoint``."""
+"""Files that can be rebuilt from the segments, besides ``leader-epoch-checkpoint``."""
 
 
 def flip_bit_of_any_segment(disk: SimulatedDisk, number: int) -> str | None:

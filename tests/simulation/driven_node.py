@@ -41,7 +41,7 @@ DIRECTORY: Final = "/data/orders-0"
 TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"
 LISTENER_NAME: Final = "PEERS"
 TIME_MS: Final = 1_700_000_000_000
-"""The time of day when everything begins."""
+"""Time of day at the start of a run."""
 
 
 def new_disk(seed: int) -> SimulatedDisk:
@@ -76,7 +76,7 @@ class DrivenNode(abc.ABC):
         self.life = 0
         self.appends: PendingAppends | None = None
         self.formatted_voters = setting.voters
-        """The voters that hold as long as its log names none."""
+        """Voters that apply while the log has none."""
         self._setting = setting
         self._running: Replica | None = None
         self._asked: dict[int, Request] = {}
@@ -126,7 +126,7 @@ class DrivenNode(abc.ABC):
 
     def _open(self) -> Replica:
         """Start another incarnation. Raises the errors of opening a replica."""
-        assert self._running is None, "it is dead"
+        assert self._running is None, "the node is stopped"
         setting, (now_ms, time_ms) = self._setting, self._times_ms()
         self.life += 1
         setting.witness.restarted(self.node_id)
@@ -244,4 +244,4 @@ class DrivenNode(abc.ABC):
             if written.leader_epoch > request.epoch:
                 return  # it was stalled, and has advanced since
             given = (request.epoch, candidate.node_id)
-            assert (written.leader_epoch, written.voted_id) == given, "written before it is given"
+            assert (written.leader_epoch, written.voted_id) == given, "stored before it is granted"

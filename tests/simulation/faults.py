@@ -30,7 +30,7 @@ from .world import Link
 CALM_US: Final = 3_000_000
 FAULTS_US: Final = 30_000_000
 OLDER_EVERY_US: Final = 2_000_000
-"""How often the content of all disks is remembered, for chunks of older content."""
+"""Interval at which the contents of all disks are saved, for chunks of older content."""
 
 
 class Fault(enum.Enum):
@@ -73,15 +73,14 @@ class Hook(enum.Enum):
 
 LATER: Final = (Fault.DISK_FULL, Fault.RETENTION)
 LATEST: Final = (Fault.WIPE, Fault.FLIP_ANY, Fault.CUT_FILE, Fault.OLD_CHUNK)
-"""Kinds that are drawn after all others, in a round of their own: what a seed meant before they
-existed stays in it."""
+"""Kinds of a later round, drawn last: the meaning of earlier seeds must not change."""
 ROUNDS: Final = 3
-"""How many rounds of kinds there are: the first ones, ``LATER`` and ``LATEST``."""
+"""Number of rounds of kinds: the first ones, ``LATER`` and ``LATEST``."""
 LOSSES: Final = (Fault.DAMAGE, Fault.FLIP_ANY, Fault.CUT_FILE, Fault.OLD_CHUNK)
-"""Kinds that damage what was durable."""
+"""Kinds that damage durable data."""
 _AT_HOOKS: Final = (Fault.KILL, Fault.POWER, Fault.ISOLATE, Fault.CUT_FROM)
 _RARE: Final = (Hook.ELECTED, Hook.TRUNCATED, Hook.SNAPSHOT_INSTALLED)
-"""Hooks that have few moments in a run."""
+"""Hooks that are called rarely in a run."""
 _SURVIVALS: Final = tuple(Survival)
 
 
@@ -99,9 +98,9 @@ class PlannedFault:
     survival: Survival
     hook: Hook | None = None
     room_bytes: int = 0
-    """How much finds room on a disk that is full."""
+    """Free space on a full disk."""
     number: int = 0
-    """Which file is damaged, and where."""
+    """Selects the damaged file and the position in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +120,7 @@ class Plan:
     retention_bytes: int | None = None
     has_counters: bool = False
     has_old_versions: bool = False
-    """Whether nodes speak older versions of Kafka's requests, each its own."""
+    """Whether nodes have older versions of Kafka's requests, each its own."""
 
 
 def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:
@@ -244,7 +243,7 @@ class FaultDriver:
         self._is_healing = False
         self._hooked = [one for one in plan.faults if one.hook is not None]
         self._older: list[dict[int, dict[str, bytes]]] = []
-        """What the disks of all nodes held earlier, the newest last."""
+        """Earlier contents of the disks of all nodes, the newest last."""
         cluster.on_hook = self._on_hook
         cluster.on_failure = self._on_failure
 

@@ -39,17 +39,18 @@ class Witness:
     history: list[Committed] = field(default_factory=list)
     by_base: dict[int, int] = field(default_factory=dict)
     commits: list[tuple[int, int]] = field(default_factory=list)
-    """Whenever the history grew: the epoch of the leader who committed that, and its end. A leader
-    commits by a record of its own epoch, so its epoch is that of the last one."""
+    """One entry per growth of the history: the epoch of the leader that committed it, and its end.
+    A leader commits by a record of its own epoch, so its epoch is that of the last record.
+    """
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
     votes: dict[tuple[ReplicaKey, int], ReplicaKey] = field(default_factory=dict)
-    """Of each replica and epoch. A disk that was formatted again is another replica."""
+    """By replica and epoch. A disk that was formatted again is another replica."""
     epochs: dict[ReplicaKey, int] = field(default_factory=dict)
     high_watermarks: dict[tuple[int, int], int] = field(default_factory=dict)
     durable_ends: dict[ReplicaKey, int] = field(default_factory=dict)
-    """Of each replica: how far its log was durable when it was last looked at."""
+    """By replica: the durable end of its log at its last check."""
     reported: dict[int, int] = field(default_factory=dict)
-    """Of each node: how much of the history it has shown."""
+    """By node: the end of the history that its log has shown."""
 
     @property
     def end_offset(self) -> int:
@@ -95,9 +96,7 @@ class Witness:
         self.epochs[replica] = epoch
 
     def forget(self, replica: ReplicaKey) -> None:
-        """Handle the new format of a replica's disk: an observer without a directory id starts
-        again as itself.
-        """
+        """Handle a reformatted disk: an observer without a directory id starts again as itself."""
         self.epochs.pop(replica, None)
 
     def saw_fetch(self, node_id: int, offset: int, log: QuorumLog) -> None:
@@ -109,9 +108,7 @@ class Witness:
             )
 
     def saw_high_watermark(self, node_id: int, life: int, offset: int, log: QuorumLog) -> None:
-        """Check an increased high watermark; the records below it are the same everywhere and never
-        change.
-        """
+        """Check an increased high watermark; records below it are equal everywhere and final."""
         before = self.high_watermarks.get((node_id, life), 0)
         if offset < before:
             raise InvariantViolationError(
@@ -168,7 +165,7 @@ class Witness:
                 continue
             if isinstance(batch, TornTail) or batch.base_offset != at:
                 raise InvariantViolationError(
-                    f"node {node_id}: no whole batch lies at the committed offset {at}"
+                    f"node {node_id}: no whole batch is at the committed offset {at}"
                 )
             if batch.next_offset > end:
                 raise InvariantViolationError(

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 PIECE_BYTES: Final = 2_000
-"""So much a listener is given at once."""
+"""Maximum of bytes in one notification of a listener."""
 LISTENER_US: Final = 500
 
 
@@ -70,11 +70,11 @@ class Node(DrivenNode):
         self.speed = Disk()
         self.is_paused = False
         self.known_voters = cluster.setting.voters
-        """Its latest voter set, when it was last looked at."""
+        """Its latest voter set at its last check."""
         self._is_damaged = False
         self._wipe_count = 0
         self.seen = (0, 0)
-        """Where its log began and ended when it was last looked at."""
+        """Start and end of its log at its last check."""
         self._held: list[Callable[[], None]] = []
         self._unplaced: list[AppendRequest] = []
         self.listeners: RaftListeners | None = None
@@ -82,9 +82,9 @@ class Node(DrivenNode):
         self._cluster = cluster
         chance = cluster.world.chance(f"versions of {node_id}")
         self.offer: Final = offer(chance if cluster.has_old_versions else None)
-        """The versions of requests that it speaks."""
+        """Versions of requests that it supports."""
         self._answer_to: dict[int, tuple[Node | None, int, SentRequest]] = {}
-        """Of each request: the node that asked, in which life, and how; None for an operator."""
+        """By request: the sending node, its incarnation and the version; None for an operator."""
         self._timer_ms: int | None = None
 
     @property
@@ -105,9 +105,7 @@ class Node(DrivenNode):
         self._note(f"damage: {words}")
 
     def flip_durable_bit(self, number: int, *, segment: int = -1) -> bool:
-        """Damage a synced part of a segment, by default of the newest one; return whether there was
-        any.
-        """
+        """Damage a synced part of a segment, by default the newest; return whether there is any."""
         names = [name for name in self.disk.list_names(DIRECTORY) if name.endswith(".log")]
         if not names:
             return False
@@ -375,10 +373,10 @@ class Node(DrivenNode):
 
     def _submit_appends(self) -> None:
         appends = self.appends
-        assert appends is not None, "it lives"
+        assert appends is not None, "the node is running"
         requests, self._unplaced = self._unplaced, []
         if len(requests) > 1:
-            self._cluster.count("appends placed together")
+            self._cluster.count("appends submitted together")
         self.act(lambda _, now, time: appends.submit(requests, now_ms=now, time_ms=time))
 
     def _on_append_result(self, request: AppendRequest, answer: RequestResult) -> None:

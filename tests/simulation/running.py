@@ -38,18 +38,19 @@ EXPECTED: Final = (
     "voter replaced",
     "stalled sync",
     "stood still",
-    "appends placed together",
+    "appends submitted together",
     "increment committed",
 )
-"""What is counted in every large set of seeds: faults that did something, hooks that were reached,
-faults at each of them, and what the network does."""
+"""Counts expected in every large set of seeds: faults with an effect, hooks that were called,
+faults at each of them, and effects of the network.
+"""
 SEEDS_FOR_EVERY_FAULT: Final = 500
-"""In so many seeds all of ``EXPECTED`` happens, or something is wrong with it."""
+"""Number of seeds in which all of ``EXPECTED`` must occur."""
 PROMISE_CHARS: Final = 24
-"""How many letters of a failure say which promise it was."""
+"""Number of characters of a failure that identify the invariant."""
 TRACE_LINES: Final = 60
 HEAL_WITHIN_US: Final = 60_000_000
-"""After healing: a leader, everybody's last operation answered, all logs equal."""
+"""After healing: a leader, the last operation of every user completed, all logs equal."""
 
 
 @dataclass(slots=True)
@@ -169,9 +170,7 @@ def main() -> None:
 
 
 def shrink_seed(seed: int) -> bool:
-    """Print the smallest plan that violates the same invariant; return whether the seed violates
-    any.
-    """
+    """Print the smallest plan that violates the seed's invariant; return if it violates any."""
     failure = run_seed(seed).failure
     if failure is None:
         print(f"seed {seed}: every promise held")
@@ -221,9 +220,7 @@ def run_many(seeds: range, workers: int) -> bool:
 
 
 def never_counted(counts: Mapping[str, int]) -> list[str]:
-    """Return the faults and hooks that should occur in many seeds and did not: they prove
-    nothing.
-    """
+    """Return the faults and hooks that should occur in many seeds and did not."""
     return [name for name in EXPECTED if not counts.get(name)]
 
 

@@ -19,7 +19,7 @@ from tests.simulation.world import World
 
 LONG_US = 30_000_000
 ANOTHER = "x" * 21 + "A"
-"""A directory id that nobody has."""
+"""Directory id of no node."""
 
 
 def started(
@@ -135,7 +135,7 @@ def test_an_observer_finds_a_leader_that_is_no_voter_in_its_own_log() -> None:
     core = late.replica.core
     wait(cluster, lambda: core.leader_id == 2)
     cluster.world.run(cluster.world.now_us + 5_000_000)
-    assert voters_of(late) == (1,), "nor has it heard of its leader since"
+    assert voters_of(late) == (1,), "nor does it know a leader since"
     for link in between:
         link.is_cut = False
     wait(cluster, cluster.is_level)
@@ -175,7 +175,9 @@ def test_voters_are_known_after_retention_deleted_their_records() -> None:
         node.kill()
         node.start()
         assert voters_of(node) == (1, 2, 3, 4)
-        assert node.replica.begin_snapshot(end_of_change, time_ms=0) is None, "it is gone"
+        assert node.replica.begin_snapshot(end_of_change, time_ms=0) is None, (
+            "it is below the log start"
+        )
     wait(cluster, cluster.is_level)
 
 
@@ -278,7 +280,7 @@ def test_an_uncommitted_voter_set_is_reverted() -> None:
     cut_off(cluster, old, is_cut=False)
     wait(cluster, cluster.is_level)
     assert all(voters_of(one) == (1, 2, 3) for one in cluster.nodes.values())
-    assert answers(cluster) == {"NOT_LEADER_OR_FOLLOWER": 1}, "nobody knew what would become of it"
+    assert answers(cluster) == {"NOT_LEADER_OR_FOLLOWER": 1}, "the outcome was unknown"
 
 
 def test_a_moved_voter_registers_its_new_endpoint_with_the_leader() -> None:

@@ -39,12 +39,13 @@ FAILED_WITH_LATER: tuple[int, ...] = (
 )
 """Seeds of the first two rounds."""
 FAILED: tuple[int, ...] = (1025, 1196, 2071)
-"""Seeds of all three rounds, and those in which a planted bug of them breaks a promise. Kinds that
-are added later are drawn in a round of their own."""
+"""Seeds of all three rounds, and those in which a planted bug of them violates an invariant. Kinds
+that are added later are drawn in a round of their own.
+"""
 PLANTED: tuple[int, ...] = (32,)
-"""Seeds in which a planted bug breaks a promise that no smaller test looks at."""
+"""Seeds in which a planted bug violates an invariant that no smaller test checks."""
 REPLAYED: tuple[int, ...] = (96, 1157)
-"""Seeds whose faults are all of the last round, on dynamic voters and in older versions."""
+"""Seeds whose faults are all of the last round, on dynamic voters and with older versions."""
 
 
 def check(seed: int, plan: Plan | None = None) -> Counter[str]:
@@ -92,7 +93,7 @@ def test_invariants_hold_for_many_seeds(
     record_property(REPORT_LINE, f"simulated clusters, part {part} from seed {FIRST}: {words}")
     together = counts_of_all_parts(part, counts, shared_directory(tmp_path_factory))
     if together is not None:
-        assert not never_counted(together), "what never happens proves nothing"
+        assert not never_counted(together), "a fault that never occurs proves nothing"
 
 
 def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:

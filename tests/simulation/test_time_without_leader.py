@@ -11,7 +11,7 @@ from tests.simulation.world import US_PER_MS, World
 SEEDS = range(60)
 CONFIG = QuorumConfig(fetch_timeout_ms=1_000)
 AFTER_MS = 250
-"""What an election may take after the last follower has missed the leader."""
+"""Maximum duration of an election after the last follower has timed out."""
 
 
 def time_without_leader(seed: int, node_count: int) -> tuple[int, int]:

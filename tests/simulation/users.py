@@ -41,7 +41,7 @@ class Kind(enum.Enum):
     NAMED_TOKEN = "named token"
     PRODUCER = "producer"
     CHECK = "check"
-    """Zero records under a token: is the log's end here?"""
+    """Append without records under a required offset: it checks the end of the log."""
 
 
 class Outcome(enum.Enum):
@@ -64,7 +64,7 @@ class Operation:
     base_offset: int | None = None
     end_offset: int | None = None
     refused_end_offset: int | None = None
-    """Of a refusal: where the log's end was said to be."""
+    """End of the log in a refusal."""
 
 
 class User:
@@ -80,7 +80,7 @@ class User:
         self._count = 0
         self._target = 1 + number % len(cluster.nodes)
         self._end_offset = 0
-        """Where it believes that the log ends."""
+        """End of the log that the user expects."""
         self._sequence = 0
         self._version = 0
         self._attempt = 0
@@ -120,7 +120,7 @@ class User:
         self._send()
 
     def _send(self) -> None:
-        """Send to the believed leader; without a response in time, retry."""
+        """Send to the presumed leader; without a response in time, retry."""
         operation, cluster = self._operation, self._cluster
         assert operation is not None
         self._attempt += 1
@@ -200,9 +200,7 @@ class User:
             self._later(attempt)
 
     def _disk_full(self, operation: Operation, attempt: int) -> None:
-        """Handle a full disk: this attempt wrote nothing; an earlier one of the same identity may
-        have.
-        """
+        """Handle a full disk: this attempt wrote nothing; an earlier one of its name may have."""
         self._cluster.count("no room")
         if operation.kind in (Kind.PLAIN, Kind.TOKEN):
             self._ended(operation, Outcome.REFUSED)

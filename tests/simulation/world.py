@@ -78,7 +78,7 @@ class Link:
     loss: float = 0.0
     duplicates: float = 0.0
     slow: float = 0.0
-    """How many are late by up to five seconds."""
+    """Share of messages that are late by up to five seconds."""
     is_cut: bool = False
 
 

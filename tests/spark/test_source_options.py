@@ -194,7 +194,7 @@ def test_the_redaction_key_is_never_shown() -> None:
     source = RaftlogDataSource({"path": "/x", "redactKey": SECRET})
     assert SECRET not in repr(source)
     assert SECRET not in repr(source._options)
-    assert "options" not in vars(source), "Spark's own copy would be shown by others"
+    assert "options" not in vars(source), "others would see Spark's own copy"
 
 
 def test_a_source_and_its_options_survive_pickling() -> None:

@@ -1,6 +1,4 @@
-"""From scanned columns to rows: transactions, frames of metadata records, sizes of Arrow
-batches.
-"""
+"""From scanned columns to rows: transactions, metadata frames, sizes of Arrow batches."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_a_crash_at_any_point_replays_exactly(
 
     reset_checkpoint(checkpoint, commits_from=0, offsets_from=1)
     again = drain(spark, log, checkpoint, **options | {"maxOffsetsPerTrigger": "10000"})
-    assert again.batches[0] == whole.batches[0], "planned with other limits, replayed as it was"
+    assert again.batches[0] == whole.batches[0], "planned with other limits, replayed unchanged"
     assert again.rows == whole.rows
 
     assert drain(spark, log, checkpoint, **options).batches == {}
@@ -194,7 +194,7 @@ def test_deleted_records_end_the_query_with_an_error_code(
     assert written_offsets(checkpoint, last)["lost"] is True
     reset_checkpoint(checkpoint, commits_from=last)
     again = drain(spark, path, checkpoint, includeControlRecords="true")
-    assert again.batches[last] == run.batches[last], "what was planned so is replayed so"
+    assert again.batches[last] == run.batches[last], "a batch is replayed as planned"
 
 
 def test_an_idle_stream_reads_appended_records(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-"""Small files are old or new and never between, and damage is distinguished from a concurrent
-change.
-"""
+"""Small files are old or new, never between; damage differs from a concurrent change."""
 
 from __future__ import annotations
 

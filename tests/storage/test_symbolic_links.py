@@ -1,6 +1,4 @@
-"""Symbolic links in a log's directory: they are never written through, and their target is never
-shown.
-"""
+"""Symbolic links in a log's directory: never written through, and their target is never shown."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ def test_a_link_is_not_opened_for_writing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [PASSWORDS, PASSWORDS[:8] + b"\0\0\0\x64" + PASSWORDS[12:]])
 def test_an_error_shows_no_bytes_that_are_no_batch(data: bytes) -> None:
-    """A reader with more rights than the creator of the directory would reveal the content of the
-    link's target.
-    """
+    """A reader with more rights than the directory's creator would reveal the link's target."""
     assert data[16] > 2
     with pytest.raises(CorruptBatchError) as caught:
         read_batch(data, path="00000000000000000000.log")

@@ -120,14 +120,14 @@ class TroubledSource(RaftlogDataSource):
         return "raftlog-troubled"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        writer_ = super().writer(schema, overwrite)
-        assert isinstance(writer_, RaftlogWriter)
-        return TroubledWriter(writer_._plan)
+        sink = super().writer(schema, overwrite)
+        assert isinstance(sink, RaftlogWriter)
+        return TroubledWriter(sink._plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        writer_ = super().streamWriter(schema, overwrite)
-        assert isinstance(writer_, RaftlogStreamWriter)
-        return TroubledStreamWriter(writer_._plan)
+        sink = super().streamWriter(schema, overwrite)
+        assert isinstance(sink, RaftlogStreamWriter)
+        return TroubledStreamWriter(sink._plan)
 
 
 def session() -> SparkSession:
@@ -156,10 +156,10 @@ def session() -> SparkSession:
         worker = deploy.worker.Worker
         some = jvm.scala.Option.apply(number)
         worker.startRpcEnvAndEndpoint(host, 0, 0, 1, 1024, urls, place, some, conf, none)
-    writer_ = SparkSession.builder.config(
+    builder = SparkSession.builder.config(
         conf=SparkConf().setMaster(url).setAll(list(_SETTINGS.items()))
     )
-    spark = writer_.getOrCreate()
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
 

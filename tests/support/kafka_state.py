@@ -14,7 +14,7 @@ def ordered(found: Iterable[Iterable[Any]]) -> list[list[Any]]:
 
 
 def assert_same_access(described: dict[str, Any], image: MetadataImage) -> None:
-    """Check that the node has exactly our ACLs, quotas and SCRAM credentials."""
+    """Check that the node has exactly the ACLs, quotas and SCRAM credentials."""
     assert ordered(described["acls"]) == ordered(
         [
             row.resource_type,

@@ -64,7 +64,7 @@ class OneReplica:
         """Advance time until it is the leader."""
         while not self.replica.core.is_leader:
             deadline_ms = self.replica.next_deadline_ms
-            assert deadline_ms is not None, "it is going to stand"
+            assert deadline_ms is not None, "it campaigns"
             self._now_ms = max(deadline_ms, self._now_ms)
             self._step(TimePassed())
         self.poll()

@@ -80,7 +80,7 @@ def wait_until_listeners_are_known(quorum: QuorumProcesses) -> None:
         }
         return running <= known
 
-    eventually(is_settled, "the leader knows where nodes serve clients")
+    eventually(is_settled, "the leader knows the client endpoints of the nodes")
 
 
 def key_of(node: NodeProcess) -> ReplicaKey:

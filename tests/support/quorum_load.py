@@ -127,8 +127,8 @@ def check_nothing_is_lost(bootstrap: str, book: Acknowledgements, *, is_whole: b
         found = {record.offset: record.value for record in log.read(start_offset)}
     promised = {at: value for at, value in book.acknowledged.items() if at >= start_offset}
     missing = {offset: value for offset, value in promised.items() if offset not in found}
-    assert not missing, f"{len(missing)} acknowledged records are gone, {min(missing)} first"
+    assert not missing, f"{len(missing)} acknowledged records are lost, {min(missing)} first"
     wrong = {at for at, value in promised.items() if found[at] != value}
-    assert not wrong, f"other records lie at offsets {sorted(wrong)[:5]}"
+    assert not wrong, f"other records are at offsets {sorted(wrong)[:5]}"
     values = list(found.values())
     assert len(values) == len(set(values)), "a record was written twice"

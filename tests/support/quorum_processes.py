@@ -50,7 +50,7 @@ def eventually(look: Callable[[], T], what: str, *, patience_s: float = PATIENCE
         if found:
             return found
         if time.monotonic() > end:
-            raise AssertionError(f"waited {patience_s:.0f} s in vain: {what}")
+            raise AssertionError(f"waited {patience_s:.0f} s without success: {what}")
         time.sleep(_LOOK_S)
 
 
@@ -121,7 +121,7 @@ class NodeProcess:
     def _answers(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise AssertionError(f"node {self.node_id} ended at once:\n{self.last_lines()}")
+            raise AssertionError(f"node {self.node_id} ended immediately:\n{self.last_lines()}")
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 

@@ -63,7 +63,7 @@ class Job:
     refused_count: int = 0
     applied: list[tuple[MetadataImage, ChangeRequest, MetadataImage]] = field(default_factory=list)
     written: list[tuple[DecodedRecord, ...]] = field(default_factory=list)
-    """The records of each change in ``made``."""
+    """Records of each change in ``applied``."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"{self.seed} {self.level}")

@@ -93,7 +93,7 @@ class SharedLog:
 
     def delete_before(self, snapshot_id: SnapshotId) -> None:
         """Start the log at the end of a snapshot."""
-        assert snapshot_id in self.snapshots, "the log begins behind a snapshot"
+        assert snapshot_id in self.snapshots, "the log starts after a snapshot"
         self.start_offset = snapshot_id.end_offset
         self.batches = [one for one in self.batches if one.base_offset >= self.start_offset]
 

@@ -23,7 +23,7 @@ from raftlog.wire.schema import FieldPlan, StructPlan, message_plan
 
 TARGETS = targets(seed=1)
 LENGTHS = {True: (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f"), False: (b"\x7f\xff\xff\xff",)}
-"""The greatest lengths: of flexible versions, of others (where a string's is its first half)."""
+"""Maximal lengths: of flexible versions, of others (where a string's is its first half)."""
 
 
 def attack(one: Target, rng: random.Random, count: int) -> int:

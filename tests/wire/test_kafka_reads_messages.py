@@ -1,6 +1,4 @@
-"""raftlog's messages, decoded and encoded by Kafka's generated classes; the two API tables
-compared.
-"""
+"""raftlog's messages round trip through Kafka's generated classes; the API tables agree."""
 
 from __future__ import annotations
 

@@ -42,6 +42,6 @@ class Machine:
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    machine_ = Machine()
-    yield machine_
-    machine_.close()
+    simulated = Machine()
+    yield simulated
+    simulated.close()

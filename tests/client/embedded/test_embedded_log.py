@@ -191,7 +191,7 @@ def test_a_claim_fences_appends_with_an_older_epoch(machine: Machine) -> None:
     with pytest.raises(FutureEpochError):
         first.append(b"b", epoch=3)
     assert second.append(b"c", epoch=2) == AppendResult(3, 3, 2)
-    assert first.append(b"d").epoch == 2, "who names none is not fenced"
+    assert first.append(b"d").epoch == 2, "an append without an epoch is not fenced"
     assert values(first) == [b"a", b"c", b"d"]
 
 
@@ -423,7 +423,7 @@ def test_an_append_that_times_out_on_the_lock_changes_nothing(machine: Machine) 
     with pytest.raises(LogLockedError) as caught:
         log.append(b"x", timeout_ms=20)
     assert caught.value.retriable
-    assert log.end_offset == 1, "reading takes no lock"
+    assert log.end_offset == 1, "a read takes no lock"
     hog.kill()
     assert log.append(b"y").base_offset == 1
 
@@ -439,11 +439,11 @@ def test_after_a_snapshot_the_log_starts_at_its_end(machine: Machine) -> None:
     assert created == SnapshotId(epoch=1, end_offset=21)
     assert log.snapshots == (created,)
     assert log.log_start_offset > 0
-    assert log.snapshot() is None, "there is one already"
+    assert log.snapshot() is None, "a log exists already"
     assert log.append([[1, 0, 20]]).base_offset == 21
     with pytest.raises(SnapshotRefusedError):
         log.snapshot(end_offset=99)
-    assert log.append([[1, 0, 21]]).base_offset == 22, "a refusal stops nobody"
+    assert log.append([[1, 0, 21]]).base_offset == 22, "a refusal does not affect other appends"
     assert machine.open().snapshots == (created,)
 
 

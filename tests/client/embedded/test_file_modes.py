@@ -1,6 +1,4 @@
-"""File modes of a log that holds cluster metadata: readable by its owner unless configured
-otherwise.
-"""
+"""File modes of a log with cluster metadata: readable by its owner, unless configured otherwise."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_failed_sync_makes_its_group_unknown_and_closes_the_log(
     assert errors(answers)[0] is errors(answers)[3] is AppendUnknownError
     assert errors(answers)[1] is DiskFailedError, "nothing of it can be in the log"
     assert errors(done(writer, [request(b"later")])) == [LogClosedError]
-    assert values(machine) == [b"first"], "nobody sees what may not be durable"
+    assert values(machine) == [b"first"], "readers see only durable records"
     writer.close()
     log = machine.open()
     assert log.append(b"next", required_base_offset=2).base_offset == 2

@@ -1,6 +1,4 @@
-"""Processes that share one directory: killed at random, racing for offsets, read while they
-write.
-"""
+"""Processes that share a directory: killed at random, racing for offsets, read while writing."""
 
 from __future__ import annotations
 
@@ -82,7 +80,7 @@ def test_a_killed_writer_loses_no_acknowledged_record(start: Start, tmp_path: Pa
             rest, err = writer.communicate()
             assert writer.returncode == -9, err.decode()
             returned = parsed_output([*lines, *rest.splitlines(keepends=True)])
-            assert not acknowledged.keys() & dict(returned).keys(), "an offset is given once"
+            assert not acknowledged.keys() & dict(returned).keys(), "an offset is assigned once"
             acknowledged |= dict(returned)
     acknowledged |= dict(finished(last))
     found = content(path)

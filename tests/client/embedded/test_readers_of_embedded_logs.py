@@ -65,10 +65,10 @@ class Writer:
 
 @pytest.fixture
 def writer() -> Writer:
-    writer_ = Writer()
-    writer_.append(b"a", b"b")
-    writer_.publish()
-    return writer_
+    created = Writer()
+    created.append(b"a", b"b")
+    created.publish()
+    return created
 
 
 def test_a_reader_stops_at_the_published_end(writer: Writer) -> None:
@@ -77,7 +77,7 @@ def test_a_reader_stops_at_the_published_end(writer: Writer) -> None:
     assert log.log_end_offset == 3
     assert writer.values() == [b"a", b"b"]
     writer.publish()
-    assert log.log_end_offset == 3, "as it was at the last look"
+    assert log.log_end_offset == 3, "as of the last refresh"
     log.refresh()
     assert log.log_end_offset == 4
     assert writer.values() == [b"a", b"b", b"not synced"]

@@ -46,7 +46,7 @@ def test_a_record_has_many_forms(given: Any, key: bytes | None, value: bytes | N
     (normalized,) = new_records([given], BYTES)
     assert normalized == (value if key is None else NewRecord(key, value, *own_timestamp(given)))
     if not isinstance(given, tuple):
-        assert new_records(given, BYTES) == (normalized,), "one alone stands for a list of it"
+        assert new_records(given, BYTES) == (normalized,), "a single record stands for a list of it"
 
 
 def own_timestamp(given: Any) -> tuple[Any, ...]:
@@ -105,7 +105,7 @@ def test_a_msgpack_log_accepts_type_version_and_fields(value: Any) -> None:
     (normalized,) = new_records([value], MSGPACK)
     assert isinstance(normalized, bytes)
     assert msgpack.unpackb(normalized) == list(value)
-    assert new_records([normalized], MSGPACK) == (normalized,), "or the same encoded"
+    assert new_records([normalized], MSGPACK) == (normalized,), "or the same records encoded"
     assert new_records([(b"k", value)], MSGPACK) == (NewRecord(b"k", normalized),)
 
 

@@ -30,9 +30,7 @@ def request(value: bytes = b"v", wait_ms: float = LONG_MS) -> AppendRequest:
 
 
 class Groups:
-    """Group committer that records groups; each waits for ``gate`` after it is added to
-    ``begun``.
-    """
+    """Group committer that records groups; each is added to ``begun``, then waits for ``gate``."""
 
     def __init__(self) -> None:
         self.seen: list[list[Request]] = []
@@ -120,7 +118,7 @@ def test_a_refusal_is_raised_only_to_its_caller(groups: Groups, appender: Writer
     futures = submitted(appender, refused, fine)
     with pytest.raises(UnexpectedEndOffsetError) as caught:
         futures[0].result(30)
-    assert caught.value is not error, "a copy, whose trace is the caller's"
+    assert caught.value is not error, "a copy, whose traceback is the caller's"
     assert futures[1].result(30) is fine
 
 
@@ -165,7 +163,7 @@ def test_the_queue_is_bounded(groups: Groups) -> None:
     waiting.start()
     groups.gate.set()
     waiting.join(30)
-    assert later.future.result(30) is later, "there is room as soon as the first is written"
+    assert later.future.result(30) is later, "there is space as soon as the first is written"
     futures[0].result(30)
     appender.close()
 

@@ -98,9 +98,7 @@ def test_plans_are_those_of_its_directory(node: KafkaNode, remote: RemoteLog) ->
 
 
 def test_its_snapshot_and_the_log_after_it_give_the_state(node: KafkaNode) -> None:
-    """The node takes a snapshot while topics are created and deleted; afterwards its log starts
-    above 0.
-    """
+    """The node takes a snapshot between changes of topics; then its log starts above 0."""
 
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     names = (f"topic-{number}" for number in count())
@@ -112,7 +110,7 @@ def test_its_snapshot_and_the_log_after_it_give_the_state(node: KafkaNode) -> No
         log = raftlog.follow(node.controller)
         return log if log.snapshots else None
 
-    remote = eventually(grown, "a checkpoint", patience_s=120)
+    remote = eventually(grown, "a snapshot", patience_s=120)
     files = open_path(str(node.log_dir))
     (newest,) = remote.snapshots
     assert newest in files.snapshots
@@ -164,4 +162,4 @@ def test_no_thread_is_left_running(node: KafkaNode) -> None:
     (thread,) = set(threading.enumerate()) - before
     del log
     gc.collect()
-    eventually(lambda: not thread.is_alive(), "the thread ends with its last user")
+    eventually(lambda: not thread.is_alive(), "the thread ends with its last handle")

@@ -26,8 +26,8 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DroppingProxy]:
     node = NodeProcess(tmp_path_factory.mktemp("quorum") / "node", 1, node_port, extra=extra)
     node.format(random_id(), initial_voters=f"1@127.0.0.1:{port}:{node.directory_id}")
     node.start()
-    with DroppingProxy(port, node_port) as proxy_:
-        yield proxy_
+    with DroppingProxy(port, node_port) as running:
+        yield running
     node.kill()
 
 
@@ -131,7 +131,7 @@ def test_an_append_that_stays_unknown_until_its_deadline_is_reported_as_unknown(
         log.append(b"who knows", timeout_ms=400)
     proxy.drop_responses(ApiKey.PRODUCE, 0)
     after = log.append(b"after")
-    assert after.base_offset == end + 1, "it was appended, once"
+    assert after.base_offset == end + 1, "it was appended once"
     assert values_from(log, end) == [b"who knows", b"after"]
 
 

@@ -72,7 +72,7 @@ def test_a_read_ends_at_the_end_offset_of_its_call(log: AnyLog) -> None:
     reading = log.read(end)
     log.append(b"b")
     assert [record.value for record in reading] == [b"a"]
-    assert [record.value for record in reading] == [b"a"], "twice the same"
+    assert [record.value for record in reading] == [b"a"], "equal on both reads"
     assert values_from(log, end) == [b"a", b"b"]
 
 
@@ -323,10 +323,10 @@ def test_invalid_appends_are_refused_before_they_are_sent(
     with pytest.raises(OptionError):
         log.read(isolation="whatever")
     with pytest.raises(InvalidAppendError, match="begins with"):
-        log.append(_OursInHeaders())
+        log.append(_ReservedHeaders())
 
 
-class _OursInHeaders:
+class _ReservedHeaders:
     key = None
     value = b"x"
     headers = (("raftlog.commit", b""),)
@@ -398,7 +398,7 @@ def test_a_forked_process_can_read_and_not_append(log: AnyLog) -> None:
             os._exit(code)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert log.append(b"after").base_offset == end + 1, "the parent goes on"
+    assert log.append(b"after").base_offset == end + 1, "the parent process continues"
 
 
 def test_refusals_are_append_errors(log: AnyLog) -> None:

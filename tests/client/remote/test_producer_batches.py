@@ -81,7 +81,7 @@ def test_an_append_has_its_required_offset_the_leader_epoch_and_its_producer() -
     assert (batch.leader_epoch, batch.producer_id, batch.base_sequence) == (9, 77, 5)
     assert lane.next_sequence == 7
     again = sending.stamped(10)
-    assert again[16:] == data[16:], "behind the epoch nothing changes"
+    assert again[16:] == data[16:], "nothing changes after the epoch"
     assert batch_of(again).leader_epoch == 10
 
 
@@ -297,7 +297,7 @@ def sent(*, is_uncertain: bool = False, **conditions: Any) -> Sending:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_uncertain", "is_leader_gone"),
+    ("error", "is_uncertain", "is_leader_lost"),
     [
         (AppendUnknownError(path="n", reason="another node leads"), True, False),
         (NotLeaderError(epoch=3, current_epoch=3), False, True),
@@ -308,11 +308,11 @@ def sent(*, is_uncertain: bool = False, **conditions: Any) -> Sending:
     ],
 )
 def test_retriable_errors_are_retried(
-    error: RaftlogError, is_uncertain: bool, is_leader_gone: bool
+    error: RaftlogError, is_uncertain: bool, is_leader_lost: bool
 ) -> None:
     found = result_of(sent(), error)
     assert isinstance(found, SendAgain)
-    assert (found.is_uncertain, found.is_leader_gone) == (is_uncertain, is_leader_gone)
+    assert (found.is_uncertain, found.is_leader_gone) == (is_uncertain, is_leader_lost)
 
 
 @pytest.mark.parametrize("code", [6, 5, 13, 19, 74])
@@ -339,7 +339,7 @@ def test_a_refused_required_offset_is_reported_in_the_callers_terms() -> None:
     assert found.error.log_end_offset == 30
     found = result_of(sent(is_uncertain=True, required_base_offset=19), refused)
     assert isinstance(found, Refused)
-    assert isinstance(found.error, UnexpectedEndOffsetError), "identity was looked at before it"
+    assert isinstance(found.error, UnexpectedEndOffsetError), "its identity was checked before"
 
 
 def test_a_callers_outdated_epoch_is_refused_if_nothing_can_be_written() -> None:
@@ -356,7 +356,9 @@ def test_a_callers_outdated_epoch_is_refused_if_nothing_can_be_written() -> None
     )
     found = result_of(sending, never)
     assert isinstance(found, Refused)
-    assert isinstance(found.error, NotLeaderError), "it was not taken, so the first word holds"
+    assert isinstance(found.error, NotLeaderError), (
+        "it was not appended, so the first response counts"
+    )
 
 
 def test_a_node_that_does_not_lead_decides_nothing_about_a_callers_epoch() -> None:
@@ -389,7 +391,7 @@ def test_a_later_leaders_lower_limit_leaves_a_lost_append_unknown() -> None:
     assert isinstance(found.error, RecordBatchTooLargeError)
     found = result_of(sent(is_uncertain=True), too_large)
     assert isinstance(found, Refused)
-    assert isinstance(found.error, AppendUnknownError), "its size is looked at before its identity"
+    assert isinstance(found.error, AppendUnknownError), "its size is checked before its identity"
 
 
 def test_an_unknown_code_is_reported_with_kafkas_number() -> None:

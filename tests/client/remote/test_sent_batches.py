@@ -218,7 +218,7 @@ def append_together(
 
 POLICY_VIOLATION: Final = 44
 LARGE: Final = tuple(bytes([number]) * 400 for number in range(6))
-"""Three batches of two."""
+"""Three batches of two records."""
 
 
 def test_no_batch_of_an_append_is_sent_after_a_refused_one() -> None:

@@ -65,7 +65,7 @@ class Writers:
     def appends_continue(self) -> None:
         """Wait until another append is acknowledged."""
         count = len(self.acknowledged)
-        eventually(lambda: len(self.acknowledged) > count + 20, "appends go on")
+        eventually(lambda: len(self.acknowledged) > count + 20, "appends continue")
 
     def _write(self, append: object, number: int) -> None:
         turn = 0

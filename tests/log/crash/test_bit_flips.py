@@ -39,7 +39,7 @@ from raftlog.records.compression import Compression
 LOG_BYTES = 64 * 1024
 PATH = f"{DIRECTORY}/00000000000000000000.log"
 QUICK_STEP = 61
-"""A prime: so that each bit of a byte, and each byte of a header, has its turn."""
+"""A prime, so that every bit of a byte and every byte of a header is flipped."""
 
 whole_or_sample = pytest.mark.parametrize(
     "step", [QUICK_STEP, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "every"]
@@ -191,9 +191,7 @@ def test_a_flipped_bit_of_an_offset_index_never_hides_a_batch(step: int) -> None
 
 
 def test_a_wrong_entry_of_an_offset_index_never_hides_a_batch() -> None:
-    """The wrong entry is still between its neighbours, so only the log itself shows that it is
-    wrong.
-    """
+    """The wrong entry is between its neighbours: only the log itself shows that it is wrong."""
     log = WrittenLog(LogConfig(index_interval_bytes=500))
     log.fill(80)
     log.log.close()

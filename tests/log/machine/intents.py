@@ -46,9 +46,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Intended append. ``which``: of two applications or producers; ``back``: which earlier
-    batch.
-    """
+    """Intended append. ``which`` of two applications or producers; ``back``: an earlier batch."""
 
     kind: Kind
     record_count: int
@@ -68,9 +66,7 @@ INTENTS = st.builds(
 
 
 class Callers:
-    """Builder of requests from intents, with knowledge of the log's end. Every value is
-    used once.
-    """
+    """Builder of requests from intents and the log's end. Every value is used once."""
 
     def __init__(self) -> None:
         self._numbers = count()

@@ -113,15 +113,13 @@ class Model:
         return replace(self, start_offset=offset)
 
     def cut(self, offset: int) -> Model:
-        """Return the log truncated to an offset, as if the records from there had never been
-        appended.
-        """
+        """Return the log truncated to an offset, as if later records had never been appended."""
         model = Model(self.start_offset)
         for entry in self.entries:
             if entry.end_offset <= offset:
                 model = model.with_entry(entry)
             else:
-                assert entry.base_offset >= offset, "an append was cut in two"
+                assert entry.base_offset >= offset, "an append was written in part"
         return model
 
     # --- results of appends -----------------------------------------------------------------------

@@ -225,7 +225,7 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def a_reader_returns_acknowledged_records(self) -> None:
         start_offset, rows = _all_rows(self.disk)
-        assert start_offset <= self.log.start_offset, "whole segments go"
+        assert start_offset <= self.log.start_offset, "whole segments are deleted"
         assert [row for row in rows if row[0] >= self.log.start_offset] == self.log.rows()
 
     @invariant()
@@ -247,9 +247,7 @@ class LogMachine(RuleBasedStateMachine):
     def _planned(
         self, intents: Sequence[Intent]
     ) -> tuple[list[Request], list[AppendedBatch | type[RaftlogError]], list[Model]]:
-        """Return requests, their expected results, and the model before the first and after
-        each.
-        """
+        """Return requests, expected results, and the model before the first and after each."""
         requests: list[Request] = []
         answers: list[AppendedBatch | type[RaftlogError]] = []
         logs = [self.log]
@@ -353,7 +351,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 def _never(_: float) -> None:
-    raise AssertionError("nobody waits: the lock is free between two steps")
+    raise AssertionError("the lock must be free between two steps")
 
 
 def _claim(log: ReplicatedLog, now_ms: int) -> int:

@@ -21,7 +21,7 @@ def same(producer_state: ProducerStateManager) -> ProducerStateManager:
 
 
 BOTH = pytest.mark.parametrize("then", [same, restarted, ProducerStateManager.copy])
-"""What holds must hold behind a restart and in a copy too."""
+"""Invariants must also hold after a restart and in a copy."""
 
 
 def test_an_unknown_producer_may_start_with_any_sequence() -> None:

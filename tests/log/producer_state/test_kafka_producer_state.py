@@ -1,6 +1,4 @@
-"""Producer state compared with Kafka's own classes: the same answers, and snapshots they
-can read.
-"""
+"""Producer state compared with Kafka's classes: equal answers, and readable snapshots."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ def entry_of(producer_state: ProducerStateManager, producer: int) -> ProducerEnt
 def random_append(
     rng: random.Random, producer_state: ProducerStateManager, producer: int
 ) -> tuple[int, int, int]:
-    """Return epoch, sequence and count: mostly the next ones, else a repeat, a gap or another
-    epoch.
-    """
+    """Return epoch, sequence and count: mostly the next, else a repeat, a gap or another epoch."""
     entry = entry_of(producer_state, producer)
     count = rng.randint(1, 3)
     if not entry.batches and entry.producer_epoch == 0:

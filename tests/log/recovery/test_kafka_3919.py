@@ -41,7 +41,7 @@ def follower(*, synced_up_to: int = LEADERS_END) -> WrittenLog:
 
 
 def leader_batches(first: int, up_to: int, *, epoch: int = 2, size: int = 100) -> list[bytes]:
-    """Yield the new leader's large compressed batches from ``first`` up to ``behind``."""
+    """Yield the new leader's large compressed batches from ``first`` up to ``up_to``."""
     return [
         encoded(
             *[b"of the new epoch"] * size,

@@ -72,9 +72,7 @@ def test_a_wrong_index_makes_no_difference() -> None:
 def test_offsets_rewritten_after_the_published_end_are_invisible(
     base_offset: int, values: ValueKind, how: str
 ) -> None:
-    """A writer died after writing them: they were not acknowledged, and the next writer truncates
-    them.
-    """
+    """A writer died before it acknowledged them; the next writer truncates them."""
     log = WrittenLog(replace(ONE_SEGMENT, values=values))
     log.fill(40)
     log.raw_append(log.active, encoded(b"twice", b"and more", base_offset=base_offset))

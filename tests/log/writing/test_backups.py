@@ -1,6 +1,4 @@
-"""Backups of what recovery and repair truncate: numbered by age and bounded; the latest are
-kept.
-"""
+"""Backups by recovery and repair: numbered by age and bounded; the latest are kept."""
 
 from __future__ import annotations
 

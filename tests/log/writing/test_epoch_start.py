@@ -1,6 +1,4 @@
-"""Start of an epoch: its leader change, and the end of the transaction that an earlier one left
-open.
-"""
+"""Start of an epoch: its leader change, and the abort of an earlier epoch's transaction."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ def log_with_open_transaction() -> tuple[SimulatedDisk, ReplicatedLog]:
 
 
 def is_aborted_first(disk: SimulatedDisk) -> bool:
-    """Return whether epoch 2 starts with its leader change and the abort of the open
-    transaction.
-    """
+    """Return whether epoch 2 starts with its leader change and the abort of the transaction."""
     first, second = [one for one in batches_of(disk) if one.leader_epoch == 2][:2]
     values = [record.value for record in second.records()]
     return first.is_control and values == [marker_value(Marker.ABORT, "a later epoch began")]

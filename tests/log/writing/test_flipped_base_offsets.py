@@ -1,6 +1,4 @@
-"""A flipped bit of a base offset or a leader epoch, which no CRC covers, is found and never
-read.
-"""
+"""A flipped bit of a base offset or leader epoch, which no CRC covers, is found, never read."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def flipped(offset: int, bit: int, last_byte: int = BASE_OFFSET_LAST_BYTE) -> Si
     follow(log, 0, END)
     segments = [one.base_offset for one in log._segments.sealed]
     assert len(segments) > 3
-    assert offset < log._segments.active.base_offset, "recovery does not look at it"
+    assert offset < log._segments.active.base_offset, "recovery does not scan it"
     log.close()
     segment = max(base for base in segments if base <= offset)
     path = f"{DIRECTORY}/{offset_name(segment, LOG_SUFFIX)}"
@@ -65,9 +63,7 @@ def test_a_flipped_batch_is_never_read_and_the_batches_before_it_are(offset: int
 @pytest.mark.parametrize("offset", [0, 1, 7, 8, 15, 23, 31])
 @pytest.mark.parametrize("bit", BITS)
 def test_a_replica_finds_the_flip_at_startup(offset: int, bit: int) -> None:
-    """It scans for control records; then it stays out of elections, truncates the log there and
-    fetches the rest.
-    """
+    """It scans for control records, truncates the log there, and stays out of elections."""
     log = opened(flipped(offset, bit))
     with pytest.raises(CorruptBatchError):
         list(log.control_records())

@@ -31,9 +31,7 @@ def disk() -> SimulatedDisk:
 
 
 def test_a_roll_without_disk_space_leaves_no_file_open(disk: SimulatedDisk) -> None:
-    """The next segment's ``.log`` exists from an earlier try, and there is no space for its
-    indexes.
-    """
+    """The next segment's ``.log`` exists from an earlier try; its indexes do not fit."""
     log = created_log(disk)
     while not log._segments.active.should_roll(200, log.end_offset, 0):
         append(log, bytes(100))

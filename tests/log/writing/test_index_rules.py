@@ -22,7 +22,8 @@ RESTARTED_AT = {
     "trimmed-3.9.2/node-1/__cluster_metadata-0/00000000000000000416.log": 642,
 }
 """The last offset before a node stopped. A restarted Kafka closes its time index and counts the
-bytes to the next entry from where it went on; the entries themselves follow the same rule."""
+bytes to the next entry from its new position; the entries themselves follow the same rule.
+"""
 
 
 def note(indexer: SegmentIndexer, batch: RecordBatch) -> None:

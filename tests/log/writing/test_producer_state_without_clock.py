@@ -33,7 +33,7 @@ CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300)
 NAME = CommitName("app", "query", 7)
 PRODUCER, EPOCH, SEQUENCE = 5, 0, 3
 FAR_MS = NOW_MS + 1_000 * DAY_MS
-"""What one node's clock reads that is wrong."""
+"""Wrong time of one node's clock."""
 
 
 def clean(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:

@@ -275,7 +275,7 @@ def test_control_records_of_an_epoch_are_in_its_first_batch() -> None:
     log.begin_epoch(3, head, now_ms=NOW_MS)
     assert (log.epoch, log.end_offset) == (3, 2)
     assert list(log.control_records()) == log.drain_control_records() == list(enumerate(head))
-    assert log.drain_control_records() == [], "each is given once"
+    assert log.drain_control_records() == [], "each is returned once"
     follow(log, 2, 4, epoch=3)
     assert list(log.control_records()) == list(enumerate(head))
     assert log.drain_control_records() == []
@@ -302,7 +302,9 @@ def test_damage_below_the_log_start_lets_the_log_start_again_at_its_snapshot() -
     )
     assert (recovered.log_start_offset, recovered.end_offset) == (4, 4)
     assert recovered.is_out_of_election
-    assert f"{0:020d}.log.damaged-1" in disk.list_names(DIRECTORY), "what went is saved"
+    assert f"{0:020d}.log.damaged-1" in disk.list_names(DIRECTORY), (
+        "truncated records are backed up"
+    )
     follow(recovered, 4, 6)
     assert opened(disk.another_process()).end_offset == 6
 
@@ -333,9 +335,7 @@ def test_an_epoch_without_disk_space_has_not_started_and_starts_once_there_is_so
 
 
 def test_a_replica_without_space_for_a_later_epoch_accepts_records_of_an_earlier_one() -> None:
-    """Otherwise its log would seem more up to date than others, and refuse records of another
-    leader.
-    """
+    """Otherwise its log would seem more up to date, and refuse records of another leader."""
     large = encoded(bytes(900), base_offset=3, epoch=5)
     found = set()
     for room in range(0, 1_500, 20):

@@ -202,7 +202,7 @@ def test_a_process_that_closes_does_not_affect_the_others(disk: SimulatedDisk) -
     fill(other, 3)
     disk.crash(Survival.EVERYTHING)
     log = reopened(disk)
-    assert not log.report.was_clean, "the marker speaks of an earlier end"
+    assert not log.report.was_clean, "the file has an earlier end"
     assert log.end_offset == 7
 
 

@@ -105,9 +105,7 @@ def test_the_lock_is_released_with_a_fetched_snapshot(is_dropped: bool) -> None:
 
 
 def test_a_replica_that_stopped_fetching_yields_to_its_own_snapshot() -> None:
-    """A leader failed in the middle of a snapshot: the partial one must not hold the lock
-    forever.
-    """
+    """A leader failed in the middle of a snapshot: the partial one must release the lock."""
     one = OneReplica()
     one.elect()
     end_offset = one.replica.log.end_offset

@@ -19,7 +19,7 @@ from raftlog.wire.log_identity import uuid_or_none
 from .cluster import TIME_MS, TOPIC, TOPIC_ID
 
 UNCONDITIONAL: Final = (0, -1)
-"""Base offset and leader epoch as Java's producer says them."""
+"""Base offset and leader epoch that Java's producer writes."""
 
 
 def batch(

@@ -247,7 +247,7 @@ class Node:
         """Return the response to a request that is answered without time advancing."""
         task = self.start(key, version, request, caller() if principal is None else principal)
         await settle()
-        assert task.done(), "it waits"
+        assert task.done(), "it is delayed"
         return answer_of(task, kind, version)
 
 
@@ -291,7 +291,7 @@ class Cluster:
             if any(node.is_leader for node in self.nodes) and self._agree():
                 return self.leader
             self.pass_time(100)
-        raise AssertionError("nobody is elected")
+        raise AssertionError("no leader was elected")
 
     def _agree(self) -> bool:
         epochs = {node.replica.core.epoch for node in self.nodes if not node.is_cut_off}
@@ -315,7 +315,7 @@ class Cluster:
             found = [node for node in self.nodes if node.is_leader]
             if found and self.leader.replica.core.epoch > epoch and self._agree():
                 return self.leader
-        raise AssertionError("nobody is elected")
+        raise AssertionError("no leader was elected")
 
     # --- messages in flight -----------------------------------------------------------------------
 

@@ -132,7 +132,7 @@ async def answer(
             break
         cluster.pass_time(1_000)
         await settle()
-    assert task.done(), "it waits for ever"
+    assert task.done(), "it is delayed forever"
     return task
 
 

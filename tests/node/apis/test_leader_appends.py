@@ -43,6 +43,6 @@ def test_a_replaced_leader_does_not_refuse_a_later_epoch() -> None:
         answer = waiting.result()
         assert isinstance(answer, Failed)
         assert isinstance(answer.error, NotLeaderError)
-        assert answer.error.epoch == answer.error.current_epoch, "it speaks of itself alone"
+        assert answer.error.epoch == answer.error.current_epoch, "its result depends on itself only"
 
     run(work())

@@ -176,12 +176,12 @@ def test_appends_of_one_connection_keep_their_order_when_the_disk_is_full() -> N
         one, other = origin(), origin()
         leader.disk.leave_room(4_000)
 
-        async def ask(data: bytes, producer_id: int, origin_: Origin) -> ErrorCode:
+        async def ask(data: bytes, producer_id: int, connection: Origin) -> ErrorCode:
             asked = produce(batch(data, producer=(producer_id, 0, 0)))
-            task = leader.start(ApiKey.PRODUCE, 9, asked, origin_)
+            task = leader.start(ApiKey.PRODUCE, 9, asked, connection)
             await settle()
             answer = answer_of(task, latest_schemas.ProduceResponse, 9)
-            assert not is_last(task), "what else is under way there is answered too"
+            assert not is_last(task), "other requests in flight there are answered too"
             return answer.responses[0].partition_responses[0].error_code
 
         large = b"l" * 50_000
@@ -686,9 +686,9 @@ def test_requests_for_other_partitions_are_refused(
 def test_a_client_without_the_right_to_append_appends_nothing() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        origin_ = caller(Rights.READ | Rights.DESCRIBE | Rights.ADMIN)
+        principal = caller(Rights.READ | Rights.DESCRIBE | Rights.ADMIN)
         answer = await leader.ask_client(
-            ApiKey.PRODUCE, 9, produce(batch(b"a")), latest_schemas.ProduceResponse, origin_
+            ApiKey.PRODUCE, 9, produce(batch(b"a")), latest_schemas.ProduceResponse, principal
         )
         (partition,) = answer.responses[0].partition_responses
         assert partition.error_code is ErrorCode.topic_authorization_failed

@@ -33,7 +33,7 @@ PATIENCE_S = 30.0
 @pytest.fixture(scope="module")
 def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumProcesses]:
     with QuorumProcesses(tmp_path_factory.mktemp("quorum")) as processes:
-        eventually(lambda: _agree(processes), "everybody knows who leads")
+        eventually(lambda: _agree(processes), "all nodes know the leader")
         yield processes
 
 
@@ -134,9 +134,7 @@ def test_librdkafka_produces_idempotently_and_consumes_with_every_codec(
 def test_librdkafkas_large_batches_keep_their_order_among_small_ones(
     quorum: QuorumProcesses, codec: str
 ) -> None:
-    """A node decodes large batches in an executor; the next batches of the same producer wait for
-    them.
-    """
+    """A node decodes large batches in an executor; later ones of the same producer wait."""
     chance = random.Random(7)
     values = [
         chance.randbytes(300_000)
@@ -147,7 +145,7 @@ def test_librdkafkas_large_batches_keep_their_order_among_small_ones(
     more = {"batch.size": 4 * MIB, "message.max.bytes": 4 * MIB, "linger.ms": 1}
     _, end = _watermarks(quorum.bootstrap)
     offsets = _produce(quorum.bootstrap, codec, values, **more)
-    assert offsets == sorted(set(offsets)), "those of voters may lie between"
+    assert offsets == sorted(set(offsets)), "offsets of control records may be between"
     found = _consume(quorum.bootstrap, end, COUNT)
     assert [one.value() for one in found] == values
 
@@ -186,7 +184,7 @@ def _watermarks(bootstrap: str) -> tuple[int, int]:
             return consumer.get_watermark_offsets(topic, timeout=PATIENCE_S)
         return None
 
-    low, high = eventually(look, "somebody leads")
+    low, high = eventually(look, "a leader is elected")
     consumer.close()
     return low, high
 
@@ -229,7 +227,7 @@ def test_librdkafkas_admin_client_lists_nodes_topic_and_configs(quorum: QuorumPr
             seen = admin.list_topics(timeout=PATIENCE_S)
             return seen if sorted(seen.brokers) == [1, 2, 3] else None
 
-        seen = eventually(has_seen_all_nodes, "voters have told where they listen for clients")
+        seen = eventually(has_seen_all_nodes, "voters have registered their client listeners")
         assert seen.cluster_id == quorum.cluster_id
         assert list(seen.topics[TOPIC].partitions) == [0]
         resource: Any = admins.ConfigResource("topic", TOPIC)  # pyright: ignore[reportPrivateImportUsage]

@@ -237,7 +237,7 @@ def test_names_of_called_nodes_are_reloaded(authority: Authority, tmp_path: Path
     contexts.reload(AccessTable(nodes={1: "node-1.example", 2: "another.example"}))
     assert not isinstance(shown(server, contexts.for_peer(2)), dict)
     contexts.reload()
-    assert contexts.access.name_of(2) == "another.example", "only files were read again"
+    assert contexts.access.name_of(2) == "another.example", "only files were reloaded"
 
 
 def test_a_node_without_tls_has_no_contexts(tmp_path: Path) -> None:

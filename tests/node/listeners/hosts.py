@@ -35,7 +35,7 @@ class Host(Protocol):
         """Commit everything, and all later appends."""
 
     def delete_before(self, end_offset: int) -> None:
-        """Write a snapshot if there is none, and start the log at its end."""
+        """Write a snapshot if necessary, and start the log at its end."""
 
     def settle(self) -> None:
         """Deliver all pending notifications."""

@@ -26,8 +26,8 @@ class Recorder:
         self.shutdown_count = 0
 
     def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
-        assert batches, "a piece holds something"
-        assert not self.shutdown_count, "nothing is told behind the end"
+        assert batches, "a notification has batches"
+        assert not self.shutdown_count, "no notification follows the shutdown"
         for batch in batches:
             assert batch.base_offset == self.next_offset, "in order, once, without a gap"
             self.next_offset = batch.next_offset
@@ -41,9 +41,9 @@ class Recorder:
         self.next_offset = snapshot.snapshot_id.end_offset
 
     def handle_leader_change(self, leader: LeaderNotification) -> None:
-        assert not self.shutdown_count, "nothing is told behind the end"
+        assert not self.shutdown_count, "no notification follows the shutdown"
         if self.leaders:
-            assert leader.epoch >= self.leaders[-1].epoch, "epochs never fall"
+            assert leader.epoch >= self.leaders[-1].epoch, "epochs never decrease"
         self.leaders.append(leader)
 
     def begin_shutdown(self) -> None:
@@ -100,7 +100,7 @@ def test_leadership_is_notified_after_all_batches_of_earlier_epochs(host: Host) 
     host.hold()
     host.log.resign(first.epoch)
     host.settle()
-    assert recorder.leaders[-1].leader_id is None, "told at once"
+    assert recorder.leaders[-1].leader_id is None, "notified immediately"
     host.elect()
     assert recorder.leaders[-1].leader_id is None, "the first record of its epoch is not committed"
     host.release()

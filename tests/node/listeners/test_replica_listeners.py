@@ -33,8 +33,8 @@ def test_committed_batches_are_delivered_in_bounded_chunks() -> None:
     listener = Chunks()
     one.listeners.register(listener)
     assert listener.sizes == []
-    assert one.listeners.poll(), "there is more"
-    assert len(listener.sizes) == 1, "one piece at a time"
+    assert one.listeners.poll(), "more is pending"
+    assert len(listener.sizes) == 1, "one chunk at a time"
     one.poll()
     assert listener.next_offset == one.replica.log.end_offset
     assert max(listener.sizes) <= 6
@@ -71,7 +71,7 @@ def test_after_a_restart_everything_is_delivered_again_and_leadership_of_a_later
     again = one.restarted(is_held=True)
     listener = Recorder()
     again.register(listener)
-    assert listener.values == [], "nobody knows yet what is committed"
+    assert listener.values == [], "the committed end is not known yet"
     again.release()
     assert len(listener.values) == 3
     assert listener.leaders[-1].leader_id == 1

@@ -29,7 +29,7 @@ def test_only_the_leader_increments_and_all_count() -> None:
     assert [two.increment(), two.increment()] == [1, 2]
     with pytest.raises(NotLeaderError):
         one.increment()
-    assert two.value == 0, "placed is not committed"
+    assert two.value == 0, "appended is not committed"
     shared.deliver()
     assert (one.value, two.value, three.value) == (2, 2, 2)
     shared.elect(1)
@@ -79,7 +79,7 @@ def test_a_counter_continues_from_a_snapshot() -> None:
         one.increment()
     shared.deliver()
     assert one.snapshot()
-    assert not one.snapshot(), "there is one"
+    assert not one.snapshot(), "there is one already"
     shared.delete_before(shared.snapshots[-1])
     (two,) = counters(shared, 2)
     one.increment()

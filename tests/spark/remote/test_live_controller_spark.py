@@ -1,6 +1,4 @@
-"""Tables that follow a running Kafka's controller over the network equal its admin client's
-view.
-"""
+"""Tables that follow a running Kafka controller by network equal its admin client's view."""
 
 from __future__ import annotations
 

@@ -50,9 +50,7 @@ def save(frame: DataFrame, quorum: QuorumProcesses, **options: Any) -> None:
 
 
 def append_numbers(log: ConnectedLog, first: int, end: int) -> int:
-    """Append three records a batch with all fields of a record; return the end offset
-    before them.
-    """
+    """Append three records a batch with all fields; return the end offset before them."""
     before = log.end_offset
     for start in range(first, end, 3):
         records = [
@@ -198,4 +196,4 @@ def test_a_stream_continues_after_a_restart_and_writes_each_batch_once(
         if str(newest) in one.name:
             one.unlink()
     copy_back(tmp_path / "back")
-    assert contents(log, back) == copied, "the batch came again under its name"
+    assert contents(log, back) == copied, "the batch was repeated under its name"

@@ -1,6 +1,4 @@
-"""Commit loop: read, decide, append at a required offset, decide again; without clock and
-randomness.
-"""
+"""Commit loop: read, decide, append at a required offset, decide again; no clock, no randomness."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ def test_after_a_conflict_only_new_records_are_passed(path: Path) -> None:
         result = commit_loop(log, decide, from_offset=1, pause=pauses.append, jitter=lambda: 0.5)
         assert result is not None
         assert seen == [[b"old"], [b"rival 1"], [b"rival 2"], [b"rival 3"], [b"rival 4"]]
-        assert pauses == [0.005, 0.01, 0.02], "the first conflict is answered at once"
+        assert pauses == [0.005, 0.01, 0.02], "the first retry is immediate"
 
 
 def test_it_fails_after_the_maximum_of_attempts(path: Path) -> None:

@@ -1,6 +1,4 @@
-"""The single append of a write, on a simulated machine: commits, required offsets, limits, failing
-disks.
-"""
+"""Append of a write on a simulated machine: commits, required offsets, limits, failing disks."""
 
 from __future__ import annotations
 
@@ -146,7 +144,7 @@ def test_a_second_query_fails_unless_it_takes_over_from_the_first(
     with pytest.raises(ForeignCommitError):
         job.write([b"c"], commit=version(0, "third"), **takes_over)
     again = job.write([b"b"], commit=name, **takes_over)
-    assert again.was_duplicate, "to leave the option in place does no harm"
+    assert again.was_duplicate, "keeping the option has no effect"
 
 
 def test_a_write_above_the_limit_reports_its_size_and_writes_nothing(job: Job) -> None:

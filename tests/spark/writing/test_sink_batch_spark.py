@@ -100,7 +100,7 @@ def test_values_and_all_other_fields_round_trip(spark: SparkSession, path: Path)
         (3, "", "", 0.0, "[]"),
     ]
     assert tuple(rows[1])[:3] == (2, None, None)
-    assert rows[1][3] > 1.7e9, "it has the time of its append"
+    assert rows[1][3] > 1.7e9, "it has the timestamp of its append"
 
 
 def test_a_write_is_one_batch_in_the_order_of_partitions(spark: SparkSession, path: Path) -> None:
@@ -198,14 +198,14 @@ def test_eight_jobs_race_for_each_offset(spark: SparkSession, path: Path) -> Non
             if end_offset is None:
                 won.append(at)
                 end_offset = at + 1
-            assert end_offset > at, "the loser is told where the log ended"
+            assert end_offset > at, "the loser gets the end of the log"
             at = end_offset
         return won
 
     with ThreadPoolExecutor(8) as pool:
         won = dict(enumerate(pool.map(job, range(8))))
     winners = {offset: number for number, offsets in won.items() for offset in offsets}
-    assert sorted(winners) == list(range(1, 9)), "one winner an offset"
+    assert sorted(winners) == list(range(1, 9)), "one winner per offset"
     assert values(path) == [str(winners[offset]).encode() for offset in range(1, 9)]
 
 

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 RECORDS = 60
-"""Two batches of the log make a micro-batch: there are ten."""
+"""A micro-batch has two batches of the log: there are ten."""
 RUNS_MAX = 8
 
 
@@ -59,9 +59,7 @@ class Copy:
 
 
 def records(path: Path) -> list[tuple[Any, ...]]:
-    """Return the records that readers see, without opening the log for writing: the next driver
-    recovers it.
-    """
+    """Return the records that readers see. The log is unchanged for the next driver's recovery."""
     log = open_path(str(path))
     return [
         (one.key, one.value, one.timestamp_ms)

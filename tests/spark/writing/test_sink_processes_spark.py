@@ -23,9 +23,7 @@ LONGEST_S = 300
 
 
 def test_four_drivers_race_for_each_offset(tmp_path: Path) -> None:
-    """Every loser gets a conflict and succeeds after retries; an offset has one winner, which knows
-    it.
-    """
+    """Every loser gets a conflict and succeeds after retries; an offset has one winner."""
     path = tmp_path / "ids-0"
     raftlog.open(path).close()
     command = [sys.executable, "-m", "tests.support.sink_driver", "race", str(path)]

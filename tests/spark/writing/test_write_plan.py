@@ -1,6 +1,4 @@
-"""What the driver reads from a log before tasks run: the record versions of its
-metadata.version.
-"""
+"""Driver's reads of a log before tasks run: the record versions of its metadata.version."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_closed_output_pipe_is_no_error(data: Path) -> None:
     assert done.returncode == 141
     (said,) = done.stderr.splitlines()
     assert said.startswith("raftlog: reading up to offset 3131 (exclusive)"), (
-        "and nothing of the pipe"
+        "no message about the pipe"
     )
 
 
@@ -201,12 +201,12 @@ def test_the_progress_bar_is_drawn_on_a_terminal_and_erased(
     terminal = _Terminal()
     console = Console(terminal)
     console.progress(1, 100)
-    assert terminal.getvalue() == "", "short work shows no bar"
+    assert terminal.getvalue() == "", "short operations show no bar"
     now[0] = 1000
     console.progress(50, 100)
     assert terminal.getvalue() == "\r[" + "#" * 15 + "." * 15 + "]  50%"
     console.progress(51, 100)
-    assert "51" not in terminal.getvalue(), "not more often than ten times a second"
+    assert "51" not in terminal.getvalue(), "at most ten times a second"
     console.log("done")
     assert terminal.getvalue().endswith("\r\x1b[Kraftlog: done\n")
 

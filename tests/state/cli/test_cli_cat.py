@@ -18,7 +18,7 @@ from raftlog_state.cli.main import main
 
 LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
 DUMPED = list({path.read_bytes(): path for path in reversed(dumped_logs(LOGS))}.values())[::-1]
-"""Each once: the controllers of a cluster hold the same segments."""
+"""Each once: the controllers of a cluster have the same segments."""
 METADATA = [path for path in DUMPED if "__cluster_metadata-0" in path.parts]
 PARTITIONS = [path for path in DUMPED if "__cluster_metadata-0" not in path.parts]
 PLAIN = [path for path in PARTITIONS if not path.parent.name.startswith("__")]
@@ -289,7 +289,7 @@ def test_several_voters_are_read_up_to_the_end_of_a_majority() -> None:
     nodes = [LOGS / "three-nodes-4.3.1" / f"node-{n}" for n in (100, 101, 102)]
     status, out, err = run("cat", ",".join(map(str, nodes)), *EVERYTHING)
     assert status == 0
-    assert json.loads(out.splitlines()[-1])["offset"] == 3131, "node 102 alone holds 3132"
+    assert json.loads(out.splitlines()[-1])["offset"] == 3131, "only node 102 has 3132"
     assert err == (
         "raftlog: reading up to offset 3132 (exclusive): " + err.partition("(exclusive): ")[2]
     )

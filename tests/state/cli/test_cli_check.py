@@ -1,6 +1,4 @@
-"""``raftlog check``: undamaged logs have no findings, and each kind of damage is found at its
-position.
-"""
+"""``raftlog check``: no findings in undamaged logs, and each kind of damage at its position."""
 
 from __future__ import annotations
 
@@ -274,7 +272,7 @@ def test_a_missing_segment_is_a_gap(log: Path) -> None:
 
 def test_a_missing_start_of_the_log_without_a_snapshot_is_a_gap(whole_log: Path) -> None:
     (whole_log / FIRST).unlink()
-    assert check(whole_log)[0] == 0, "the checkpoint at 636 holds what came before"
+    assert check(whole_log)[0] == 0, "the snapshot at 636 has the state before"
     for checkpoint in whole_log.glob("*.checkpoint"):
         checkpoint.unlink()
     found = damage_of(whole_log)

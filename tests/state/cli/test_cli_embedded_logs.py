@@ -123,7 +123,7 @@ def test_a_torn_tail_is_backed_up_and_truncated(log: Path) -> None:
     assert out.splitlines()[-1] == "writable: offsets from 0 to 6 (exclusive)"
     saved = list(log.glob("*.cut-*"))
     assert [path.read_bytes() for path in saved] == [b"half a batch, say"]
-    assert run("repair", log)[1].count("\n") == 1, "it is well now"
+    assert run("repair", log)[1].count("\n") == 1, "the log is undamaged now"
 
 
 def test_acknowledged_records_are_truncated_only_on_request(log: Path) -> None:
@@ -168,7 +168,7 @@ def test_manually_edited_settings_are_refused_until_they_are_confirmed(
     assert run("check", log)[0] == 0
 
 
-def test_settings_of_another_log_or_of_none_are_not_used(log: Path) -> None:
+def test_settings_of_another_log_or_of_none_are_refused(log: Path) -> None:
     properties = log / "raftlog.properties"
     for other in (re.sub("topic.id=.*", "topic.id=other", properties.read_text()), "no settings"):
         properties.write_text(other)

@@ -86,9 +86,7 @@ def test_a_damaged_node_votes_again_after_the_operators_command(node: Path) -> N
 
 
 @pytest.mark.parametrize("epoch", [EPOCH_MAX, EPOCH_MAX + 1, 2**40])
-def test_the_given_epoch_is_replaced_by_a_later_one_without_a_leader(
-    node: Path, epoch: int
-) -> None:
+def test_an_exhausted_epoch_is_replaced_by_one_without_a_leader(node: Path, epoch: int) -> None:
     write_election_state(node, epoch)
     status, out, _ = recover(node)
     assert status == 1

@@ -54,7 +54,7 @@ def test_records_of_a_quorum_are_printed_as_those_of_its_files(tmp_path: Path) -
         assert status == 0
         assert len(batches) == 3
         (places,) = {(row["file"], row["position"]) for row in batches if isinstance(row, dict)}
-        assert places == (None, None), "they lie in no file"
+        assert places == (None, None), "there are no files"
 
     with_node(tmp_path, "", check)
 

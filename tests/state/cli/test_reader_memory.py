@@ -18,7 +18,7 @@ from raftlog_state.cli import cat_log
 
 LIMIT_BYTES = 32 * MIB
 RATIO = 3
-"""What a batch expands to, the column of its values, and the codec's own window or buffers."""
+"""Expanded batch, the column of its values, and the codec's own window or buffers."""
 MARGIN_BYTES = 8 * MIB
 
 TWO_CODECS = [Compression.ZSTD, Compression.GZIP]

@@ -99,7 +99,7 @@ LAYOUTS = [
     Layout(*facts, *BESIDE[at % len(BESIDE)])
     for at, facts in enumerate(itertools.product(NAMES, LOGS, PROPERTIES))
 ]
-"""All names with all logs and all properties; the other files take turns."""
+"""All names with all logs and all properties; the other files alternate."""
 
 
 def _bytes_of_rows(path: Path, **options: str) -> bytes:

@@ -1,6 +1,4 @@
-"""Batch jobs that change the metadata of an embedded log: one transaction, one batch, one
-winner.
-"""
+"""Batch jobs that change an embedded log's metadata: one transaction, one batch, one winner."""
 
 from __future__ import annotations
 
@@ -202,7 +200,7 @@ def test_a_named_commit_is_applied_once_although_its_changes_would_be_refused(
     done = apply_changes(log, [register], commit=("nightly", "job", 8))
     brokers = image_of(log).to_json()["brokers"]
     assert isinstance(brokers, list)
-    assert brokers[-1]["broker_epoch"] == done.result.base_offset + 1, "behind the begin marker"
+    assert brokers[-1]["broker_epoch"] == done.result.base_offset + 1, "after the begin marker"
 
 
 # --- logs that cannot be changed ------------------------------------------------------------------

@@ -19,7 +19,9 @@ from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, batc
 from raftlog_state.records import DecodedRecord, TopicRecord, decode
 
 
-def ours(image: MetadataImage, change: ChangeRequest, offset: int) -> list[DecodedRecord]:
+def raftlog_records(
+    image: MetadataImage, change: ChangeRequest, offset: int
+) -> list[DecodedRecord]:
     state = PendingState(image, first_offset=offset, rng=random.Random(1))
     with state.atomic():
         write(change, state)
@@ -61,13 +63,13 @@ def compare_batch(
         image = loader.image
         done = operation_at(image, records, begin)
         if done.change is not None and loader.open_transaction_offset is None:
-            records_ = ours(image, done.change, found[begin].offset)
+            encoded = raftlog_records(image, done.change, found[begin].offset)
             theirs = list(in_any_order(done.records))
-            mine = list(in_any_order(records_))
+            mine = list(in_any_order(encoded))
             assert sorted(mine) == sorted(theirs)
             if is_ordered(done.records):
                 kinds = [type(one.record) for one in done.records]
-                assert [type(one.record) for one in records_] == kinds
+                assert [type(one.record) for one in encoded] == kinds
             compared.append((1, done.change.KIND))
         end = begin + len(done.records)
         loader.append(found[begin:end])

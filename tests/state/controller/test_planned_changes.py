@@ -104,7 +104,7 @@ def test_a_new_log_starts_with_its_metadata_version() -> None:
     image = replayed(new, plan.values())
     row = image.find(BrokerRow, 4)
     assert row is not None
-    assert row.broker_epoch == 3, "the offset of its record, behind the begin marker"
+    assert row.broker_epoch == 3, "the offset of its record, after the begin marker"
     assert (row.fenced, len(row.log_dirs)) == (True, 1)
     listeners = [(at.host, at.port, at.protocol_name) for at in row.endpoints]
     assert listeners == [("::1", 9093, "SSL"), ("h", 1, "PLAINTEXT")]
@@ -127,7 +127,7 @@ def test_a_repeated_registration_of_one_incarnation_updates_it() -> None:
     row = amended.find(BrokerRow, 1)
     assert row is not None
     assert (row.broker_epoch, row.fenced) == (before.broker_epoch, False)
-    assert row.log_dirs == before.log_dirs, "what was not said stays"
+    assert row.log_dirs == before.log_dirs, "omitted fields are unchanged"
     assert [at.name for at in row.endpoints] == ["NEW"]
     assert partition(amended, "orders") == partition(image, "orders")
 
@@ -251,7 +251,7 @@ def test_replicas_removed_from_an_isr_below_the_minimum_are_eligible_leaders() -
     image = after(image, FenceBroker(broker_id=1), FenceBroker(broker_id=2))
     row = partition(image, "orders")
     assert (row.isr, row.elr, row.leader) == ((3,), (2,), 3)
-    assert records_of(image, MIN_ISR) == [], "it is that already"
+    assert records_of(image, MIN_ISR) == [], "it is the leader already"
     unregistered = DeleteConfig(resource_type=2, resource_name="orders", name="min.insync.replicas")
     cleared = records_of(image, unregistered)
     assert [one.record for one in cleared][-1] == ClearElrRecord(topic_name="orders")

@@ -14,7 +14,7 @@ from raftlog_state.records import Redactor
 
 METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
 LOG_START = 1288
-"""Where the log begins once the segments before a checkpoint are deleted."""
+"""Start of the log once the segments before a snapshot are deleted."""
 
 
 @pytest.fixture

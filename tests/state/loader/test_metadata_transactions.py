@@ -137,7 +137,7 @@ def test_a_contradiction_inside_is_raised_at_the_end_marker_and_reverts_the_call
     loader.append(at(1, BEGIN, INSIDE, RemoveTopicRecord(topic_id="x" * 22)))
     with pytest.raises(ReplayError, match="no topic with id") as caught:
         loader.append(at(4, END))
-    assert caught.value.offset == 3, "the record that contradicts, not the marker"
+    assert caught.value.offset == 3, "the contradicting record, not the marker"
     assert loader.image == state_after(BEFORE)
     assert (loader.next_offset, loader.open_transaction_offset) == (4, 1)
     loader.append(at(4, ABORT))

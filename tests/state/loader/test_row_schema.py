@@ -78,10 +78,10 @@ def test_a_new_field_needs_its_declarations_only() -> None:
     data = record_writer(NewPartitionRecord, 3)(RECORD)
     decoded, _ = record_reader(NewPartitionRecord, 3)(data, FRAME_BYTES)
     assert decoded == RECORD
-    made = read_row(decoded, "t")
-    assert (made.tiered_epoch, made.elr, made.last_known_elr) == (7, (2,), ())
-    assert row_writer(NewPartitionRow, NewPartitionRecord)(made) == RECORD
-    assert row_json(made)["tiered_epoch"] == 7
+    built = read_row(decoded, "t")
+    assert (built.tiered_epoch, built.elr, built.last_known_elr) == (7, (2,), ())
+    assert row_writer(NewPartitionRow, NewPartitionRecord)(built) == RECORD
+    assert row_json(built)["tiered_epoch"] == 7
     columns = list(row_columns(NewPartitionRow).items())
     assert columns[:-1] == list(row_columns(PartitionRow).items())
     assert columns[-1] == ("tiered_epoch", BIGINT)
@@ -89,10 +89,10 @@ def test_a_new_field_needs_its_declarations_only() -> None:
 
 def test_a_new_field_of_a_partial_update_keeps_or_changes_the_row() -> None:
     update = row_updater(NewPartitionRow, NewPartitionChangeRecord, "partition_epoch")
-    made = read_row(RECORD, "t")
-    kept = update(made, NewPartitionChangeRecord(isr=()), 5)
+    built = read_row(RECORD, "t")
+    kept = update(built, NewPartitionChangeRecord(isr=()), 5)
     assert (kept.isr, kept.tiered_epoch, kept.partition_epoch) == ((), 7, 5)
-    changed = update(made, NewPartitionChangeRecord(tiered_epoch=8), 6)
+    changed = update(built, NewPartitionChangeRecord(tiered_epoch=8), 6)
     assert (changed.isr, changed.tiered_epoch, changed.elr) == ((1,), 8, (2,))
 
 
@@ -135,9 +135,9 @@ class PasswordRow:
 
 
 def test_what_a_record_hides_its_row_hides() -> None:
-    made = row_reader(PasswordRow, PasswordRecord)(PasswordRecord(user="u", password=b"secret"))
-    assert made.key == b"secret"
-    assert repr(made) == "PasswordRow(user='u')"
+    built = row_reader(PasswordRow, PasswordRecord)(PasswordRecord(user="u", password=b"secret"))
+    assert built.key == b"secret"
+    assert repr(built) == "PasswordRow(user='u')"
     assert [entry.name for entry in row_schema(PasswordRow) if entry.is_secret] == ["key"]
 
 

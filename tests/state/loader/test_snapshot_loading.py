@@ -166,7 +166,7 @@ def test_unknown_records_of_a_snapshot_are_skipped_and_counted() -> None:
     loader = MetadataLoader()
     returned = loader.bootstrap(ID, at(0, STAYS, b"\x01\x63\x00\x00", COMES))
     assert [done.ordinal for done in returned] == [None, 0, 2], (
-        "an ordinal is a place in the checkpoint"
+        "an ordinal is a position in the snapshot"
     )
     assert loader.skipped == (SkippedRecords(False, 99, 0, 1, 99, 99),)
 

@@ -15,7 +15,7 @@ from raftlog_state.loader.metadata_loader import MetadataLoader
 
 THREE_NODES = LOGS / "three-nodes-4.3.1" / "node-100" / "__cluster_metadata-0"
 RECORDS = 1_200
-"""The beginning of the log holds its transaction, every kind of change and two epochs."""
+"""The start of the log has its transaction, every kind of change and two epochs."""
 
 
 @cache

@@ -74,9 +74,7 @@ def test_any_flipped_bit_gives_a_record_or_the_error(whole: bool) -> None:
 
 
 def check_any(value: bytes) -> None:
-    """Check that a decoded value can be shown and encoded again, and all else raises the
-    one error.
-    """
+    """Check that a decoded value can be shown and encoded, and all else raises the one error."""
     try:
         decoded = decode(value)
     except MetadataParseError:

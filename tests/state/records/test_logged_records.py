@@ -33,7 +33,7 @@ from raftlog_state.records import (
 
 LOGS = metadata_logs()
 COPIES_OF_ONE_CLUSTER = tuple(f"three-nodes-4.3.1/node-{n}/" for n in (1, 100, 101))
-"""Their logs hold what that of node 102 does."""
+"""Their logs have the records of node 102's."""
 NEWER_THAN_431 = {"UnregisterControllerRecord"}
 
 

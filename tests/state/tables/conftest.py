@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raftlog_state.tables import ClusterTables
 
 TEMPLATE_END = 300
-"""The tables that tests copy hold the real log's offsets below this one, published."""
+"""The tables that tests copy have the real log's offsets below this one, published."""
 
 
 @pytest.fixture(scope="session")
@@ -42,9 +42,7 @@ def template(feed: Feed, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tables(feed: Feed, template: Path, tmp_path: Path) -> Callable[..., ClusterTables]:
-    """Open tables of the test itself with the offsets below ``TEMPLATE_END``; opened again on each
-    call.
-    """
+    """Open the test's own tables, with the offsets below ``TEMPLATE_END``, on each call."""
 
     def open_copy(name: str = "tables", **options: object) -> ClusterTables:
         place = tmp_path / name

@@ -28,11 +28,11 @@ pytestmark = pytest.mark.spark
 
 LOG = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
 NOTHING, FIRST, LAST = -1, 36, 109
-"""The last offsets of the two micro-batches."""
+"""Last offsets of the two micro-batches."""
 LATER = 160
-"""Two micro-batches more. From offset 173 on the rows of ``Feed`` spell numbers as Python does."""
+"""Two more micro-batches. From offset 173 on, rows of ``Feed`` have Python's format of numbers."""
 EARLY, LATE = 1, len(TYPED_TABLES) - 2
-"""After how many typed tables. The first publication makes all, a later one changes a few."""
+"""Number of typed tables before the kill. The first publication writes all, a later one few."""
 RUNS_MAX = 8
 
 DEATHS = (
@@ -43,9 +43,9 @@ DEATHS = (
     (TABLE_WRITTEN, EARLY, FIRST),  # while tables are merged into
     (BEFORE_MANIFEST, 1, FIRST),
 )
-"""Point, how often it is passed by, the offset that readers see afterwards."""
+"""Point, number of times it is reached, offset that readers see afterwards."""
 ONE_DEATH = ((MANIFEST_WRITTEN, 1, FIRST),)
-"""The one after which a micro-batch comes again that readers see already."""
+"""Point after which a micro-batch that readers already see is repeated."""
 
 
 class Follower:
@@ -133,7 +133,7 @@ def test_tables_have_each_record_once_after_kills_at_random_points(
         died = follower.run(point, chance.randint(1, 10 if point == TABLE_WRITTEN else 2))
         assert died in (0, DIED), follower.said()
         seen = follower.seen()
-        assert seen >= offset, "readers never go back"
+        assert seen >= offset, "the offset of readers never decreases"
         offset = seen
         if died == 0:
             break

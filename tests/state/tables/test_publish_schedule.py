@@ -33,7 +33,7 @@ def test_a_run_publishes_at_its_end_and_not_before() -> None:
     schedule.published(100.0)
     assert not schedule.is_due(101.0, 6)
     assert schedule.is_due(101.0, 7)
-    assert schedule.is_due(101.0, 8), "the log had grown when the source looked at it"
+    assert schedule.is_due(101.0, 8), "the log had grown when the source read its end"
 
 
 def test_the_end_of_a_run_is_known_although_a_tail_is_held_back(tmp_path: Path) -> None:

@@ -47,9 +47,7 @@ def run_by_time(tables: ClusterTables, log: Path, checkpoint: Path) -> None:
 
 
 def assert_is_what_kafka_wrote(tables: ClusterTables, checkpoint: Checkpoint) -> None:
-    """Check that the tables at a snapshot's last offset, written as records, equal Kafka's
-    records.
-    """
+    """Check that the tables at a snapshot's last offset equal Kafka's records of it."""
     offset = checkpoint.snapshot_id.end_offset - 1
     redactor = Redactor()
     theirs = [redactor.redact(record) for record in checkpoint.metadata()]
@@ -175,7 +173,7 @@ def test_a_trimmed_log_starts_with_its_snapshot_and_records_the_gap(
     assert_is_what_kafka_wrote(tables, Checkpoint(snapshot_id, name.read_bytes()))
     assert tables.status().gaps == ((0, 1021),)
     assert tables.status().oldest_offset == 1021
-    assert tables.bootstrap(str(name)) == 1304, "an older checkpoint changes nothing"
+    assert tables.bootstrap(str(name)) == 1304, "an older snapshot changes nothing"
     report = tables.verify()
     assert report.ok, str(report)
     with pytest.raises(TablesError, match="nothing was published"):
@@ -201,7 +199,7 @@ def test_restarts_crashes_and_a_deleted_checkpoint_change_nothing(
     assert first.offset < 130 < tables.latest().offset
     assert offsets_once(tables.latest())
     same = feed.open(template).at(offset=tables.latest().offset)
-    assert contents(tables.latest()) == contents(same), "as if written in one go"
+    assert contents(tables.latest()) == contents(same), "as if written in one run"
 
 
 def test_a_log_of_other_tables_is_refused_before_it_is_read(

@@ -29,7 +29,7 @@ def test_a_view_is_fixed_while_the_tables_advance(feed: Feed, tables: Open) -> N
     assert contents(view) == before
     assert contents(opened.at(offset=TEMPLATE_END - 1)) == before
     assert opened.latest().offset == TEMPLATE_END + 59
-    assert _settings(feed) == settings, "no session setting is left behind"
+    assert _settings(feed) == settings, "no session setting remains changed"
 
 
 def _settings(feed: Feed) -> dict[str, str]:
@@ -72,7 +72,7 @@ def test_empty_tables_are_reported(feed: Feed, tmp_path: Path) -> None:
     with pytest.raises(TablesError, match="nothing was published"):
         empty.verify()
     assert empty.publish() == -1
-    assert not (tmp_path / "nowhere").exists(), "asking writes nothing"
+    assert not (tmp_path / "nowhere").exists(), "reading the settings writes nothing"
 
 
 def test_a_missing_table_is_reported(feed: Feed, template: Path) -> None:

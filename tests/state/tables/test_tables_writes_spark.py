@@ -1,6 +1,4 @@
-"""Ranges of a log written to tables: every split, crash and concurrent writer gives the same
-tables.
-"""
+"""Ranges of a log written to tables: equal for every split, crash and concurrent writer."""
 
 from __future__ import annotations
 
@@ -91,7 +89,7 @@ def test_refused_batches_write_nothing(feed: Feed, tables: Open) -> None:
     opened = tables()
     before = opened.status()
     for start, end in ((0, TEMPLATE_END), (250, 280), (TEMPLATE_END - 1, TEMPLATE_END)):
-        assert opened.apply(feed.frame(start, end)) == TEMPLATE_END - 1, "a range once more"
+        assert opened.apply(feed.frame(start, end)) == TEMPLATE_END - 1, "a repeated range"
     assert tables().apply(feed.frame(290, TEMPLATE_END)) == TEMPLATE_END - 1
     with pytest.raises(OffsetGapError) as raised:
         opened.apply(feed.frame(TEMPLATE_END + 2, TEMPLATE_END + 9))
@@ -107,7 +105,7 @@ def test_refused_batches_write_nothing(feed: Feed, tables: Open) -> None:
 def test_two_writers_with_the_same_end_write_every_record_once(
     feed: Feed, tables: Open, expected: list[tuple[str, str]]
 ) -> None:
-    """Each continues from its own state, which the other writer has made stale."""
+    """Each continues from its own state, which is stale after the commits of the other."""
     first, second = tables(), tables()
     for opened in (first, second):
         opened.apply(feed.frame(TEMPLATE_END - 1, TEMPLATE_END))
@@ -136,10 +134,10 @@ def test_a_diverged_log_is_resolved_by_rollback_to(
 
     with pytest.raises(CrashError):
         tables(**crash_after("commits")).truncate_to(319)
-    assert tables().latest().offset == TEMPLATE_END - 1, "readers are back at once"
+    assert tables().latest().offset == TEMPLATE_END - 1, "readers continue immediately"
     again = tables()
     again.apply(feed.frame(TEMPLATE_END, 320), publish=False)
-    assert again.status().log_offset == 319, "the next writer finishes the truncation"
+    assert again.status().log_offset == 319, "the next writer completes the rollback"
     assert again.apply(other) == END - 1
     assert again.status().incarnation == 1
     assert offsets_once(again.latest())
