@@ -77,18 +77,18 @@ def _wrong_append(call: Append, log: FinalLog, ends: frozenset[int]) -> list[str
         if call.values and (not written or written[0] != call.base_offset):
             wrong.append(f"acknowledged, and not in the log at its offset: {call}")
         if required is not None and call.base_offset != required:
-            wrong.append(f"succeeded at another offset than its token: {call}")
+            wrong.append(f"succeeded at another offset than the required one: {call}")
         if not call.values and call.base_offset not in ends:
             wrong.append(f"the log never ended there: {call}")
     if call.outcome is Outcome.REFUSED and written:
         wrong.append(f"refused, and in the log: {call}")
     if call.outcome is Outcome.REFUSED and call.observed_end_offset is not None:
         if call.observed_end_offset == required:
-            wrong.append(f"refused, and its token is the end that it names: {call}")
+            wrong.append(f"refused although the log ends at the required offset: {call}")
         if call.observed_end_offset not in ends:
             wrong.append(f"the log never ended where the refusal says: {call}")
     if call.outcome is Outcome.UNKNOWN and written and required not in (None, written[0]):
-        wrong.append(f"written at another offset than its token: {call}")
+        wrong.append(f"written at another offset than the required one: {call}")
     return wrong
 
 

@@ -194,8 +194,8 @@ def test_both_required_offsets_are_checked() -> None:
 def test_an_append_without_records_only_checks_the_required_offset() -> None:
     collected = accumulator()
     ends = {"required_end_offset": 156, "required_base_offset": 157}
-    for token in (ends, {"required_end_offset": 156}, {"required_base_offset": 157}):
-        assert collected.append_atomic(EPOCH, [], now_ms=NOW_MS, **token) == 156
+    for required in (ends, {"required_end_offset": 156}, {"required_base_offset": 157}):
+        assert collected.append_atomic(EPOCH, [], now_ms=NOW_MS, **required) == 156
     with pytest.raises(UnexpectedEndOffsetError) as refused:
         collected.append_atomic(EPOCH, [], now_ms=NOW_MS, required_end_offset=157)
     assert "Wanted end offset 157, but next available was 156" in refused.value.message()

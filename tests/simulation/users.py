@@ -36,9 +36,9 @@ class Kind(enum.Enum):
     """Kind of a user's append."""
 
     PLAIN = "plain"
-    TOKEN = "token"
+    CONDITIONAL = "conditional"
     NAMED = "named"
-    NAMED_TOKEN = "named token"
+    NAMED_CONDITIONAL = "named conditional"
     PRODUCER = "producer"
     CHECK = "check"
     """Append without records under a required offset: it checks the end of the log."""
@@ -105,14 +105,14 @@ class User:
             self._count += 1
             padding = b"." * self._chance.choice((0, 10, 400))
             values.append(b"%d:%d:%s" % (self.node_id, self._count, padding))
-        has_required_offset = kind in (Kind.TOKEN, Kind.NAMED_TOKEN, Kind.CHECK)
+        has_required_offset = kind in (Kind.CONDITIONAL, Kind.NAMED_CONDITIONAL, Kind.CHECK)
         operation = Operation(
             kind,
             tuple(values),
             self._cluster.world.now_us,
             self._end_offset if has_required_offset else None,
         )
-        if kind in (Kind.NAMED, Kind.NAMED_TOKEN):
+        if kind in (Kind.NAMED, Kind.NAMED_CONDITIONAL):
             self._version += 1
         self._operation = operation
         self._book.append(operation)
@@ -134,7 +134,7 @@ class User:
 
     def _new_request(self, operation: Operation) -> AppendRequest:
         name = producer = None
-        if operation.kind in (Kind.NAMED, Kind.NAMED_TOKEN):
+        if operation.kind in (Kind.NAMED, Kind.NAMED_CONDITIONAL):
             name = CommitName(f"app-{self.node_id}", "query", self._version)
         if operation.kind is Kind.PRODUCER:
             producer = ProducerStamp(self.node_id, 0, self._sequence)
@@ -194,7 +194,7 @@ class User:
 
     def _not_known(self, operation: Operation, attempt: int) -> None:
         """Handle an unknown outcome. An append with an identity is retried, and so is a check."""
-        if operation.kind in (Kind.PLAIN, Kind.TOKEN):
+        if operation.kind in (Kind.PLAIN, Kind.CONDITIONAL):
             self._ended(operation, Outcome.UNKNOWN)
         else:
             self._later(attempt)
@@ -202,7 +202,7 @@ class User:
     def _disk_full(self, operation: Operation, attempt: int) -> None:
         """Handle a full disk: this attempt wrote nothing; an earlier one of its name may have."""
         self._cluster.count("no room")
-        if operation.kind in (Kind.PLAIN, Kind.TOKEN):
+        if operation.kind in (Kind.PLAIN, Kind.CONDITIONAL):
             self._ended(operation, Outcome.REFUSED)
         else:
             self._later(attempt)

@@ -33,7 +33,7 @@ class Kind(Enum):
     FUTURE_EPOCH = auto()
     NEXT_COMMIT = auto()
     SAME_COMMIT = auto()
-    SAME_COMMIT_OLD_TOKEN = auto()
+    SAME_COMMIT_OLD_OFFSET = auto()
     OLDER_COMMIT = auto()
     FOREIGN_COMMIT = auto()
     TAKE_OVER = auto()
@@ -82,7 +82,7 @@ class Callers:
             delta = {Kind.RIGHT_EPOCH: 0, Kind.OLD_EPOCH: -1, Kind.FUTURE_EPOCH: 1}[intent.kind]
             request.epoch = log.epoch + delta
         else:
-            self._token(request, intent, log)
+            self._required_offset(request, intent, log)
         request.check()
         return request
 
@@ -90,7 +90,7 @@ class Callers:
         padding = b"x" * intent.record_bytes
         return tuple(b"%d " % next(self._numbers) + padding for _ in range(intent.record_count))
 
-    def _token(self, request: AppendRequest, intent: Intent, log: Model) -> None:
+    def _required_offset(self, request: AppendRequest, intent: Intent, log: Model) -> None:
         end_offset = log.end_offset
         match intent.kind:
             case Kind.ATOMIC:
@@ -115,7 +115,7 @@ class Callers:
         match intent.kind:
             case Kind.NEXT_COMMIT:
                 version += intent.back
-            case Kind.SAME_COMMIT_OLD_TOKEN:
+            case Kind.SAME_COMMIT_OLD_OFFSET:
                 request.required_base_offset = log.end_offset if found is None else found[1]
             case Kind.OLDER_COMMIT:
                 version = max(0, version - intent.back)

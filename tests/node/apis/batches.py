@@ -24,15 +24,15 @@ UNCONDITIONAL: Final = (0, -1)
 
 def batch(
     *values: bytes | NewRecord,
-    token: tuple[int, int] = UNCONDITIONAL,
+    condition: tuple[int, int] = UNCONDITIONAL,
     compression: Compression = Compression.NONE,
     producer: tuple[int, int, int] = (-1, -1, -1),
     time_ms: int = TIME_MS,
     **more: Any,
 ) -> bytes:
-    """Return one batch. ``token``: base offset and leader epoch that the writer requires."""
+    """Return one batch. ``condition``: base offset and leader epoch that the writer requires."""
     if not values:
-        return with_token(_empty(), token)
+        return with_condition(_empty(), condition)
     records = tuple(
         one if isinstance(one, NewRecord) else NewRecord(None, one, time_ms) for one in values
     )
@@ -46,7 +46,7 @@ def batch(
         **more,
     )
     data = encode_batch(new_batch, base_offset=0, leader_epoch=0, byte_count_max=64 * 1024 * 1024)
-    return with_token(data, token)
+    return with_condition(data, condition)
 
 
 def _empty() -> bytes:
@@ -55,8 +55,8 @@ def _empty() -> bytes:
     return bytes(head)
 
 
-def with_token(data: bytes, token: tuple[int, int]) -> bytes:
-    base_offset, leader_epoch = token
+def with_condition(data: bytes, condition: tuple[int, int]) -> bytes:
+    base_offset, leader_epoch = condition
     return struct.pack(">q", base_offset) + data[8:12] + struct.pack(">i", leader_epoch) + data[16:]
 
 

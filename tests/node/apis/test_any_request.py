@@ -113,7 +113,7 @@ def some_batch(rng: random.Random) -> bytes:
     ]
     data = batch(
         *records,
-        token=rng.choice([(0, -1), (0, 0), (-1, 1), (rng.randrange(30), 1), (5, 9), (-5, 1)]),
+        condition=rng.choice([(0, -1), (0, 0), (-1, 1), (rng.randrange(30), 1), (5, 9), (-5, 1)]),
         compression=rng.choice(list(Compression)),
         producer=rng.choice([(-1, -1, -1), (7, 0, rng.randrange(5)), (7, 1, 0), (8, -1, 0)]),
     )

@@ -248,8 +248,8 @@ def test_of_two_rivals_with_one_required_offset_one_wins() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         epoch, end = leader.replica.core.epoch, leader.replica.log.end_offset
-        won = await put(leader, batch(b"a", b"b", token=(end, epoch)))
-        lost = await put(leader, batch(b"c", token=(end, epoch)))
+        won = await put(leader, batch(b"a", b"b", condition=(end, epoch)))
+        lost = await put(leader, batch(b"c", condition=(end, epoch)))
         assert (won.error_code, won.base_offset) == (ErrorCode.none, end)
         assert lost.error_code is ErrorCode.invalid_update_version
         error = refusal(lost)
@@ -264,8 +264,8 @@ def test_a_base_offset_of_minus_one_requires_only_the_epoch() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         epoch = leader.replica.core.epoch
-        assert (await put(leader, batch(b"a", token=(-1, epoch)))).error_code is ErrorCode.none
-        future = await put(leader, batch(b"b", token=(-1, epoch + 1)))
+        assert (await put(leader, batch(b"a", condition=(-1, epoch)))).error_code is ErrorCode.none
+        future = await put(leader, batch(b"b", condition=(-1, epoch + 1)))
         assert future.error_code is ErrorCode.unknown_leader_epoch
         assert isinstance(refusal(future), FutureEpochError)
 
@@ -277,7 +277,7 @@ def test_an_older_epoch_is_fenced() -> None:
         cluster = Cluster(3)
         old_epoch = cluster.elect().replica.core.epoch
         leader = cluster.change_leader()
-        answer = await put(leader, batch(b"a", token=(-1, old_epoch)))
+        answer = await put(leader, batch(b"a", condition=(-1, old_epoch)))
         assert answer.error_code is ErrorCode.fenced_leader_epoch
         error = refusal(answer)
         assert isinstance(error, NotLeaderError)
@@ -291,7 +291,7 @@ def test_an_older_epoch_is_fenced() -> None:
 def test_an_epoch_below_one_is_no_condition_whatever_the_base_offset(epoch: int) -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        answer = await put(leader, batch(b"x", token=(12345, epoch)))
+        answer = await put(leader, batch(b"x", condition=(12345, epoch)))
         assert answer.error_code is ErrorCode.none
 
     run(work())
@@ -301,11 +301,11 @@ def test_an_empty_batch_checks_the_required_offset_and_appends_nothing() -> None
     async def work() -> None:
         leader = Cluster().elect()
         epoch, end = leader.replica.core.epoch, leader.replica.log.end_offset
-        right = await put(leader, batch(token=(end, epoch)))
+        right = await put(leader, batch(condition=(end, epoch)))
         assert (right.error_code, right.base_offset) == (ErrorCode.none, end)
-        wrong = await put(leader, batch(token=(end - 1, epoch)))
+        wrong = await put(leader, batch(condition=(end - 1, epoch)))
         assert wrong.error_code is ErrorCode.invalid_update_version
-        assert (await put(leader, batch(token=(-1, epoch)))).error_code is ErrorCode.none
+        assert (await put(leader, batch(condition=(-1, epoch)))).error_code is ErrorCode.none
         assert (await put(leader, batch())).error_code is ErrorCode.invalid_record
         assert leader.replica.log.end_offset == end
 
@@ -565,7 +565,7 @@ def test_damage_is_a_corrupt_message_which_is_retriable() -> None:
         assert (await put(leader, damaged())).error_code is ErrorCode.corrupt_message
         control = batch(b"hello")[:22] + b"\x20" + batch(b"hello")[23:]
         assert (await put(leader, control)).error_code is ErrorCode.corrupt_message
-        empty = batch(token=(-1, 1))[:-1] + b"\x01"
+        empty = batch(condition=(-1, 1))[:-1] + b"\x01"
         assert (await put(leader, empty)).error_code is ErrorCode.corrupt_message
         cut = await put(leader, batch(b"hello")[:-1])
         assert cut.error_code is ErrorCode.corrupt_message
@@ -591,7 +591,7 @@ GARBLED = batch(b"hello")[:61] + b"\x40garbage"
         batch(b"a", last_offset_delta=5),
         batch(b"a", producer=(5, -1, -1)),
         batch(b"a", producer=(5, 0, -1)),
-        batch(b"a", token=(-7, 3)),
+        batch(b"a", condition=(-7, 3)),
         batch(NewRecord(None, b"a", -5)),
         batch(b"a")[:16] + b"\x01" + batch(b"a")[17:],
         bytes(14) + b"\x00\x00\x00\x01",

@@ -84,10 +84,10 @@ def test_rows_are_one_batch_in_the_order_of_their_partitions(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    "token", [{"required_base_offset": 2}, {"required_end_offset": 1}, {"required_epoch": 2}]
+    "requirement", [{"required_base_offset": 2}, {"required_end_offset": 1}, {"required_epoch": 2}]
 )
-def test_a_failed_required_offset_writes_nothing(job: Job, token: dict[str, int]) -> None:
-    wanted = NotLeaderError if "required_epoch" in token else UnexpectedEndOffsetError
+def test_a_failed_required_offset_writes_nothing(job: Job, requirement: dict[str, int]) -> None:
+    wanted = NotLeaderError if "required_epoch" in requirement else UnexpectedEndOffsetError
     if wanted is NotLeaderError:
         with job.open() as log:
             assert log.claim() == 2
@@ -95,7 +95,7 @@ def test_a_failed_required_offset_writes_nothing(job: Job, token: dict[str, int]
     before = job.read()
     for partitions in ([[b"a", b"b"]], [[]]):
         with pytest.raises(wanted):
-            job.write(*partitions, **token)
+            job.write(*partitions, **requirement)
     assert job.read() == before
 
 
