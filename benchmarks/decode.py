@@ -32,7 +32,8 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 
 from raftlog.limits import READ_CHUNK_BYTES
-from raftlog.records.batch import NewRecord, NewRecordBatch, encode_batch
+from raftlog.records.batch import NewRecord
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.scan import Stop, scan
 
 VALUE_BYTES = 60

@@ -20,16 +20,9 @@ from raftlog.errors import (
     UnsupportedMagicError,
 )
 from raftlog.limits import HEADERS_PER_RECORD_MAX, MIB, READ_BATCH_BYTES_MAX
-from raftlog.records.batch import (
-    Compression,
-    Header,
-    NewRecord,
-    NewRecordBatch,
-    TornTail,
-    encode_batch,
-    read_batch,
-)
+from raftlog.records.batch import Compression, Header, NewRecord, TornTail, read_batch
 from raftlog.records.batch_columns import scan_headers
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.scan import Stop, scan
 from raftlog.records.varint import varint
 

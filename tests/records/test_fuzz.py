@@ -10,8 +10,9 @@ from tests.support.record_rows import read_rows, scan_rows
 
 from raftlog.errors import RaftlogError
 from raftlog.limits import BATCH_HEADER_BYTES, MIB
-from raftlog.records.batch import NewRecord, NewRecordBatch, RecordBatch, encode_batch, read_batch
+from raftlog.records.batch import NewRecord, RecordBatch, read_batch
 from raftlog.records.batch_columns import scan_headers
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.control import decode_control
 
 LIMIT = {"decompressed_bytes_max": MIB}

@@ -17,7 +17,7 @@ from raftlog.quorum.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raftlog.records.batch import NewRecordBatch, encode_batch
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.control import KRaftVoters, Voter, encode_control
 from raftlog.records.record import NewRecord
 from raftlog.types import ZERO_UUID, OffsetAndEpoch

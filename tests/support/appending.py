@@ -6,13 +6,8 @@ from raftlog.log.format.names import LOG_SUFFIX, offset_name, read_listing
 from raftlog.log.writing.batch_metadata import ValueKind, batch_metadata
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.batch import (
-    NewRecordBatch,
-    RecordBatch,
-    encode_batch,
-    iter_batches,
-    read_batch,
-)
+from raftlog.records.batch import RecordBatch, iter_batches, read_batch
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import Storage, WritableStorage
 from tests.simulated_disk.simulated_disk import SimulatedDisk

@@ -6,14 +6,8 @@ from crc32c import crc32c
 from hypothesis import strategies as st
 
 from raftlog.limits import BATCH_HEADER_BYTES
-from raftlog.records.batch import (
-    BATCH_HEADER,
-    Compression,
-    Header,
-    NewRecord,
-    NewRecordBatch,
-    TimestampType,
-)
+from raftlog.records.batch import BATCH_HEADER, Compression, Header, NewRecord, TimestampType
+from raftlog.records.builder import NewRecordBatch
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

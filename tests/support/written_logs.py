@@ -8,7 +8,8 @@ from raftlog.log.recovery.report import RecoveredLog
 from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.batch import NewRecord, NewRecordBatch, encode_batch
+from raftlog.records.batch import NewRecord
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.compression import Compression
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import TOPIC_ID, append_batches

@@ -10,16 +10,14 @@ from .batch import (
     Compression,
     Header,
     NewRecord,
-    NewRecordBatch,
     Record,
     RecordBatch,
     TimestampType,
     TornTail,
-    encode_batch,
     iter_batches,
     read_batch,
 )
-from .builder import BatchAccumulator, BatchBuilder, ProducerStamp
+from .builder import BatchAccumulator, BatchBuilder, NewRecordBatch, ProducerStamp, encode_batch
 from .control import ControlRecord, ControlType, decode_control, encode_control
 from .encoding import RecordToAppend
 

@@ -22,7 +22,7 @@ from raftlog.errors import (
     QuorumUnavailableError,
     RaftlogError,
 )
-from raftlog.records.batch import NewRecordBatch, encode_batch
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 from raftlog.wire import ApiKey, Listener, latest_schemas

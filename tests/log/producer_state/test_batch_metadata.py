@@ -45,15 +45,8 @@ from raftlog.log.writing.batch_metadata import (
     parse_commit_header,
     parse_commit_transaction_name,
 )
-from raftlog.records.batch import (
-    Header,
-    NewRecord,
-    NewRecordBatch,
-    RecordBatch,
-    encode_batch,
-    finish_batch,
-    read_batch,
-)
+from raftlog.records.batch import Header, NewRecord, RecordBatch, read_batch
+from raftlog.records.builder import NewRecordBatch, encode_batch, finish_batch
 from raftlog.records.compression import Compression, compress
 from raftlog.records.control import ControlType, EndTransactionMarker, LeaderChange
 from raftlog.records.varint import unsigned_varint, varint

@@ -18,7 +18,8 @@ from raftlog.log.reading.transactions import Marker
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.producers import ProducerEntry, incremented
-from raftlog.records.batch import NewRecord, NewRecordBatch, encode_batch
+from raftlog.records.batch import NewRecord
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.control import ControlRecord, SnapshotFooter, SnapshotHeader, encode_control
 from raftlog.types import SnapshotId
 

@@ -26,7 +26,7 @@ from raftlog.log.writing.properties import (
     parse_log_properties,
 )
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.batch import NewRecordBatch, encode_batch
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300)

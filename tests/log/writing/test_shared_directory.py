@@ -26,7 +26,7 @@ from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.producers import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.batch import NewRecordBatch, encode_batch
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 
 

@@ -44,7 +44,8 @@ from raftlog.log.writing.retention import (
     snapshot_to_start_after,
     start_after_retention,
 )
-from raftlog.records.batch import NewRecordBatch, encode_batch, iter_batches
+from raftlog.records.batch import iter_batches
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.control import KRaftVoters, SnapshotHeader, Voter, decode_control
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId

@@ -26,7 +26,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.log.writing.snapshots import RawSnapshotWriter
-from raftlog.records.batch import NewRecordBatch, encode_batch
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
 

@@ -24,7 +24,7 @@ from raftlog.log.reading.transactions import Marker, marker_of, marker_value
 from raftlog.log.recovery.checkpoints import read_checkpoint_files
 from raftlog.log.writing.epoch_validation import EpochValidation
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.batch import NewRecordBatch, encode_batch
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import Diverging, OffsetAndEpoch, SnapshotId, SnapshotNeeded, Valid
 

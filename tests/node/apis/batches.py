@@ -11,7 +11,8 @@ import msgpack
 from crc32c import crc32c
 from kio.schema.produce.v13.request import PartitionProduceData
 
-from raftlog.records.batch import Compression, Header, NewRecord, NewRecordBatch, encode_batch
+from raftlog.records.batch import Compression, Header, NewRecord
+from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.header import BATCH_HEADER
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import uuid_or_none

@@ -36,8 +36,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import MIB
 from raftlog.log.writing.batch_metadata import ValueKind
-from raftlog.records.batch import finish_batch
-from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp
+from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp, finish_batch
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import Header, NewRecord

@@ -32,7 +32,8 @@ from raftlog.log.writing.batch_metadata import (
     parse_commit_transaction_name,
 )
 from raftlog.log.writing.properties import LogConfig
-from raftlog.records.batch import RecordBatch, finish_batch, read_batch
+from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.records.builder import finish_batch
 from raftlog.records.compression import Compression, decompress
 from raftlog.records.encoding import PackedRecords, RecordToAppend
 from raftlog.records.record import Header, NewRecord
