@@ -1,86 +1,102 @@
-"""All errors that raftlog raises. Import them from here.
-
-Defined in this module: errors of logs, of metadata records and of options. The others:
-``base_errors`` (base classes), ``append_errors`` (appends), ``change_errors`` (changes of cluster
-metadata), ``write_errors`` (rows to be written), ``wire_errors`` (Kafka protocol), ``node_errors``
-(start of a node), ``remote_errors`` (clients of a quorum).
+"""All errors that raftlog raises, but for those of ``raftlog_state.errors`` and
+``pyspark_raftlog.errors``.
 
 ``str(error)`` is ``[CODE] message``: a stable code, then where, what, why and what to do. The code
 is part of the text because Spark keeps only the text of an error that crosses a process.
 
 An error holds its facts as keyword-only fields and survives pickling. No field holds a secret:
-values of records and of options are never part of an error.
+values of records and of options, passwords, and the contents of keys and requests are never part
+of an error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Final
-
-from .append_errors import AppendError as AppendError
-from .append_errors import AppendUnknownError as AppendUnknownError
-from .append_errors import BufferAllocationError as BufferAllocationError
-from .append_errors import ForeignCommitError as ForeignCommitError
-from .append_errors import FutureEpochError as FutureEpochError
-from .append_errors import InvalidAppendError as InvalidAppendError
-from .append_errors import InvalidProducerEpochError as InvalidProducerEpochError
-from .append_errors import InvalidTimestampError as InvalidTimestampError
-from .append_errors import LogClosedError as LogClosedError
-from .append_errors import LogLockedError as LogLockedError
-from .append_errors import LogReadOnlyError as LogReadOnlyError
-from .append_errors import NotLeaderError as NotLeaderError
-from .append_errors import OutOfOrderSequenceError as OutOfOrderSequenceError
-from .append_errors import RecordBatchTooLargeError as RecordBatchTooLargeError
-from .append_errors import StaleCommitError as StaleCommitError
-from .append_errors import UnexpectedEndOffsetError as UnexpectedEndOffsetError
-from .base_errors import LogError as LogError
-from .base_errors import RaftlogError as RaftlogError
-from .base_errors import location_text as _location_text
-from .change_errors import ChangesNotSupportedError as ChangesNotSupportedError
-from .change_errors import InvalidChangesError as InvalidChangesError
-from .change_errors import RefusedChange as RefusedChange
-from .node_errors import AlreadyFormattedError as AlreadyFormattedError
-from .node_errors import ConfigError as ConfigError
-from .node_errors import NodeAddressError as NodeAddressError
-from .node_errors import NodeRunningError as NodeRunningError
-from .node_errors import NotFormattedError as NotFormattedError
-from .node_errors import WrongDirectoryError as WrongDirectoryError
-from .printable import without_user_info
-from .remote_errors import AccessDeniedError as AccessDeniedError
-from .remote_errors import NodeRefusedError as NodeRefusedError
-from .remote_errors import NotRemoteError as NotRemoteError
-from .remote_errors import QuorumUnavailableError as QuorumUnavailableError
-from .remote_errors import VoterChangeError as VoterChangeError
-from .wire_errors import FrameLengthError as FrameLengthError
-from .wire_errors import MalformedMessageError as MalformedMessageError
-from .wire_errors import NoCommonVersionError as NoCommonVersionError
-from .wire_errors import UnacknowledgedAppendError as UnacknowledgedAppendError
-from .wire_errors import UnsupportedApiError as UnsupportedApiError
-from .wire_errors import UnsupportedFieldError as UnsupportedFieldError
-from .wire_errors import WireError as WireError
-from .write_errors import CommitMessageError as CommitMessageError
-from .write_errors import CommitTooLargeError as CommitTooLargeError
-from .write_errors import InvalidRowError as InvalidRowError
-from .write_errors import WriteSchemaError as WriteSchemaError
-
-# --- the log and its files ------------------------------------------------------------------------
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final, dataclass_transform
 
 
+def location_text(path: str | None, position: int | None = None, offset: int | None = None) -> str:
+    """Format a location as ``path at byte 61, offset 7``, without the parts that are None."""
+    text = path or "the buffer"
+    if position is not None:
+        text += f" at byte {position}"
+    if offset is not None:
+        text += f", offset {offset}"
+    return text
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
 @dataclass(kw_only=True, eq=False)
-class LogNotFoundError(LogError):
+class RaftlogError(Exception):
+    """Base class of all errors of raftlog. A subclass is a dataclass with keyword-only fields.
+
+    ``code`` is stable. ``retriable``: the same call may succeed later. ``kafka_code`` is the number
+    in Kafka's ``Errors``, None if Kafka has no such error. A subclass names them as keywords;
+    without them they are those of its base class.
+    """
+
+    code: ClassVar[str] = "RAFTLOG_ERROR"
+    retriable: ClassVar[bool] = False
+    kafka_code: ClassVar[int | None] = None
+
+    def __init_subclass__(
+        cls,
+        *,
+        code: str | None = None,
+        retriable: bool | None = None,
+        kafka_code: int | None = None,
+    ) -> None:
+        super().__init_subclass__()
+        cls.code = code or cls.code
+        cls.retriable = cls.retriable if retriable is None else retriable
+        cls.kafka_code = cls.kafka_code if kafka_code is None else kafka_code
+        dataclass(kw_only=True, eq=False)(cls)
+
+    def message(self) -> str:
+        """Return the text without the code."""
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message()}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _rebuild, (type(self), facts)
+
+
+def _rebuild(kind: type[RaftlogError], facts: dict[str, Any]) -> RaftlogError:
+    return kind(**facts)
+
+
+class LogError(RaftlogError, code="RAFTLOG_LOG"):
+    """Base class of errors of a log and of requests to it."""
+
+
+class OptionError(RaftlogError, code="RAFTLOG_OPTION"):
+    """An unknown option, or a value that is not allowed. The value itself is never shown."""
+
+    option: str
+    reason: str
+
+    def message(self) -> str:
+        return f"option {self.option}: {self.reason}"
+
+
+# --- A log and its files --------------------------------------------------------------------------
+
+
+class LogNotFoundError(LogError, code="RAFTLOG_LOG_NOT_FOUND"):
     """A path that does not exist. ``remedy`` replaces the default advice."""
 
     path: str
     remedy: str | None = None
-    code: ClassVar[str] = "RAFTLOG_LOG_NOT_FOUND"
 
     def message(self) -> str:
         remedy = self.remedy or "check the path and the host that reads it"
         return f"{self.path} does not exist; {remedy}"
 
 
-@dataclass(kw_only=True, eq=False)
-class LogAccessError(LogError):
+class LogAccessError(LogError, code="RAFTLOG_LOG_ACCESS"):
     """The file system denied a read or a write; the state of the log itself is unknown.
 
     ``remedy`` replaces the default advice if the reason is not a missing permission.
@@ -90,7 +106,6 @@ class LogAccessError(LogError):
     reason: str
     to_write: bool = False
     remedy: str | None = None
-    code: ClassVar[str] = "RAFTLOG_LOG_ACCESS"
 
     def message(self) -> str:
         verb, right = ("written", "write") if self.to_write else ("read", "read")
@@ -98,12 +113,10 @@ class LogAccessError(LogError):
         return f"{self.path} cannot be {verb}: {self.reason}; {remedy}"
 
 
-@dataclass(kw_only=True, eq=False)
-class FileExistsLogError(LogError):
+class FileExistsLogError(LogError, code="RAFTLOG_FILE_EXISTS"):
     """A file to be created already exists: created by another writer or by a process that died."""
 
     path: str
-    code: ClassVar[str] = "RAFTLOG_FILE_EXISTS"
 
     def message(self) -> str:
         return (
@@ -112,21 +125,17 @@ class FileExistsLogError(LogError):
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class DiskFullError(LogError):
+class DiskFullError(LogError, code="RAFTLOG_DISK_FULL", kafka_code=56):
     """The disk is full. Nothing was written, or only a prefix of the bytes."""
 
     path: str
     reason: str
-    code: ClassVar[str] = "RAFTLOG_DISK_FULL"
-    kafka_code: ClassVar[int | None] = 56
 
     def message(self) -> str:
         return f"cannot write to {self.path}: {self.reason}; free space on its disk, then retry"
 
 
-@dataclass(kw_only=True, eq=False)
-class DiskFailedError(LogError):
+class DiskFailedError(LogError, code="RAFTLOG_DISK_FAILED", kafka_code=56):
     """A write or an fsync failed: bytes written since the last successful fsync may be lost.
 
     Never retry an fsync: the kernel drops pages that it could not write, and the next fsync
@@ -136,8 +145,6 @@ class DiskFailedError(LogError):
 
     path: str
     reason: str
-    code: ClassVar[str] = "RAFTLOG_DISK_FAILED"
-    kafka_code: ClassVar[int | None] = 56
 
     def message(self) -> str:
         return (
@@ -147,13 +154,11 @@ class DiskFailedError(LogError):
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class NotALogError(LogError):
+class NotALogError(LogError, code="RAFTLOG_NOT_A_LOG"):
     """A path that exists and is not a Kafka log."""
 
     path: str
     reason: str
-    code: ClassVar[str] = "RAFTLOG_NOT_A_LOG"
 
     def message(self) -> str:
         return (
@@ -162,13 +167,11 @@ class NotALogError(LogError):
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class UnknownRecordKindError(LogError):
+class UnknownRecordKindError(LogError, code="RAFTLOG_UNKNOWN_RECORD_KIND"):
     """The kind of a log's records is unknown, so secrets in them could not be redacted."""
 
     path: str
     reason: str
-    code: ClassVar[str] = "RAFTLOG_UNKNOWN_RECORD_KIND"
 
     def message(self) -> str:
         return (
@@ -178,32 +181,26 @@ class UnknownRecordKindError(LogError):
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class CorruptBatchError(LogError):
+class CorruptBatchError(LogError, code="RAFTLOG_CORRUPT_BATCH", kafka_code=2):
     """A corrupt record batch at ``position``. The bytes before it are valid."""
 
     reason: str
     path: str | None = None
     position: int | None = None
     offset: int | None = None
-    code: ClassVar[str] = "RAFTLOG_CORRUPT_BATCH"
-    kafka_code: ClassVar[int | None] = 2
 
     def message(self) -> str:
-        location = _location_text(self.path, self.position, self.offset)
+        location = location_text(self.path, self.position, self.offset)
         return (
             f"corrupt record batch in {location}: {self.reason}; the batches before it are valid, "
             "run `raftlog check` to examine those after it"
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class UnsupportedMagicError(CorruptBatchError):
+class UnsupportedMagicError(CorruptBatchError, code="RAFTLOG_UNSUPPORTED_MAGIC", kafka_code=43):
     """A batch in the message format of Kafka before 0.11 (magic 0 or 1); KRaft never wrote it."""
 
     magic: int
-    code: ClassVar[str] = "RAFTLOG_UNSUPPORTED_MAGIC"
-    kafka_code: ClassVar[int | None] = 43
 
 
 _RAISE_LIMIT: Final = (
@@ -212,63 +209,53 @@ _RAISE_LIMIT: Final = (
 )
 
 
-@dataclass(kw_only=True, eq=False)
-class DecompressionLimitError(CorruptBatchError):
+class DecompressionLimitError(CorruptBatchError, code="RAFTLOG_DECOMPRESSION_LIMIT", kafka_code=10):
     """A compressed batch expands beyond the limit of its reader. It may be valid."""
 
     byte_count_max: int
     remedy: ClassVar[str] = _RAISE_LIMIT
-    code: ClassVar[str] = "RAFTLOG_DECOMPRESSION_LIMIT"
-    kafka_code: ClassVar[int | None] = 10
 
     def message(self) -> str:
-        location = _location_text(self.path, self.position, self.offset)
+        location = location_text(self.path, self.position, self.offset)
         return (
             f"record batch in {location} exceeds the decompression limit: {self.reason}; "
             f"{self.remedy}, or read from the next batch on"
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class HeaderLimitError(CorruptBatchError):
+class HeaderLimitError(CorruptBatchError, code="RAFTLOG_HEADER_LIMIT", kafka_code=87):
     """A record or a batch has more headers than the limit; none of them was decoded."""
 
     header_count_max: int
-    code: ClassVar[str] = "RAFTLOG_HEADER_LIMIT"
-    kafka_code: ClassVar[int | None] = 87
 
     def message(self) -> str:
-        location = _location_text(self.path, self.position, self.offset)
+        location = location_text(self.path, self.position, self.offset)
         return (
             f"record batch in {location} exceeds the header limit: {self.reason}; read from the "
             "next batch on"
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class MalformedVarintError(LogError):
+class MalformedVarintError(LogError, code="RAFTLOG_MALFORMED_VARINT"):
     """Bytes that are not a varint. Decoders convert it into the error of their own format."""
 
     position: int
     reason: str
-    code: ClassVar[str] = "RAFTLOG_MALFORMED_VARINT"
 
     def message(self) -> str:
         return f"malformed varint at byte {self.position}: {self.reason}"
 
 
-@dataclass(kw_only=True, eq=False)
-class LogGapError(LogError):
+class LogGapError(LogError, code="RAFTLOG_LOG_GAP"):
     """A gap or a regression of offsets in a log whose offsets must be contiguous."""
 
     path: str
     position: int | None
     expected_offset: int
     offset: int
-    code: ClassVar[str] = "RAFTLOG_LOG_GAP"
 
     def message(self) -> str:
-        location = _location_text(self.path, self.position)
+        location = location_text(self.path, self.position)
         if self.offset < self.expected_offset:
             what = (
                 f"offset {self.offset} follows offset {self.expected_offset - 1}, offsets must "
@@ -282,65 +269,57 @@ class LogGapError(LogError):
         return f"{location}: {what}; read another voter's replica, or start at a later offset"
 
 
-@dataclass(kw_only=True, eq=False)
-class TransactionMarkerError(LogError):
+class TransactionMarkerError(LogError, code="RAFTLOG_TRANSACTION_MARKER"):
     """A metadata transaction that begins inside another one, or ends where none is open."""
 
     path: str
     offset: int
     reason: str
-    code: ClassVar[str] = "RAFTLOG_TRANSACTION_MARKER"
 
     def message(self) -> str:
         return (
-            f"{_location_text(self.path, None, self.offset)}: {self.reason}, so it is unknown "
+            f"{location_text(self.path, None, self.offset)}: {self.reason}, so it is unknown "
             "which later records are committed; read with isolation level read_uncommitted to "
             "get all of them"
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class CorruptFileError(LogError):
+class CorruptFileError(LogError, code="RAFTLOG_CORRUPT_FILE"):
     """A corrupt file beside the segments: index, epoch checkpoint, quorum-state, properties."""
 
     path: str
     reason: str
     position: int | None = None
-    code: ClassVar[str] = "RAFTLOG_CORRUPT_FILE"
 
     def message(self) -> str:
-        return f"{_location_text(self.path, self.position)} is corrupt: {self.reason}"
+        return f"{location_text(self.path, self.position)} is corrupt: {self.reason}"
 
 
-@dataclass(kw_only=True, eq=False)
-class CorruptSnapshotError(CorruptFileError):
+class CorruptSnapshotError(CorruptFileError, code="RAFTLOG_CORRUPT_SNAPSHOT"):
     """A snapshot (.checkpoint) without header or footer, or with a corrupt batch."""
 
-    code: ClassVar[str] = "RAFTLOG_CORRUPT_SNAPSHOT"
-
     def message(self) -> str:
-        location = _location_text(self.path, self.position)
+        location = location_text(self.path, self.position)
         return f"snapshot {location} is corrupt: {self.reason}; use an older snapshot"
 
 
-@dataclass(kw_only=True, eq=False)
-class SnapshotDecompressionLimitError(CorruptSnapshotError):
+class SnapshotDecompressionLimitError(
+    CorruptSnapshotError, code="RAFTLOG_SNAPSHOT_DECOMPRESSION_LIMIT"
+):
     """A batch of a snapshot expands beyond the limit of its reader. It may be valid."""
 
     byte_count_max: int
     remedy: ClassVar[str] = _RAISE_LIMIT
-    code: ClassVar[str] = "RAFTLOG_SNAPSHOT_DECOMPRESSION_LIMIT"
 
     def message(self) -> str:
-        location = _location_text(self.path, self.position)
+        location = location_text(self.path, self.position)
         return (
             f"snapshot {location} exceeds the decompression limit: {self.reason}; {self.remedy}, "
             "or use an older snapshot"
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class SnapshotRefusedError(LogError):
+class SnapshotRefusedError(LogError, code="RAFTLOG_SNAPSHOT_REFUSED"):
     """A snapshot id that the log does not allow: a bug of the caller. Nothing was written.
 
     ``end_offset`` is exclusive (Kafka: ``KafkaRaftLog.validateSnapshotId``).
@@ -350,7 +329,6 @@ class SnapshotRefusedError(LogError):
     end_offset: int
     epoch: int
     reason: str
-    code: ClassVar[str] = "RAFTLOG_SNAPSHOT_REFUSED"
 
     def message(self) -> str:
         return (
@@ -359,14 +337,12 @@ class SnapshotRefusedError(LogError):
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class TruncationRefusedError(LogError):
+class TruncationRefusedError(LogError, code="RAFTLOG_TRUNCATION_REFUSED"):
     """A truncation below the high watermark, which would delete committed records."""
 
     path: str
     offset: int
     high_watermark: int
-    code: ClassVar[str] = "RAFTLOG_TRUNCATION_REFUSED"
 
     def message(self) -> str:
         return (
@@ -375,16 +351,13 @@ class TruncationRefusedError(LogError):
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class OffsetOutOfRangeError(LogError):
+class OffsetOutOfRangeError(LogError, code="RAFTLOG_OFFSET_OUT_OF_RANGE", kafka_code=1):
     """A requested offset that the log does not have. ``log_end_offset`` is exclusive."""
 
     path: str
     offset: int
     log_start_offset: int
     log_end_offset: int
-    code: ClassVar[str] = "RAFTLOG_OFFSET_OUT_OF_RANGE"
-    kafka_code: ClassVar[int | None] = 1
 
     def message(self) -> str:
         return (
@@ -393,25 +366,20 @@ class OffsetOutOfRangeError(LogError):
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class SegmentDeletedError(LogError):
+class SegmentDeletedError(LogError, code="RAFTLOG_SEGMENT_DELETED", retriable=True):
     """The node deleted or rolled a file during a read. List the segments again and retry."""
 
     path: str
-    code: ClassVar[str] = "RAFTLOG_SEGMENT_DELETED"
-    retriable: ClassVar[bool] = True
 
     def message(self) -> str:
         return f"{self.path} was deleted by its node during the read; retry"
 
 
-@dataclass(kw_only=True, eq=False)
-class TooFewVotersError(LogError):
+class TooFewVotersError(LogError, code="RAFTLOG_TOO_FEW_VOTERS"):
     """Fewer than a majority of the voters' directories were given."""
 
     given: tuple[int, ...]
     voters: tuple[int, ...]
-    code: ClassVar[str] = "RAFTLOG_TOO_FEW_VOTERS"
 
     def message(self) -> str:
         need = len(self.voters) // 2 + 1
@@ -422,15 +390,12 @@ class TooFewVotersError(LogError):
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class WrongClusterError(LogError):
+class WrongClusterError(LogError, code="RAFTLOG_WRONG_CLUSTER", kafka_code=104):
     """A cluster id that is not the expected one."""
 
     path: str
     expected_cluster_id: str
     cluster_id: str
-    code: ClassVar[str] = "RAFTLOG_WRONG_CLUSTER"
-    kafka_code: ClassVar[int | None] = 104
 
     def message(self) -> str:
         return (
@@ -439,8 +404,7 @@ class WrongClusterError(LogError):
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class DivergedLogError(LogError):
+class DivergedLogError(LogError, code="RAFTLOG_DIVERGED"):
     """Different leader epochs at one offset: one of two logs was truncated and rewritten."""
 
     path: str
@@ -448,7 +412,6 @@ class DivergedLogError(LogError):
     expected_epoch: int
     epoch: int
     remedy: str
-    code: ClassVar[str] = "RAFTLOG_DIVERGED"
 
     def message(self) -> str:
         return (
@@ -457,8 +420,7 @@ class DivergedLogError(LogError):
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class DataLossError(LogError):
+class DataLossError(LogError, code="RAFTLOG_DATA_LOSS"):
     """Records to be read no longer exist. ``condition`` is stable and machine-readable.
 
     OFFSETS_DELETED: they are below the log start offset. LOG_TRUNCATED: they are at or above the
@@ -469,7 +431,6 @@ class DataLossError(LogError):
     condition: str
     reason: str
     remedy: str
-    code: ClassVar[str] = "RAFTLOG_DATA_LOSS"
 
     def __str__(self) -> str:
         return f"[{self.code}.{self.condition}] {self.message()}"
@@ -478,149 +439,517 @@ class DataLossError(LogError):
         return f"{self.path}: {self.reason}; {self.remedy}"
 
 
-# --- metadata records and their state -------------------------------------------------------------
+# --- Appends --------------------------------------------------------------------------------------
+# After an ``AppendError`` nothing has changed: no byte was written and no offset was assigned.
+# ``AppendUnknownError``, whose outcome is unknown, is therefore not an ``AppendError``. Messages
+# begin with Kafka's text where Kafka has one (Kafka: ``BatchAccumulator``, ``ProducerAppendInfo``).
 
 
-@dataclass(kw_only=True, eq=False)
-class StateError(RaftlogError):
-    """Base class of errors of metadata records, and of the state and tables built from them."""
-
-    code: ClassVar[str] = "RAFTLOG_STATE"
+class AppendError(LogError, code="RAFTLOG_APPEND"):
+    """Base class of rejected appends. Nothing was written."""
 
 
-@dataclass(kw_only=True, eq=False)
-class MetadataParseError(StateError):
-    """Bytes that do not parse as the metadata record that their frame declares.
+class UnexpectedEndOffsetError(AppendError, code="RAFTLOG_UNEXPECTED_END_OFFSET", kafka_code=95):
+    """The log end offset is not the required one: another writer has appended in between.
 
-    ``version`` is None if the frame itself does not parse.
+    ``required_end_offset`` is the offset required for the last record, ``required_base_offset`` the
+    one for the first record; None for one that was not required, or that matched.
+    ``log_end_offset`` is the offset of the next record.
     """
 
-    record: str
+    required_end_offset: int | None = None
+    required_base_offset: int | None = None
+    record_count: int
+    log_end_offset: int
+
+    @property
+    def next_available_offset(self) -> int:
+        """The offset that the last record would have been assigned (Kafka: "next available")."""
+        return self.log_end_offset + self.record_count - 1
+
+    def message(self) -> str:
+        if self.required_end_offset is not None:
+            what = (
+                f"Wanted end offset {self.required_end_offset}, "
+                f"but next available was {self.next_available_offset}"
+            )
+        else:
+            what = (
+                f"Wanted base offset {self.required_base_offset}, "
+                f"but the next offset was {self.log_end_offset}"
+            )
+        return f"{what}; read up to log end offset {self.log_end_offset}, then retry"
+
+
+class NotLeaderError(AppendError, code="RAFTLOG_NOT_LEADER", kafka_code=6):
+    """A stale leader epoch: another leader or writer has claimed the log since."""
+
+    epoch: int
+    current_epoch: int
+
+    def message(self) -> str:
+        return (
+            f"Append failed because the given epoch {self.epoch} is stale. Current leader epoch = "
+            f"{self.current_epoch}; read the log again and append with the current epoch"
+        )
+
+
+class FutureEpochError(AppendError, code="RAFTLOG_FUTURE_EPOCH", kafka_code=75):
+    """A leader epoch larger than the current one: a bug of the caller."""
+
+    epoch: int
+    current_epoch: int
+
+    def message(self) -> str:
+        return (
+            f"Attempt to append from epoch {self.epoch} which is larger than the current epoch "
+            f"{self.current_epoch}; use the epoch that the log returned"
+        )
+
+
+class InvalidAppendError(AppendError, code="RAFTLOG_INVALID_APPEND", kafka_code=87):
+    """Records or arguments that can never be appended: a bug of the caller. Do not retry."""
+
+    reason: str
+
+    def message(self) -> str:
+        return f"Append failed because {self.reason}"
+
+
+class InvalidTimestampError(AppendError, code="RAFTLOG_INVALID_TIMESTAMP", kafka_code=32):
+    """A record's timestamp is too far ahead of the clock of the log's writer.
+
+    Time-based retention would keep it, and all records after it, until that time has passed.
+    """
+
+    timestamp_ms: int
+    now_ms: int
+    after_ms_max: int
+
+    def message(self) -> str:
+        return (
+            f"Timestamp {self.timestamp_ms} of a record is out of range. The timestamp should be "
+            f"at most {self.after_ms_max} ms after {self.now_ms}, the clock of the log's writer; "
+            "correct the timestamp or synchronize the clocks"
+        )
+
+
+class RecordBatchTooLargeError(AppendError, code="RAFTLOG_RECORD_BATCH_TOO_LARGE", kafka_code=10):
+    """Records that do not fit into one batch. Split them. Sizes include the batch header."""
+
+    byte_count: int
+    byte_count_max: int
+
+    def message(self) -> str:
+        return (
+            f"The total record(s) size of {self.byte_count} exceeds the maximum allowed batch "
+            f"size of {self.byte_count_max}; append fewer records per batch"
+        )
+
+
+class BufferAllocationError(AppendError, code="RAFTLOG_BUFFER_ALLOCATION", retriable=True):
+    """The buffer of pending appends is full: the disk is slower than the writers. Retry later."""
+
+    byte_count: int
+    byte_count_max: int
+
+    def message(self) -> str:
+        return (
+            f"Append failed because we failed to allocate memory to write the batch: "
+            f"{self.byte_count} more bytes would exceed the limit of {self.byte_count_max} bytes "
+            "of pending appends; wait for earlier appends, then retry"
+        )
+
+
+class OutOfOrderSequenceError(AppendError, code="RAFTLOG_OUT_OF_ORDER_SEQUENCE", kafka_code=45):
+    """A producer's batch does not follow its last batch: a batch is missing, or it is a duplicate
+    of one older than those that the log remembers (``limits.PRODUCER_BATCHES_KEPT``)."""
+
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+    expected_sequence: int
+
+    def message(self) -> str:
+        return (
+            f"Out of order sequence number for producer {self.producer_id} in epoch "
+            f"{self.producer_epoch}: {self.sequence} (incoming seq. number), "
+            f"{self.expected_sequence} (expected); append the missing batch first, or bump the "
+            "producer epoch"
+        )
+
+
+class InvalidProducerEpochError(AppendError, code="RAFTLOG_INVALID_PRODUCER_EPOCH", kafka_code=47):
+    """A fenced producer: a newer instance with a higher producer epoch has appended."""
+
+    producer_id: int
+    producer_epoch: int
+    current_producer_epoch: int
+
+    def message(self) -> str:
+        return (
+            f"Epoch of producer {self.producer_id} is {self.producer_epoch}, which is smaller than "
+            f"the last seen epoch {self.current_producer_epoch}; a newer instance has fenced this "
+            "producer, stop this instance"
+        )
+
+
+class StaleCommitError(AppendError, code="RAFTLOG_STALE_COMMIT"):
+    """A commit version older than the application's last one: a newer run has committed."""
+
+    application_id: str
+    query_id: str
+    version: int
+    last_version: int
+
+    def message(self) -> str:
+        return (
+            f"commit {self.version} of application {self.application_id!r} (query "
+            f"{self.query_id!r}) is older than its last commit {self.last_version}; another run "
+            "of this application has continued, stop this run"
+        )
+
+
+class ForeignCommitError(AppendError, code="RAFTLOG_FOREIGN_COMMIT"):
+    """An application id that belongs to another query: one of the two has the wrong id."""
+
+    application_id: str
+    query_id: str
+    version: int
+    last_query_id: str
+    last_version: int
+
+    def message(self) -> str:
+        return (
+            f"application id {self.application_id!r} belongs to query {self.last_query_id!r} (last "
+            f"commit {self.last_version}) and was used by query {self.query_id!r} for commit "
+            f"{self.version}; give this query its own application id, or take over the id "
+            "(take_over_from) if the other query has ended permanently"
+        )
+
+
+class LogClosedError(AppendError, code="RAFTLOG_LOG_CLOSED"):
+    """The log was closed by its owner, or after a failure, which ``reason`` names.
+
+    ``remedy`` replaces the default advice.
+    """
+
+    reason: str
+    path: str | None = None
+    remedy: str | None = None
+
+    def message(self) -> str:
+        remedy = self.remedy or "reopen it"
+        return f"{self.path or 'the log'} is closed: {self.reason}; {remedy}"
+
+
+class LogReadOnlyError(AppendError, code="RAFTLOG_LOG_READ_ONLY", kafka_code=56):
+    """A log opened read-only: corruption below the recovery point (acknowledged records), or a log
+    that raftlog did not create.
+
+    ``position`` and ``offset`` are the end of the valid records, None if unknown.
+    """
+
+    path: str
+    reason: str
+    remedy: str
+    position: int | None = None
+    offset: int | None = None
+
+    def message(self) -> str:
+        location = location_text(self.path, self.position, self.offset)
+        return f"{location}: the log is read-only: {self.reason}; {self.remedy}"
+
+
+class LogLockedError(AppendError, code="RAFTLOG_LOG_LOCKED", retriable=True):
+    """Another writer held the log's lock until the caller's timeout. Retry."""
+
+    path: str
+    waited_ms: int
+
+    def message(self) -> str:
+        return (
+            f"{self.path} is locked by another writer (waited {self.waited_ms} ms); retry, or look "
+            "for a writer process that hangs"
+        )
+
+
+class AppendUnknownError(LogError, code="RAFTLOG_APPEND_UNKNOWN", kafka_code=7):
+    """An append with unknown outcome: the response was lost, or the disk failed.
+
+    Not ``retriable``: only an append with a commit name or a producer sequence is recognized as a
+    duplicate when it is repeated.
+    """
+
+    path: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"{self.path}: unknown outcome of an append: {self.reason}; retry with the same commit "
+            "name or producer sequence, or read the end of the log before you append again"
+        )
+
+
+# --- Kafka's protocol -----------------------------------------------------------------------------
+# Messages never contain bytes of a request or response. After an error of the peer (all but
+# ``UnsupportedFieldError`` and ``NoCommonVersionError``) the connection is closed, as Kafka does:
+# the bytes that follow cannot be trusted.
+
+
+class WireError(RaftlogError, code="RAFTLOG_WIRE"):
+    """Base class of errors of Kafka's protocol."""
+
+
+class FrameLengthError(WireError, code="RAFTLOG_FRAME_LENGTH", kafka_code=42):
+    """A frame size that is negative or beyond the limit. Its bytes are not buffered.
+
+    ``where`` names the peer; ``hint`` names another protocol that the first bytes look like.
+    """
+
+    where: str
+    byte_count: int
+    byte_count_max: int
+    hint: str | None = None
+
+    def message(self) -> str:
+        remedy = self.hint or "check that the peer uses Kafka's protocol, or raise the limit"
+        return (
+            f"invalid frame size {self.byte_count} from {self.where}, allowed are 0 to "
+            f"{self.byte_count_max} bytes; {remedy}"
+        )
+
+
+class MalformedMessageError(WireError, code="RAFTLOG_MALFORMED_MESSAGE", kafka_code=42):
+    """Bytes that do not parse as a Kafka header, request or response.
+
+    ``position`` counts from the first byte given to the decoder.
+    """
+
+    api: str
     version: int | None
     position: int
     reason: str
-    code: ClassVar[str] = "RAFTLOG_METADATA_PARSE"
 
     def message(self) -> str:
         version = "" if self.version is None else f" version {self.version}"
-        return f"cannot parse {self.record}{version} at byte {self.position}: {self.reason}"
+        return (
+            f"cannot parse {self.api}{version} at byte {self.position}: {self.reason}; close the "
+            "connection"
+        )
 
 
-@dataclass(kw_only=True, eq=False)
-class InvalidRecordError(StateError):
-    """A record, or its JSON, with a value that Kafka's schema does not allow.
+class UnsupportedApiError(WireError, code="RAFTLOG_UNSUPPORTED_API", kafka_code=35):
+    """An API key or version that the listener does not support."""
 
-    ``field`` is the path in Kafka's field names, empty for the record itself. The value is never
-    shown.
+    api_key: int
+    version: int
+    listener: str
+
+    def message(self) -> str:
+        return (
+            f"API key {self.api_key} version {self.version} is not supported on the listener for "
+            f"{self.listener}; request the supported versions with ApiVersions"
+        )
+
+
+class NoCommonVersionError(WireError, code="RAFTLOG_NO_COMMON_VERSION", kafka_code=35):
+    """No version of an API that both this process and the peer support.
+
+    ``ours`` and ``theirs`` are first and last version; ``theirs`` is None if the peer does not
+    support the API.
     """
 
-    record: str
-    version: int | None
+    api: str
+    ours: tuple[int, ...]
+    theirs: tuple[int, ...] | None
+
+    def message(self) -> str:
+        theirs = "none" if self.theirs is None else f"{self.theirs[0]} to {self.theirs[1]}"
+        return (
+            f"{self.api}: no common version, this process supports {self.ours[0]} to "
+            f"{self.ours[1]} and the peer {theirs}; upgrade the older of the two, or connect to a "
+            "listener that supports it"
+        )
+
+
+class UnsupportedFieldError(WireError, code="RAFTLOG_UNSUPPORTED_FIELD", kafka_code=35):
+    """A field whose value cannot be encoded in the chosen version of a message."""
+
+    api: str
+    version: int
     field: str
     reason: str
-    code: ClassVar[str] = "RAFTLOG_INVALID_RECORD"
 
     def message(self) -> str:
-        version = "" if self.version is None else f" version {self.version}"
-        field = f", field {self.field}" if self.field else ""
-        return f"invalid {self.record}{version}{field}: {self.reason}"
+        return f"cannot encode {self.api} version {self.version}, field {self.field}: {self.reason}"
 
 
-@dataclass(kw_only=True, eq=False)
-class UnsupportedVersionError(StateError):
-    """A record that cannot be written in the requested version."""
+class UnacknowledgedAppendError(WireError, code="RAFTLOG_UNACKNOWLEDGED_APPEND"):
+    """A failed append with acks=0. It has no response: closing the connection is the only signal
+    to the producer."""
 
-    record: str
-    version: int
     reason: str
-    code: ClassVar[str] = "RAFTLOG_UNSUPPORTED_VERSION"
-    kafka_code: ClassVar[int | None] = 35
 
     def message(self) -> str:
-        return f"cannot write {self.record} in version {self.version}: {self.reason}"
+        return f"append with acks=0 failed: {self.reason}; close the connection"
 
 
-@dataclass(kw_only=True, eq=False)
-class ReplayError(StateError):
-    """A record that contradicts the state before it: earlier records are missing or wrong."""
+# --- Clients of a quorum --------------------------------------------------------------------------
 
-    offset: int
-    record: str
+
+class QuorumUnavailableError(
+    AppendError, code="RAFTLOG_QUORUM_UNAVAILABLE", retriable=True, kafka_code=5
+):
+    """No leader was found, or none responded in time. ``reason`` is the last failure."""
+
+    path: str
+    waited_ms: int
     reason: str
-    code: ClassVar[str] = "RAFTLOG_REPLAY"
 
     def message(self) -> str:
         return (
-            f"cannot replay {self.record} at offset {self.offset}: {self.reason}; start at a "
-            "snapshot or at the first offset of the log"
+            f"{self.path}: no leader available within {self.waited_ms} ms: {self.reason}; check "
+            "that a majority of the nodes is running and that the addresses are correct, then "
+            "retry"
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class OffsetGapError(StateError):
-    """Input that does not begin at the next offset of the state. Nothing was written."""
+class AccessDeniedError(AppendError, code="RAFTLOG_ACCESS_DENIED", kafka_code=31):
+    """Authentication failed, or the principal is not authorized for the operation."""
 
-    expected_offset: int
-    offset: int
-    remedy: str
-    code: ClassVar[str] = "RAFTLOG_OFFSET_GAP"
+    path: str
+    reason: str
 
     def message(self) -> str:
         return (
-            f"expected offset {self.expected_offset} next, got offset {self.offset}; "
-            f"nothing was written; {self.remedy}"
+            f"{self.path}: access denied: {self.reason}; check the certificates of client and node "
+            "and the rights of this principal in the node's configuration"
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class TablesError(StateError):
-    """Delta tables that are not in the state that the call needs. ``place`` is their location."""
+class NodeRefusedError(AppendError, code="RAFTLOG_NODE_REFUSED"):
+    """A response with a Kafka error code that has no class of its own here.
 
-    place: str
+    ``error`` is the code in Kafka's ``Errors``.
+    """
+
+    path: str
+    api: str
+    error: int
     reason: str
-    remedy: str
-    code: ClassVar[str] = "RAFTLOG_TABLES"
-
-    def __post_init__(self) -> None:
-        self.place = without_user_info(self.place)
 
     def message(self) -> str:
-        return f"Delta tables at {self.place}: {self.reason}; {self.remedy}"
+        return (
+            f"{self.path} answered {self.api} with Kafka error code {self.error}: {self.reason}; "
+            "check that the address belongs to a node of the quorum"
+        )
 
 
-@dataclass(kw_only=True, eq=False)
-class ConcurrentWriterError(TablesError):
-    """Another writer committed to the same tables concurrently. No commit is partial."""
-
-    code: ClassVar[str] = "RAFTLOG_CONCURRENT_WRITER"
-    retriable: ClassVar[bool] = True
-
-
-# --- options and write modes ----------------------------------------------------------------------
-
-
-@dataclass(kw_only=True, eq=False)
-class OptionError(RaftlogError):
-    """An unknown option, or a value that is not allowed. The value itself is never shown."""
-
-    option: str
-    reason: str
-    code: ClassVar[str] = "RAFTLOG_OPTION"
-
-    def message(self) -> str:
-        return f"option {self.option}: {self.reason}"
-
-
-@dataclass(kw_only=True, eq=False)
-class AppendOnlyError(RaftlogError):
-    """A write mode other than append. ``what`` names the mode."""
+class NotRemoteError(RaftlogError, code="RAFTLOG_NOT_REMOTE"):
+    """An operation that a client of a quorum does not support."""
 
     what: str
     remedy: str
-    code: ClassVar[str] = "RAFTLOG_APPEND_ONLY"
+
+    def message(self) -> str:
+        return f"{self.what} is not supported by a client of a quorum; {self.remedy}"
+
+
+class VoterChangeError(RaftlogError, code="RAFTLOG_VOTER_CHANGE"):
+    """A voter was not added or removed. After error 7 (REQUEST_TIMED_OUT) it may still be.
+
+    ``error`` is the code in Kafka's ``Errors``, ``reason`` the node's error message.
+    """
+
+    path: str
+    error: int
+    reason: str
 
     def message(self) -> str:
         return (
-            f"{self.what} is not supported: a log is append-only, records are never replaced; "
-            f"{self.remedy}"
+            f"voter change rejected by {self.path}: {self.reason} (Kafka error code {self.error}); "
+            "list the current voters with `raftlog quorum` before you retry"
+        )
+
+
+# --- A node's configuration, directory and start --------------------------------------------------
+
+
+class ConfigError(RaftlogError, code="RAFTLOG_CONFIG"):
+    """A node's configuration that cannot be read, or that is invalid.
+
+    ``key`` is the dotted path of the setting, None for the file as a whole.
+    """
+
+    path: str
+    key: str | None
+    reason: str
+
+    def message(self) -> str:
+        what = "" if self.key is None else f" {self.key}:"
+        return f"{self.path}:{what} {self.reason}"
+
+
+class NotFormattedError(LogError, code="RAFTLOG_NOT_FORMATTED"):
+    """A node's directory without meta.properties."""
+
+    path: str
+
+    def message(self) -> str:
+        return (
+            f"{self.path} is not formatted: meta.properties not found; run `raftlog node format` "
+            "once, or check the directory in the configuration"
+        )
+
+
+class AlreadyFormattedError(LogError, code="RAFTLOG_ALREADY_FORMATTED"):
+    """A directory to be formatted that is not empty. Nothing was changed."""
+
+    path: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"cannot format {self.path}: {self.reason}; a node that has voted must keep its vote: "
+            "start it with this directory as it is, or format another directory"
+        )
+
+
+class WrongDirectoryError(LogError, code="RAFTLOG_WRONG_DIRECTORY"):
+    """A directory that belongs to another node."""
+
+    path: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"{self.path} belongs to another node: {self.reason}; check the node id and the "
+            "directory in the configuration"
+        )
+
+
+class NodeAddressError(RaftlogError, code="RAFTLOG_NODE_ADDRESS"):
+    """A listener address that cannot be bound."""
+
+    host: str
+    port: int
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"cannot listen on {self.host}:{self.port}: {self.reason}; check that no other process "
+            "uses the port and that the address is one of this machine"
+        )
+
+
+class NodeRunningError(LogError, code="RAFTLOG_NODE_RUNNING", retriable=True):
+    """A node's directory is in use by another process."""
+
+    path: str
+
+    def message(self) -> str:
+        return (
+            f"{self.path} is in use by another process: this node is already running, or its "
+            "previous process has not ended; stop that process first"
         )

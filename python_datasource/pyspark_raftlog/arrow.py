@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.append.user_records import HEADER_PREFIX
-from raftlog.errors import CorruptBatchError, MetadataParseError, RaftlogError
+from raftlog.errors import CorruptBatchError, RaftlogError
 from raftlog.limits import ARROW_ROWS_DEFAULT, MIB
 from raftlog.records.control import control_json, control_name, decode_control
 from raftlog.records.scan import Column
+from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import decode
 
 from .metadata import MetadataColumns

@@ -12,16 +12,11 @@ import pyarrow as pa
 from crc32c import crc32c
 from pyspark.sql.datasource import WriterCommitMessage
 
+from pyspark_raftlog.errors import CommitMessageError, CommitTooLargeError
 from raftlog import ValueKind
 from raftlog.client.location import open_log as open_log_of
 from raftlog.client.location import open_reader
-from raftlog.errors import (
-    AppendUnknownError,
-    CommitMessageError,
-    CommitTooLargeError,
-    ForeignCommitError,
-    RecordBatchTooLargeError,
-)
+from raftlog.errors import AppendUnknownError, ForeignCommitError, RecordBatchTooLargeError
 from raftlog.limits import BATCH_HEADER_BYTES, RAW_BATCH_BYTES_MAX
 
 from .options import WriteOptions, log_settings, open_log_settings

@@ -1,4 +1,4 @@
-"""Errors of the source: data loss conditions, and typed errors across Spark."""
+"""Errors of the source and the sink: data loss, rows, and typed errors across Spark."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 
 from raftlog import errors
 from raftlog.errors import DataLossError, ForeignCommitError, RaftlogError, UnexpectedEndOffsetError
+from raftlog_state import errors as state_errors
 
 # --- Conditions of data loss, and their remedies --------------------------------------------------
 # The names are stable: the error's text contains ``[RAFTLOG_DATA_LOSS.<condition>]``, and Spark
@@ -62,6 +63,81 @@ def data_loss(condition: DataLoss, *, path: str, reason: str) -> DataLossError:
     )
 
 
+# --- Rows that cannot be written ------------------------------------------------------------------
+# Raised before the append: nothing was written.
+
+
+class WriteSchemaError(RaftlogError, code="RAFTLOG_WRITE_SCHEMA"):
+    """A column that a log of this kind does not accept."""
+
+    column: str
+    reason: str
+
+    def message(self) -> str:
+        return f"column {self.column}: {self.reason}; nothing was written"
+
+
+class InvalidRowError(RaftlogError, code="RAFTLOG_INVALID_ROW"):
+    """A row that is not a valid record of the log. ``row`` counts from 0 in its partition."""
+
+    column: str
+    partition: int
+    row: int
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"row {self.row} of partition {self.partition}, column {self.column}: {self.reason}; "
+            "nothing was written"
+        )
+
+
+class CommitTooLargeError(RaftlogError, code="RAFTLOG_COMMIT_TOO_LARGE", kafka_code=10):
+    """A write whose rows do not fit into one record batch.
+
+    ``byte_count`` is the size before compression, ``byte_count_max`` the limit of this write and
+    ``log_byte_count_max`` the limit of the log.
+    """
+
+    path: str
+    byte_count: int
+    byte_count_max: int
+    log_byte_count_max: int
+
+    def message(self) -> str:
+        if self.byte_count_max < self.log_byte_count_max:
+            raising = "raise maxBytesPerCommit"
+        else:
+            raising = f"raise its limit with `raftlog configure {self.path} max.message.bytes=...`"
+        return (
+            f"record batch too large for {self.path}: a write is one batch, this one has "
+            f"{self.byte_count} bytes, the limit is {self.byte_count_max}; nothing was written: "
+            f"write fewer rows per commit, or {raising}; a stream then resumes where it stopped"
+        )
+
+
+class CommitMessageError(RaftlogError, code="RAFTLOG_COMMIT_MESSAGE", retriable=True):
+    """A task's commit message that is incomplete, or not of this write."""
+
+    reason: str
+
+    def message(self) -> str:
+        return f"invalid commit message of a task: {self.reason}; nothing was written, retry"
+
+
+class AppendOnlyError(RaftlogError, code="RAFTLOG_APPEND_ONLY"):
+    """A write mode other than append. ``what`` names the mode."""
+
+    what: str
+    remedy: str
+
+    def message(self) -> str:
+        return (
+            f"{self.what} is not supported: a log is append-only, records are never replaced; "
+            f"{self.remedy}"
+        )
+
+
 # --- Conversion of typed errors to text and back --------------------------------------------------
 # Spark keeps the text of a Python error, but not its type. So the text ends with a marker and the
 # error's fields as JSON, which ``typed_error`` parses. Errors contain no secrets. The code in
@@ -72,7 +148,7 @@ MARKER: Final = "raftlog-facts "
 _CODE: Final = "code"
 _KINDS: Final = {
     kind.code: kind
-    for kind in vars(errors).values()
+    for kind in (*vars(errors).values(), *vars(state_errors).values(), *globals().values())
     if isinstance(kind, type) and issubclass(kind, RaftlogError)
 }
 

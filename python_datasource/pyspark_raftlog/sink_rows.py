@@ -30,19 +30,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_raftlog.errors import InvalidRowError, WriteSchemaError
 from raftlog import ValueKind
 from raftlog.append.user_records import HEADER_PREFIX, new_records
-from raftlog.errors import (
-    InvalidAppendError,
-    InvalidRecordError,
-    InvalidRowError,
-    MetadataParseError,
-    UnsupportedVersionError,
-    WriteSchemaError,
-)
+from raftlog.errors import InvalidAppendError
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.header import RECORD_BYTES_MIN
 from raftlog.records.record import Header, NewRecord
+from raftlog_state.errors import InvalidRecordError, MetadataParseError, UnsupportedVersionError
 from raftlog_state.records import (
     RECORD_TYPES,
     AbortTransactionRecord,

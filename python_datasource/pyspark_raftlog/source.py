@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from raftlog.errors import AppendOnlyError
+    from pyspark_raftlog.errors import AppendOnlyError
 
     from .options import RaftlogOptions, WriteOptions
 
@@ -322,7 +322,7 @@ class RaftlogDataSource(DataSource):
 
 
 def _append_only(what: str, remedy: str) -> AppendOnlyError:
-    from raftlog.errors import AppendOnlyError
+    from pyspark_raftlog.errors import AppendOnlyError
 
     return AppendOnlyError(what=what, remedy=remedy)
 

@@ -17,13 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from raftlog import AppendResult, CommitName, EmbeddedLog, ValueKind
-from raftlog.errors import (
-    ChangesNotSupportedError,
-    InvalidAppendError,
-    OptionError,
-    UnexpectedEndOffsetError,
-    UnsupportedVersionError,
-)
+from raftlog.errors import InvalidAppendError, OptionError, UnexpectedEndOffsetError
+from raftlog_state.errors import ChangesNotSupportedError, UnsupportedVersionError
 
 from .controller import TRANSACTION_NAME, ChangeRequest, ControllerResult, Random, plan_changes
 from .image import MetadataImage

@@ -15,8 +15,9 @@ from typing import Final
 
 from raftlog import EmbeddedLog
 from raftlog.client import LogReader, write_new_file
-from raftlog.errors import InvalidRecordError, OptionError, UnsupportedVersionError
+from raftlog.errors import OptionError
 from raftlog.types import SnapshotId
+from raftlog_state.errors import InvalidRecordError, UnsupportedVersionError
 
 from .image import ConfigRow, MetadataImage, ScramRow
 from .image.image_writer import image_records

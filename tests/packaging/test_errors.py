@@ -9,18 +9,21 @@ from dataclasses import fields
 
 import pytest
 
+from pyspark_raftlog import errors as spark_errors
 from raftlog import errors
+from raftlog_state import errors as state_errors
 
 KINDS = [
     kind
-    for _, kind in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(kind, errors.RaftlogError)
+    for module in (errors, state_errors, spark_errors)
+    for _, kind in inspect.getmembers(module, inspect.isclass)
+    if issubclass(kind, errors.RaftlogError) and kind.__module__ == module.__name__
 ]
 
 
 def instance(kind: type[errors.RaftlogError]) -> errors.RaftlogError:
     """Fill every field by its declared type."""
-    refused = errors.RefusedChange(
+    refused = state_errors.RefusedChange(
         row=1, change="words", what="words", reason="words", remedy="words", kafka_code=7
     )
     examples = {

@@ -14,9 +14,9 @@ from pyspark_raftlog.arrow import rebatch
 from pyspark_raftlog.metadata import frames
 from pyspark_raftlog.transactions import NEVER, Transactions
 from raftlog.client import Outcome, TransactionSpan
-from raftlog.errors import MetadataParseError
 from raftlog.records import NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.scan import Scan, scan
+from raftlog_state.errors import MetadataParseError
 
 COMMITTED, ABORTED, OPEN = Outcome.COMMITTED, Outcome.ABORTED, Outcome.OPEN
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from raftlog.errors import InvalidChangesError
 from raftlog_state.controller import (
     AddAcl,
     AddPartitions,
@@ -32,6 +31,7 @@ from raftlog_state.controller import (
     UnregisterBroker,
     plan_changes,
 )
+from raftlog_state.errors import InvalidChangesError
 from raftlog_state.image import (
     AclRow,
     BrokerRow,

@@ -14,7 +14,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from raftlog.errors import DiskFullError, NotLeaderError, ReplayError, UnexpectedEndOffsetError
+from raftlog.errors import (
+    CorruptBatchError,
+    DiskFullError,
+    NotLeaderError,
+    UnexpectedEndOffsetError,
+)
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.records.batch import RecordBatch
 
@@ -89,10 +94,9 @@ class ReplicatedCounter:
         for batch in batches:
             for value in increments_in(batch):
                 if value != self._value + 1:
-                    raise ReplayError(
+                    raise CorruptBatchError(
+                        reason=f"its increment has number {value} and follows number {self._value}",
                         offset=batch.base_offset,
-                        record="increment",
-                        reason=f"it has number {value} and follows number {self._value}",
                     )
                 self._value = value
             self._end_offset = batch.next_offset

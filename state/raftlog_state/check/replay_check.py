@@ -17,11 +17,10 @@ from raftlog.errors import (
     CorruptSnapshotError,
     DataLossError,
     LogGapError,
-    OffsetGapError,
-    ReplayError,
     SegmentDeletedError,
 )
 from raftlog.types import SnapshotId
+from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import diff
 from raftlog_state.loader.metadata_loader import MetadataLoader

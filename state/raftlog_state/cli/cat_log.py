@@ -29,12 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
-from raftlog.errors import (
-    CorruptBatchError,
-    MetadataParseError,
-    OffsetOutOfRangeError,
-    OptionError,
-)
+from raftlog.errors import CorruptBatchError, OffsetOutOfRangeError, OptionError
 from raftlog.limits import KIB, MIB
 from raftlog.records import RecordBatch, TimestampType
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
@@ -45,6 +40,7 @@ from raftlog.records.control import (
     control_name,
     decode_control,
 )
+from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import NO_OP_VALUE, RECORD_TYPES, NoOpRecord, Redactor, peek
 
 from .output import Console, Line, Output, json_text

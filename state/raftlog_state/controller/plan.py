@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raftlog.errors import InvalidChangesError, RefusedChange
+from raftlog_state.errors import InvalidChangesError, RefusedChange
 from raftlog_state.image import METADATA_VERSION, MetadataImage
 from raftlog_state.image.record_versions import LEVEL_MAX, LEVEL_MIN, LEVEL_TRANSACTIONS
 from raftlog_state.records import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from raftlog.errors import UnsupportedVersionError
+from raftlog_state.errors import UnsupportedVersionError
 from raftlog_state.records import (
     BrokerRegistrationChangeRecord,
     MetadataRecord,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from raftlog.errors import ReplayError
 from raftlog.records.control import (
     ControlRecord,
     EndTransactionMarker,
@@ -22,6 +21,7 @@ from raftlog.records.control import (
 )
 from raftlog.records.control import Voter as ControlVoter
 from raftlog.records.control import VoterEndpoint as ControlEndpoint
+from raftlog_state.errors import ReplayError
 from raftlog_state.image import Entity, EpochRow, Quorum, Voter, VoterEndpoint
 from raftlog_state.image.delta import MetadataDelta
 from raftlog_state.replay import Position

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from raftlog.errors import OffsetGapError, ReplayError
 from raftlog.records.control import ControlRecord, UnknownControl
 from raftlog.types import SnapshotId
+from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image import MetadataImage, Quorum, TransactionOutcome
 from raftlog_state.image.delta import MetadataDelta, RecordChanges

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from raftlog.errors import CorruptBatchError, MetadataParseError, ReplayError
+from raftlog.errors import CorruptBatchError
 from raftlog.records import RecordBatch, decode_control
 from raftlog.records.control import ControlRecord
+from raftlog_state.errors import MetadataParseError, ReplayError
 from raftlog_state.records import RECORD_TYPES, DecodedRecord, MetadataRecord, UnknownRecord
 
 Payload: TypeAlias = bytes | DecodedRecord | ControlRecord | None

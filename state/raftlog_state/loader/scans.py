@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from raftlog.client import SnapshotReader
-from raftlog.errors import CorruptBatchError, ReplayError
+from raftlog.errors import CorruptBatchError
 from raftlog.records.batch_columns import Column, RecordColumns, Scan
 from raftlog.records.control import decode_control
+from raftlog_state.errors import ReplayError
 from raftlog_state.image.delta import RecordChanges
 
 from .metadata_loader import LogRecord, MetadataLoader

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from raftlog.errors import ReplayError
 from raftlog.records.control import KRaftVersion, KRaftVoters, SnapshotHeader
 from raftlog.types import SnapshotId
+from raftlog_state.errors import ReplayError
 from raftlog_state.image import STATE_ENTITIES, Entity, EpochRow, MetadataImage, Quorum
 from raftlog_state.image.delta import MetadataDelta, Op, RecordChanges, RowChange
 from raftlog_state.records import DecodedRecord, MetadataRecord, UnknownRecord

@@ -19,13 +19,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from raftlog.errors import (
-    InvalidRecordError,
-    MalformedVarintError,
-    MetadataParseError,
-    UnsupportedVersionError,
-)
+from raftlog.errors import MalformedVarintError
 from raftlog.records.varint import read_unsigned_varint, unsigned_varint
+from raftlog_state.errors import InvalidRecordError, MetadataParseError, UnsupportedVersionError
 
 from .declare import MetadataRecord
 from .decoded import DecodedRecord, UnknownReason, UnknownRecord

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from raftlog.errors import InvalidRecordError, UnsupportedVersionError
+from raftlog_state.errors import InvalidRecordError, UnsupportedVersionError
 
 from .declare import MetadataRecord, Struct
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.errors import ReplayError
+from raftlog_state.errors import ReplayError
 from raftlog_state.records import MetadataRecord
 
 

@@ -21,9 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from raftlog.errors import MetadataParseError, OffsetGapError, ReplayError, TablesError
 from raftlog.records.control import ControlType
 from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
+from raftlog_state.errors import MetadataParseError, OffsetGapError, ReplayError, TablesError
 from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,

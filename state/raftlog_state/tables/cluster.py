@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.client import open_path
-from raftlog.errors import OffsetOutOfRangeError, TablesError
+from raftlog.errors import OffsetOutOfRangeError
+from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage
 from raftlog_state.snapshot_writer import ExportedSnapshot
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import functions as sf
 
-from raftlog.errors import TablesError
+from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.rows import Row
 from raftlog_state.snapshot_writer import ExportedSnapshot, hidden_secrets, write_snapshot

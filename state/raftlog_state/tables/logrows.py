@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from raftlog.errors import CorruptBatchError, ReplayError
+from raftlog.errors import CorruptBatchError
 from raftlog.records.control import ControlRecord, decode_control
 from raftlog.types import SnapshotId
+from raftlog_state.errors import ReplayError
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 

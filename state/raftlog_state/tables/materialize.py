@@ -25,14 +25,9 @@ from pyspark.sql import functions as sf
 from raftlog.client import Isolation, LogReader, SourceKind
 from raftlog.client.arguments import duration_ms
 from raftlog.client.location import open_reader, parse_location
-from raftlog.errors import (
-    DivergedLogError,
-    OptionError,
-    RaftlogError,
-    TablesError,
-    WrongClusterError,
-)
+from raftlog.errors import DivergedLogError, OptionError, RaftlogError, WrongClusterError
 from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
+from raftlog_state.errors import TablesError
 
 from .batch import SOURCE_COLUMNS
 from .progress import NOTHING, Progress

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pyspark.sql import functions as sf
 
-from raftlog.errors import TablesError
+from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage, Quorum
 from raftlog_state.image.rows import EpochRow, Row
 from raftlog_state.loader.metadata_loader import MetadataLoader

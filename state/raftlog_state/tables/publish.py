@@ -20,7 +20,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 import raftlog
-from raftlog.errors import ConcurrentWriterError
+from raftlog_state.errors import ConcurrentWriterError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import Op
 

@@ -26,7 +26,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
-from raftlog.errors import ConcurrentWriterError, TablesError
+from raftlog_state.errors import ConcurrentWriterError, TablesError
 
 from .schema import Table, properties
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raftlog.errors import TablesError
+from raftlog_state.errors import TablesError
 
 from .manifest import Manifest
 from .parallel import for_each

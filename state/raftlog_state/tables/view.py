@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from raftlog.errors import TablesError
+from raftlog_state.errors import TablesError
 
 from .asof import rows_at, visible_between
 from .manifest import Manifest

@@ -24,13 +24,8 @@ import pyarrow.compute
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from raftlog.errors import (
-    ConcurrentWriterError,
-    DivergedLogError,
-    OffsetGapError,
-    TablesError,
-    WrongClusterError,
-)
+from raftlog.errors import DivergedLogError, WrongClusterError
+from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.loader.metadata_loader import MetadataLoader
 

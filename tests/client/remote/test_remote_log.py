@@ -13,14 +13,10 @@ import raftlog
 from raftlog import ConnectedLog
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind, open_path
 from raftlog.client.remote.log import RemoteLog
-from raftlog.errors import (
-    ChangesNotSupportedError,
-    DataLossError,
-    OffsetOutOfRangeError,
-    OptionError,
-)
+from raftlog.errors import DataLossError, OffsetOutOfRangeError, OptionError
 from raftlog.records.batch_columns import Column
 from raftlog_state import apply_changes
+from raftlog_state.errors import ChangesNotSupportedError
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from pyspark_raftlog.commit import (
     query_of,
     unpack_rows,
 )
-from raftlog.errors import CommitMessageError
+from pyspark_raftlog.errors import CommitMessageError
 
 SCHEMA = pa.schema([("value", pa.binary())])
 

@@ -10,13 +10,13 @@ import pytest
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from pyspark_raftlog.commit import RowsMessage, WritePlan, append_rows, pack_rows
+from pyspark_raftlog.errors import CommitTooLargeError
 from pyspark_raftlog.options import WriteOptions
 from pyspark_raftlog.sink_rows import InputColumns, RecordForm
 from raftlog import CommitName, ValueKind
 from raftlog.client.embedded import EmbeddedLog, open_embedded
 from raftlog.errors import (
     AppendUnknownError,
-    CommitTooLargeError,
     DiskFullError,
     ForeignCommitError,
     LogAccessError,

@@ -15,19 +15,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 import raftlog
 from pyspark_raftlog import append, conflict, typed_error
-from raftlog import LogConfig
-from raftlog.client.log_settings import configure
-from raftlog.errors import (
+from pyspark_raftlog.errors import (
     AppendOnlyError,
     CommitTooLargeError,
     InvalidRowError,
+    WriteSchemaError,
+)
+from raftlog import LogConfig
+from raftlog.client.log_settings import configure
+from raftlog.errors import (
     LogAccessError,
     LogNotFoundError,
     NotALogError,
     OptionError,
     RaftlogError,
     UnexpectedEndOffsetError,
-    WriteSchemaError,
 )
 from raftlog_state.records import ConfigRecord, TopicRecord, encode, to_json
 

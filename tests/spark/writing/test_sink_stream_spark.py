@@ -13,9 +13,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 import raftlog
 from pyspark_raftlog import typed_error
+from pyspark_raftlog.errors import AppendOnlyError, CommitTooLargeError
 from raftlog import LogConfig
 from raftlog.client.log_settings import configure
-from raftlog.errors import AppendOnlyError, CommitTooLargeError, ForeignCommitError
+from raftlog.errors import ForeignCommitError
 from raftlog.records.record import Header, NewRecord
 
 pytestmark = pytest.mark.spark

@@ -8,8 +8,10 @@ from dataclasses import fields
 import pytest
 
 import pyspark_raftlog
+from pyspark_raftlog import errors as spark_errors
 from pyspark_raftlog.errors import RaftlogWriteError, as_spark_error, spark_text
 from raftlog import errors
+from raftlog_state import errors as state_errors
 
 EXAMPLES = {
     "int": 7,
@@ -19,8 +21,10 @@ EXAMPLES = {
 }
 KINDS = [
     kind
-    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    for module in (errors, state_errors, spark_errors)
+    for _, kind in inspect.getmembers(module, inspect.isclass)
     if issubclass(kind, errors.RaftlogError)
+    and kind.__module__ == module.__name__
     and all(str(field.type).removesuffix(" | None") in EXAMPLES for field in fields(kind))
 ]
 CONFLICT = errors.UnexpectedEndOffsetError(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.ddl import schema_of
 
+from pyspark_raftlog.errors import InvalidRowError
 from pyspark_raftlog.sink_rows import (
     RowConverter,
     input_columns,
@@ -20,7 +21,6 @@ from pyspark_raftlog.sink_rows import (
     records_of,
 )
 from raftlog import ValueKind
-from raftlog.errors import InvalidRowError
 from raftlog.records.encoding import RecordToAppend, encode_records
 from raftlog.records.record import Header, NewRecord
 from raftlog_state.image.record_versions import RecordVersions

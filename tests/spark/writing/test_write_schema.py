@@ -6,10 +6,10 @@ import pytest
 from pyspark.sql.types import StructType
 from tests.support.ddl import schema_of
 
+from pyspark_raftlog.errors import WriteSchemaError
 from pyspark_raftlog.schema import COLUMNS
 from pyspark_raftlog.sink_rows import InputColumns, RecordForm, input_columns
 from raftlog import ValueKind
-from raftlog.errors import WriteSchemaError
 
 BYTES, MSGPACK, KRAFT = ValueKind.BYTES, ValueKind.MSGPACK, ValueKind.KRAFT
 HEADERS = "headers array<struct<key:string,value:binary>>"

@@ -13,10 +13,11 @@ from tests.support.log_builder import data_batch
 import raftlog
 from pyspark_raftlog.options import RaftlogOptions
 from raftlog.client.location import parse_location
-from raftlog.errors import OptionError, RaftlogError, TablesError
+from raftlog.errors import OptionError, RaftlogError
 from raftlog.node.log_lines import LogLines
 from raftlog.printable import printable, without_user_info
 from raftlog_state.cli.output import Console, Output
+from raftlog_state.errors import TablesError
 
 DANGEROUS = "\x1b]0;pwned\x07 \x9b31m \u202e gnp \u2028 \u2066 \x7f \U000e0041 \udcff"
 HARMLESS = "Größe 日本 🙂 –"

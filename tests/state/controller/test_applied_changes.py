@@ -17,14 +17,13 @@ from raftlog import EmbeddedLog
 from raftlog.client import open_path
 from raftlog.errors import (
     InvalidAppendError,
-    InvalidChangesError,
     OptionError,
     RecordBatchTooLargeError,
     UnexpectedEndOffsetError,
-    UnsupportedVersionError,
 )
 from raftlog_state import AppliedChanges, apply_changes
 from raftlog_state.controller import Random
+from raftlog_state.errors import InvalidChangesError, UnsupportedVersionError
 from raftlog_state.image import MetadataImage, PartitionRow, TopicRow
 from raftlog_state.loader.image_reader import ImageReader
 from raftlog_state.records import BeginTransactionRecord, DecodedRecord, Redactor, encode

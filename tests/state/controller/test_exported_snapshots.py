@@ -12,15 +12,10 @@ from tests.support.snapshot_files import image_from_records, snapshot_log_record
 
 import raftlog
 from raftlog.client import open_path
-from raftlog.errors import (
-    FileExistsLogError,
-    InvalidRecordError,
-    LogNotFoundError,
-    OffsetOutOfRangeError,
-    UnsupportedVersionError,
-)
+from raftlog.errors import FileExistsLogError, LogNotFoundError, OffsetOutOfRangeError
 from raftlog_state import apply_changes, export_snapshot, snapshot_log, write_snapshot
 from raftlog_state.controller import SetConfig, SetScram
+from raftlog_state.errors import InvalidRecordError, UnsupportedVersionError
 from raftlog_state.image import BrokerRow, MetadataImage, PartitionRow
 from raftlog_state.loader.image_reader import ImageReader, NullListener
 from raftlog_state.loader.metadata_loader import MetadataLoader

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.support.cluster_changes import broker, cluster, planned, records_of
 
-from raftlog.errors import InvalidChangesError, RefusedChange
 from raftlog_state.controller import CHANGE_TYPES, CreateTopic, parse_change
+from raftlog_state.errors import InvalidChangesError, RefusedChange
 from raftlog_state.image import MetadataImage
 
 ORDERS = {"change": "create_topic", "topic": "orders", "assignment": [[1, 2], [2, 3]]}

@@ -99,7 +99,7 @@ def exported_image(tables: ClusterTables, offset: int | None, directory: Path) -
 def test_tables_round_trip_through_records_and_a_log(
     spark: SparkSession, log: MetadataLog, tables: ClusterTables, tmp_path: Path
 ) -> None:
-    from raftlog.errors import TablesError
+    from raftlog_state.errors import TablesError
 
     image = tables.image()
     loader = MetadataLoader()
@@ -125,7 +125,7 @@ def test_tables_round_trip_through_records_and_a_log(
 def test_a_past_offset_is_exported_unless_it_is_inside_a_transaction(
     log: MetadataLog, tables: ClusterTables, tmp_path: Path
 ) -> None:
-    from raftlog.errors import TablesError
+    from raftlog_state.errors import TablesError
 
     end = next(
         at

@@ -8,13 +8,9 @@ import pytest
 from tests.support.metadata_logs import state_after
 from tests.support.snapshot_files import image_from_records, snapshot_log_records
 
-from raftlog.errors import (
-    CorruptBatchError,
-    CorruptSnapshotError,
-    RecordBatchTooLargeError,
-    UnsupportedVersionError,
-)
+from raftlog.errors import CorruptBatchError, CorruptSnapshotError, RecordBatchTooLargeError
 from raftlog.records import iter_batches
+from raftlog_state.errors import UnsupportedVersionError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import (

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 from tests.support.metadata_logs import at, replayed, state_after
 
-from raftlog.errors import OffsetGapError, ReplayError
 from raftlog.records.control import (
     ControlRecord,
     ControlType,
@@ -22,6 +21,7 @@ from raftlog.records.control import (
     UnknownControl,
     Voter,
 )
+from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.image import Entity, EpochRow, MetadataImage, Quorum
 from raftlog_state.image import Voter as VoterRow
 from raftlog_state.image.delta import Op

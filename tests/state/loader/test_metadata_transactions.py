@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.support.metadata_logs import at, flat, replayed, state_after
 
-from raftlog.errors import ReplayError
 from raftlog.records.control import LeaderChange
 from raftlog.types import SnapshotId
+from raftlog_state.errors import ReplayError
 from raftlog_state.image import Entity, MetadataImage, TransactionOutcome, TransactionRow
 from raftlog_state.image.delta import Op
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, SkippedRecords

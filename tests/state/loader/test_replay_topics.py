@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from tests.support.metadata_logs import changes_of, replayed, state_after
 
-from raftlog.errors import ReplayError
+from raftlog_state.errors import ReplayError
 from raftlog_state.image import ConfigRow, Entity, MetadataImage, PartitionRow, TopicRow
 from raftlog_state.image.delta import Op
 from raftlog_state.records import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.support.metadata_logs import at, replayed, state_after
 
-from raftlog.errors import OffsetGapError, ReplayError
 from raftlog.records.control import (
     KRaftVersion,
     KRaftVoters,
@@ -15,6 +14,7 @@ from raftlog.records.control import (
     Voter,
 )
 from raftlog.types import SnapshotId
+from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.image import Entity, EpochRow, Quorum
 from raftlog_state.image import Voter as VoterRow
 from raftlog_state.image.delta import Op

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support.metadata_values import DATA, golden_vectors, values_of
 from tests.support.sweep_size import WHOLE
 
-from raftlog.errors import MetadataParseError
 from raftlog.limits import STRING_BYTES_MAX
+from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import (
     RECORD_TYPES,
     ConfigRecord,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.metadata_values import EVERY_VERSION, structs, values, version_name
 
-from raftlog.errors import InvalidRecordError, UnsupportedVersionError
+from raftlog_state.errors import InvalidRecordError, UnsupportedVersionError
 from raftlog_state.records import (
     BrokerEndpoint,
     ClientQuotaRecord,

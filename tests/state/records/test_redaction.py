@@ -23,7 +23,8 @@ from tests.support.metadata_values import (
 )
 from tests.support.redaction import redact_value
 
-from raftlog.errors import InvalidRecordError, MetadataParseError, OptionError
+from raftlog.errors import OptionError
+from raftlog_state.errors import InvalidRecordError, MetadataParseError
 from raftlog_state.records import (
     MASK,
     BrokerEndpoint,

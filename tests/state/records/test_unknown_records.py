@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from raftlog.errors import InvalidRecordError, MetadataParseError, UnsupportedVersionError
+from raftlog_state.errors import InvalidRecordError, MetadataParseError, UnsupportedVersionError
 from raftlog_state.records import (
     RECORD_TYPES,
     BrokerEndpoint,

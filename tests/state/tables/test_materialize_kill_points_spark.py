@@ -21,7 +21,7 @@ from tests.support.tables_driver import (
     TABLE_WRITTEN,
 )
 
-from raftlog.errors import TablesError
+from raftlog_state.errors import TablesError
 from raftlog_state.tables.schema import TYPED_TABLES
 
 pytestmark = pytest.mark.spark

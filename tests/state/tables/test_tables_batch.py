@@ -7,7 +7,7 @@ import pytest
 from tests.support.metadata_logs import MetadataLog, at
 from tests.support.source_rows import checkpoint_rows, source_rows
 
-from raftlog.errors import OffsetGapError, ReplayError, TablesError
+from raftlog_state.errors import OffsetGapError, ReplayError, TablesError
 from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,

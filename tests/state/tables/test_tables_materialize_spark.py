@@ -15,8 +15,9 @@ from tests.support.metadata_logs import CHECKPOINT, Checkpoint, MetadataLog, mul
 from tests.support.small_logs import LogWriter, copy_log
 from tests.support.tables import Feed, contents, crash_after, image_of, offsets_once
 
-from raftlog.errors import DivergedLogError, OptionError, TablesError, WrongClusterError
+from raftlog.errors import DivergedLogError, OptionError, WrongClusterError
 from raftlog.types import SnapshotId
+from raftlog_state.errors import TablesError
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import Redactor
 from raftlog_state.tables import ClusterTables

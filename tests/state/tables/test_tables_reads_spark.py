@@ -11,7 +11,8 @@ from tests.support.metadata_logs import MetadataLog
 from tests.support.source_rows import without_secrets
 from tests.support.tables import Feed, contents, image_of
 
-from raftlog.errors import OffsetOutOfRangeError, TablesError
+from raftlog.errors import OffsetOutOfRangeError
+from raftlog_state.errors import TablesError
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.tables import ClusterTables
 

@@ -13,7 +13,8 @@ from tests.support.metadata_logs import MetadataLog
 from tests.support.source_rows import SCHEMA, source_rows
 from tests.support.tables import CrashError, Feed, contents, crash_after, offsets_once
 
-from raftlog.errors import DivergedLogError, OffsetGapError, TablesError, WrongClusterError
+from raftlog.errors import DivergedLogError, WrongClusterError
+from raftlog_state.errors import OffsetGapError, TablesError
 from raftlog_state.tables import ClusterTables
 
 pytestmark = pytest.mark.spark

@@ -1,0 +1,155 @@
+"""Errors of metadata records, of the state and tables built from them, and of changes to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.errors import RaftlogError
+from raftlog.printable import without_user_info
+
+_SHOWN_MAX: Final = 10
+
+
+class StateError(RaftlogError, code="RAFTLOG_STATE"):
+    """Base class of errors of metadata records, and of the state and tables built from them."""
+
+
+class MetadataParseError(StateError, code="RAFTLOG_METADATA_PARSE"):
+    """Bytes that do not parse as the metadata record that their frame declares.
+
+    ``version`` is None if the frame itself does not parse.
+    """
+
+    record: str
+    version: int | None
+    position: int
+    reason: str
+
+    def message(self) -> str:
+        version = "" if self.version is None else f" version {self.version}"
+        return f"cannot parse {self.record}{version} at byte {self.position}: {self.reason}"
+
+
+class InvalidRecordError(StateError, code="RAFTLOG_INVALID_RECORD"):
+    """A record, or its JSON, with a value that Kafka's schema does not allow.
+
+    ``field`` is the path in Kafka's field names, empty for the record itself. The value is never
+    shown.
+    """
+
+    record: str
+    version: int | None
+    field: str
+    reason: str
+
+    def message(self) -> str:
+        version = "" if self.version is None else f" version {self.version}"
+        field = f", field {self.field}" if self.field else ""
+        return f"invalid {self.record}{version}{field}: {self.reason}"
+
+
+class UnsupportedVersionError(StateError, code="RAFTLOG_UNSUPPORTED_VERSION", kafka_code=35):
+    """A record that cannot be written in the requested version."""
+
+    record: str
+    version: int
+    reason: str
+
+    def message(self) -> str:
+        return f"cannot write {self.record} in version {self.version}: {self.reason}"
+
+
+class ReplayError(StateError, code="RAFTLOG_REPLAY"):
+    """A record that contradicts the state before it: earlier records are missing or wrong."""
+
+    offset: int
+    record: str
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"cannot replay {self.record} at offset {self.offset}: {self.reason}; start at a "
+            "snapshot or at the first offset of the log"
+        )
+
+
+class OffsetGapError(StateError, code="RAFTLOG_OFFSET_GAP"):
+    """Input that does not begin at the next offset of the state. Nothing was written."""
+
+    expected_offset: int
+    offset: int
+    remedy: str
+
+    def message(self) -> str:
+        return (
+            f"expected offset {self.expected_offset} next, got offset {self.offset}; "
+            f"nothing was written; {self.remedy}"
+        )
+
+
+class TablesError(StateError, code="RAFTLOG_TABLES"):
+    """Delta tables that are not in the state that the call needs. ``place`` is their location."""
+
+    place: str
+    reason: str
+    remedy: str
+
+    def __post_init__(self) -> None:
+        self.place = without_user_info(self.place)
+
+    def message(self) -> str:
+        return f"Delta tables at {self.place}: {self.reason}; {self.remedy}"
+
+
+class ConcurrentWriterError(TablesError, code="RAFTLOG_CONCURRENT_WRITER", retriable=True):
+    """Another writer committed to the same tables concurrently. No commit is partial."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedChange:
+    """A rejected row of a table of changes.
+
+    ``row`` counts from 0. ``change`` is the kind of change, "?" if the row has none. ``what`` is
+    the object to be changed, such as a topic or a broker.
+    """
+
+    row: int
+    change: str
+    what: str
+    reason: str
+    remedy: str
+    kafka_code: int
+
+    def __str__(self) -> str:
+        return f"row {self.row} ({self.change}), {self.what}: {self.reason}; {self.remedy}"
+
+
+class InvalidChangesError(RaftlogError, code="RAFTLOG_INVALID_CHANGES", kafka_code=42):
+    """Rows of a table of changes that contradict the state or each other. Nothing was written."""
+
+    refused: tuple[RefusedChange, ...]
+    row_count: int
+
+    def message(self) -> str:
+        lines = "".join(f"\n  {change}" for change in self.refused[:_SHOWN_MAX])
+        more = len(self.refused) - _SHOWN_MAX
+        rest = f"\n  and {more} more" if more > 0 else ""
+        return (
+            f"{len(self.refused)} of {self.row_count} changes were rejected, nothing was "
+            f"written:{lines}{rest}"
+        )
+
+
+class ChangesNotSupportedError(RaftlogError, code="RAFTLOG_CHANGES_NOT_SUPPORTED", kafka_code=35):
+    """Changes of a quorum's metadata log through a client: no controller checks them there."""
+
+    path: str
+
+    def message(self) -> str:
+        return (
+            f"{self.path}: changes of a quorum's metadata log are not supported through a client; "
+            "nothing was written. Apply them to a log in files, "
+            'raftlog.open(path, values="kraft"), or append records that are already validated: '
+            "log.append(records, required_base_offset=...)"
+        )
