@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import raftlog
-from raftlog.append_errors import AppendError, AppendUnknownError
-from raftlog.errors import RaftlogError, UnexpectedEndOffsetError
+from raftlog.errors import AppendError, AppendUnknownError, RaftlogError, UnexpectedEndOffsetError
 from tests.judge.history import Append, Call, FinalLog, Outcome, ReadRange
 
 TIMEOUTS_MS: Final = (150, 400, 1_500, 6_000)
