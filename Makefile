@@ -34,7 +34,7 @@ quick: $(VENV)/.dev-ready ## tests without Spark or a JVM, in a minute
 	@RAFTLOG_DURATIONS=$(VENV)/durations/quick.tsv \
 	$(BIN)/pytest -n auto -m "not spark and not kafka and not slow and not nightly"
 
-# One worker has the Spark session, the others run the remaining tests.
+# Two workers have a Spark session each, of about equal work; all run the remaining tests.
 long: $(VENV)/.dev-ready ## tests with Spark and Delta, of processes and of the built wheel
 	@RAFTLOG_DURATIONS=$(VENV)/durations/long.tsv \
 	$(BIN)/pytest -n auto --dist loadgroup --durations=15 -m "(spark or slow) and not kafka and not nightly"

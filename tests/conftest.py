@@ -22,10 +22,15 @@ settings.load_profile("replayable")
 
 @pytest.hookimpl(tryfirst=True)  # before xdist adds the groups to the names of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of the shared Spark session on one worker: a session costs a JVM."""
+    """Run the tests of a shared Spark session on one worker: a session costs a JVM.
+
+    There are two sessions, of about equal work: that of the tables and that of all other tests.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark session"))
+            is_of_tables = "/tests/state/tables/" in item.path.as_posix()
+            group = "tables" if is_of_tables else "spark session"
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

@@ -269,6 +269,19 @@ class LogGapError(LogError, code="RAFTLOG_LOG_GAP"):
         return f"{location}: {what}; read another voter's replica, or start at a later offset"
 
 
+class StateMachineError(RaftlogError, code="RAFTLOG_STATE_MACHINE"):
+    """A committed record that a state machine of a node cannot apply."""
+
+    offset: int
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"the record at offset {self.offset} cannot be applied: {self.reason}; compare the "
+            "nodes' logs with `raftlog check`"
+        )
+
+
 class TransactionMarkerError(LogError, code="RAFTLOG_TRANSACTION_MARKER"):
     """A metadata transaction that begins inside another one, or ends where none is open."""
 

@@ -143,8 +143,8 @@ LOG_PLANTS: Final = (
     Plant(
         bug="the metadata of an appended batch lacks its commit",
         path="connector/raftlog/append/append_batch.py",
-        old="encoded_metadata(last, values, commit=commit, markers=markers)",
-        new="encoded_metadata(last, values, markers=markers)",
+        old="encoded_metadata(one, values, commit=name, markers=markers)",
+        new="encoded_metadata(one, values, markers=markers)",
         tests=("tests/append/test_append_batch.py",),
     ),
     Plant(

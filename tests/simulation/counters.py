@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from raftlog.errors import CorruptBatchError, LogClosedError, NotLeaderError
+from raftlog.errors import LogClosedError, NotLeaderError, StateMachineError
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.node.raft_client import RaftClient
 from raftlog.node.raft_listeners import LeaderNotification
@@ -60,7 +60,7 @@ class WatchedCounter(ReplicatedCounter):
             before = self.value
             try:
                 super().handle_commit([batch])
-            except CorruptBatchError as error:
+            except StateMachineError as error:
                 raise InvariantViolationError(str(error)) from None
             if self.value < before:
                 raise InvariantViolationError(f"a counter fell from {before} to {self.value}")

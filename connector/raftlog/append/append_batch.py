@@ -186,11 +186,13 @@ class AppendBatch:
         batches, values = self._accumulator.drain(), self._log.config.values
         if not batches:
             return
-        found = [(one.data, encoded_metadata(one, values, markers=markers)) for one in batches]
-        if commit is not None:
-            last = batches[-1]
-            found[-1] = last.data, encoded_metadata(last, values, commit=commit, markers=markers)
-        self._log.append_as_leader(found)
+        names = [*[None] * (len(batches) - 1), commit]
+        self._log.append_as_leader(
+            [
+                (one.data, encoded_metadata(one, values, commit=name, markers=markers))
+                for one, name in zip(batches, names, strict=True)
+            ]
+        )
 
     def interrupted(self) -> list[RequestResult]:
         """Return the result of the append that ``process`` was writing when it raised, if any.

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from raftlog.errors import (
-    CorruptBatchError,
     DiskFullError,
     NotLeaderError,
+    StateMachineError,
     UnexpectedEndOffsetError,
 )
 from raftlog.log.reading.snapshot import SnapshotReader
@@ -94,8 +94,8 @@ class ReplicatedCounter:
         for batch in batches:
             for value in increments_in(batch):
                 if value != self._value + 1:
-                    raise CorruptBatchError(
-                        reason=f"its increment has number {value} and follows number {self._value}",
+                    raise StateMachineError(
+                        reason=f"it has number {value} and follows number {self._value}",
                         offset=batch.base_offset,
                     )
                 self._value = value

@@ -477,10 +477,13 @@ def encode_error_response(
         return layout.encode_top_level_error(error, request_error.reason)
     assert message.partition is not None, f"{key.name} has only top-level errors"
     facts: dict[str, Any] = {"leader_and_epoch": leader_and_epoch, "error": error}
-    if key is ApiKey.FETCH_SNAPSHOT:
-        facts["snapshot_id"] = SnapshotId(0, 0)
+    if key is not ApiKey.FETCH_SNAPSHOT:
+        return layout.encode(message.kind(**facts), identity)
     return layout.encode(
-        message.kind(**facts), identity, request_error.topic, request_error.partition
+        message.kind(**facts, snapshot_id=SnapshotId(0, 0)),
+        identity,
+        request_error.topic,
+        request_error.partition,
     )
 
 

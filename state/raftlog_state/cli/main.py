@@ -181,3 +181,7 @@ def _broken_pipe(output: Output) -> int:
         os.dup2(nowhere, descriptor)
         os.close(nowhere)
     return EXIT_BROKEN_PIPE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

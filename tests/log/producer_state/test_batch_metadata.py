@@ -93,7 +93,6 @@ def test_metadata_of_the_batch_header_are_those_of_the_batch(new: NewRecordBatch
         for field in ("producer_id", "producer_epoch", "base_sequence", "record_count"):
             assert getattr(found, field) == getattr(stored, field)
         assert found.is_transactional == stored.is_transactional
-        assert found.compression is stored.compression
         assert (found.commit, found.markers, found.control) == (None, (), ())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.errors import CorruptBatchError, NotLeaderError
+from raftlog.errors import NotLeaderError, StateMachineError
 from raftlog.node.replicated_counter import ReplicatedCounter, encode_increment
 from tests.support.one_replica import OneReplica
 from tests.support.shared_log import SharedLog
@@ -119,7 +119,7 @@ def test_a_lost_increment_is_detected_immediately() -> None:
     shared.elect(1)
     shared.deliver()
     shared.node(1).append(shared.epoch, [encode_increment(2)])
-    with pytest.raises(CorruptBatchError, match="has number 2 and follows number 0"):
+    with pytest.raises(StateMachineError, match="has number 2 and follows number 0"):
         shared.deliver()
 
 

@@ -205,7 +205,8 @@ class LogLoader:
         """Scan the log. Raises what the storage raises."""
         producer_state, anomalies = self._producer_state()
         start = self._first_base(producer_state)
-        if producer_state is None:
+        if producer_state is None or producer_state.end_offset < start:
+            # It lacks the batches up to the first segment, which were deleted.
             producer_state = ProducerStateManager(
                 self._directory, end_offset=start, is_whole=start == 0
             )

@@ -400,12 +400,18 @@ class ReplicatedLog:
             self._release(f"{cause}: {error.message()}")
 
     def _check_invariants(self) -> None:
-        """Assert what holds after every change of the log."""
+        """Assert what holds after every change of the log, or close it; not of a read-only log."""
+        if self.is_read_only:
+            return
         start, end, synced = self.log_start_offset, self._end_offset, self.synced_end_offset
-        assert start <= self.high_watermark <= end, (start, self.high_watermark, end)
-        assert synced <= end, (synced, end)
-        assert self._producer_state.end_offset == end, (self._producer_state.end_offset, end)
-        self._segments.check_invariants(end)
+        try:
+            assert start <= self.high_watermark <= end, (start, self.high_watermark, end)
+            assert synced <= end, (synced, end)
+            assert self._producer_state.end_offset == end, (self._producer_state.end_offset, end)
+            self._segments.check_invariants(end)
+        except AssertionError:
+            self._release("an invariant of the log is violated")
+            raise
 
     # --- create and open --------------------------------------------------------------------------
 
@@ -693,9 +699,11 @@ class ReplicatedLog:
     def truncate_to(self, offset: int) -> None:
         """Truncate every batch that does not end below ``offset``. Durable on return.
 
-        The order of the steps: delete ``.kafka_cleanshutdown``, durably; in a replica, delete
-        ``synced``, which counts within one boot; those of ``LogSegments.truncate_to``; recover.
-        Raises ``TruncationRefusedError`` below the high watermark.
+        The order of the steps: delete ``.kafka_cleanshutdown``, durably; in a replica, raise the
+        recovery point to the high watermark, so that damage below it is not taken for a torn tail,
+        and delete ``synced``, which counts within one boot; those of ``LogSegments.truncate_to``;
+        recover. Raises ``TruncationRefusedError`` below the high watermark, and
+        ``LogReadOnlyError`` if recovery finds damage below it.
         """
         self._check_writable()
         if offset < self.high_watermark:
@@ -706,9 +714,12 @@ class ReplicatedLog:
             return
         with self._changing(), self._failing(also_full=True):
             if not self._is_single:
+                committed = min(self._high_watermark, self.synced_end_offset)
+                self._segments.write_recovery_point(max(self._segments.recovery_point, committed))
                 self._directory.unpublish()
             self._segments.truncate_to(offset)
             self._recover()
+            self._check_writable()
 
     # --- look-ups ---------------------------------------------------------------------------------
 

@@ -391,14 +391,14 @@ class LogSegments:
             producer_state.apply(batch_metadata(batch, self.config.values))
         return producer_state
 
-    def timed_segments(self) -> list[SegmentMetadata]:
+    def timed_segments(self) -> tuple[SegmentMetadata, ...]:
         """Return the sealed segments; timestamps that are not known are read."""
         for ordinal, one in enumerate(self.sealed):
             if one.max_timestamp_ms is None:
                 segment = self._segment(one.base_offset, one.byte_count)
                 time_ms = segment.read_max_timestamp_ms()
                 self.sealed[ordinal] = replace(one, max_timestamp_ms=time_ms)
-        return self.sealed
+        return tuple(self.sealed)
 
     def _segment_of(self, offset: int) -> Segment | None:
         """Return the segment that contains ``offset``; None below the first one."""
