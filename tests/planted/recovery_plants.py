@@ -251,6 +251,26 @@ RECOVERY_PLANTS: Final = (
             "::test_a_replica_finds_a_damaged_leader_epoch_at_startup",
         ),
     ),
+    Plant(
+        bug="a truncation takes damage below the high watermark for a torn tail",
+        path=f"{WRITING}/replicated_log.py",
+        old="write_recovery_point(max(self._segments.recovery_point, committed))",
+        new="write_recovery_point(self._segments.recovery_point)",
+        tests=(
+            "tests/log/writing/test_quorum_log.py"
+            "::test_damage_below_the_high_watermark_that_a_truncation_finds_makes_the_log_read_only",
+        ),
+    ),
+    Plant(
+        bug="a producer state that lacks records before the first segment is continued",
+        path="connector/raftlog/log/recovery/load_log.py",
+        old="        if producer_state is None or producer_state.end_offset < start:\n",
+        new="        if producer_state is None:\n",
+        tests=(
+            "tests/log/writing/test_quorum_log.py"
+            "::test_a_snapshot_without_producer_state_after_an_older_one_starts_an_empty_state",
+        ),
+    ),
     # --- backups ----------------------------------------------------------------------------------
     Plant(
         bug="backups are kept forever",

@@ -9,6 +9,7 @@ import pytest
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import TOPIC_ID
+from tests.support.log_builder import control_batch
 from tests.support.written_logs import encoded
 
 from raftlog.errors import (
@@ -24,6 +25,8 @@ from raftlog.records.control import (
     KRaftVersion,
     LeaderChange,
     LeaderChangeVoter,
+    SnapshotFooter,
+    SnapshotHeader,
     TaggedField,
 )
 from raftlog.types import SnapshotId
@@ -364,3 +367,54 @@ def has_room(act: Callable[[], object]) -> bool:
     except DiskFullError:
         return False
     return True
+
+
+# --- invariants -----------------------------------------------------------------------------------
+
+ONE_SEGMENT = LogConfig(segment_bytes=100_000)
+BATCH_BYTES = len(batch_at(0, 1))
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_damage_below_the_high_watermark_that_a_truncation_finds_makes_the_log_read_only(
+    has_snapshot: bool,
+) -> None:
+    """Committed records are missing, so the log must not continue as if its tail were torn."""
+    disk = new_disk()
+    log = opened(disk, ONE_SEGMENT)
+    follow(log, 0, 30)
+    log.advance_high_watermark(20)
+    if has_snapshot:
+        writer = log.begin_snapshot(log.snapshot_id_at(10), now_ms=NOW_MS)
+        assert writer is not None
+        with writer:
+            writer.freeze()
+    (name,) = [name for name in disk.list_names(DIRECTORY) if name.endswith(".log")]
+    damaged_at = 5 if has_snapshot else 15
+    disk.flip_bit(f"{DIRECTORY}/{name}", 8 * (BATCH_BYTES * damaged_at + 65))
+    with pytest.raises(LogReadOnlyError):
+        log.truncate_to(25)
+    log.close()
+    again = opened(disk.another_process(), ONE_SEGMENT)
+    assert isinstance(again.report.read_only, LogReadOnlyError)
+    assert again.end_offset == damaged_at
+
+
+def test_a_snapshot_without_producer_state_after_an_older_one_starts_an_empty_state() -> None:
+    """Apache Kafka writes such snapshots; the state of the older one lacks the records between."""
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 10)
+    log.advance_high_watermark(10)
+    writer = log.begin_snapshot(log.snapshot_id_at(10), now_ms=NOW_MS)
+    assert writer is not None
+    with writer:
+        writer.freeze()
+    snapshot_id = SnapshotId(epoch=1, end_offset=60)
+    head = control_batch([SnapshotHeader(last_contained_log_timestamp_ms=7)], base_offset=0)
+    install(log, snapshot_id, head + control_batch([SnapshotFooter()], base_offset=1))
+    assert (log.end_offset, log.producer_state.end_offset) == (60, 60)
+    log.close()
+    again = opened(disk.another_process())
+    follow(again, 60, 65)
+    assert (again.end_offset, again.producer_state.end_offset) == (65, 65)
