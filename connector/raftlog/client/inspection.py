@@ -43,7 +43,6 @@ from raftlog.log.segment import read_batch_at
 from raftlog.storage.protocol import ReadableFile, WritableStorage
 
 __all__ = [
-    "ScanStop",
     "EPOCH_CHECKPOINT_NAME",
     "INDEX_SUFFIX",
     "META_PROPERTIES_NAME",
@@ -60,6 +59,7 @@ __all__ = [
     "LogFiles",
     "ColumnDecoder",
     "ReadableFile",
+    "ScanStop",
     "DirectoryLog",
     "QuorumCopies",
     "embedded_checkpoints",

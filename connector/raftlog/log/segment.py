@@ -105,28 +105,32 @@ def _header(
 
 
 def find_header(file: ReadableFile, position: int) -> BatchHeader | None:
-    """Return the header at ``position`` if it is plausible; the file may end inside its batch."""
-    try:
-        return header_at(file, position, INT64_MAX)
-    except CorruptBatchError:
+    """Return the header at ``position`` if its magic and length are those of a batch, else None.
+
+    Its other fields may be damaged, and the file may end inside its batch.
+    """
+    head = file.read_at(position, BATCH_HEADER_BYTES)
+    if len(head) < BATCH_HEADER_BYTES:
         return None
+    base_offset, length, leader_epoch, magic, _, _, last_offset_delta, _, max_ms, *_ = (
+        BATCH_HEADER.unpack(head)
+    )
+    if magic != BATCH_MAGIC or length < LENGTH_MIN:
+        return None
+    byte_count, last_offset = length + LOG_OVERHEAD_BYTES, base_offset + last_offset_delta
+    return BatchHeader(position, byte_count, base_offset, last_offset, leader_epoch, max_ms)
 
 
 def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
     """Return the valid batch that begins at ``position`` of a file, else None."""
-    head = file.read_at(position, BATCH_HEADER_BYTES)
-    if len(head) < BATCH_HEADER_BYTES:
+    header = find_header(file, position)
+    if header is None or header.byte_count > READ_BATCH_BYTES_MAX:
         return None
-    _, length, _, magic, *_ = BATCH_HEADER.unpack(head)
-    byte_count = length + LOG_OVERHEAD_BYTES
-    if magic != BATCH_MAGIC or length < LENGTH_MIN or byte_count > READ_BATCH_BYTES_MAX:
-        return None
-    if position + byte_count > file.byte_count():
+    if header.end_position > file.byte_count():
         return None
     try:
-        batch = read_batch(
-            file.read_at(position, byte_count), path=file.path, file_position=position
-        )
+        data = file.read_at(position, header.byte_count)
+        batch = read_batch(data, path=file.path, file_position=position)
     except CorruptBatchError:
         return None
     return batch if isinstance(batch, RecordBatch) else None

@@ -302,7 +302,10 @@ def _load_if_unchanged(
 def _ends_where_closed(
     storage: Storage, directory: str, clean: CleanShutdown, epochs: EpochCache
 ) -> bool:
-    """Return whether the last segment has its size, and its last batches are valid to the end."""
+    """Return whether the last segment has its size, and its last batches are valid to the end.
+
+    Those from the batch of the last index entry on; without a valid entry, all of the segment's.
+    """
     try:
         segment = Segment.of_file(storage, directory, clean.segment_base_offset)
         if segment.byte_count != clean.byte_count:
