@@ -73,7 +73,7 @@ class Authorities:
                 clients.sign(operator, has_expired=True, file_name="old"),
                 is_let_in=False,
             ),
-            Identity("nobody", CLIENTS, clients.sign("nobody")),
+            Identity("unauthorized", CLIENTS, clients.sign("unauthorized")),
             Identity("a node on the clients' port", CLIENTS, clients.sign(node)),
             Identity("monitoring", CLIENTS, clients.sign("monitoring"), DESCRIBE),
             Identity("reports", CLIENTS, clients.sign("reports-1"), Rights.READ | DESCRIBE),
@@ -117,7 +117,7 @@ class Authorities:
         return [
             Identity("no certificate", BOTH, None, is_let_in=False),
             Identity("wrong CA", BOTH, self.clients.sign("jobs-7"), is_let_in=False),
-            Identity("nobody", BOTH, voters.sign("nobody")),
+            Identity("unauthorized", BOTH, voters.sign("unauthorized")),
             Identity("a job", BOTH, voters.sign("jobs-7"), jobs),
             Identity("a report", BOTH, voters.sign("reports-7"), Rights.READ | DESCRIBE),
             *(
@@ -322,9 +322,9 @@ def test_without_tls_every_caller_has_all_rights_of_the_port(tmp_path: Path) -> 
     on_clients = Rights.READ | Rights.APPEND | Rights.ADMIN | DESCRIBE
     on_voters = Rights.VOTE | Rights.ADMIN | DESCRIBE
     identities = [
-        Identity("anybody", CLIENTS, None, on_clients),
+        Identity("anonymous", CLIENTS, None, on_clients),
         *(
-            Identity("anybody", VOTERS, None, on_voters, node_id=ANY_NAME, speaker=speaker)
+            Identity("anonymous", VOTERS, None, on_voters, node_id=ANY_NAME, speaker=speaker)
             for speaker in (2, 3)
         ),
         Identity("another cluster", VOTERS, None, on_voters, cluster_id=WRONG_CLUSTER),

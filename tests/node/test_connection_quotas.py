@@ -121,7 +121,7 @@ def test_connections_without_rights_have_a_small_pool_and_a_short_timeout() -> N
     counted(here.enter(CLIENTS, "c", 1.0))
     assert here.closed == ["a"], "the oldest has reached its timeout"
     here.quotas.leave(first)
-    assert here.quotas.admit(second, caller_on(CLIENTS, "nobody", rights=Rights.NONE)) is None
+    assert here.quotas.admit(second, caller_on(CLIENTS, "unauthorized", rights=Rights.NONE)) is None
     assert here.quotas.stranger_count == 3, "it still has no rights"
     here.quotas.close_overdue(5.0)
     assert here.closed == ["a"]

@@ -106,9 +106,9 @@ def test_a_connection_of_another_protocol_is_closed(tmp_path: Path, data: bytes)
 def test_a_connection_without_rights_gets_no_memory_for_large_frames(tmp_path: Path) -> None:
     async def check(node: ServedNode, port: TlsPort) -> None:
         large = (1024 * 1024).to_bytes(4, "big") + bytes(70_000)
-        async with await port.connect("nobody") as stranger:
-            stranger.writer.write(large)
-            assert await stranger.next_frame() is None
+        async with await port.connect("unauthorized") as unauthorized:
+            unauthorized.writer.write(large)
+            assert await unauthorized.next_frame() is None
         assert "invalid frame size" in node.lines("refused")[-1]["reason"]
         async with await port.connect("jobs-1") as job:
             job.writer.write(large)
@@ -123,12 +123,15 @@ def test_a_certificate_without_rights_may_send_requests_and_is_disconnected_soon
     tmp_path: Path,
 ) -> None:
     async def check(node: ServedNode, port: TlsPort) -> None:
-        async with await port.connect("nobody") as stranger, await port.connect("jobs-1") as job:
-            stranger.ask_versions(3)
-            assert (await stranger.answer(ApiKey.API_VERSIONS, 3))[0] == 3
+        async with (
+            await port.connect("unauthorized") as unauthorized,
+            await port.connect("jobs-1") as job,
+        ):
+            unauthorized.ask_versions(3)
+            assert (await unauthorized.answer(ApiKey.API_VERSIONS, 3))[0] == 3
             quotas = node.node.server.quotas
             assert (quotas.clients.count, quotas.stranger_count) == (1, 1)
-            assert await stranger.next_frame() is None
+            assert await unauthorized.next_frame() is None
             job.ask_versions(4)
             assert (await job.answer(ApiKey.API_VERSIONS, 3))[0] == 4
         assert node.node.server.metrics.closed_connections == {"no right": 1}

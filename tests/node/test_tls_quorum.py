@@ -142,7 +142,7 @@ def test_stock_clients_have_the_rights_of_their_name_over_mtls(
     assert refusal("jobs-7") is None
     assert refusal("reports-7") == KafkaError.TOPIC_AUTHORIZATION_FAILED
     assert refusal("node-2.example") == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    assert refusal("nobody") == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert refusal("unauthorized") == KafkaError.TOPIC_AUTHORIZATION_FAILED
     impatient = {**client(quorum, authority, None), "message.timeout.ms": 2_000}
     error = sent(impatient, b"by who shows nothing")
     assert error is not None

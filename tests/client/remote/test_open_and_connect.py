@@ -237,7 +237,7 @@ def test_a_repeated_commit_is_recognised_before_its_required_offset_is_checked(
         assert last is not None
         assert last.name == CommitName(app, "query", 7)
         assert (last.base_offset, last.last_offset) == (won.base_offset, won.last_offset)
-        assert log.last_commit("nobody") is None
+        assert log.last_commit("unauthorized") is None
         assert all(record.headers == () for record in log.read(end))
         empty = log.append([], commit=(app, "query", 7))
         assert empty == expected

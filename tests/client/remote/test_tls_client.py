@@ -82,7 +82,7 @@ def test_a_principal_that_may_only_read_gets_an_authorization_error(
 def test_a_client_without_rights_or_certificate_is_refused_by_every_node(
     quorum: QuorumProcesses, authority: Authority, tmp_path: Path
 ) -> None:
-    unknown = authority.sign("nobody")
+    unknown = authority.sign("unauthorized")
     unknown_client = Authority(tmp_path, "another CA").sign("jobs-1")
     with pytest.raises(AccessDeniedError, match="may not describe the topic"):
         raftlog.connect(quorum.bootstrap, **options(authority, unknown))

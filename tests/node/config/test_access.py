@@ -144,7 +144,7 @@ def test_one_pattern_may_name_all_nodes(shown: dict[str, Any], node_id: int | No
 
 def test_on_the_listener_for_voters_other_principals_may_only_administer() -> None:
     on_voters = listener_for(Listener.VOTERS)
-    for name in ("monitoring", "etl", "jobs-7", "nobody"):
+    for name in ("monitoring", "etl", "jobs-7", "unauthorized"):
         assert principal_of(certificate(name), on_voters, TABLE).rights == Rights.NONE
     operator = principal_of(certificate("operator"), on_voters, TABLE)
     assert operator.rights == Rights.ADMIN | Rights.DESCRIBE
