@@ -294,15 +294,15 @@ class Layout:
         paths = [path for _, _, own in rows for path in own]
         log = message.partition or PartitionFields("", "", "")
         of_the_log = (f"{log.topics}.{log.topic}", log.full(f".{log.index}"), "cluster_id")
-        places = {path: place for place, path in enumerate([*of_the_log, *map(log.full, paths)])}
+        indexes = {path: index for index, path in enumerate([*of_the_log, *map(log.full, paths)])}
         plan = message_plan(message.schema, version)
         absent = dict(_absent_fields(plan))
         must_keep = {log.full(path): reason for path, reason in message.must_keep.items()}
         self._has_topic_id = log.has_topic_id
-        self._build = _builder(plan, places)
+        self._build = _builder(plan, indexes)
         self._attributes = tuple((attrgetter(name), type_.to_wire) for name, type_, _ in rows)
         self._lost = tuple(
-            (places[path], path.rpartition(".")[2], absent[path], reason)
+            (indexes[path], path.rpartition(".")[2], absent[path], reason)
             for path, reason in must_keep.items()
             if path in absent
         )
@@ -324,8 +324,8 @@ class Layout:
                 values.append(get(message))
             else:
                 values += convert(get(message), message, identity)
-        for place, name, default, reason in self._lost:
-            if values[place] != default:
+        for at, name, default, reason in self._lost:
+            if values[at] != default:
                 raise UnsupportedFieldError(
                     api=self._schema.__name__, version=self._version, field=name, reason=reason
                 )
@@ -389,29 +389,29 @@ def _absent_fields(plan: StructPlan, prefix: str = "") -> Iterator[tuple[str, ob
             yield from _absent_fields(one.struct, f"{prefix}{one.name}.")
 
 
-def _builder(plan: StructPlan, places: Mapping[str, int]) -> Callable[[Sequence[Any]], Any]:
-    """Return a function from values to Kafka's message; ``places`` has their places by path.
+def _builder(plan: StructPlan, indexes: Mapping[str, int]) -> Callable[[Sequence[Any]], Any]:
+    """Return a function from values to Kafka's message; ``indexes`` has their indexes by path.
 
     It is one generated expression, ``fields(voter_id=values[4], topics=(fields(...),))``, for the
     reason above.
     """
     defaults: dict[str, object] = {}
-    source = f"lambda values: {_structure(plan, places, defaults, '')}"
+    source = f"lambda values: {_structure(plan, indexes, defaults, '')}"
     names = {"fields": SimpleNamespace, "defaults": defaults}
     return cast("Callable[[Sequence[Any]], Any]", eval(source, names))
 
 
 def _structure(
-    plan: StructPlan, places: Mapping[str, int], defaults: dict[str, object], prefix: str
+    plan: StructPlan, indexes: Mapping[str, int], defaults: dict[str, object], prefix: str
 ) -> str:
     """Return the expression of a structure. An array on the way to a value has one element."""
     arguments = []
     for one in (*plan.fields, *plan.tagged):
         path = prefix + one.name
-        if path in places:
-            value = f"values[{places[path]}]"
-        elif one.struct is not None and any(found.startswith(f"{path}.") for found in places):
-            value = _structure(one.struct, places, defaults, f"{path}.")
+        if path in indexes:
+            value = f"values[{indexes[path]}]"
+        elif one.struct is not None and any(found.startswith(f"{path}.") for found in indexes):
+            value = _structure(one.struct, indexes, defaults, f"{path}.")
             value = f"({value},)" if one.is_array else value
         elif one.is_kept and one.tag is None:
             defaults[path] = one.default

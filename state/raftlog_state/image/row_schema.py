@@ -131,7 +131,8 @@ _SCHEMAS: Final[dict[type, tuple[ColumnSchema, ...]]] = {}
 def _declared(cls: type[T]) -> type[T]:
     record: type[Struct] | None = getattr(cls, "RECORD", None)
     known = {} if record is None else _fields_of(record)
-    entries: Any = dataclasses.fields(cls)  # type: ignore[arg-type]
+    declared: Any = cls
+    entries = dataclasses.fields(declared)
     _SCHEMAS[cls] = tuple(_column_schema(cls, entry, known) for entry in entries)
     return cls
 
