@@ -383,8 +383,8 @@ LOG_PLANTS: Final = (
     Plant(
         bug="an index is used unchecked by the next writer",
         path=f"{WRITING}/active_segment.py",
-        old="header_at(self._log, position, self.byte_count).last_offset == last_offset\n",
-        new="last_offset >= self.base_offset\n",
+        old="            if not segment.is_entry_valid(self._log, delta, position):\n",
+        new="            if not segment:\n",
         tests=(
             "tests/log/writing/test_replicated_log.py::test_an_index_with_a_wrong_last_entry_is_rebuilt",
         ),

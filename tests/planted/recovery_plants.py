@@ -234,8 +234,11 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a batch with a damaged leader epoch is read",
         path="connector/raftlog/log/segment.py",
-        old="check_leader_epoch(leader_epoch, base_offset, epochs, path, position + at)\n",
-        new="pass\n",
+        old="""            check_leader_epoch(
+                header.leader_epoch, header.base_offset, epochs, path, header.position
+            )
+""",
+        new="",
         tests=(
             "tests/log/writing/test_flipped_base_offsets.py"
             "::test_a_damaged_leader_epoch_is_never_read",

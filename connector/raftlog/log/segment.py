@@ -30,7 +30,7 @@ from raftlog.records.header import (
     BATCH_HEADER,
     BATCH_MAGIC,
     INT64_MAX,
-    LENGTH_MIN,
+    MAGIC_POSITION,
     header_damage,
     length_error,
 )
@@ -90,17 +90,30 @@ def _header(
             reason="its header is incomplete", path=file.path, position=position
         )
     fields = BATCH_HEADER.unpack(head)
-    base_offset, length, leader_epoch, _, _, attributes, last_offset_delta, _, max_ms = fields[:9]
-    reason = header_damage(base_offset, attributes, last_offset_delta, fields[-1])
-    byte_count = length + LOG_OVERHEAD_BYTES
-    if reason is None and (length <= 0 or position + byte_count > end_position):
-        reason = f"its {byte_count} bytes exceed the end of the segment at byte {end_position}"
+    header = _batch_header(fields, position)
+    reason = header_damage(header.base_offset, fields[5], fields[6], fields[-1])
+    is_empty = header.byte_count <= LOG_OVERHEAD_BYTES
+    if reason is None and (is_empty or header.end_position > end_position):
+        reason = (
+            f"its {header.byte_count} bytes exceed the end of the segment at byte {end_position}"
+        )
     if reason is not None:
         raise CorruptBatchError(
-            reason=reason, path=file.path, position=position, offset=base_offset
+            reason=reason, path=file.path, position=position, offset=header.base_offset
         )
+    return header
+
+
+def _batch_header(fields: tuple[int, ...], position: int) -> BatchHeader:
+    """Return the header with the fields of ``BATCH_HEADER``; they are not checked."""
+    base_offset, length, leader_epoch, _, _, _, last_offset_delta, _, max_timestamp_ms = fields[:9]
     return BatchHeader(
-        position, byte_count, base_offset, base_offset + last_offset_delta, leader_epoch, max_ms
+        position,
+        length + LOG_OVERHEAD_BYTES,
+        base_offset,
+        base_offset + last_offset_delta,
+        leader_epoch,
+        max_timestamp_ms,
     )
 
 
@@ -112,13 +125,9 @@ def find_header(file: ReadableFile, position: int) -> BatchHeader | None:
     head = file.read_at(position, BATCH_HEADER_BYTES)
     if len(head) < BATCH_HEADER_BYTES:
         return None
-    base_offset, length, leader_epoch, magic, _, _, last_offset_delta, _, max_ms, *_ = (
-        BATCH_HEADER.unpack(head)
-    )
-    if magic != BATCH_MAGIC or length < LENGTH_MIN:
-        return None
-    byte_count, last_offset = length + LOG_OVERHEAD_BYTES, base_offset + last_offset_delta
-    return BatchHeader(position, byte_count, base_offset, last_offset, leader_epoch, max_ms)
+    header = _batch_header(BATCH_HEADER.unpack(head), position)
+    is_batch = head[MAGIC_POSITION] == BATCH_MAGIC and header.byte_count >= BATCH_HEADER_BYTES
+    return header if is_batch else None
 
 
 def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
@@ -180,18 +189,18 @@ def contiguous_bytes(
     """
     at, next_offset = 0, offset
     while at + BATCH_HEADER_BYTES <= len(data):
-        base_offset, length, leader_epoch, _, _, _, last_offset_delta, *_ = (
-            BATCH_HEADER.unpack_from(data, at)
-        )
+        header = _batch_header(BATCH_HEADER.unpack_from(data, at), position + at)
         try:
-            check_base_offset(base_offset, next_offset, path, position + at)
-            check_leader_epoch(leader_epoch, base_offset, epochs, path, position + at)
+            check_base_offset(header.base_offset, next_offset, path, header.position)
+            check_leader_epoch(
+                header.leader_epoch, header.base_offset, epochs, path, header.position
+            )
         except CorruptBatchError:
             if not at:
                 raise
             return data[:at]
-        next_offset = base_offset + last_offset_delta + 1
-        at += max(length, LENGTH_MIN) + LOG_OVERHEAD_BYTES
+        next_offset = header.last_offset + 1
+        at += max(header.byte_count, BATCH_HEADER_BYTES)
     return data
 
 
@@ -303,7 +312,7 @@ class Segment:
             entry, position = self._last_entry(INDEX_SUFFIX, OFFSET_ENTRY.size), 0
             if entry:
                 delta, indexed = OFFSET_ENTRY.unpack(entry)
-                position = indexed if self._is_entry_valid(log, delta, indexed) else 0
+                position = indexed if self.is_entry_valid(log, delta, indexed) else 0
             next_offset = None if position else self.base_offset
             yield from read_batches(log, position, self.byte_count, next_offset, epochs)
 
@@ -349,7 +358,7 @@ class Segment:
                 if entry is None:
                     return False
                 if entry:
-                    if not self._is_entry_valid(log, *OFFSET_ENTRY.unpack(entry)):
+                    if not self.is_entry_valid(log, *OFFSET_ENTRY.unpack(entry)):
                         return False
                 elif self._has_entry_due(log, interval_bytes):
                     return False
@@ -398,9 +407,9 @@ class Segment:
                 delta, position = _offset_entry(index, low - 1)
         except LogNotFoundError:
             return 0
-        return position if self._is_entry_valid(log, delta, position) else 0
+        return position if self.is_entry_valid(log, delta, position) else 0
 
-    def _is_entry_valid(self, log: ReadableFile, delta: int, position: int) -> bool:
+    def is_entry_valid(self, log: ReadableFile, delta: int, position: int) -> bool:
         """Return whether the batch of an offset index entry is at its position."""
         if not 0 < position < self.byte_count:
             return False

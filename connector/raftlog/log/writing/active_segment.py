@@ -33,7 +33,7 @@ from raftlog.log.format.names import (
     offset_name,
 )
 from raftlog.log.format.txn_index import AbortedTransaction, encode_aborted
-from raftlog.log.segment import header_at, iter_headers
+from raftlog.log.segment import Segment, header_at, iter_headers
 from raftlog.records.header import INT32_MAX
 from raftlog.storage.protocol import ReadableFile, WritableFile, WritableStorage
 
@@ -338,7 +338,8 @@ class ActiveSegment:
             entry = self._offset_index.read_at(offset_bytes - OFFSET_ENTRY.size, OFFSET_ENTRY.size)
             delta, position = OFFSET_ENTRY.unpack(entry)
             last_offset = self.base_offset + delta
-            if not self._is_entry_valid(position, last_offset):
+            segment = Segment(self._storage, self._directory, self.base_offset, self.byte_count)
+            if not segment.is_entry_valid(self._log, delta, position):
                 return None
         times = self._time_index.read_at(max(0, time_bytes - 2 * TIME_ENTRY.size), time_bytes)
         entry = times[-TIME_ENTRY.size :]
@@ -355,11 +356,6 @@ class ActiveSegment:
             last_time_entry=entry,
         )
         return position
-
-    def _is_entry_valid(self, position: int, last_offset: int) -> bool:
-        if not 0 < position < self.byte_count:
-            return False
-        return header_at(self._log, position, self.byte_count).last_offset == last_offset
 
 
 def _open_or_create(storage: WritableStorage, path: str) -> WritableFile:
