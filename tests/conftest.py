@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.durations import sort_longest_first
 from tests.support.report_lines import pytest_terminal_summary as pytest_terminal_summary
 from tests.support.spark_session import has_java, shared_session
 
@@ -22,7 +23,7 @@ settings.load_profile("replayable")
 
 @pytest.hookimpl(tryfirst=True)  # before xdist adds the groups to the names of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of a shared Spark session on one worker: a session costs a JVM.
+    """Run the tests of a shared Spark session on one worker, and the longest tests first.
 
     There are two sessions, of about equal work: that of the tables and that of all other tests.
     """
@@ -31,6 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             is_of_tables = "/tests/state/tables/" in item.path.as_posix()
             group = "tables" if is_of_tables else "spark session"
             item.add_marker(pytest.mark.xdist_group(group))
+    sort_longest_first(items)
 
 
 @pytest.fixture(scope="session")

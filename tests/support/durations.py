@@ -65,6 +65,35 @@ def grown_files(before: Mapping[str, float], now: Mapping[str, float]) -> list[s
     return lines
 
 
+def sort_longest_first(items: list[pytest.Item]) -> None:
+    """Sort tests by the recorded seconds of their xdist group, or of their file without one.
+
+    Without it the longest test of ``make long`` would be the last, with one worker idle.
+    """
+    target = os.environ.get("RAFTLOG_DURATIONS")
+    if not target:
+        return
+    recorded = read_durations(RECORDED / Path(target).name)
+    files_by_unit: defaultdict[str, set[str]] = defaultdict(set)
+    for item in items:
+        files_by_unit[_unit(item)].add(_file(item))
+    seconds = {
+        unit: sum(recorded.get(file, 0.0) for file in files)
+        for unit, files in files_by_unit.items()
+    }
+    items.sort(key=lambda item: -seconds[_unit(item)])
+
+
+def _unit(item: pytest.Item) -> str:
+    """Return what a worker runs as a whole: the group of a test, or its file."""
+    group = item.get_closest_marker("xdist_group")
+    return _file(item) if group is None else str(group.args[0])
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
 def report_durations(terminalreporter: pytest.TerminalReporter) -> None:
     """Write the durations of this run if requested, and print the files that grew."""
     target = os.environ.get("RAFTLOG_DURATIONS")
