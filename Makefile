@@ -34,10 +34,10 @@ quick: $(VENV)/.dev-ready ## tests without Spark or a JVM, in a minute
 	@RAFTLOG_DURATIONS=$(VENV)/durations/quick.tsv \
 	$(BIN)/pytest -n auto -m "not spark and not kafka and not slow and not nightly"
 
-# Two workers have a Spark session each, of about equal work; all run the remaining tests.
+# One worker more than cores, because tests of processes wait. Three have a Spark session each.
 long: $(VENV)/.dev-ready ## tests with Spark and Delta, of processes and of the built wheel
 	@RAFTLOG_DURATIONS=$(VENV)/durations/long.tsv \
-	$(BIN)/pytest -n auto --dist loadgroup --no-loadscope-reorder --durations=15 -m "(spark or slow) and not kafka and not nightly"
+	$(BIN)/pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadgroup --no-loadscope-reorder --durations=15 -m "(spark or slow) and not kafka and not nightly"
 
 nightly: $(VENV)/.dev-ready ## everything, with new seeds and planted bugs; STAGES="sim planted" for some stages
 	@.ci/nightly $(BIN)/python $(STAGES)

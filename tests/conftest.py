@@ -23,16 +23,18 @@ settings.load_profile("replayable")
 
 @pytest.hookimpl(tryfirst=True)  # before xdist adds the groups to the names of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of a shared Spark session on one worker, and the longest tests first.
-
-    There are two sessions, of about equal work: that of the tables and that of all other tests.
-    """
+    """Run the tests of a shared Spark session on one worker, and the longest tests first."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            is_of_tables = "/tests/state/tables/" in item.path.as_posix()
-            group = "tables" if is_of_tables else "spark session"
-            item.add_marker(pytest.mark.xdist_group(group))
+            item.add_marker(pytest.mark.xdist_group(session_group(item.path.as_posix())))
     sort_longest_first(items)
+
+
+def session_group(path: str) -> str:
+    """Return the Spark session of a test file: there are three, of about equal work."""
+    if "/tests/state/tables/" not in path:
+        return "spark session"
+    return "materialize" if "materialize" in path else "tables"
 
 
 @pytest.fixture(scope="session")
