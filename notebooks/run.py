@@ -42,8 +42,10 @@ def local_session() -> Any:
         )
         .config(
             "spark.driver.extraJavaOptions",
-            # The cheapest compiler and collector: a demo ends before others pay off.
-            f"-Dlog4j2.configurationFile={LOG4J.as_uri()} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # The demo ends before the second compiler and a concurrent collector pay off. Without
+            # that compiler the default code cache is too small for Spark.
+            f"-Dlog4j2.configurationFile={LOG4J.as_uri()} -XX:TieredStopAtLevel=1 "
+            "-XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
         )
     )
     session = configure_spark_with_delta_pip(builder).getOrCreate()

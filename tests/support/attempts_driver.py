@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from pyspark_raftlog.sink import RaftlogStreamWriter, RaftlogWriter
 from pyspark_raftlog.source import RaftlogDataSource
 from tests.support.kill_points import HOME
+from tests.support.spark_session import JVM_OPTIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,8 +175,8 @@ _SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
+    "spark.executor.extraJavaOptions": JVM_OPTIONS,
     "spark.speculation": "true",
     "spark.speculation.quantile": "0.1",
     "spark.speculation.multiplier": "1",

@@ -28,6 +28,7 @@ from pyspark_raftlog.source import RaftlogDataSource
 from raftlog.client.embedded import EmbeddedLog, open_embedded
 from raftlog.storage.local_writing import WritableLocalFile, WritableLocalStorage
 from tests.support.kill_points import HOME, arm, reach
+from tests.support.spark_session import JVM_OPTIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,7 +146,7 @@ def session() -> SparkSession:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": JVM_OPTIONS,
     }.items():
         builder = builder.config(name, value)
     file = builder.getOrCreate()

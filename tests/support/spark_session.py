@@ -13,12 +13,18 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOME = Path(__file__).parents[2]
+JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+"""In minutes on two cores the second compiler and a concurrent collector cost more than they save.
+
+Without the second compiler the default code cache has 48 MiB. Spark fills them: then nothing is
+compiled any more, and a call can fail with "Out of space in CodeCache for method handle intrinsic".
+"""
 
 
 def has_java() -> bool:
@@ -61,13 +67,7 @@ def shared_session(task_tries: int = 1) -> SparkSession:
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
         "spark.driver.extraJavaOptions": " ".join(
-            (
-                f"-Dderby.system.home={os.path.join(home, 'derby')}",
-                # A session of minutes on two cores: the second compiler and a concurrent collector
-                # would take more than they give.
-                "-XX:TieredStopAtLevel=1",
-                "-XX:+UseSerialGC",
-            )
+            (f"-Dderby.system.home={os.path.join(home, 'derby')}", JVM_OPTIONS)
         ),
     }
     builder = SparkSession.builder.master(f"local[2,{task_tries}]").appName("raftlog-tests")
