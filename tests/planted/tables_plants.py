@@ -84,4 +84,11 @@ TABLES_PLANTS: Final = (
         new="",
         tests=("tests/state/cli/test_cli_cat.py",),
     ),
+    Plant(
+        bug="verify sorts cordoned directories, which Kafka keeps in the record's order",
+        path="state/raftlog_state/tables/sql_cluster.py",
+        old='sf.col("cordonedLogDirs").alias("cordoned"),\n        sf.lit("reg',
+        new='sorted_uuids(sf.col("cordonedLogDirs")).alias("cordoned"),\n        sf.lit("reg',
+        tests=("tests/state/tables/test_tables_verify_spark.py",),
+    ),
 )

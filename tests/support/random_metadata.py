@@ -227,7 +227,7 @@ class RandomLog:
     def _register_broker(self, broker_id: int) -> MetadataRecord:
         features = self._chance.sample(["group.version", "kraft.version", "share.version"], 2)
         log_dirs = self._directories(self._chance.randint(1, 3)) if self.level >= 17 else ()
-        cordoned = self._maybe(log_dirs[:1]) if self.level >= 30 else None
+        cordoned = self._maybe(log_dirs[:2]) if self.level >= 30 else None
         return RegisterBrokerRecord(
             broker_id=broker_id,
             incarnation_id=self._uuid(),
@@ -256,7 +256,7 @@ class RandomLog:
         if row is None:
             return None
         log_dirs = self._directories(2) if self.level >= 17 else ()
-        cordoned = self._maybe(self._chance.choice([(), log_dirs[:1]]))
+        cordoned = self._maybe(self._chance.choice([(), log_dirs[:1], log_dirs]))
         return BrokerRegistrationChangeRecord(
             broker_id=row.broker_id,
             broker_epoch=row.broker_epoch,

@@ -192,7 +192,11 @@ class ZkMigrationRow:
 
 @row
 class BrokerRow:
-    """Registered broker. ``cordoned_log_dirs`` is None if the broker never sent it."""
+    """Registered broker. ``cordoned_log_dirs`` is None if the broker never sent it.
+
+    As in Kafka's ``BrokerRegistration``, ``log_dirs`` are sorted and ``cordoned_log_dirs`` have the
+    order of the record.
+    """
 
     ENTITY: ClassVar[Entity] = Entity.BROKER
     RECORD: ClassVar = RegisterBrokerRecord

@@ -74,7 +74,7 @@ def _broker_events(records: Records) -> DataFrame:
         sf.when(sf.col("fenced"), 1).otherwise(-1).alias("fenced"),
         sf.when(sf.col("inControlledShutdown"), 1).otherwise(0).alias("shutdown"),
         sorted_uuids(sf.coalesce("logDirs", sf.lit([]).cast("array<string>"))).alias("logDirs"),
-        sorted_uuids(sf.col("cordonedLogDirs")).alias("cordoned"),
+        sf.col("cordonedLogDirs").alias("cordoned"),
         sf.lit("register").alias("kind"),
     )
     change = records.of(
@@ -87,7 +87,7 @@ def _broker_events(records: Records) -> DataFrame:
         sf.coalesce("fenced", sf.lit(0)).alias("fenced"),
         sf.coalesce("inControlledShutdown", sf.lit(0)).alias("shutdown"),
         sorted_uuids(sf.coalesce("logDirs", sf.lit([]).cast("array<string>"))).alias("logDirs"),
-        sorted_uuids(sf.col("cordonedLogDirs")).alias("cordoned"),
+        sf.col("cordonedLogDirs").alias("cordoned"),
         sf.lit("change").alias("kind"),
     )
     events = register.unionByName(change, allowMissingColumns=True)
