@@ -1,17 +1,17 @@
-"""Append durably and open again: raftlog's embedded log beside SQLite, aiokafka and plain files.
+"""Durable appends and opening: raftlog's embedded log compared with SQLite, aiokafka and files.
 
     python benchmarks/append.py [--log-mib N ...] [--appends N] [--rounds N] [--quick]
                                 [--directory D] [--json]
 
-Durable appends: one 100-byte record each, synced before the next one of the same appender. SQLite
-stands beside it in WAL mode with synchronous=FULL, one INSERT and COMMIT each; with several
-appenders it is given the better of a connection a thread and one connection that they share. The
-rounds of the two alternate on the same disk, and the table shows medians. The disk's own fdatasync
-is measured in the same run: figures of durable appends mean nothing without it.
+Durable appends: one record of 100 bytes per append, synced before the next append of the same
+thread. SQLite runs in WAL mode with synchronous=FULL, one INSERT and COMMIT per append; with
+several threads the better figure of one connection per thread and of one shared connection is
+used. The rounds of the two alternate on the same disk, and the table has medians. fdatasync of the
+disk is measured in the same run, because it bounds durable appends.
 
-Opening is what a person waits for: `raftlog.open` up to a first durable append. "Unclean" logs are
-left behind by a process that ends without closing, all in one active segment: the worst case. Their
-pages are in the cache, as after a crash of the process; memory is that of a process of its own.
+Opening is measured from `raftlog.open` to the first durable append. "Unclean" logs were written by
+a process that exited without closing them, all in one active segment: the worst case. Their pages
+are in the page cache, as after a crash of the process. Memory is that of a separate process.
 """
 
 from __future__ import annotations
@@ -50,9 +50,17 @@ SQLITE = "SQLite, WAL, synchronous=FULL"
 Row = dict[str, Any]
 
 
-def row(what: str, ours: float, unit: str, against: float | None = None, other: str = "") -> Row:
-    """One line for the table of all benchmarks."""
-    return {"what": what, "ours": ours, "against": against, "unit": unit, "other": other or None}
+def row(
+    what: str, measured: float, unit: str, against: float | None = None, other: str = ""
+) -> Row:
+    """Return one row of the table of all benchmarks."""
+    return {
+        "what": what,
+        "measured": measured,
+        "against": against,
+        "unit": unit,
+        "other": other or None,
+    }
 
 
 def values_of(count: int) -> list[bytes]:
@@ -63,7 +71,7 @@ def values_of(count: int) -> list[bytes]:
 # --- building batches -----------------------------------------------------------------------------
 
 
-def build_ours(values: list[bytes]) -> bytes:
+def build_raftlog(values: list[bytes]) -> bytes:
     builder = BatchBuilder(base_timestamp_ms=TIME_MS, byte_count_max=64 * MIB)
     builder.append(values)
     return builder.build(0, 1).data
@@ -79,15 +87,15 @@ def build_aiokafka(values: list[bytes]) -> bytes:
 
 
 def measure_building(rounds: int) -> Iterator[Row]:
-    """Records a second of processor time, CRC included; the bytes are compared first."""
+    """Return records per second of processor time, CRC included, after comparing the bytes."""
     for count in (1, 100, 10_000):
         values = values_of(count)
-        # All but the leader epoch, which aiokafka does not set, is the same.
-        if build_ours(values)[16:] != build_aiokafka(values)[16:]:
+        # Equal except for the leader epoch, which aiokafka does not set.
+        if build_raftlog(values)[16:] != build_aiokafka(values)[16:]:
             raise SystemExit("the two do not build the same batch")
         rates: dict[Callable[[list[bytes]], bytes], list[float]] = {}
         for _ in range(rounds + 1):
-            for build in (build_ours, build_aiokafka):
+            for build in (build_raftlog, build_aiokafka):
                 gc.collect()
                 repeats = max(1, 100_000 // count)
                 start = time.process_time()
@@ -95,18 +103,18 @@ def measure_building(rounds: int) -> Iterator[Row]:
                     build(values)
                 elapsed = time.process_time() - start
                 rates.setdefault(build, []).append(repeats * count / elapsed)
-        ours, theirs = (
-            statistics.median(rates[build][1:]) for build in (build_ours, build_aiokafka)
+        measured, compared = (
+            statistics.median(rates[build][1:]) for build in (build_raftlog, build_aiokafka)
         )
         what = f"build batches of {count:,} records of {VALUE_BYTES} bytes"
-        yield row(what, ours, "records/s", theirs, "aiokafka's compiled builder")
+        yield row(what, measured, "records/s", compared, "aiokafka's compiled builder")
 
 
 # --- durable appends ------------------------------------------------------------------------------
 
 
 def measure_disk(directory: Path) -> Iterator[Row]:
-    """What one fdatasync of 4 KiB costs here, now."""
+    """Return the seconds that each of several fdatasyncs of 4 KiB takes."""
     times = []
     with (directory / "sync-probe").open("wb", buffering=0) as file:
         for _ in range(300):
@@ -121,7 +129,7 @@ def measure_disk(directory: Path) -> Iterator[Row]:
 
 @contextmanager
 def counted_syncs() -> Iterator[list[int]]:
-    """How often this process syncs a file meanwhile."""
+    """Count the fdatasyncs of this process."""
     counted = [0]
     real = os.fdatasync
 
@@ -137,7 +145,7 @@ def counted_syncs() -> Iterator[list[int]]:
 
 
 def rate_of(appenders: int, append_count: int, append: Callable[[int, bytes], None]) -> float:
-    """Appends a second of ``appenders`` threads, each waiting for its own last one."""
+    """Return the appends per second of threads that each wait for their previous append."""
     each = append_count // appenders
     values = values_of(each)
     barrier = threading.Barrier(appenders + 1)
@@ -148,7 +156,7 @@ def rate_of(appenders: int, append_count: int, append: Callable[[int, bytes], No
         try:
             for value in values:
                 append(number, value)
-        except Exception as error:  # noqa: BLE001 - told to whoever waits
+        except Exception as error:  # noqa: BLE001 - raised in the calling thread
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(appenders)]
@@ -165,7 +173,7 @@ def rate_of(appenders: int, append_count: int, append: Callable[[int, bytes], No
 
 
 def raftlog_rate(place: Path, appenders: int, append_count: int) -> tuple[float, float]:
-    """Appends a second, and syncs an append."""
+    """Return appends per second, and syncs per append."""
     with raftlog.open(place) as log:
         log.append([b"the first one opens the log"])
         with counted_syncs() as syncs:
@@ -191,7 +199,7 @@ def insert(connection: sqlite3.Connection, value: bytes) -> None:
 
 
 def sqlite_rate(place: Path, appenders: int, append_count: int, *, is_shared: bool) -> float:
-    """Appends a second; ``is_shared``: one connection, and a lock before it."""
+    """Return appends per second; ``is_shared``: one connection, guarded by a lock."""
     with closing(connect(place)) as first:
         first.execute("CREATE TABLE log (offset INTEGER PRIMARY KEY, value BLOB NOT NULL)")
         insert(first, b"the first one opens the log")
@@ -213,32 +221,32 @@ def sqlite_rate(place: Path, appenders: int, append_count: int, *, is_shared: bo
 
 def measure_durable(directory: Path, append_count: int, rounds: int) -> Iterator[Row]:
     for appenders in (1, APPENDERS):
-        ours: list[float] = []
+        measured: list[float] = []
         syncs: list[float] = []
-        theirs: dict[bool, list[float]] = {}
-        # Connections that wait for SQLite's lock sleep in ever longer steps: fewer will do.
+        compared: dict[bool, list[float]] = {}
+        # Connections that wait for SQLite's lock sleep for increasing times: use fewer rounds.
         kinds = {True: append_count, False: append_count if appenders == 1 else append_count // 8}
         for number in range(rounds):
             name = f"{appenders}-{number}"
             rate, sync = raftlog_rate(directory / f"log{name}-0", appenders, append_count)
-            ours.append(rate)
+            measured.append(rate)
             syncs.append(sync)
             for is_shared, count in kinds.items():
                 place = directory / f"{name}-{is_shared}.sqlite"
                 found = sqlite_rate(place, appenders, count, is_shared=is_shared)
-                theirs.setdefault(is_shared, []).append(found)
-        against = max(statistics.median(rates) for rates in theirs.values())
-        who = "1 appender" if appenders == 1 else f"{appenders} appenders"
-        what = f"durable appends of one record, {who}"
-        yield row(what, statistics.median(ours), "appends/s", against, SQLITE)
-        yield row(f"syncs an append, {who}", statistics.median(syncs), "syncs", 1.0, SQLITE)
+                compared.setdefault(is_shared, []).append(found)
+        against = max(statistics.median(rates) for rates in compared.values())
+        label = "1 appender" if appenders == 1 else f"{appenders} appenders"
+        what = f"durable appends of one record, {label}"
+        yield row(what, statistics.median(measured), "appends/s", against, SQLITE)
+        yield row(f"syncs an append, {label}", statistics.median(syncs), "syncs", 1.0, SQLITE)
 
 
 # --- unsynced appends -----------------------------------------------------------------------------
 
 
 def new_log(directory: Path) -> ReplicatedLog:
-    """A log that puts everything into one segment, up to Kafka's largest."""
+    """Return the configuration of a log with one segment of up to 1 GiB."""
     return ReplicatedLog.create(
         WritableLocalStorage(),
         str(directory),
@@ -249,7 +257,7 @@ def new_log(directory: Path) -> ReplicatedLog:
 
 
 def fill(log: ReplicatedLog, byte_count: int) -> int:
-    """Append through an accumulator, without a sync. Returns the bytes of the batches."""
+    """Append through an accumulator without a sync; return the bytes of the batches."""
     collected = BatchAccumulator(epoch=log.epoch, next_offset=log.end_offset)
     records, values = values_of(10_000), log.config.values
     written = 0
@@ -262,30 +270,30 @@ def fill(log: ReplicatedLog, byte_count: int) -> int:
 
 
 def measure_unsynced(directory: Path, byte_count: int, rounds: int) -> Iterator[Row]:
-    ours, theirs = [], []
-    chunk = build_ours(values_of(10_000))
+    measured, compared = [], []
+    chunk = build_raftlog(values_of(10_000))
     for number in range(rounds):
         log = new_log(directory / f"unsynced{number}-0")
         start = time.perf_counter()
         written = fill(log, byte_count)
-        ours.append(written / 1e6 / (time.perf_counter() - start))
+        measured.append(written / 1e6 / (time.perf_counter() - start))
         log.close()
         with (directory / f"plain{number}").open("wb", buffering=0) as file:
             start = time.perf_counter()
             for _ in range(written // len(chunk)):
                 file.write(chunk)
-            theirs.append(written / 1e6 / (time.perf_counter() - start))
-            os.fdatasync(file.fileno())  # the next round does not pay for this one
+            compared.append(written / 1e6 / (time.perf_counter() - start))
+            os.fdatasync(file.fileno())  # not counted in the next round
     what = f"unsynced appends, {VALUE_BYTES}-byte records, batches of 10,000"
     other = "writing the same bytes to a file"
-    yield row(what, statistics.median(ours), "MB/s", statistics.median(theirs), other)
+    yield row(what, statistics.median(measured), "MB/s", statistics.median(compared), other)
 
 
 # --- opening --------------------------------------------------------------------------------------
 
 
 def in_a_process(work: Callable[..., float], *arguments: Any) -> float:
-    """The answer of a process of its own, which ends without closing anything."""
+    """Return the result of a separate process, which exits without closing the log."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=answer, args=(sender, work, arguments))
@@ -306,14 +314,14 @@ def answer(sender: Any, work: Callable[..., float], arguments: tuple[Any, ...]) 
 
 
 def fill_and_die(directory: str, byte_count: int) -> float:
-    """Make a log of about so many bytes, synced once at its end and not closed."""
+    """Write a log of about this size, synced once at its end and not closed."""
     log = new_log(Path(directory))
     fill(log, byte_count)
     return log.flush()
 
 
 def seconds_to_append(directory: str, is_closed: bool) -> float:
-    """From ``raftlog.open`` to a first durable append. Not closed, it ends as a crash does."""
+    """Return the seconds from ``raftlog.open`` to the first durable append; leave the log open."""
     from raftlog.client import embedded  # noqa: F401 - imports are not what is measured
     from raftlog.log.writing import recovery  # noqa: F401
 
@@ -327,7 +335,7 @@ def seconds_to_append(directory: str, is_closed: bool) -> float:
 
 
 def resident_mib(directory: str, append_count: int) -> float:
-    """What a process holds that has the log open and has appended to it; 0 appends: no log."""
+    """Return the memory of a process that opened the log and appended; 0 appends: without a log."""
     if append_count:
         log = raftlog.open(directory)
         for value in values_of(append_count):
@@ -376,7 +384,7 @@ def measure_opening(directory: Path, log_mib: list[int], rounds: int) -> Iterato
         yield row(f"memory with a log of {size:,} MiB open", memory[size], "MiB", bare, other)
 
 
-# --- the command ----------------------------------------------------------------------------------
+# --- command line --------------------------------------------------------------------------------
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[Row]:
@@ -406,9 +414,9 @@ def main() -> None:
         if arguments.json:
             print(json.dumps(figures), flush=True)
             continue
-        line = f"{figures['what']}: {figures['ours']:,.3f} {figures['unit']}"
+        line = f"{figures['what']}: {figures['measured']:,.3f} {figures['unit']}"
         if figures["against"]:
-            ratio = figures["ours"] / figures["against"]
+            ratio = figures["measured"] / figures["against"]
             line += f"; {figures['other']} {figures['against']:,.3f}: {ratio:.2f} times"
         print(line, flush=True)
 

@@ -81,7 +81,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._roots = tuple(f"{path}/" for _, path in PACKAGES)
-        self._is_ours: dict[CodeType, bool] = {}
+        self._is_counted: dict[CodeType, bool] = {}
         self._path: CodePath | None = None
 
     def install(self) -> None:
@@ -111,12 +111,12 @@ class Recorder:
             path.jumps[thread] += 1
 
     def _belongs(self, code: CodeType) -> bool:
-        known = self._is_ours.get(code)
+        known = self._is_counted.get(code)
         if known is None:
             # A comprehension is part of the function that it is written in.
             is_function = not code.co_name.startswith("<") or code.co_name == "<lambda>"
             known = is_function and code.co_filename.startswith(self._roots)
-            self._is_ours[code] = known
+            self._is_counted[code] = known
         return known
 
 

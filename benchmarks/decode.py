@@ -1,18 +1,18 @@
-"""Decode record batches: raftlog's scan beside aiokafka's reader, same bytes, same run, one core.
+"""Decoding of record batches: raftlog's scan and aiokafka's reader, same bytes, same run, one core.
 
     python benchmarks/decode.py [--records N] [--rounds N] [--json]
 
-Streams of records with 60-byte values and no keys, as a metadata log has them: 100 a batch, one a
-batch, a controller's mix (60 % of the batches hold one record, 30 % two to ten, 10 % 50 to 500),
-and a snapshot's 10 000 a batch. Each is cut into chunks of about 1 MiB at batch boundaries, as the
-log reader does. CRCs are checked by both.
+Streams of records with values of 60 bytes and no keys, as in a metadata log: 100 per batch, one
+per batch, a controller's mix (60 % of the batches have one record, 30 % two to ten, 10 % 50 to
+500), and 10,000 per batch as in a snapshot. Each stream is split into chunks of about 1 MiB at
+batch boundaries, as by the log reader. Both verify CRCs.
 
-The two do not give the same thing. raftlog gives Arrow columns (offset, timestamp, leader epoch,
-key, value) and no object per record. aiokafka gives one Python object per record; its offset,
-timestamp, key and value are read, and nothing is built of them.
+The results differ: raftlog returns Arrow columns (offset, timestamp, leader epoch, key, value)
+without an object per record. aiokafka returns one Python object per record, of which offset,
+timestamp, key and value are read.
 
-The clock is the processor time of this process, so that a busy machine disturbs less; the rounds of
-the two alternate, and the table shows medians.
+Processor time of this process is measured, so that other processes disturb less; the rounds of the
+two alternate, and the table has medians.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OTHER = f"aiokafka's {'compiled' if COMPILED else 'pure Python'} reader (objects
 
 
 def batch_counts(shape: str, record_count: int) -> Iterator[int]:
-    """How many records each batch of the stream holds."""
+    """Yield the number of records of each batch of the stream."""
     chance = random.Random(shape)
     left = record_count
     while left > 0:
@@ -61,7 +61,7 @@ def batch_counts(shape: str, record_count: int) -> Iterator[int]:
 
 
 def make_chunks(shape: str, record_count: int) -> list[bytes]:
-    """The stream, cut at batch boundaries into pieces of at least 1 MiB."""
+    """Return the stream in chunks of at least 1 MiB that end at batch boundaries."""
     chance = random.Random(shape + "values")
     chunks: list[bytes] = []
     held = bytearray()
@@ -80,7 +80,7 @@ def make_chunks(shape: str, record_count: int) -> list[bytes]:
 
 
 def decode_raftlog(chunks: list[bytes]) -> int:
-    """Arrow columns, dropped chunk by chunk."""
+    """Decode each chunk to Arrow columns, and release them."""
     count = 0
     for chunk in chunks:
         scanned = scan(chunk)
@@ -90,7 +90,7 @@ def decode_raftlog(chunks: list[bytes]) -> int:
 
 
 def decode_aiokafka(chunks: list[bytes]) -> int:
-    """Record objects, each of whose parts is read once."""
+    """Decode to record objects, and read each field once."""
     count = 0
     for chunk in chunks:
         records = MemoryRecords(chunk)
@@ -104,7 +104,7 @@ def decode_aiokafka(chunks: list[bytes]) -> int:
 
 
 def rate(decode: Callable[[list[bytes]], int], chunks: list[bytes], record_count: int) -> float:
-    """Records a second of processor time."""
+    """Return records per second of processor time."""
     gc.collect()
     start = time.process_time()
     count = decode(chunks)
@@ -116,34 +116,34 @@ def rate(decode: Callable[[list[bytes]], int], chunks: list[bytes], record_count
 
 @dataclass(frozen=True)
 class Figures:
-    """Medians over one stream, in records a second, and the bytes of a record."""
+    """Medians for one stream in records per second, and the mean size of a record in bytes."""
 
     shape: str
     record_bytes: float
-    ours: float
-    theirs: float
+    measured: float
+    compared: float
 
 
 def measure(shape: str, record_count: int, rounds: int) -> Figures:
-    """Medians of both readers over one stream, rounds alternating."""
+    """Return the medians of both readers for one stream, with alternating rounds."""
     chunks = make_chunks(shape, record_count)
-    ours: list[float] = []
-    theirs: list[float] = []
+    measured: list[float] = []
+    compared: list[float] = []
     for _ in range(rounds + 1):
-        ours.append(rate(decode_raftlog, chunks, record_count))
-        theirs.append(rate(decode_aiokafka, chunks, record_count))
-    del ours[0], theirs[0]  # the first round only warms up
+        measured.append(rate(decode_raftlog, chunks, record_count))
+        compared.append(rate(decode_aiokafka, chunks, record_count))
+    del measured[0], compared[0]  # the first round is a warm-up
     record_bytes = sum(map(len, chunks)) / record_count
-    return Figures(shape, record_bytes, statistics.median(ours), statistics.median(theirs))
+    return Figures(shape, record_bytes, statistics.median(measured), statistics.median(compared))
 
 
 def as_json(row: Figures) -> dict[str, str | float]:
-    """One line for the table of all benchmarks."""
+    """Return one row of the table of all benchmarks."""
     kinds = {"mix": "a controller's mix of batches", "1": "batches of one record"}
     return {
         "what": "decode, " + kinds.get(row.shape, f"batches of {row.shape} records"),
-        "ours": row.ours,
-        "against": row.theirs,
+        "measured": row.measured,
+        "against": row.compared,
         "unit": "records/s",
         "other": OTHER,
     }
@@ -171,8 +171,8 @@ def main() -> None:
     print(f" {'aiokafka':>12} {'ratio':>6}")
     for row in results:
         print(f"{row.shape:>10} {row.record_bytes:>9.1f}", end="")
-        print(f" {row.ours:>12,.0f} {row.ours * row.record_bytes / 1e6:>6.0f}", end="")
-        print(f" {row.theirs:>12,.0f} {row.ours / row.theirs:>6.2f}")
+        print(f" {row.measured:>12,.0f} {row.measured * row.record_bytes / 1e6:>6.0f}", end="")
+        print(f" {row.compared:>12,.0f} {row.measured / row.compared:>6.2f}")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""Append to three real nodes on this machine: raftlog's quorum beside etcd's.
+"""Appends to three nodes on this machine: a raftlog quorum compared with etcd.
 
     python benchmarks/quorum.py [--appends N] [--rounds N] [--kills N] [--etcd PATH] [--json]
 
-One appender or 64, each with a connection of its own that waits for its last append: 100 random
-bytes, acknowledged when a majority has synced them. raftlog is spoken to by Produce, etcd by its
-HTTP gateway (a put of a new key each), both by the same few lines of asyncio in one process; rounds
-of the two alternate on the same disk. etcd is taken from `--etcd` or the PATH (Debian's package
-`etcd-server`), and left out where there is none. Its members sync what they write as ours do.
+1 or 64 clients, each with one connection and one append in flight: 100 random bytes, acknowledged
+when a majority has synced them. raftlog receives Produce requests, etcd puts of new keys through
+its HTTP gateway, both from the same asyncio code in one process; the rounds of the two alternate
+on the same disk. etcd is the binary given by `--etcd` or found in PATH (Debian's package
+`etcd-server`), and is skipped if there is none. Members of etcd sync what they write, as raftlog's
+nodes do.
 
-Failover: the leader is killed (SIGKILL) while somebody appends; the time is from the kill to the
-first append that is acknowledged after it. Both have their own defaults: raftlog a fetch timeout
-and elections of 1 s, etcd an election timeout of 1 s.
+Failover: the leader is killed (SIGKILL) while a client appends; the time is from the kill to the
+next acknowledged append. Both use their defaults: raftlog a fetch timeout and election timeout of
+1 s, etcd an election timeout of 1 s.
 """
 
 from __future__ import annotations
@@ -65,29 +66,37 @@ ETCD = "etcd, three members, HTTP gateway"
 Row = dict[str, Any]
 
 
-def row(what: str, ours: float, unit: str, against: float | None = None, other: str = "") -> Row:
-    """One line for the table of all benchmarks."""
-    return {"what": what, "ours": ours, "against": against, "unit": unit, "other": other or None}
+def row(
+    what: str, measured: float, unit: str, against: float | None = None, other: str = ""
+) -> Row:
+    """Return one row of the table of all benchmarks."""
+    return {
+        "what": what,
+        "measured": measured,
+        "against": against,
+        "unit": unit,
+        "other": other or None,
+    }
 
 
 class System(Protocol):
-    """Three nodes that can be appended to."""
+    """Three nodes that accept appends."""
 
     name: str
 
     async def connect(self) -> Callable[[bytes], Awaitable[bool]]:
-        """A connection to the leader: appends a value, and says whether it was acknowledged."""
+        """Return a function that appends a value and returns whether it was acknowledged."""
         ...
 
     def kill_leader(self) -> Callable[[], None]:
-        """Kill the leader's process; what is returned starts it again."""
+        """Kill the leader's process; return a function that restarts it."""
         ...
 
 
 # --- raftlog --------------------------------------------------------------------------------------
 
 
-class OurQuorum:
+class RaftlogQuorum:
     """Three nodes of raftlog."""
 
     name = "raftlog"
@@ -95,7 +104,7 @@ class OurQuorum:
     def __init__(self, home: Path) -> None:
         self._nodes = QuorumProcesses(home)
 
-    def __enter__(self) -> OurQuorum:
+    def __enter__(self) -> RaftlogQuorum:
         self._nodes.__enter__()
         eventually(lambda: self._leader(), "a leader")
         return self
@@ -104,7 +113,7 @@ class OurQuorum:
         self._nodes.__exit__(*error)
 
     def _leader(self) -> NodeProcess | None:
-        """The newest that said it leads, if it runs."""
+        """Return the node that became leader last, if its process runs."""
         found = [
             (line["epoch"], line["node"])
             for node in self._nodes.nodes
@@ -147,7 +156,7 @@ class OurQuorum:
 
 
 def produced(value: bytes) -> bytes:
-    """The body of a Produce request with one record."""
+    """Return the body of a Produce request with one record."""
     builder = BatchBuilder(base_timestamp_ms=time.time_ns() // 1_000_000, byte_count_max=2**20)
     builder.append([value])
     partition: Any = produce.PartitionProduceData(index=0, records=builder.build(0, -1).data)
@@ -208,7 +217,7 @@ class Etcd:
             )
 
     async def _leader(self) -> int | None:
-        """Which member leads, as a running one says."""
+        """Return the leader, as a running member reports it."""
         for at, port in enumerate(self._clients):
             process = self._processes[at]
             if process is None or process.poll() is not None:
@@ -244,7 +253,7 @@ class Etcd:
 
 
 def _run(work: Any) -> Any:
-    """Run a coroutine although a loop may run in this thread."""
+    """Run a coroutine in a thread of its own, because a loop may run in this one."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as thread:
@@ -252,7 +261,7 @@ def _run(work: Any) -> Any:
 
 
 async def _http(port: int) -> Callable[[str, bytes], Awaitable[bytes]]:
-    """A connection that stays open: posts a body, gives the answer's."""
+    """Persistent connection: posts a body and returns that of the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
     async def post(path: str, body: bytes) -> bytes:
@@ -269,7 +278,7 @@ async def _http(port: int) -> Callable[[str, bytes], Awaitable[bytes]]:
 
 
 async def rate_of(system: System, appenders: int, count: int, seed: int) -> tuple[float, float]:
-    """Appends a second of so many connections, and the median time of one in milliseconds."""
+    """Return appends per second of this many clients, and the median latency in milliseconds."""
     chance = random.Random(seed)
     connections = [await system.connect() for _ in range(appenders)]
     times: list[float] = []
@@ -288,7 +297,7 @@ async def rate_of(system: System, appenders: int, count: int, seed: int) -> tupl
 
 
 async def failover_s(system: System) -> float:
-    """From the death of the leader to the next acknowledged append."""
+    """Return the seconds from killing the leader to the next acknowledged append."""
     append = await system.connect()
     await append(b"before")
     start_again = await asyncio.to_thread(system.kill_leader)
@@ -312,7 +321,7 @@ def measure_rates(systems: list[System], count: int, rounds: int) -> Iterator[Ro
             for appenders in (1, APPENDERS):
                 appends = count if appenders > 1 else max(count // 20, 100)
                 found = asyncio.run(rate_of(system, appenders, appends, at))
-                if at:  # the first round warms up
+                if at:  # the first round is a warm-up
                     figures.setdefault((system.name, appenders), []).append(found)
 
     def median(name: str, appenders: int, which: int) -> float | None:
@@ -320,12 +329,12 @@ def measure_rates(systems: list[System], count: int, rounds: int) -> Iterator[Ro
         return statistics.median(one[which] for one in found) if found else None
 
     for appenders in (1, APPENDERS):
-        ours, theirs = (median(name, appenders, 0) for name in (OurQuorum.name, ETCD))
+        measured, compared = (median(name, appenders, 0) for name in (RaftlogQuorum.name, ETCD))
         plural = "" if appenders == 1 else "s"
         what = f"durable appends on three nodes, {appenders} client{plural}"
-        yield row(what, ours or 0, "appends/s", theirs, ETCD if theirs else "")
-    ours, theirs = (median(name, 1, 1) for name in (OurQuorum.name, ETCD))
-    yield row("an append on three nodes, 1 client, median", ours or 0, "ms", theirs, ETCD)
+        yield row(what, measured or 0, "appends/s", compared, ETCD if compared else "")
+    measured, compared = (median(name, 1, 1) for name in (RaftlogQuorum.name, ETCD))
+    yield row("an append on three nodes, 1 client, median", measured or 0, "ms", compared, ETCD)
 
 
 def measure_failovers(systems: list[System], kills: int) -> Iterator[Row]:
@@ -334,10 +343,14 @@ def measure_failovers(systems: list[System], kills: int) -> Iterator[Row]:
         for system in systems
     }
     for words, at in (("median", kills // 2), ("longest", kills - 1)):
-        ours = found[OurQuorum.name][at]
-        theirs = found[ETCD][at] if ETCD in found else None
+        measured = found[RaftlogQuorum.name][at]
+        compared = found[ETCD][at] if ETCD in found else None
         yield row(
-            f"failover after SIGKILL of the leader, {words} of {kills}", ours, "s", theirs, ETCD
+            f"failover after SIGKILL of the leader, {words} of {kills}",
+            measured,
+            "s",
+            compared,
+            ETCD,
         )
 
 
@@ -357,7 +370,7 @@ def main() -> None:
         contextlib.ExitStack() as stack,
     ):
         home = Path(name)
-        systems: list[System] = [stack.enter_context(OurQuorum(home / "raftlog"))]
+        systems: list[System] = [stack.enter_context(RaftlogQuorum(home / "raftlog"))]
         if options.etcd:
             systems.append(stack.enter_context(Etcd(home / "etcd", options.etcd)))
         rows = [*measure_disk(home)]

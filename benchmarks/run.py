@@ -1,8 +1,8 @@
-"""Run every benchmark in one process after another and write their figures into README.md.
+"""Run all benchmarks, one process after another, and write their figures into README.md.
 
-Rules of this file: a benchmark is a script that prints with `--json` one JSON object a line:
-{"what", "ours", "against", "unit", "other"}; `other` names what it is measured against in the same
-run. Machines are noisy: the ratio is the figure, the absolute numbers are for orientation.
+With `--json` a benchmark prints one JSON object per line: {"what", "measured", "against", "unit",
+"other"}; `other` names what `against` was measured with, in the same run. Machines are noisy:
+compare the ratios, not the absolute numbers.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         "| --- | --- | ---: | --- | ---: | ---: |",
     ]
     for row in rows:
-        ratio = row["ours"] / row["against"] if row.get("against") else None
+        ratio = row["measured"] / row["against"] if row.get("against") else None
         lines.append(
-            f"| {row['what']} | {row['unit']} | {number(row['ours'])} | {row.get('other') or ''} "
-            f"| {number(row.get('against'))} | {number(ratio)} |"
+            f"| {row['what']} | {row['unit']} | {number(row['measured'])} "
+            f"| {row.get('other') or ''} | {number(row.get('against'))} | {number(ratio)} |"
         )
     return lines
 
 
-def bring_kafka() -> None:
-    """Kafka's jars, where Maven is there: one benchmark stands beside kafka-dump-log."""
+def download_kafka() -> None:
+    """Download Kafka's jars if Maven is installed: kafka-dump-log is measured for comparison."""
     from tests.support.kafka import kafka_jars
 
     if shutil.which("mvn"):
         kafka_jars()
 
 
-def bring_etcd(directory: Path) -> list[str]:
-    """Options that name etcd: the one that is installed, or Debian's package, taken apart."""
+def etcd_options(directory: Path) -> list[str]:
+    """Return options that name etcd: none if it is installed, else Debian's package, unpacked."""
     if shutil.which("etcd"):
         return []
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
@@ -85,9 +85,9 @@ def bring_etcd(directory: Path) -> list[str]:
 
 
 def main() -> None:
-    bring_kafka()
+    download_kafka()
     with tempfile.TemporaryDirectory() as directory:
-        options = {"quorum.py": bring_etcd(Path(directory))}
+        options = {"quorum.py": etcd_options(Path(directory))}
         rows = [row for script in SCRIPTS for row in measure(script, options.get(script, []))]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     page = HERE / "README.md"

@@ -1,8 +1,8 @@
-"""Rows a second of a Spark batch read, beside the same rows pre-built as Arrow batches.
+"""Rows per second of a Spark batch read, compared with the same rows prepared as Arrow batches.
 
-The other side of each figure is a source that does nothing: it yields batches that lie ready in an
-Arrow file, so it is the ceiling of any Python data source. Both write to Spark's ``noop`` sink in
-the same session, in turns, and the best of several runs counts.
+Each figure is compared with a source that yields batches stored in an Arrow file: the upper bound
+of a Python data source. Both write to Spark's ``noop`` sink in the same session, alternating, and
+the best of several runs is used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RECORD = "offset BIGINT, recordType STRING, record STRING"
 
 
 class PrebuiltSource(DataSource):
-    """Yields what lies in Arrow files, one task a file."""
+    """Source of the batches in Arrow files, one task per file."""
 
     @classmethod
     def name(cls) -> str:
@@ -68,7 +68,7 @@ class PrebuiltReader(DataSourceReader):
 
 
 def write_log(directory: Path, values: Iterator[bytes]) -> Path:
-    """One segment of batches of ``BATCH_RECORDS``, epoch 1, with its offset index."""
+    """Write one segment of batches of ``BATCH_RECORDS``, epoch 1, with its offset index."""
     directory.mkdir(parents=True)
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n1 0\n")
     offset = position = indexed = 0
@@ -94,7 +94,7 @@ def plain_values() -> Iterator[bytes]:
 
 
 def metadata_values() -> Iterator[bytes]:
-    """A busy controller's log: four changes of partitions to each NoOp."""
+    """Write the log of a busy controller: four partition changes for each NoOp."""
     no_op = encode(NoOpRecord())
     for number in range(METADATA_RECORDS):
         if number % 5 == 0:
@@ -122,7 +122,7 @@ def session() -> SparkSession:
 
 
 def prebuild(source: RaftlogDataSource, schema: StructType, target: Path) -> Path:
-    """Write the batches of every task of our own read into one Arrow file each."""
+    """Write the batches of each task of a raftlog read to an Arrow file."""
     target.mkdir()
     reader = source.reader(schema)
     assert isinstance(reader, RaftlogReader)
@@ -144,19 +144,19 @@ def compare(
     spark: SparkSession, what: str, log: Path, columns: str, row_count: int
 ) -> dict[str, Any]:
     options = {"minPartitions": "2", "maxRecordsPerPartition": str(row_count)}
-    ours = spark.read.format("raftlog").options(**options).schema(columns).load(str(log))
+    measured = spark.read.format("raftlog").options(**options).schema(columns).load(str(log))
     source = RaftlogDataSource({"path": str(log), **{k.lower(): v for k, v in options.items()}})
-    prebuilt = prebuild(source, ours.schema, Path(tempfile.mkdtemp(dir=log.parent)) / "batches")
+    prebuilt = prebuild(source, measured.schema, Path(tempfile.mkdtemp(dir=log.parent)) / "batches")
     other = spark.read.format("prebuilt").schema(columns).load(str(prebuilt))
-    assert ours.count() == other.count() == row_count
+    assert measured.count() == other.count() == row_count
     best_ours = best_other = float("inf")
     for _ in range(RUNS):
         best_other = min(best_other, seconds(other))
-        best_ours = min(best_ours, seconds(ours))
+        best_ours = min(best_ours, seconds(measured))
     return {
         "what": f"Spark batch read, {what}",
         "unit": "rows/s",
-        "ours": row_count / best_ours,
+        "measured": row_count / best_ours,
         "other": "the same rows ready in Arrow",
         "against": row_count / best_other,
     }
@@ -184,9 +184,9 @@ def main() -> None:
         if as_json:
             print(json.dumps(figure))
         else:
-            share = figure["ours"] / figure["against"]
+            share = figure["measured"] / figure["against"]
             print(
-                f"{figure['what']:45} {figure['ours']:12,.0f} rows/s, {share:.2f} of "
+                f"{figure['what']:45} {figure['measured']:12,.0f} rows/s, {share:.2f} of "
                 f"{figure['against']:,.0f}"
             )
 

@@ -1,4 +1,4 @@
-"""What writing to a log from Spark costs, beside the same frame written to Spark's own ``noop``.
+"""Writing to a log from Spark, compared with writing the same frame to Spark's ``noop`` sink.
 
 Commits of two sizes in rows a second; the latency of a small conditional write; the time from one
 micro-batch to the next, from a log into a log.
@@ -26,17 +26,17 @@ from raftlog.limits import LOG_BATCH_BYTES_MAX, MIB
 
 VALUE_BYTES = 100
 ROW_BYTES = VALUE_BYTES + 12
-"""A row in its batch, at most: with what stands around the value."""
+"""Size of a row in its batch, at most: the value and the fields around it."""
 RUNS = 5
 SMALL_WRITES = 200
 WARM_UP = 3
-"""Small writes that are not counted: the JVM takes seconds over the first run of a frame."""
+"""Small writes that are not measured: the first run of a frame takes the JVM seconds."""
 MICRO_BATCHES = 60
 
 
 def session() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    made = (
+    spark_session = (
         SparkSession.builder.master("local[2]")
         .appName("raftlog-benchmark")
         .config("spark.ui.enabled", "false")
@@ -44,9 +44,9 @@ def session() -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()
     )
-    made.sparkContext.setLogLevel("ERROR")
-    made.dataSource.register(RaftlogDataSource)
-    return made
+    spark_session.sparkContext.setLogLevel("ERROR")
+    spark_session.dataSource.register(RaftlogDataSource)
+    return spark_session
 
 
 def new_log(path: Path) -> Path:
@@ -69,37 +69,37 @@ def seconds(action: Callable[[], None]) -> float:
 
 
 def commits(spark: SparkSession, home: Path, mib: int) -> dict[str, Any]:
-    """Commits that just fit, from two tasks."""
+    """Measure commits of the largest permitted size, from two tasks."""
     row_count = mib * MIB // ROW_BYTES
     frame = spark.range(0, row_count, 1, 2).selectExpr(f"lpad(id, {VALUE_BYTES}, 'x') AS value")
     path = new_log(home / f"rows-{mib}")
-    ours = min(seconds(lambda: save(frame, path)) for _ in range(RUNS))
+    measured = min(seconds(lambda: save(frame, path)) for _ in range(RUNS))
     other = min(seconds(lambda: noop(frame)) for _ in range(RUNS))
     return {
         "what": f"Spark batch write, a commit of {mib} MiB",
         "unit": "rows/s",
-        "ours": row_count / ours,
+        "measured": row_count / measured,
         "other": "noop, the same frame",
         "against": row_count / other,
     }
 
 
 def small_writes(spark: SparkSession, home: Path) -> list[dict[str, Any]]:
-    """One row under a token, again and again: nobody else writes."""
+    """Measure conditional writes of one row, without a concurrent writer."""
     frame = spark.createDataFrame([("one small decision",)], "value STRING").coalesce(1)
     path = new_log(home / "small-0")
     for _ in range(WARM_UP):
         noop(frame)
         save(frame, path)
-    ours, other = [], []
+    measured, other = [], []
     for at in range(1 + WARM_UP, 1 + WARM_UP + SMALL_WRITES):
-        ours.append(seconds(lambda at=at: save(frame, path, requiredBaseOffset=at)))  # type: ignore[misc]
+        measured.append(seconds(lambda at=at: save(frame, path, requiredBaseOffset=at)))  # type: ignore[misc]
         other.append(seconds(lambda: noop(frame)))
     return [
         {
             "what": f"Spark conditional write of one row, p{percent}",
             "unit": "ms",
-            "ours": 1000 * statistics.quantiles(ours, n=100)[percent - 1],
+            "measured": 1000 * statistics.quantiles(measured, n=100)[percent - 1],
             "other": "noop, the same frame",
             "against": 1000 * statistics.quantiles(other, n=100)[percent - 1],
         }
@@ -108,7 +108,7 @@ def small_writes(spark: SparkSession, home: Path) -> list[dict[str, Any]]:
 
 
 def micro_batches(spark: SparkSession, home: Path) -> dict[str, Any]:
-    """From one micro-batch of ten records to the next."""
+    """Measure the time between micro-batches of ten records."""
     source = home / "source-0"
     with raftlog.open(source) as log:
         for _ in range(MICRO_BATCHES):
@@ -132,7 +132,7 @@ def micro_batches(spark: SparkSession, home: Path) -> dict[str, Any]:
     return {
         "what": "Spark micro-batch, log into log, median",
         "unit": "ms",
-        "ours": median_ms("raftlog"),
+        "measured": median_ms("raftlog"),
         "other": "log into noop",
         "against": median_ms("noop"),
     }
@@ -153,7 +153,7 @@ def main() -> None:
             print(json.dumps(figure))
         else:
             print(
-                f"{figure['what']:45} {figure['ours']:12,.0f} {figure['unit']}, "
+                f"{figure['what']:45} {figure['measured']:12,.0f} {figure['unit']}, "
                 f"{figure['against']:,.0f} {figure['other']}"
             )
 

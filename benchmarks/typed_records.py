@@ -1,14 +1,14 @@
-"""Print typed records: `raftlog cat` beside kafka-dump-log, whole processes, on the same segment.
+"""Printing of typed records: `raftlog cat` and kafka-dump-log, whole processes, the same segment.
 
     python benchmarks/typed_records.py [--records N] [--rounds N] [--jars DIR] [--json]
 
-The segment is made of the batches of a bundled metadata log, one after the other with new offsets
-(which no CRC covers), until there are enough. Both print every record, NoOps and control records
-too, with nothing redacted, and their output is thrown away. Start-up counts: it is what a person
-waits for. The rounds alternate, and the table shows medians.
+The segment is built from the batches of a bundled metadata log, repeated with new offsets (which
+no CRC covers) until it has enough records. Both print every record, NoOp and control records
+included, without redaction, to /dev/null. Start-up is included. The rounds alternate, and the
+table has medians.
 
-Kafka's jars are looked for in --jars, then $RAFTLOG_KAFKA_JARS, then build/kafka/4.3.1. Without
-them (or Java) our own figures are printed alone.
+Kafka's jars are searched in --jars, $RAFTLOG_KAFKA_JARS and build/kafka/4.3.1. Without them, or
+without Java, only raftlog is measured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
 
 
 def bundled_batches() -> list[tuple[RecordBatch, bytes]]:
-    """The batches of one controller's log, and their bytes."""
+    """Return the batches of one controller's log, and their bytes."""
     found = []
     for path in sorted((LOGS / "node-100" / "__cluster_metadata-0").glob("*.log")):
         data = path.read_bytes()
@@ -58,7 +58,7 @@ def write_segment(path: Path, record_count: int) -> int:
 
 
 def values_of(record_count: int) -> list[bytes]:
-    """Values of metadata records, as they come in the segment."""
+    """Yield the values of metadata records in the order of the segment."""
     values: list[bytes] = []
     batches = [batch for batch, _ in bundled_batches() if not batch.is_control]
     while len(values) < record_count:
@@ -67,7 +67,7 @@ def values_of(record_count: int) -> list[bytes]:
 
 
 def seconds_of(command: list[str]) -> float:
-    """Wall time of a process whose output goes nowhere."""
+    """Return the wall time of a process whose output is discarded."""
     start = time.perf_counter()
     done = subprocess.run(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
@@ -79,7 +79,7 @@ def seconds_of(command: list[str]) -> float:
 
 
 def jars(argument: str | None) -> Path | None:
-    """Where Kafka's jars are, None if nowhere or if there is no Java."""
+    """Return the directory of Kafka's jars; None without them or without Java."""
     place = argument or os.environ.get("RAFTLOG_KAFKA_JARS") or HOME / "build" / "kafka" / "4.3.1"
     found = Path(place)
     usable = shutil.which("java") and any(found.glob("kafka-tools-*.jar"))
@@ -87,13 +87,13 @@ def jars(argument: str | None) -> Path | None:
 
 
 def cat_commands(segment: Path) -> dict[str, list[str]]:
-    """What is run, by what it is called."""
+    """Return the commands by name."""
     cat = [sys.executable, "-m", "raftlog_state.cli", "cat", str(segment), "--noop", "--control"]
     return {"revealed": [*cat, "--reveal"], "redacted": cat}
 
 
 def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[dict[str, Any]]:
-    """One row a figure, records a second."""
+    """Print one row per figure, in records per second."""
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place) / "__cluster_metadata-0"
         directory.mkdir()
@@ -116,7 +116,7 @@ def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[dict
 
 
 def measure_in_process(record_count: int, rounds: int) -> Iterator[dict[str, Any]]:
-    """Decoding and JSON alone, without a log around them."""
+    """Measure decoding and JSON alone, without reading a log."""
     values = values_of(record_count)
     redact = Redactor().record_json
     for what, work in (
@@ -133,11 +133,11 @@ def measure_in_process(record_count: int, rounds: int) -> Iterator[dict[str, Any
         yield row(what, len(values) / statistics.median(times), None, None)
 
 
-def row(what: str, ours: float, against: float | None, other: str | None) -> dict[str, Any]:
-    """One line for the table of all benchmarks."""
+def row(what: str, measured: float, against: float | None, other: str | None) -> dict[str, Any]:
+    """Return one row of the table of all benchmarks."""
     return {
         "what": what,
-        "ours": ours,
+        "measured": measured,
         "against": against,
         "unit": "records/s",
         "other": other if against else None,
@@ -162,9 +162,9 @@ def main() -> None:
         if arguments.json:
             print(json.dumps(figures))
             continue
-        line = f"{figures['what']}: {figures['ours']:,.0f} {figures['unit']}"
+        line = f"{figures['what']}: {figures['measured']:,.0f} {figures['unit']}"
         if figures["against"]:
-            ratio = figures["ours"] / figures["against"]
+            ratio = figures["measured"] / figures["against"]
             line += f"; {figures['other']} {figures['against']:,.0f}: {ratio:.2f} times"
         print(line)
 
