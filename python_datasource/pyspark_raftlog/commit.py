@@ -267,8 +267,12 @@ def append_rows(
         record for message in messages for record in records_of(unpack_rows(message, schema))
     ]
     options = plan.options
-    tokens = (options.required_base_offset, options.required_end_offset, options.required_epoch)
-    if not records and commit is None and all(token is None for token in tokens):
+    requirements = (
+        options.required_base_offset,
+        options.required_end_offset,
+        options.required_epoch,
+    )
+    if not records and commit is None and all(one is None for one in requirements):
         return None
     opened = open_log or (lambda _: open_log_of(options))
     result = _append_with_retries(plan, records, commit, opened)
