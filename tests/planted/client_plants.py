@@ -31,6 +31,13 @@ CLIENT_PLANTS: Final = (
         tests=(SENT,),
     ),
     Plant(
+        bug="a check that fails because of records that do not fit is answered as final",
+        path="connector/raftlog/append/append_batch.py",
+        old="and error.log_end_offset > end_offset",
+        new="and error.next_available_offset > end_offset",
+        tests=(GROUPS,),
+    ),
+    Plant(
         bug="a transaction written in part on a full disk is reported as refused",
         path=f"{CLIENT}/group_committer.py",
         old="full:\n                answers += group.interrupted()\n",

@@ -163,7 +163,7 @@ def main() -> None:
     if chosen.seed is not None:
         verdict = run_seed(chosen.seed, keeps_trace=True)
         print("\n".join(verdict.trace))
-        print(f"seed {verdict.seed}: {verdict.failure or 'every promise held'}")
+        print(f"seed {verdict.seed}: {verdict.failure or 'no invariant was violated'}")
         sys.exit(verdict.failure is not None)
     first = secrets.randbelow(2**31) if chosen.first is None else chosen.first
     sys.exit(not run_many(range(first, first + chosen.seeds), chosen.workers))
@@ -173,7 +173,7 @@ def shrink_seed(seed: int) -> bool:
     """Print the smallest plan that violates the seed's invariant; return if it violates any."""
     failure = run_seed(seed).failure
     if failure is None:
-        print(f"seed {seed}: every promise held")
+        print(f"seed {seed}: no invariant was violated")
         return False
     promise = failure.partition(":")[2][:PROMISE_CHARS]
 

@@ -42,7 +42,7 @@ FAILED: tuple[int, ...] = (1196, 2071)
 """Seeds of all three rounds, and those in which a planted bug of them violates an invariant. Kinds
 that are added later are drawn in a round of their own.
 """
-FAILED_LONG: tuple[int, ...] = (1025,)
+FAILED_LONG: tuple[int, ...] = (1025, 20_261_123_017)
 """Seeds of all three rounds that take several seconds."""
 PLANTED: tuple[int, ...] = (32,)
 """Seeds in which a planted bug violates an invariant that no smaller test checks."""

@@ -250,7 +250,7 @@ def fail_if_unwritten(answer: RequestResult, end_offset: int, full: DiskFullErro
     if isinstance(answer, Failed):
         error = answer.error
         depends_on_unwritten_records = (
-            isinstance(error, UnexpectedEndOffsetError) and error.next_available_offset > end_offset
+            isinstance(error, UnexpectedEndOffsetError) and error.log_end_offset > end_offset
         )
         return failed(full) if depends_on_unwritten_records else answer
     if not isinstance(answer.value, AppendResult):

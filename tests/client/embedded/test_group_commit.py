@@ -208,6 +208,33 @@ def test_on_a_full_disk_fitting_requests_are_appended_and_others_refused(
     assert values(machine) == [b"first", b"fits", b"again"]
 
 
+@pytest.mark.parametrize("record_count", [0, 1, 3])
+def test_a_rejection_because_of_records_that_do_not_fit_is_a_full_disk(
+    machine: Machine, writer: GroupCommitter, record_count: int
+) -> None:
+    used = sum(len(data) for data in machine.disk.files().values())
+    machine.disk.full_at(used + 2000)
+    at_end = AppendRequest(
+        records=(b"x",) * record_count, required_base_offset=2, deadline_ms=1_000_000
+    )
+    answers = done(writer, [request(bytes(5000)), at_end])
+    assert errors(answers) == [DiskFullError, DiskFullError]
+    assert values(machine) == [b"first"]
+
+
+@pytest.mark.parametrize("record_count", [0, 1, 3])
+def test_a_rejection_because_of_written_records_is_kept_on_a_full_disk(
+    machine: Machine, writer: GroupCommitter, record_count: int
+) -> None:
+    used = sum(len(data) for data in machine.disk.files().values())
+    machine.disk.full_at(used + 2000)
+    below_end = AppendRequest(
+        records=(b"x",) * record_count, required_base_offset=1, deadline_ms=1_000_000
+    )
+    answers = done(writer, [below_end, request(bytes(5000))])
+    assert errors(answers) == [UnexpectedEndOffsetError, DiskFullError]
+
+
 def test_a_request_written_in_part_on_a_full_disk_is_partially_written(
     machine: Machine, writer: GroupCommitter
 ) -> None:
