@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raftlog.node.replica import Replica
 from raftlog.quorum.effects import LogMessage
 from raftlog.quorum.roles import Leader
@@ -82,12 +84,17 @@ def test_one_damaged_log_does_not_prevent_an_election() -> None:
     assert replica(handler, 2).core.election_problem is None
 
 
-def test_log_lines_name_a_damaged_log() -> None:
+def test_log_lines_name_a_damaged_log(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = Handler()
     run(handler, *BEGINNING, "damage 2 00000000000000000000.log bit=1500")
     node = handler.node(2)
     logged: list[str] = []
-    node._notify = lambda news: logged.append(news.text) if isinstance(news, LogMessage) else None  # type: ignore[method-assign]
+
+    def notify(news: object) -> None:
+        if isinstance(news, LogMessage):
+            logged.append(news.text)
+
+    monkeypatch.setattr(node, "_notify", notify)
     run(handler, "start 1", "start 3", "start 2", "deliver")
     try_elections(handler, 3)
     run(handler, "tick ms=600", "deliver")

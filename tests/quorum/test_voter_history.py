@@ -90,13 +90,13 @@ def test_the_history_has_the_voter_sets_of_the_log(
 def test_a_voter_set_applies_from_its_offset_until_it_is_truncated() -> None:
     history = VoterSetHistory(voters(1, 2, 3))
     history.add_voters(7, voters(1, 2, 3, 4))
-    assert history.latest.node_ids == (1, 2, 3, 4)
+    assert history.latest == voters(1, 2, 3, 4)
     assert history.at(7) == (voters(1, 2, 3), 0)
     assert history.at(8) == (voters(1, 2, 3, 4), 0)
     history.truncate_new_entries(8)
-    assert history.latest.node_ids == (1, 2, 3, 4)
+    assert history.latest == voters(1, 2, 3, 4)
     history.truncate_new_entries(7)
-    assert (history.latest.node_ids, history.latest_offset) == ((1, 2, 3), NO_OFFSET)
+    assert (history.latest, history.latest_offset) == (voters(1, 2, 3), NO_OFFSET)
 
 
 def test_voter_sets_are_values_and_majorities_are_more_than_half() -> None:

@@ -257,10 +257,12 @@ class Handler(RequestCommands):
         message = self._post.first(MessageFilter.parse(words.places))
         body = message.body
         assert isinstance(body, FetchResponse | FetchSnapshotResponse), "nothing to damage in it"
-        name = "records" if isinstance(body, FetchResponse) else "data"
-        data = bytearray(getattr(body, name))
+        data = bytearray(body.records if isinstance(body, FetchResponse) else body.data)
         data[words.number("at", len(data) - 1)] ^= 1
-        message.body = replace(body, **{name: bytes(data)})  # type: ignore[arg-type]
+        if isinstance(body, FetchResponse):
+            message.body = replace(body, records=bytes(data))
+        else:
+            message.body = replace(body, data=bytes(data))
 
     def do_answer(self, words: Arguments) -> None:
         which = MessageFilter.parse(words.places)

@@ -25,8 +25,8 @@ from raftlog.quorum.effects import (
     Send,
 )
 from raftlog.quorum.events import RequestReceived, ResponseReceived, TimePassed
-from raftlog.quorum.messages import Response
-from raftlog.quorum.roles import Leader, Role
+from raftlog.quorum.messages import Request, Response
+from raftlog.quorum.roles import Follower, Leader, Role
 from raftlog.quorum.voters import Voter
 from raftlog.types import ReplicaKey
 from tests.quorum.checked_core import CheckedReplica
@@ -202,13 +202,13 @@ class ScriptedNode(DrivenNode):
     def receive(self, message: Message) -> None:
         """Deliver a message to this node."""
         body = message.body
-        if not message.is_response:
+        if isinstance(body, Request):
             if self.is_alive:
-                request_id = self.note_request(body)  # type: ignore[arg-type]
+                request_id = self.note_request(body)
                 self._messages[request_id] = message
-                self.step(RequestReceived(request_id, body))  # type: ignore[arg-type]
+                self.step(RequestReceived(request_id, body))
         elif message.life == self.life:
-            self.step(ResponseReceived(message.correlation_id, body))  # type: ignore[arg-type]
+            self.step(ResponseReceived(message.correlation_id, body))
 
     # --- syncs and time ---------------------------------------------------------------------------
 
@@ -249,10 +249,10 @@ class ScriptedNode(DrivenNode):
         role = self.role
         if isinstance(role, Leader):
             deadline_ms = role.check_quorum_deadline_ms
+        elif isinstance(role, Follower):
+            deadline_ms = role.fetch_deadline_ms
         else:
-            deadline_ms = getattr(role, "election_deadline_ms", None)
-            if deadline_ms is None:
-                deadline_ms = role.fetch_deadline_ms  # type: ignore[union-attr]
+            deadline_ms = role.election_deadline_ms
         return max(deadline_ms - self.now_ms, 0)
 
     # --- users ------------------------------------------------------------------------------------

@@ -98,12 +98,12 @@ class Cluster:
 
     def leader(self) -> Node | None:
         """Return the leader of the latest epoch that any node leads."""
-        leading = [
-            node
+        leading = {
+            node.replica.core.epoch: node
             for node in self.nodes.values()
             if node.replica is not None and node.replica.core.is_leader
-        ]
-        return max(leading, key=lambda node: node.replica.core.epoch, default=None)  # type: ignore[union-attr]
+        }
+        return leading[max(leading)] if leading else None
 
     def send_request(self, source: Node, send: Send) -> None:
         """Send a request to a node; an endpoint without a known node has a negative id."""

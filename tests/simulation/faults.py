@@ -15,7 +15,9 @@ Invariants:
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -220,7 +222,7 @@ def _with_latest(plan: Plan, chance: Random) -> Plan:
 
 
 def _draw(
-    chance: Random, kinds: list[Fault], at: int, hook: Hook | None, node_count: int
+    chance: Random, kinds: Sequence[Fault], at: int, hook: Hook | None, node_count: int
 ) -> PlannedFault:
     return PlannedFault(
         fault=chance.choice(kinds),
@@ -262,9 +264,7 @@ class FaultDriver:
         for one in plan.faults:
             if one.hook is None:
                 node = cluster.nodes[one.node]
-                cluster.world.after(
-                    one.at - cluster.world.now_us, lambda one=one, node=node: self._do(one, node)
-                )
+                cluster.world.after(one.at - cluster.world.now_us, partial(self._do, one, node))
         if any(one.fault is Fault.OLD_CHUNK for one in plan.faults):
             cluster.world.after(CALM_US, self._save_disks)
 
@@ -324,7 +324,7 @@ class FaultDriver:
                     if each.is_alive:
                         each.lose_power(one.survival)
                     delay_us = world.chance("staggered").randrange(one.lasts_us + 1)
-                    world.after(delay_us, lambda each=each: self._start(each))
+                    world.after(delay_us, partial(self._start, each))
             case Fault.PAUSE:
                 if not node.is_alive:
                     return False
@@ -365,7 +365,7 @@ class FaultDriver:
         for each in self._cluster.nodes.values() if is_everybodys else (node,):
             disk = each.disk
             disk.leave_room(one.room_bytes)
-            self._cluster.world.after(one.lasts_us, lambda disk=disk: disk.full_at(None))
+            self._cluster.world.after(one.lasts_us, partial(disk.full_at, None))
 
     def _damage(self, one: PlannedFault, node: Node) -> bool:
         """Damage durable data while the process is dead; return whether there was any."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from .faults import Plan, PlannedFault
 
@@ -53,7 +54,7 @@ def _without_missing_nodes(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(one for one in plan.faults if one.node <= count))
 
 
-_CALM: dict[str, object] = {
+_CALM: dict[str, Any] = {
     "loss": 0.0,
     "duplicates": 0.0,
     "slow": 0.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -67,6 +68,9 @@ class BatchFeeder:
     ) -> None:
         assert isinstance(answer, Done)
         self.done_count += 1
+
+    def has_done(self, count: int) -> bool:
+        return self.done_count == count
 
 
 def voters_of(node: Node) -> tuple[int, ...]:
@@ -166,7 +170,7 @@ def test_voters_are_known_after_retention_deleted_their_records() -> None:
     user = BatchFeeder(cluster, leader)
     for number in range(60):  # one batch each
         user.append(b"x" * 100)
-        wait(cluster, lambda number=number: user.done_count == number + 1)
+        wait(cluster, partial(user.has_done, number + 1))
     wait(cluster, cluster.is_level)
     for node in cluster.nodes.values():
         node.clean()
@@ -211,7 +215,7 @@ def test_a_node_repairs_damage_far_before_the_part_that_recovery_scans(segment: 
     user = BatchFeeder(cluster, leader_of(cluster))
     for number in range(40):
         user.append(b"x" * 100)
-        wait(cluster, lambda number=number: user.done_count == number + 1)
+        wait(cluster, partial(user.has_done, number + 1))
     wait(cluster, cluster.is_level)
     node = next(one for one in cluster.nodes.values() if one is not leader_of(cluster))
     node.kill()

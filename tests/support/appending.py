@@ -82,7 +82,7 @@ def fill(log: ReplicatedLog, batch_count: int, *, value_bytes: int = 100) -> Non
 
 def batches_of(storage: Storage, directory: str = DIRECTORY) -> list[RecordBatch]:
     """Return all batches in the directory's segments."""
-    found = []
+    found: list[RecordBatch] = []
     for base_offset in read_listing(storage.list_names(directory)).segments:
         path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
         with storage.open_file(path) as file:

@@ -42,7 +42,8 @@ def _type(tokens: list[str]) -> DataType:
         case "array":
             return ArrayType(_inside(tokens)[0])
         case "map":
-            return MapType(*_inside(tokens))
+            key, value = _inside(tokens)
+            return MapType(key, value)
         case "decimal":
             precision, scale = int(tokens[1]), int(tokens[3])
             del tokens[:5]

@@ -147,15 +147,9 @@ def _partition(rng: random.Random) -> Question:
 
 def raftlog_change(question: Question) -> str:
     """Return the record's value in hex, or ``none``."""
-    row = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in question["row"].items()
-    }
-    named = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in question["target"].items()
-    }
-    target = Target(**named | {"election": Election(named["election"])})
+    row = _with_tuples(question["row"])
+    target = _with_tuples(question["target"])
+    target["election"] = Election(target["election"])
     versions = RecordVersions(question["level"], question["elr_enabled"])
     context = ElectionContext(
         versions=versions,
@@ -163,10 +157,16 @@ def raftlog_change(question: Question) -> str:
         default_directory=lambda broker: question["directories"][str(broker)],
         min_isr=question["min_isr"],
     )
-    record = partition_change(PartitionRow(topic_name="t", **row), target, context)
+    record = partition_change(PartitionRow(topic_name="t", **row), Target(**target), context)
     if record is None:
         return "none"
     return encode(DecodedRecord(versions.partition, record)).hex()
+
+
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
 
 
 # --- recorded file --------------------------------------------------------------------------------

@@ -60,7 +60,8 @@ def operation_at(image: MetadataImage, records: Sequence[DecodedRecord], begin: 
     """Return the operation that starts at a record of a batch, given the state before it."""
     rest = records[begin:]
     first = rest[0].record
-    count, change = 1, None
+    count = 1
+    change: ChangeRequest | None = None
     match first:
         case TopicRecord():
             count, change = _new_topic(first, rest)

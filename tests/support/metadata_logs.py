@@ -15,6 +15,7 @@ from raftlog.types import SnapshotId
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import MetadataDelta, RecordChanges, RowChange
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, batch_records
+from raftlog_state.loader.payload import Payload
 from raftlog_state.records import DecodedRecord, MetadataRecord, decode, to_json
 from raftlog_state.replay import Position, replay
 from tests.support.snapshot_files import snapshot_log_records
@@ -89,7 +90,7 @@ def multiset(records: Iterable[DecodedRecord]) -> Counter[str]:
     return Counter(map(comparable, records))
 
 
-def at(offset: int, *payloads: MetadataRecord | bytes, epoch: int = 1) -> list[LogRecord]:
+def at(offset: int, *payloads: MetadataRecord | Payload, epoch: int = 1) -> list[LogRecord]:
     """Return records at offsets from ``offset`` on, one second apart."""
     return [
         LogRecord(

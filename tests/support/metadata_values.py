@@ -16,6 +16,7 @@ from raftlog.records import iter_batches
 from raftlog_state.records import (
     RECORD_TYPES,
     FieldSchema,
+    MetadataRecord,
     Struct,
     UnknownTag,
 )
@@ -29,9 +30,9 @@ EVERY_VERSION = [
 ]
 
 
-def version_name(case: Any) -> str:
-    """Return a test id for an element of EVERY_VERSION."""
-    return case.schema.name if isinstance(case, type) else str(case)
+def version_name(case: type[MetadataRecord] | int) -> str:
+    """Return a test id for a value of EVERY_VERSION."""
+    return str(case) if isinstance(case, int) else case.schema.name
 
 
 def metadata_logs() -> list[Path]:

@@ -35,7 +35,10 @@ def leader_of(quorum: QuorumProcesses) -> NodeProcess | None:
 
 
 def epoch_of(quorum: QuorumProcesses) -> int:
-    return max(line["epoch"] for node in quorum.nodes for line in node.lines() if "epoch" in line)
+    epochs: list[int] = [
+        line["epoch"] for node in quorum.nodes for line in node.lines() if "epoch" in line
+    ]
+    return max(epochs)
 
 
 def follows(node: NodeProcess) -> bool:

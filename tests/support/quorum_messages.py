@@ -133,6 +133,13 @@ def _fetched(leader_and_epoch: LeaderAndEpoch) -> st.SearchStrategy[FetchRespons
     )
 
 
+PartitionResponse = (
+    VoteResponse
+    | BeginQuorumEpochResponse
+    | EndQuorumEpochResponse
+    | FetchResponse
+    | FetchSnapshotResponse
+)
 partition_responses = st.one_of(
     st.builds(VoteResponse, leader_and_epoch=standings, is_granted=st.booleans(), error=errors),
     st.builds(BeginQuorumEpochResponse, leader_and_epoch=standings, error=errors),

@@ -42,7 +42,7 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def eventually(look: Callable[[], T], what: str, *, patience_s: float = PATIENCE_S) -> T:
+def eventually(look: Callable[[], T | None], what: str, *, patience_s: float = PATIENCE_S) -> T:
     """Poll until there is a result; return it. The ``AssertionError`` names what was awaited."""
     end = time.monotonic() + patience_s
     while True:

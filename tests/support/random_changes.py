@@ -42,12 +42,14 @@ from raftlog_state.image import (
     ScramRow,
     TopicRow,
 )
+from raftlog_state.image.rows import Row
 from raftlog_state.loader.metadata_loader import MetadataLoader
-from raftlog_state.records import DecodedRecord
+from raftlog_state.records import DecodedRecord, MetadataRecord
 from tests.support.cluster_changes import replayed
 from tests.support.metadata_logs import at
 from tests.support.random_metadata import RandomLog
 
+R = TypeVar("R", bound=Row)
 T = TypeVar("T")
 
 
@@ -71,8 +73,8 @@ class Job:
         if self.base:
             loader = MetadataLoader()
             for record in self.base:
-                assert not isinstance(record.record, type)
-                loader.append(at(loader.next_offset, record.record))  # type: ignore[arg-type]
+                assert isinstance(record.record, MetadataRecord)
+                loader.append(at(loader.next_offset, record.record))
             self.image = loader.image
         else:
             self.make(SetFeature(feature="metadata.version", level=self.level))
@@ -126,8 +128,8 @@ class Job:
         found: list[Callable[[], ChangeRequest | None]] = []
         return [*found, *topics, *partitions, *brokers, *rest, *credentials]
 
-    def _one(self, kind: type[T]) -> T | None:
-        rows: list[T] = self.image.rows_of(kind)  # type: ignore[type-var]
+    def _one(self, kind: type[R]) -> R | None:
+        rows = self.image.rows_of(kind)
         return self.rng.choice(rows) if rows else None
 
     def _brokers(self, low: int, high: int) -> tuple[int, ...]:
@@ -168,9 +170,10 @@ class Job:
         row = self._one(PartitionRow)
         if row is None:
             return None
-        where = {"topic": row.topic_name, "partition": row.partition_id}
         replicas = None if self.rng.random() < 0.2 else self._brokers(1, 3)
-        return ReassignPartition(**where, replicas=replicas)  # type: ignore[arg-type]
+        return ReassignPartition(
+            topic=row.topic_name, partition=row.partition_id, replicas=replicas
+        )
 
     def _set_isr(self) -> ChangeRequest | None:
         row = self._one(PartitionRow)
@@ -276,9 +279,10 @@ class Job:
         return SetFeature(feature=name, level=level, allow_downgrade=True)
 
     def _set_scram(self) -> ChangeRequest:
+        mechanisms: list[int | str] = [1, "SCRAM-SHA-512"]
         return SetScram(
             user=self.rng.choice("abc"),
-            mechanism=self.rng.choice([1, "SCRAM-SHA-512"]),
+            mechanism=self.rng.choice(mechanisms),
             salt=b"salt",
             salted_password=self.rng.randbytes(8),
         )

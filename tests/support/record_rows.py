@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from raftlog.errors import CorruptBatchError
 from raftlog.records.batch import TornTail, read_batch
 from raftlog.records.scan import Column, Scan, Stop, scan
@@ -60,14 +62,22 @@ def scan_rows(data: bytes, **arguments: Any) -> Rows:
 def rows_of(scanned: Scan) -> list[Row]:
     records = scanned.records
     for column in (records.offset, records.timestamp_ms, records.leader_epoch, records.headers):
+        assert column is not None
         column.validate(full=True)
     columns = [
-        records.offset.to_pylist(),
-        records.timestamp_ms.to_pylist(),
-        records.leader_epoch.to_pylist(),
-        records.key.to_pylist(),
-        records.value.to_pylist(),
-        [tuple((one["key"], one["value"]) for one in row) for row in records.headers.to_pylist()],
+        listed(records.offset),
+        listed(records.timestamp_ms),
+        listed(records.leader_epoch),
+        listed(records.key),
+        listed(records.value),
+        [tuple((one["key"], one["value"]) for one in row) for row in listed(records.headers)],
         records.is_control.tolist(),
     ]
     return list(zip(*columns, strict=True))
+
+
+def listed(column: pa.Array | None) -> list[Any]:
+    """Return the values of a column that was asked for."""
+    assert column is not None
+    values: list[Any] = column.to_pylist()
+    return values

@@ -74,12 +74,14 @@ class KillingStorage(WritableLocalStorage):
     def create_file(self, path: str) -> KillingFile:
         file = super().create_file(path)
         file.__class__ = KillingFile
-        return file  # type: ignore[return-value]
+        assert isinstance(file, KillingFile)
+        return file
 
     def open_for_writing(self, path: str) -> KillingFile:
         opened = super().open_for_writing(path)
         opened.__class__ = KillingFile
-        return opened  # type: ignore[return-value]
+        assert isinstance(opened, KillingFile)
+        return opened
 
     def try_lock(self, path: str) -> Any:
         reach("before the lock")

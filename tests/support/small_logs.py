@@ -17,7 +17,7 @@ TIME_MS = 1_700_000_000_000
 
 def batches_of(segment: Path) -> list[RecordBatch]:
     """Return all complete batches of a segment."""
-    return [batch for batch in iter_batches(segment.read_bytes()) if isinstance(batch, RecordBatch)]
+    return list(iter_batches(segment.read_bytes()))
 
 
 def copy_log(source: Path, target: Path, *, end_offset: int, start_offset: int = 0) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from raftlog.records import encode_control
-from raftlog.records.control import control_json
+from raftlog.records.control import UnknownControl, control_json
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.records import (
     AbortTransactionRecord,
@@ -119,6 +119,7 @@ def _row(record: LogRecord, redactor: Redactor) -> dict[str, object]:
             "record": _json(found["data"]),
         }
     assert payload is not None, "metadata records have values"
+    assert not isinstance(payload, UnknownControl)
     key, value = encode_control(payload)
     return row | {
         "key": key,

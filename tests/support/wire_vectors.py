@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
@@ -13,7 +14,7 @@ from kio.schema.vote.v2.request import VoteRequest
 from raftlog.wire import latest_schemas
 
 _FILE = Path(__file__).parents[1] / "data" / "kraft-golden-vectors.tsv"
-_KINDS: dict[str, type] = {
+_KINDS: dict[str, type[Any]] = {
     "Fetch": latest_schemas.FetchRequest,
     "FetchResponse": latest_schemas.FetchResponse,
     "FetchSnapshot": FetchSnapshotRequest,
@@ -27,7 +28,7 @@ class Vector:
     name: str
     version: int
     data: bytes
-    kind: type
+    kind: type[Any]
     """Return the expected decoded message."""
 
 
