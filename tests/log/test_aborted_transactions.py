@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.log_builder import LogBuilder
 from tests.support.memory_storage import MemoryStorage
+from tests.support.record_rows import listed
 
 from raftlog.client import Isolation, LogReader, Outcome, TransactionSpan, open_path
 from raftlog.errors import CorruptBatchError, DataLossError, LogError
@@ -75,11 +76,12 @@ def visible(
         )
         assert outcomes.error is None
         hidden = outcomes.spans if spans is None else spans
-        for row, offset in enumerate(scan.records.offset.to_pylist()):
+        for row, offset in enumerate(listed(scan.records.offset)):
             at = scan.records.batch_ordinal[row]
             producer_id = int(scan.batches.producer_id[at])
             is_hidden = scan.batches.is_transactional[at] and any(
                 span.producer_id == producer_id
+                and span.marker_offset is not None
                 and span.first_offset <= int(scan.batches.base_offset[at]) < span.marker_offset
                 for span in hidden
             )
@@ -188,7 +190,7 @@ def test_headers_are_read_once_however_long_a_transaction_is() -> None:
     end = log.log_end_offset
     total = len(builder.storage.files[builder.path()])
     builder.storage.read_bytes()
-    aborted = set()
+    aborted: set[TransactionSpan] = set()
     for start in range(0, end, 10):
         spans = log.aborted_transactions(start, min(start + 10, end)).spans
         assert spans[0].producer_id == 9
@@ -247,7 +249,7 @@ def visible_below(spans: tuple[TransactionSpan, ...], scan: Scan) -> list[int]:
     batches, records = scan.batches, scan.records
     return [
         offset
-        for row, offset in enumerate(records.offset.to_pylist())
+        for row, offset in enumerate(listed(records.offset))
         if not records.is_control[row]
         and not any(
             span.producer_id == int(batches.producer_id[records.batch_ordinal[row]])

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.log_builder import LogBuilder, checkpoint_bytes, data_batch, voters_record
 from tests.support.memory_storage import MemoryStorage
+from tests.support.record_rows import listed
 
 from raftlog.client import Isolation, LogReader, open_path
 from raftlog.errors import (
@@ -44,7 +45,7 @@ def read_until_error(log: LogReader, start: int, end: int) -> tuple[list[int], L
     found: list[int] = []
     try:
         for scan in log.scan(start, end, chunk_bytes=300):
-            found += scan.records.offset.to_pylist()
+            found += listed(scan.records.offset)
     except LogError as error:
         return found, error
     return found, None

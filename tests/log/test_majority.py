@@ -19,6 +19,7 @@ from tests.support.log_builder import (
     voters_record,
 )
 from tests.support.memory_storage import MemoryStorage
+from tests.support.record_rows import listed
 
 from raftlog.client import EndBasis, Isolation, SourceKind, open_path
 from raftlog.errors import (
@@ -540,7 +541,7 @@ def test_records_deleted_from_the_newest_copy_are_read_from_one_that_agrees() ->
     log = open_path("/nodes/1,/nodes/2,/nodes/3", storage=storage)
     assert log.log_start_offset == 0
     end = log.read_end(isolation=COMMITTED).offset
-    offsets = [o for scan in log.scan(0, end) for o in scan.records.offset.to_pylist()]
+    offsets = [o for scan in log.scan(0, end) for o in listed(scan.records.offset)]
     assert offsets == list(range(12))
     plan = log.plan(0, end, isolation=COMMITTED, max_splits=2)
     assert [(s.start_offset, s.end_offset) for s in plan.splits][-1][1] == end

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.support.log_builder import NO_OP, LogBuilder, begin, data_batch
 from tests.support.memory_storage import MemoryFile, MemoryStorage
+from tests.support.record_rows import listed
 
 from raftlog.client import Isolation, LogReader, ReadEnd, open_path
 from raftlog.errors import (
@@ -253,11 +255,11 @@ class BusyStorage(MemoryStorage):
 
     def __init__(self) -> None:
         super().__init__()
-        self.todo: list[object] = []
+        self.todo: list[Callable[[], object]] = []
 
     def open_file(self, path: str) -> MemoryFile:
         if self.todo:
-            self.todo.pop(0)()  # type: ignore[operator]
+            self.todo.pop(0)()
         return super().open_file(path)
 
 
@@ -302,9 +304,9 @@ def test_an_open_segment_that_is_renamed_is_read_to_its_end() -> None:
     scans = log.scan(0, 165, chunk_bytes=200)
     first = next(scans)
     builder.delete_segment(0, keep_renamed=True)
-    offsets = first.records.offset.to_pylist()
+    offsets = listed(first.records.offset)
     for scan in scans:
-        offsets += scan.records.offset.to_pylist()
+        offsets += listed(scan.records.offset)
     assert offsets == list(range(165))
     log.refresh()
     assert log.log_start_offset == 40
@@ -389,11 +391,11 @@ def test_a_snapshot_is_listed_once_it_is_complete() -> None:
     part = builder.file("00000000000000000005-0000000001-83746.checkpoint.part")
     builder.storage.write(part, b"unfinished")
     log = opened(builder)
-    assert log.snapshots == ()
+    assert list(log.snapshots) == []
     builder.storage.delete(part)
     builder.checkpoint()
     log.refresh()
-    assert log.snapshots == (SnapshotId(epoch=1, end_offset=5),)
+    assert list(log.snapshots) == [SnapshotId(epoch=1, end_offset=5)]
 
 
 def test_a_log_may_be_empty_after_a_snapshot() -> None:
@@ -487,7 +489,7 @@ def test_a_range_truncated_meanwhile_is_reported() -> None:
     _, _, position = builder.positions[3]
     builder.storage.truncate(builder.path(), position)
     scans = log.scan(0, 5)
-    assert next(scans).records.offset.to_pylist() == [0, 1, 2]
+    assert listed(next(scans).records.offset) == [0, 1, 2]
     with pytest.raises(DataLossError) as caught:
         next(scans)
     assert caught.value.condition == "LOG_TRUNCATED"

@@ -322,11 +322,12 @@ def test_a_plan_at_the_end_reads_no_older_transaction(monkeypatch: pytest.Monkey
         transactions.metadata_marker(Marker.END, offset + 2, batch_base_offset=offset)
     looked_at = []
     ended_before = TransactionSpan.ended_before
-    monkeypatch.setattr(
-        TransactionSpan,
-        "ended_before",
-        lambda span, offset: looked_at.append(span) or ended_before(span, offset),
-    )
+
+    def recording(span: TransactionSpan, offset: int) -> bool:
+        looked_at.append(span)
+        return ended_before(span, offset)
+
+    monkeypatch.setattr(TransactionSpan, "ended_before", recording)
     found = transactions.spans(29_990, 30_000, with_committed=True)
     assert [span.first_offset for span in found] == [29_988, 29_991, 29_994, 29_997]
     assert len(looked_at) == len(found) + 1

@@ -193,7 +193,8 @@ class Reader:
         return self._object(value)
 
     def _object(self, value: Any) -> Key:
-        names = _field_names(type(value)) if is_dataclass(value) else vars(value)
+        kind = type(value)
+        names = _field_names(kind) if is_dataclass(kind) else vars(value)
         found = (self._field(name, getattr(value, name)) for name in names)
         return (type(value).__name__, *(one for one in found if one is not None))
 

@@ -32,7 +32,8 @@ def console_commands() -> Iterator[tuple[str, list[str]]]:
     for block in re.findall(
         r"^```console\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL
     ):
-        command, output = "", []
+        command = ""
+        output: list[str] = []
         for line in [*block.splitlines(), "$ "]:
             if line.startswith("$ "):
                 if command:

@@ -7,6 +7,9 @@ the cases of splitting (KAFKA-12258), which later releases dropped.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 
 from raftlog.errors import (
@@ -193,11 +196,12 @@ def test_both_required_offsets_are_checked() -> None:
 
 def test_an_append_without_records_only_checks_the_required_offset() -> None:
     collected = accumulator()
-    ends = {"required_end_offset": 156, "required_base_offset": 157}
-    for required in (ends, {"required_end_offset": 156}, {"required_base_offset": 157}):
-        assert collected.append_atomic(EPOCH, [], now_ms=NOW_MS, **required) == 156
+    append = partial(collected.append_atomic, EPOCH, [], now_ms=NOW_MS)
+    assert append(required_end_offset=156, required_base_offset=157) == 156
+    assert append(required_end_offset=156) == 156
+    assert append(required_base_offset=157) == 156
     with pytest.raises(UnexpectedEndOffsetError) as refused:
-        collected.append_atomic(EPOCH, [], now_ms=NOW_MS, required_end_offset=157)
+        append(required_end_offset=157)
     assert "Wanted end offset 157, but next available was 156" in refused.value.message()
     assert collected.drain() == []
 
@@ -215,11 +219,10 @@ def test_checks_are_in_kafkas_order() -> None:
     """Epoch, required offset, memory: each hides the later ones."""
     collected = accumulator()
     large = [b"x" * BATCH_BYTES]
-    wrong = {"required_end_offset": 3, "now_ms": NOW_MS}
     with pytest.raises(NotLeaderError):
-        collected.append_atomic(EPOCH - 1, large, **wrong)
+        collected.append_atomic(EPOCH - 1, large, now_ms=NOW_MS, required_end_offset=3)
     with pytest.raises(UnexpectedEndOffsetError):
-        collected.append_atomic(EPOCH, large, **wrong)
+        collected.append_atomic(EPOCH, large, now_ms=NOW_MS, required_end_offset=3)
     with pytest.raises(RecordBatchTooLargeError):
         collected.append_atomic(EPOCH, large, now_ms=NOW_MS)
 
@@ -298,11 +301,11 @@ def test_one_record_above_the_limit_refuses_the_whole_list() -> None:
     ids=lambda why: next(iter(why)),
 )
 def test_conditional_named_and_producers_appends_have_their_own_batch(
-    why: dict[str, object],
+    why: dict[str, Any],
 ) -> None:
     collected = accumulator()
     collected.append(EPOCH, [b"a"], now_ms=NOW_MS)
-    collected.append_atomic(EPOCH, [b"b", b"c"], now_ms=NOW_MS, **why)  # type: ignore[arg-type]
+    collected.append_atomic(EPOCH, [b"b", b"c"], now_ms=NOW_MS, **why)
     collected.append(EPOCH, [b"d"], now_ms=NOW_MS)
     assert values_of(collected.drain()) == [[b"a"], [b"b", b"c"], [b"d"]]
 

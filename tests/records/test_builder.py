@@ -264,9 +264,9 @@ def test_new_records_of_values_only_encode_to_the_same_bytes() -> None:
 
 
 def test_headers_and_missing_values_are_encoded() -> None:
-    records = [NewRecord(b"k", None, None, (Header("h", None), Header("", b"x"))), b"v"]
+    record = NewRecord(b"k", None, None, (Header("h", None), Header("", b"x")))
     builder = builder_of(1000)
-    builder.append(records)
+    builder.append([record, b"v"])
     first, second = read(builder.build(0, 1).data).records()
-    assert (first.key, first.value, first.headers) == (b"k", None, records[0].headers)
+    assert (first.key, first.value, first.headers) == (b"k", None, record.headers)
     assert (second.key, second.value) == (None, b"v")

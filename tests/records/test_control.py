@@ -12,6 +12,7 @@ from tests.support.dumps import control_text
 
 from raftlog.errors import CorruptBatchError, RaftlogError
 from raftlog.records.control import (
+    ControlRecord,
     ControlType,
     KRaftVersion,
     KRaftVoters,
@@ -63,7 +64,7 @@ TAGGED = (TaggedField(7, b"later"), TaggedField(300, b""))
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_control_records_round_trip(record: object) -> None:
+def test_control_records_round_trip(record: ControlRecord) -> None:
     key, value = encode_control(record)
     assert decode_control(key, value) == record
 

@@ -21,9 +21,10 @@ EDITS = st.lists(
     min_size=1,
     max_size=4,
 )
+Edits = list[tuple[float, int, int]]
 
 
-def edited(data: bytes, edits: list[tuple[float, int, int]], start: int) -> bytes:
+def edited(data: bytes, edits: Edits, start: int) -> bytes:
     """Return ``data`` with bytes from ``start`` on replaced, inserted or deleted."""
     out = bytearray(data)
     for place, byte, kind in edits:
@@ -47,7 +48,7 @@ def test_arbitrary_bytes_are_batches_or_damage(data: bytes) -> None:
 @settings(max_examples=50)
 @given(st.lists(new_batches(count_max=4), min_size=1, max_size=3), EDITS)
 def test_readers_agree_on_damaged_logs_and_return_the_valid_batches(
-    batches: list, edits: list
+    batches: list[NewRecordBatch], edits: Edits
 ) -> None:
     log = b"".join(
         encode_batch(new, base_offset=20_000 * n, leader_epoch=1) for n, new in enumerate(batches)
@@ -59,7 +60,7 @@ def test_readers_agree_on_damaged_logs_and_return_the_valid_batches(
 @settings(max_examples=50)
 @given(new_batches(count_max=4), EDITS, st.booleans())
 def test_readers_agree_on_wrong_numbers_under_a_valid_crc(
-    new, edits: list, in_header: bool
+    new: NewRecordBatch, edits: Edits, in_header: bool
 ) -> None:
     valid = encode_batch(new, base_offset=7, leader_epoch=1)
     start = 17 if in_header else BATCH_HEADER_BYTES
@@ -76,7 +77,7 @@ def test_readers_agree_on_wrong_numbers_under_a_valid_crc(
     st.data(),
 )
 def test_one_wrong_number_among_many_batches_is_found_at_its_position(
-    values: list[bytes], wrong_values: list, data: st.DataObject
+    values: list[bytes], wrong_values: list[Edits], data: st.DataObject
 ) -> None:
     """Enough batches for the columnar scan of records."""
     batches = [
@@ -100,7 +101,9 @@ def test_one_wrong_number_among_many_batches_is_found_at_its_position(
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(new_batches(count_max=3), EDITS)
-def test_a_control_batch_of_arbitrary_bytes_raises_typed_errors_only(new, edits: list) -> None:
+def test_a_control_batch_of_arbitrary_bytes_raises_typed_errors_only(
+    new: NewRecordBatch, edits: Edits
+) -> None:
     damaged = resealed(edited(encode_batch(new, base_offset=0, leader_epoch=1), edits, 61))
     try:
         batch = read_batch(damaged)

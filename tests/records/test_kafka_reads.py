@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.dumps import parse_dump
+from tests.support.dumps import DumpBatch, parse_dump
 from tests.support.kafka import kafka_jars, run_java
 
 from raftlog.records import (
@@ -113,7 +113,7 @@ def test_dump_log_reads_every_kind_of_batch(jars: Path, tmp_path: Path) -> None:
         agree(batch, line)
 
 
-def agree(batch: RecordBatch, line: object) -> None:
+def agree(batch: RecordBatch, line: DumpBatch) -> None:
     for record, printed in zip(batch.records(), line.records, strict=True):
         assert (record.offset, record.timestamp_ms) == (printed.offset, printed.timestamp_ms)
         assert tuple(header.key for header in record.headers) == printed.header_keys

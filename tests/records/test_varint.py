@@ -79,7 +79,7 @@ def test_many_varlongs_decode_as_one_by_one(values: list[int]) -> None:
     data = np.frombuffer(b"".join(pieces), np.uint8)
     bad = np.zeros(len(values), np.bool_)
     read, after = read_varlongs(data, starts, bad)
-    assert (read.tolist(), after.tolist(), bad.any()) == (values, ends.tolist(), False)
+    assert (read.tolist(), after.tolist(), bool(bad.any())) == (values, ends.tolist(), False)
 
 
 @given(st.binary(min_size=10, max_size=10))

@@ -6,11 +6,11 @@ import pytest
 from kio import index as kio_index
 
 from raftlog.errors import NoCommonVersionError
-from raftlog.wire.apis import APIS, ApiKey, Listener, VersionRange, common_version, served_api
+from raftlog.wire.apis import APIS, Api, ApiKey, Listener, VersionRange, common_version, served_api
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name)
-def test_the_table_agrees_with_kio(api) -> None:  # type: ignore[no-untyped-def]
+def test_the_table_agrees_with_kio(api: Api) -> None:
     name = kio_index.api_key_map[api.key]
     assert name.upper() == api.key.name
     for version in range(api.versions.first, api.versions.last + 1):

@@ -178,7 +178,7 @@ def test_headers_are_those_of_kafka(kafkas_output: list[str]) -> None:
 
 def content(message: Any, plan: StructPlan, found: dict[str, Any]) -> dict[str, Any]:
     """Return a message as Kafka's JSON, in which fields with defaults may be missing."""
-    out = {}
+    out: dict[str, Any] = {}
     for field in (*plan.fields, *plan.tagged):
         key = json_key(field, found)
         value = getattr(message, field.name)

@@ -248,8 +248,11 @@ def test_kafka_cannot_encode_the_error_of_a_failed_fetch_of_a_snapshot(
 
 
 @pytest.mark.parametrize("request_", [VOTE, BEGIN, END], ids=lambda one: type(one).__name__)
-def test_an_old_epoch_is_fenced(controller: Controller, request_: Request) -> None:
-    response = controller.ask(replace(request_, epoch=controller.epoch - 1))  # type: ignore[call-arg]
+def test_an_old_epoch_is_fenced(
+    controller: Controller,
+    request_: VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest,
+) -> None:
+    response = controller.ask(replace(request_, epoch=controller.epoch - 1))
     assert response.error is ErrorCode.FENCED_LEADER_EPOCH
     assert response.leader_and_epoch.epoch == controller.epoch
     assert [one.port for one in response.leader_and_epoch.leader_endpoints] == [controller.port]

@@ -95,7 +95,7 @@ def test_an_unassigned_error_code_is_an_unknown_error() -> None:
 
 def test_a_name_required_by_an_old_version_must_be_set() -> None:
     request = decode(latest_schemas.FetchRequest, 18, message_vector("Fetch", 18))
-    narrow = type(request).__mro__[1]
+    narrow: type[Any] = type(request).__mro__[1]
     assert narrow.__name__ == "FetchRequest"
     old = decode(narrow, 18, message_vector("Fetch", 18))
     with pytest.raises(UnsupportedFieldError, match="topic: the message class lacks it"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
@@ -40,6 +41,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import Storage
 
+T = TypeVar("T")
 PATH = "/logs/orders-3"
 HOUR_MS = 3_600_000
 CONFIG = LogConfig(
@@ -266,10 +268,11 @@ class LogMachine(RuleBasedStateMachine):
         )
         return [answers[id(request)] for request in requests]
 
-    def _run(self, writer_index: int, operation: Callable[[ReplicatedLog, int], object]) -> object:
+    def _run(self, writer_index: int, operation: Callable[[ReplicatedLog, int], T]) -> T:
         (answer,) = self._done(writer_index, [Operation(run=operation, deadline_ms=DEADLINE_MS)])
         assert isinstance(answer, Done), answer
-        return answer.value
+        value: T = answer.value
+        return value
 
     def _die(
         self,

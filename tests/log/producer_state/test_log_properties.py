@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -113,5 +114,6 @@ def test_the_batch_limit_of_a_log_is_at_most_64_mib() -> None:
 
 @pytest.mark.parametrize("setting", ["segment_bytes", "segment_ms", "linger_ms"])
 def test_a_setting_without_an_unlimited_value_cannot_be_negative(setting: str) -> None:
+    invalid: dict[str, Any] = {setting: -1}
     with pytest.raises(OptionError):
-        LogConfig(**{setting: -1})
+        LogConfig(**invalid)

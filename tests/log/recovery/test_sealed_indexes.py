@@ -61,11 +61,11 @@ def test_opening_for_writing_rebuilds_an_index_whose_end_does_not_match(
         log.disk.unlink(log.path(CLEAN_SHUTDOWN_NAME))
     log.reopen()
     assert log.log.report.was_clean is is_clean
-    assert log.log.report.rebuilt == (path,)
+    assert list(log.log.report.rebuilt) == [path]
     assert log.disk.durable_files()[path] == before
     log.log.close()
     log.reopen()
-    assert log.log.report.rebuilt == ()
+    assert list(log.log.report.rebuilt) == []
 
 
 @pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])

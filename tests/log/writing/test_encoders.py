@@ -99,7 +99,7 @@ e\=\:=\#\!\\
     )
 
 
-words = st.text(st.characters(exclude_categories=("Cs",), max_codepoint=0xFFFF), max_size=12)
+words = st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF), max_size=12)
 
 
 @given(st.dictionaries(words, words, max_size=5))

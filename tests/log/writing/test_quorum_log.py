@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tests.simulated_disk.crash_model import Survival
@@ -321,7 +322,7 @@ def test_an_epoch_without_disk_space_has_not_started_and_starts_once_there_is_so
         log = opened(disk, LogConfig())
         follow(log, 0, 3)
         disk.leave_room(room)
-        is_begun = has_room(lambda log=log: log.begin_epoch(2, head, now_ms=NOW_MS))
+        is_begun = has_room(partial(log.begin_epoch, 2, head, now_ms=NOW_MS))
         found.add(is_begun)
         disk.full_at(None)
         if not is_begun:
@@ -346,7 +347,7 @@ def test_a_replica_without_space_for_a_later_epoch_accepts_records_of_an_earlier
         log = opened(disk, LogConfig())
         follow(log, 0, 3)
         disk.leave_room(room)
-        has_any = has_room(lambda log=log: log.append_as_follower(large, leader_epoch=5))
+        has_any = has_room(partial(log.append_as_follower, large, leader_epoch=5))
         found.add(has_any)
         if has_any:
             continue
