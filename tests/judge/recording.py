@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 import raftlog
 from raftlog.errors import AppendError, AppendUnknownError, RaftlogError, UnexpectedEndOffsetError
+from raftlog.records.record import Record
 from tests.judge.history import Append, Call, FinalLog, Outcome, ReadRange
 
 TIMEOUTS_MS: Final = (150, 400, 1_500, 6_000)
@@ -142,7 +143,8 @@ class _Client:
             end_offset = self._log.end_offset
             start_offset = max(self._log.log_start_offset, end_offset - READ_RECORDS_MAX)
             found = tuple(
-                (record.offset, record.value) for record in self._log.read(start_offset, end_offset)
+                (record.offset, value_of(record))
+                for record in self._log.read(start_offset, end_offset)
             )
         except RaftlogError:
             return
@@ -169,5 +171,10 @@ def final_log(bootstrap: str) -> FinalLog:
         for batch in reader.batches(reader.log_start_offset, reader.log_end_offset):
             ends.add(batch.last_offset + 1)
             if not batch.is_control:
-                values.update((record.offset, record.value) for record in batch.records())
+                values.update((record.offset, value_of(record)) for record in batch.records())
     return FinalLog(values, frozenset(ends))
+
+
+def value_of(record: Record) -> bytes:
+    assert record.value is not None, "every client appends values"
+    return record.value

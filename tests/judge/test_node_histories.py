@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
 from raftlog.node.formatting import random_id
 from tests.judge import kafka_classes
@@ -16,7 +17,7 @@ from tests.judge.kafka_classes import Poll, Send
 from tests.judge.linearizability import anomalies
 from tests.judge.recording import Recorder, final_log
 from tests.support.quorum_checks import leader_of
-from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
+from tests.support.quorum_processes import QuorumProcesses, eventually
 from tests.support.report_lines import REPORT_LINE
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ def disturb_leader(
     quorum: QuorumProcesses, number: int, calls_continue: Callable[[], object]
 ) -> None:
     """Kill or pause the leader until the others have elected another one."""
-    leader: NodeProcess = eventually(lambda: leader_of(quorum), "a leader")
+    leader = eventually(lambda: leader_of(quorum), "a leader")
     if number % 2 == 0:
         leader.kill()
         calls_continue()
@@ -74,6 +75,13 @@ def test_histories_of_clients_are_linearizable(
     record_property(REPORT_LINE, f"judged linearizable over {rounds} lost leaders: {words}")
 
 
+def offset_and_value(message: Message) -> tuple[int, bytes]:
+    offset, value = message.offset(), message.value()
+    assert offset is not None
+    assert value is not None
+    return offset, value
+
+
 class StockClients:
     """librdkafka's producer and consumer, polled alternately by one thread."""
 
@@ -106,7 +114,7 @@ class StockClients:
 
     def poll(self) -> None:
         messages = self._consumer.consume(500, 0.01)
-        records = tuple((one.offset(), one.value()) for one in messages if one.error() is None)
+        records = tuple(offset_and_value(one) for one in messages if one.error() is None)
         self.polls.append(Poll(1, records, self._is_first))
         self._is_first = False
 

@@ -6,8 +6,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.appending import append_batches
@@ -17,7 +18,7 @@ from tests.support.metadata_logs import CLUSTERS, metadata_log, restored
 
 import raftlog
 from raftlog.log.reading.reads import Isolation
-from raftlog.log.writing.batch_metadata import CommitName, commit_header
+from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import (
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.kafka
 
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 READ_LOG = str(Path(__file__).parent / "ReadLog.java")
-SMALL = {"segment_bytes": 3_000, "index_interval_bytes": 300}
+SMALL = LogConfig(segment_bytes=3_000, index_interval_bytes=300)
 SHELL_TRIES_MAX = 10
 NAME = CommitName("application", "query", 4)
 OWN_TIME_MS = 1_600_000_000_000
@@ -83,10 +84,10 @@ def write_log(place: Path, compression: Compression) -> Written:
     """Write a log with every kind of append of the embedded log, and two epochs."""
     path = place / "orders-3"
     records: dict[int, NewRecord] = {}
-    with raftlog.open(path, config=LogConfig(compression=compression, **SMALL)) as log:
+    with raftlog.open(path, config=replace(SMALL, compression=compression)) as log:
 
-        def append(*new: NewRecord, **how: object) -> None:
-            result = log.append(new, **how)  # type: ignore[arg-type]
+        def append(*new: NewRecord, **how: Any) -> None:
+            result = log.append(new, **how)
             records.update(enumerate(new, result.base_offset))
 
         for number in range(30):
@@ -133,7 +134,7 @@ def opened(written: Written, jars: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def read_by_kafka(jars: Path, directory: Path, how: str) -> list[str]:
-    interval = str(SMALL["index_interval_bytes"])
+    interval = str(SMALL.index_interval_bytes)
     return run_java(jars, READ_LOG, str(directory), how, interval).splitlines()
 
 
@@ -165,7 +166,7 @@ def shown(path: Path) -> list[str]:
             words += [hexed(record.value), *(f"{h.key}={hexed(h.value)}" for h in record.headers)]
             # raftlog's reader hides headers that Kafka's reader returns
             if record.value == b"named":
-                words.append(f"raftlog.commit={commit_header(NAME).value.hex()}")
+                words.append(f"raftlog.commit={hexed(commit_header(NAME).value)}")
             lines.append("record " + " ".join(map(str, words)))
     return lines
 
@@ -319,7 +320,7 @@ def metadata(image: MetadataImage, tmp_path_factory: pytest.TempPathFactory) -> 
     """That image as a log of metadata records written by raftlog, and as a snapshot."""
     path = tmp_path_factory.mktemp("metadata") / "__cluster_metadata-0"
     values = [encode(record) for record in image_records(image)]
-    with raftlog.open(path, values="kraft", config=LogConfig(values="kraft", **SMALL)) as log:  # type: ignore[arg-type]
+    with raftlog.open(path, values="kraft", config=replace(SMALL, values=ValueKind.KRAFT)) as log:
         log.append(values[:5], commit=("application", "query", 1))
         log.append(values[5:])
         assert log.snapshot(values) is not None

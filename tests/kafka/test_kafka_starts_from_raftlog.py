@@ -37,7 +37,7 @@ CLUSTER = [
     },
     {"change": "unfence_broker", "broker_id": 1},
 ]
-WORK = [
+WORK: list[dict[str, Any]] = [
     {
         "change": "create_topic",
         "topic": "payments",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -173,9 +174,13 @@ def test_a_connection_with_pending_responses_is_not_called_stalled_once_it_stopp
 def test_a_partial_frame_holds_its_received_bytes_and_not_its_announced_length() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         data = partial_frame(90 * MIB, 100)
+
+        def holds(byte_count: int) -> bool:
+            return here.budget.held_byte_count == byte_count
+
         for end in (1, 3, 5, 104):
             writer.write(data[here.budget.held_byte_count : end])
-            await until(lambda end=end: here.budget.held_byte_count == end)
+            await until(partial(holds, end))
         assert here.budget.has_room
 
     with_connection(check)

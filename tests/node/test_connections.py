@@ -16,6 +16,7 @@ from raftlog.errors import UnsupportedFieldError
 from raftlog.node import raft_request_handler
 from raftlog.node.apis import ClientApis
 from raftlog.node.driver import Driver
+from raftlog.quorum.roles import Leader
 from raftlog.wire import ApiKey, decode_versions_response, encode_request
 from tests.support.served_node import RawConnection, ServedNode, served_node
 
@@ -52,15 +53,21 @@ def test_responses_are_sent_in_the_order_of_requests(tmp_path: Path) -> None:
     with_node(tmp_path, check)
 
 
+def has_delayed_fetch(driver: Driver) -> bool:
+    role = driver.replica.core.role
+    assert isinstance(role, Leader)
+    return bool(role.delayed_fetches)
+
+
 def test_a_delayed_fetch_of_a_closed_connection_is_dropped(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
-        role = node.node.driver.replica.core.role
+        driver = node.node.driver
         async with await node.connect() as connection:
             connection.ask(ApiKey.FETCH, 17, delayed_fetch(node, 60_000), 1)
             connection.ask_versions(2)
-            while not role.delayed_fetches:  # type: ignore[union-attr]
+            while not has_delayed_fetch(driver):
                 await asyncio.sleep(0)
-        while role.delayed_fetches:  # type: ignore[union-attr]
+        while has_delayed_fetch(driver):
             await asyncio.sleep(0)
 
     with_node(tmp_path, check)
@@ -76,7 +83,7 @@ def test_a_response_that_cannot_be_encoded_delays_no_other(
         driver = node.node.driver
         async with await node.connect() as connection:
             connection.ask(ApiKey.FETCH, 17, delayed_fetch(node, 60_000), 1)
-            while not driver.replica.core.role.delayed_fetches:  # type: ignore[union-attr]
+            while not has_delayed_fetch(driver):
                 await asyncio.sleep(0)
             monkeypatch.setattr(raft_request_handler, "encode_response", not_encodable)
             answer = await driver.append(AppendRequest(records=(b"a",), deadline_ms=1e12))
@@ -273,7 +280,7 @@ def test_memory_released_by_a_response_starts_no_request_in_the_same_step(
         driver = node.node.driver
         async with await node.connect() as first, await node.connect() as second:
             first.ask(ApiKey.FETCH, 17, delayed_fetch(node, 60_000), 1)
-            while not driver.replica.core.role.delayed_fetches:  # type: ignore[union-attr]
+            while not has_delayed_fetch(driver):
                 await asyncio.sleep(0)
             second.ask(ApiKey.FETCH, 17, delayed_fetch(node, 0), 2)
             await second.writer.drain()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from raftlog.append.requests import AppendRequest, Done, Failed, InOrderGate, RequestResult
@@ -15,6 +17,7 @@ from raftlog.errors import (
 )
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.node.pending_appends import PendingAppends
+from raftlog.node.replica import Outgoing
 from raftlog.records.builder import ProducerStamp
 from tests.support.one_replica import OneReplica
 
@@ -45,12 +48,12 @@ def test_a_refusal_due_to_the_logs_content_waits_until_that_is_committed(
     results: dict[AppendRequest, RequestResult] = {}
     appends = PendingAppends(one.replica, results.__setitem__)
     one.is_held = True
+
+    def submit(request: AppendRequest, now_ms: int, time_ms: int) -> list[Outgoing]:
+        return appends.submit([request], now_ms=now_ms, time_ms=time_ms)
+
     for request in (first, second):
-        one.act(
-            lambda now_ms, time_ms, request=request: appends.submit(
-                [request], now_ms=now_ms, time_ms=time_ms
-            )
-        )
+        one.act(partial(submit, request))
     assert not results, "nothing of it is committed"
     one.release()
     appends.poll()

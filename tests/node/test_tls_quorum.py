@@ -157,7 +157,9 @@ def test_stock_clients_have_the_rights_of_their_name_over_mtls(
     def has_read_all() -> bool:
         message = consumer.poll(1)
         if message is not None and message.error() is None:
-            values.append(message.value())
+            value = message.value()
+            assert value is not None
+            values.append(value)
         return b"by jobs-7" in values
 
     eventually(has_read_all, "the consumer reads what jobs appended")

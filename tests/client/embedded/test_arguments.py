@@ -59,10 +59,12 @@ def test_an_invalid_argument_is_named_and_other_appends_continue(
 
 
 def test_integers_of_other_types_are_accepted(log: EmbeddedLog) -> None:
+    epoch: Any = np.int32(1)
     version: Any = np.int64(3)
-    assert log.append(b"x", epoch=np.int32(1), commit=("app", "query", version)).epoch == 1
+    base_offset: Any = np.int64(2)
+    assert log.append(b"x", epoch=epoch, commit=("app", "query", version)).epoch == 1
     assert log.append(b"x", commit=("app", "query", 3)).was_duplicate
-    assert log.append([], required_base_offset=np.int64(2)).base_offset == 2
+    assert log.append([], required_base_offset=base_offset).base_offset == 2
 
 
 def test_invalid_isolation_levels_are_refused(machine: Machine) -> None:
@@ -85,7 +87,7 @@ def test_an_invalid_offset_is_named(log: EmbeddedLog, wrong: Any) -> None:
         with pytest.raises(OptionError, match="end_offset"):
             log.snapshot(end_offset=wrong)
     with pytest.raises(OptionError, match="application_id"):
-        log.last_commit(wrong if wrong != "1" else 1)
+        log.last_commit(1 if wrong == "1" else wrong)  # type: ignore[arg-type]
 
 
 def test_repair_requires_an_offset_and_a_directory(tmp_path: Path) -> None:

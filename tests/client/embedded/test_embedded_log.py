@@ -38,6 +38,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import KIB, MIB, RAW_BATCH_BYTES_MAX
+from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId
@@ -432,7 +433,8 @@ def test_an_append_that_times_out_on_the_lock_changes_nothing(machine: Machine) 
 
 
 def test_after_a_snapshot_the_log_starts_at_its_end(machine: Machine) -> None:
-    log = machine.open(values="msgpack", config=LogConfig(values="msgpack", segment_bytes=400))
+    config = LogConfig(values=ValueKind.MSGPACK, segment_bytes=400)
+    log = machine.open(values="msgpack", config=config)
     for number in range(20):
         log.append([[1, 0, number]])
     created = log.snapshot([[2, 0, "state"]], delete_before=True)

@@ -37,6 +37,7 @@ from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import NewRecord, NewRecordBatch, encode_batch
+from raftlog.records.batch import RecordBatch
 
 SEGMENT = f"{PATH}/{0:020d}.log"
 CLOCK = Clock(wall_ms=lambda: 1_700_000_000_000, now_ms=lambda: 0.0)
@@ -154,7 +155,7 @@ def test_of_conflicting_appends_in_one_group_the_first_wins(
     assert values(machine) == [b"first", b"0"]
 
 
-def _batches(log: EmbeddedLog) -> list[object]:
+def _batches(log: EmbeddedLog) -> list[RecordBatch]:
     from raftlog.client import open_path
 
     found = open_path(PATH, storage=log._storage)

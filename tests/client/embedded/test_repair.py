@@ -32,7 +32,8 @@ def test_a_log_damaged_below_its_end_is_truncated_before_the_damage_and_writable
     repaired = raftlog.repair(directory, cut_at=13)
     assert repaired.first_lost_offset == 13
     assert repaired.end_offset_before == 21, "the leader change, and twenty records"
-    assert any(b"value 19" in Path(cut.saved_as).read_bytes() for cut in repaired.truncated)
+    backups = [Path(cut.saved_as) for cut in repaired.truncated if cut.saved_as is not None]
+    assert any(b"value 19" in path.read_bytes() for path in backups)
     with raftlog.open(directory) as log:
         assert log.append([b"after"]).base_offset == 13
     assert records_of(directory) == [*(b"value %d" % number for number in range(12)), b"after"]

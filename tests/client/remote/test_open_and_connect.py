@@ -14,6 +14,7 @@ from tests.client.remote.conftest import AnyLog, LogOpener
 
 from raftlog import CommitName
 from raftlog.append.requests import AppendResult
+from raftlog.append.user_records import UserRecord
 from raftlog.errors import (
     AppendError,
     ForeignCommitError,
@@ -111,7 +112,7 @@ def test_an_append_too_large_for_one_batch_becomes_several_unless_it_is_atomic(l
     end = log.end_offset
     for arguments in ({"atomic": True}, {"required_base_offset": end}):
         with pytest.raises(RecordBatchTooLargeError) as caught:
-            log.append(large, **arguments)  # type: ignore[arg-type]
+            log.append(large, **arguments)
         assert caught.value.byte_count_max == 8 * 2**20
     with pytest.raises(RecordBatchTooLargeError):
         log.append(bytes(9 * 2**20))
@@ -127,7 +128,7 @@ def test_a_record_with_a_timestamp_in_the_far_future_is_refused(log: AnyLog) -> 
 
     future = NewRecord(None, b"bad", 2**60)
     end = log.end_offset
-    given = [b"a", future, [b"b", future], b"c"]
+    given: list[UserRecord] = [b"a", future, [b"b", future], b"c"]
     appends = [log.append_async(one) for one in given]
     appends.append(log.append_async([b"d", future], commit=("app of the future", "q", 1)))
     for refused in (appends[1], appends[2], appends[4]):

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from tests.client.remote.conftest import Quorums
+from tests.support.record_rows import listed
 
 import raftlog
 from raftlog import ConnectedLog
@@ -69,7 +70,7 @@ def test_records_are_those_of_the_directory(log: ConnectedLog, files: LogReader,
     assert remote.epochs == files.epochs
     assert batches(remote, 0, end.offset) == batches(files, 0, end.offset)
     tables = [
-        [scan.records.value.to_pylist() for scan in one.scan(3, end.offset, columns=Column.ALL)]
+        [listed(scan.records.value) for scan in one.scan(3, end.offset, columns=Column.ALL)]
         for one in (remote, files)
     ]
     assert list(itertools.chain(*tables[0])) == list(itertools.chain(*tables[1]))
@@ -93,8 +94,12 @@ def test_plans_and_boundaries_are_those_of_the_directory(
     end = remote.read_end(isolation=committed).offset
     assert end == files.read_end(isolation=committed).offset
     for start, isolation, count in itertools.product((0, 7, end - 9), Isolation, (1, 4)):
-        arguments = {"isolation": isolation, "max_splits": count, "max_records_per_split": 11}
-        assert remote.plan(start, end, **arguments) == files.plan(start, end, **arguments)
+        readers: tuple[LogReader, ...] = (remote, files)
+        first, second = (
+            one.plan(start, end, isolation=isolation, max_splits=count, max_records_per_split=11)
+            for one in readers
+        )
+        assert first == second
     begins = [batch.base_offset for batch in files.batches(0, end)][-16:]
     for start, limit in itertools.product(begins, range(1, 9)):
         for limits in ({"max_records": limit}, {"max_bytes": 70 * limit}):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
@@ -38,6 +38,9 @@ def leader_of(quorum: QuorumProcesses, log: ConnectedLog) -> NodeProcess:
     return quorum.node(log.leader_id)
 
 
+Append = Callable[[int, bytes], AppendResult | None]
+
+
 class Writers:
     """Threads that append until they are stopped: plain, conditional and named appends."""
 
@@ -67,12 +70,12 @@ class Writers:
         count = len(self.acknowledged)
         eventually(lambda: len(self.acknowledged) > count + 20, "appends continue")
 
-    def _write(self, append: object, number: int) -> None:
+    def _write(self, append: Append, number: int) -> None:
         turn = 0
         while not self._is_over.is_set():
             value = b"%d %d" % (number, turn)
             try:
-                result = append(turn, value)  # type: ignore[operator]
+                result = append(turn, value)
             except RaftlogError as error:
                 self.errors.append(error)
                 return

@@ -76,7 +76,7 @@ def test_a_principal_that_may_only_read_gets_an_authorization_error(
         list(log.read())
         for arguments in ({}, {"commit": ("app", "q", 9)}, {"required_base_offset": 1}):
             with pytest.raises(AccessDeniedError, match="not authorized"):
-                log.append(b"x", timeout_ms=20_000, **arguments)  # type: ignore[arg-type]
+                log.append(b"x", timeout_ms=20_000, **arguments)
 
 
 def test_a_client_without_rights_or_certificate_is_refused_by_every_node(

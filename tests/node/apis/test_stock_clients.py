@@ -230,7 +230,7 @@ def test_librdkafkas_admin_client_lists_nodes_topic_and_configs(quorum: QuorumPr
         seen = eventually(has_seen_all_nodes, "voters have registered their client listeners")
         assert seen.cluster_id == quorum.cluster_id
         assert list(seen.topics[TOPIC].partitions) == [0]
-        resource: Any = admins.ConfigResource("topic", TOPIC)  # pyright: ignore[reportPrivateImportUsage]
+        resource: Any = admins.ConfigResource("topic", TOPIC)
         settings = admin.describe_configs([resource])[resource].result(PATIENCE_S)
         assert settings["raftlog.values"].value == "bytes"
         cluster: Any = admin.describe_cluster()

@@ -61,7 +61,8 @@ def test_the_smallest_file_has_three_lines() -> None:
         LogConfig(),
         LimitsConfig(),
     )
-    assert config.clients is config.voters is not None
+    assert config.clients is not None
+    assert config.clients is config.voters
     assert config.clients.listener == Listener.CLIENTS | Listener.VOTERS
     assert config.listeners == (config.clients,)
 

@@ -253,12 +253,13 @@ def test_a_file_that_is_missing_or_not_pem_is_reported(
 ) -> None:
     good = tls_of(authority, "node-1.example")
     missing = str(tmp_path / "gone.pem")
+    changed: dict[str, Any] = {what: missing}
     with pytest.raises(ConfigError, match=r"gone\.pem|no such file"):
-        server_context(replace(good, **{what: missing}))
+        server_context(replace(good, **changed))
     Path(missing).write_text("not PEM at all")
     os.chmod(missing, 0o600)
     with pytest.raises(ConfigError, match=r"PEM format|contains no CA certificate"):
-        server_context(replace(good, **{what: missing}))
+        server_context(replace(good, **changed))
 
 
 def test_a_key_that_is_world_readable_or_encrypted_is_refused(
