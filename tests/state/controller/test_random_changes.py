@@ -94,7 +94,12 @@ def assert_applied(before: MetadataImage, change: ChangeRequest, image: Metadata
                 row for row in image.rows_of(ConfigRow) if row.resource_name == change.topic
             ]
         case AddPartitions():
-            assert partition(image, change.topic, change.partitions - 1)
+            numbers = [
+                row.partition_id
+                for row in image.rows_of(PartitionRow)
+                if row.topic_name == change.topic
+            ]
+            assert numbers == list(range(change.partitions))
         case SetIsr():
             row = partition(image, change.topic, change.partition)
             assert set(row.isr) <= set(change.isr)
@@ -102,16 +107,16 @@ def assert_applied(before: MetadataImage, change: ChangeRequest, image: Metadata
             configs = {row.key: row.value for row in image.rows_of(ConfigRow)}
             kinds = {"TOPIC": 2, "BROKER": 4, "GROUP": 32}
             kind = kinds.get(str(change.resource_type), change.resource_type)
-            value = change.value if isinstance(change, SetConfig) else None
-            assert configs.get((kind, change.resource_name, change.name)) == value
+            expected = change.value if isinstance(change, SetConfig) else None
+            assert configs.get((kind, change.resource_name, change.name)) == expected
         case AddAcl():
-            contents = Counter(
+            contents: Counter[tuple[str | int, ...]] = Counter(
                 (row.resource_type_name, row.resource_name, row.principal, row.operation_name)
                 for row in image.rows_of(AclRow)
                 if row.pattern_type_name == change.pattern_type
             )
-            name = (change.resource_type, change.resource_name, change.principal, change.operation)
-            assert contents[name] == 1  # type: ignore[index]
+            acl = (change.resource_type, change.resource_name, change.principal, change.operation)
+            assert contents[acl] == 1
         case RemoveAcl():
             assert len(image.rows_of(AclRow)) < len(before.rows_of(AclRow))
         case SetQuota() | RemoveQuota():
