@@ -27,6 +27,12 @@ def load(spark: SparkSession, path: Path | list[str], **options: str) -> DataFra
     return spark.read.format("raftlog").options(**options).load(target)
 
 
+def value_of(frame: DataFrame) -> Any:
+    row = frame.first()
+    assert row is not None
+    return row[0]
+
+
 def dumped(path: Path) -> list[tuple[Any, ...]]:
     return [
         (record.offset, batch.leader_epoch, record.json["type"], record.json["version"],
@@ -67,7 +73,7 @@ def test_rows_of_a_snapshot_equal_dump_logs_output(spark: SparkSession, data: Pa
 
 def test_a_trimmed_log_starts_with_its_snapshot(spark: SparkSession, data: Path) -> None:
     frame = load(spark, data / TRIMMED, startingOffset="snapshot")
-    assert frame.where("snapshotPosition IS NULL").agg({"offset": "min"}).first()[0] == 1022
+    assert value_of(frame.where("snapshotPosition IS NULL").agg({"offset": "min"})) == 1022
     of_checkpoint = frame.where("snapshotPosition IS NOT NULL")
     assert [row[0] for row in of_checkpoint.select("offset").distinct().collect()] == [1021]
     rows = read_dump(data / TRIMMED / "00000000000000001022-0000000002.checkpoint")
@@ -159,8 +165,8 @@ def test_a_temporary_view_takes_options(spark: SparkSession, data: Path) -> None
         f"CREATE OR REPLACE TEMPORARY VIEW part USING raftlog "
         f"OPTIONS (path '{data / METADATA}', startingOffset '10', endingOffset '20')"
     )
-    assert spark.sql("SELECT count(*) FROM part").first()[0] == 10
-    assert spark.sql("SELECT max(offset) FROM part").first()[0] == 19
+    assert value_of(spark.sql("SELECT count(*) FROM part")) == 10
+    assert value_of(spark.sql("SELECT max(offset) FROM part")) == 19
 
 
 def test_an_empty_log_is_an_empty_frame(spark: SparkSession, data: Path) -> None:

@@ -52,15 +52,18 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(DATA / "kraft-logs"))
 
 
-def table(path: Path, columns: tuple[str, ...] = WITHOUT_HEADERS, **options: str) -> pa.Table:
+def table(path: Path, columns: tuple[str, ...] = WITHOUT_HEADERS, /, **options: str) -> pa.Table:
     """Return all rows of a batch read, in the order of the tasks."""
     reader = RaftlogReader(RaftlogOptions.parse({"path": str(path), **options}), columns)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches, arrow_schema(columns))
 
 
-def rows(path: Path, columns: tuple[str, ...] = WITHOUT_HEADERS, **options: str) -> list[Any]:
-    return table(path, columns, **options).to_pylist()
+def rows(
+    path: Path, columns: tuple[str, ...] = WITHOUT_HEADERS, /, **options: str
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = table(path, columns, **options).to_pylist()
+    return found
 
 
 def dumped(log: Path, *, control_too: bool = False) -> list[tuple[DumpBatch, DumpRecord]]:

@@ -70,7 +70,9 @@ def reset_checkpoint(checkpoint: Path, *, commits_from: int, offsets_from: int =
 
 
 def written_offsets(checkpoint: Path, batch_id: int) -> dict[str, Any]:
-    return json.loads((checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1])
+    text = (checkpoint / "offsets" / str(batch_id)).read_text()
+    offsets: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return offsets
 
 
 @pytest.fixture

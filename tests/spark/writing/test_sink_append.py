@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from pyspark_raftlog.commit import RowsMessage, WritePlan, append_rows, pack_row
 from pyspark_raftlog.errors import CommitTooLargeError
 from pyspark_raftlog.options import WriteOptions
 from pyspark_raftlog.sink_rows import InputColumns, RecordForm
-from raftlog import CommitName, ValueKind
+from raftlog import AppendResult, CommitName, ValueKind
 from raftlog.client.embedded import EmbeddedLog, open_embedded
 from raftlog.errors import (
     AppendUnknownError,
@@ -45,18 +46,22 @@ class Job:
     def open(self, path: str = PATH) -> EmbeddedLog:
         return open_embedded(path, storage=self.disk.another_process(), create=False)
 
-    def plan(self, **options: object) -> WritePlan:
+    def plan(self, **options: Any) -> WritePlan:
         return WritePlan(
-            options=WriteOptions(path=PATH, **options),  # type: ignore[arg-type]
+            options=WriteOptions(path=PATH, **options),
             values=self.values,
             columns=InputColumns(("value",), RecordForm.VALUE),
             byte_count_max=LIMIT,
             log_byte_count_max=LIMIT,
         )
 
-    def write(self, *partitions: list[bytes], commit: CommitName | None = None, **options: object):
+    def write(
+        self, *partitions: list[bytes], commit: CommitName | None = None, **options: Any
+    ) -> AppendResult:
         messages = [rows(values, at) for at, values in enumerate(partitions)]
-        return append_rows(self.plan(**options), messages, commit, open_log=self.open)
+        result = append_rows(self.plan(**options), messages, commit, open_log=self.open)
+        assert result is not None
+        return result
 
     def read(self) -> list[tuple[int, bytes | None]]:
         with self.open() as log:
@@ -86,21 +91,22 @@ def test_rows_are_one_batch_in_the_order_of_their_partitions(job: Job) -> None:
 @pytest.mark.parametrize(
     "requirement", [{"required_base_offset": 2}, {"required_end_offset": 1}, {"required_epoch": 2}]
 )
-def test_a_failed_required_offset_writes_nothing(job: Job, requirement: dict[str, int]) -> None:
+def test_a_failed_required_offset_writes_nothing(job: Job, requirement: dict[str, Any]) -> None:
     wanted = NotLeaderError if "required_epoch" in requirement else UnexpectedEndOffsetError
     if wanted is NotLeaderError:
         with job.open() as log:
             assert log.claim() == 2
             assert log.claim() == 3
     before = job.read()
-    for partitions in ([[b"a", b"b"]], [[]]):
+    for partition in ([b"a", b"b"], []):
         with pytest.raises(wanted):
-            job.write(*partitions, **requirement)
+            job.write(partition, **requirement)
     assert job.read() == before
 
 
 def test_an_empty_frame_only_checks_its_required_offset(job: Job) -> None:
-    assert job.write([], []) is None
+    messages = [rows([], 0), rows([], 1)]
+    assert append_rows(job.plan(), messages, open_log=job.open) is None
     assert job.write([], required_base_offset=1).end_offset == 1
     assert job.write([], required_end_offset=0).end_offset == 1
     assert job.write([], commit=version(0)).end_offset == 1
@@ -153,7 +159,7 @@ def test_a_write_above_the_limit_reports_its_size_and_writes_nothing(job: Job) -
     error = caught.value
     assert (error.byte_count, error.byte_count_max) == (61 + 4100 + 3 * 7, LIMIT)
     assert f"raftlog configure {PATH} max.message.bytes=" in str(error)
-    assert job.write([b"x" * 1000] * 2, [b"y" * 1900]) is not None
+    job.write([b"x" * 1000] * 2, [b"y" * 1900])
     with pytest.raises(CommitTooLargeError, match="record batch too large"):
         job.write([b"" for _ in range(576)])  # the lower bound of its size just fits
     assert len(job.read()) == 3
@@ -198,7 +204,7 @@ def test_a_read_only_directory_leaves_no_partial_write(job: Job) -> None:
     with pytest.raises(LogAccessError, match="grant this user write permission"):
         job.write([b"x"], required_base_offset=1)
     job.disk.refuse_writing(None)
-    assert job.write([b"a"], required_base_offset=1) is not None
+    job.write([b"a"], required_base_offset=1)
     assert job.read() == [(1, b"a")]
 
 
@@ -213,4 +219,6 @@ def test_a_named_write_to_a_kraft_log_is_one_transaction(kraft: Job) -> None:
     assert (result.base_offset, result.last_offset) == (1, 4)
     assert kraft.write([value, value], commit=version(0)).was_duplicate
     with kraft.open() as log:
-        assert log.last_commit("app").name == version(0)
+        last = log.last_commit("app")
+    assert last is not None
+    assert last.name == version(0)

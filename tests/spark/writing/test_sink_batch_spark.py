@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgpack
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 import raftlog
 from pyspark_raftlog import append, conflict, typed_error
@@ -43,16 +45,16 @@ def path(tmp_path: Path) -> Path:
     return new_log(tmp_path / "ids-0")
 
 
-def new_log(path: Path, values: str = "bytes", **config: int) -> Path:
-    raftlog.open(path, values=values, config=LogConfig(**config)).close()  # type: ignore[arg-type]
+def new_log(path: Path, values: str = "bytes", config: LogConfig | None = None) -> Path:
+    raftlog.open(path, values=values, config=config).close()
     return path
 
 
-def save(frame: DataFrame, path: Path, **options: object) -> None:
+def save(frame: DataFrame, path: Path, **options: str | int | bool) -> None:
     frame.write.format("raftlog").mode("append").options(**options).save(str(path))
 
 
-def refused(frame: DataFrame, path: Path, **options: object) -> RaftlogError:
+def refused(frame: DataFrame, path: Path, **options: str | int | bool) -> RaftlogError:
     """Return the error of a write; the log must be unchanged."""
     before = _files(path)
     with pytest.raises(PySparkException) as caught:
@@ -223,7 +225,7 @@ def test_a_failed_task_and_its_retry_write_nothing_twice(spark: SparkSession, pa
     """The session does not retry tasks: the job fails, and is started again."""
     flag = path.parent / "failed"
 
-    def fail_once(index: int, rows):  # type: ignore[no-untyped-def]
+    def fail_once(index: int, rows: Iterable[Row]) -> Iterator[Row]:
         yield from rows
         if index == 1 and not flag.exists():
             flag.touch()
@@ -245,9 +247,14 @@ def test_append_returns_offsets_and_raises_typed_errors(spark: SparkSession, pat
     assert (result.base_offset, result.last_offset, result.epoch) == (1, 3, 1)
     with pytest.raises(UnexpectedEndOffsetError, match="Wanted base offset 1"):
         append(numbers(spark, 1), to=path, required_base_offset=1)
-    named = {"txn_app_id": "nightly", "txn_version": 3}
-    first = append(numbers(spark, 1), to=path, required_base_offset=result.end_offset, **named)
-    again = append(numbers(spark, 1), to=path, required_base_offset=result.end_offset, **named)
+    named = partial(
+        append,
+        to=path,
+        required_base_offset=result.end_offset,
+        txn_app_id="nightly",
+        txn_version=3,
+    )
+    first, again = named(numbers(spark, 1)), named(numbers(spark, 1))
     assert first is not None
     assert again is not None
     assert again.was_duplicate
@@ -300,7 +307,7 @@ def test_invalid_input_is_a_typed_error_and_the_next_write_succeeds(
 def test_a_write_above_the_limit_succeeds_after_the_limit_is_raised(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    path = new_log(tmp_path / "ids-0", batch_bytes_max=1024)
+    path = new_log(tmp_path / "ids-0", config=LogConfig(batch_bytes_max=1024))
     large = spark.range(4).selectExpr("repeat('x', 1000) AS value").repartition(2)
     found = refused(large, path)
     assert isinstance(found, CommitTooLargeError)

@@ -163,6 +163,7 @@ def test_bytes_that_are_not_text_are_base64(path: Path) -> None:
             ("key", records[row["offset"]].key_bytes),
             ("value", records[row["offset"]].value_bytes),
         ):
+            data: bytes | None
             if f"{name}Base64" in row:
                 assert name not in row
                 data = base64.b64decode(row[f"{name}Base64"], validate=True)

@@ -105,7 +105,9 @@ def test_every_command_that_decodes_records_has_the_limit(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     command, *rest = words
-    arguments = [metadata(tmp_path), *([tmp_path] if command == "snapshot" else []), *rest]
+    arguments: list[str | Path] = [metadata(tmp_path), *rest]
+    if command == "snapshot":
+        arguments.insert(1, tmp_path)
     status, out, err = run(command, *arguments, *ABOVE)
     assert status == 1
     assert "expands to more than 1000000 bytes" in out + err

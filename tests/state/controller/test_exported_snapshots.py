@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.cluster_changes import after, cluster
@@ -14,7 +15,7 @@ import raftlog
 from raftlog.client import open_path
 from raftlog.errors import FileExistsLogError, LogNotFoundError, OffsetOutOfRangeError
 from raftlog_state import apply_changes, export_snapshot, snapshot_log, write_snapshot
-from raftlog_state.controller import SetConfig, SetScram
+from raftlog_state.controller import ChangeRequest, SetConfig, SetScram
 from raftlog_state.errors import InvalidRecordError, UnsupportedVersionError
 from raftlog_state.image import BrokerRow, MetadataImage, PartitionRow
 from raftlog_state.loader.image_reader import ImageReader, NullListener
@@ -22,7 +23,7 @@ from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.scans import load_snapshot
 from raftlog_state.records import Redactor, decode
 
-FIRST = [
+FIRST: list[dict[str, Any]] = [
     {"change": "set_feature", "feature": "metadata.version", "level": 30},
     {"change": "register_broker", "broker_id": 1, "endpoints": {"CLIENT": "localhost:9092"}},
     {"change": "unfence_broker", "broker_id": 1},
@@ -123,7 +124,7 @@ def test_an_offset_outside_the_log_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", [None, b"0123456789abcdef"])
 def test_redacted_secrets_are_refused(key: bytes | None, tmp_path: Path) -> None:
-    changes = (
+    changes: tuple[ChangeRequest, ...] = (
         SetConfig(resource_type=4, resource_name="", name="ssl.key.password", value="secret"),
         SetScram(user="a", mechanism=1, password="secret"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.metadata_logs import MetadataLog, metadata_log
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-JOBS = [
+JOBS: list[list[dict[str, Any]]] = [
     [
         {"change": "set_feature", "feature": "metadata.version", "level": 30},
         {"change": "register_broker", "broker_id": 1, "endpoints": {"CLIENT": "localhost:9092"}},

@@ -7,6 +7,7 @@ import hashlib
 import json
 import pickle
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -37,7 +38,11 @@ from raftlog_state.image import (
     table_of,
 )
 from raftlog_state.image.delta import MetadataDelta, Op, RecordChanges, RowChange, diff
+from raftlog_state.image.rows import Key
 from raftlog_state.replay import Position
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 TOPICS = [TopicRow(topic_id=str(number), name=f"t{number}") for number in range(4)]
 
@@ -153,9 +158,9 @@ KEYS = st.integers(0, 5)
 STEPS = st.lists(st.tuples(KEYS, KEYS, st.one_of(st.none(), st.integers(1, 9))), max_size=30)
 
 
-def written(delta: MetadataDelta, steps: list[tuple[int, int, int | None]]) -> dict[object, Row]:
+def written(delta: MetadataDelta, steps: list[tuple[int, int, int | None]]) -> dict[Key, Row]:
     """Apply steps (topic, partition, leader or None to delete) to a delta and to a dict."""
-    rows: dict[object, Row] = {}
+    rows: dict[Key, Row] = {}
     for key in delta.keys(Entity.PARTITION):
         row = delta.get(Entity.PARTITION, key)
         assert row is not None
@@ -186,7 +191,7 @@ def test_a_delta_behaves_as_a_dict_over_an_image(
     assert sorted(delta.keys(Entity.PARTITION)) == sorted(expected)
     for topic in map(str, range(6)):
         group = (Entity.PARTITION, topic, "")
-        keys = sorted(key for key in expected if key[0] == topic)  # type: ignore[index]
+        keys = sorted(key for key in expected if key[0] == topic)
         assert sorted(delta.group(group)) == sorted(after.group(group)) == keys
     assert after.digest() == image_of(*expected.values()).digest()
     assert (image.map(Entity.PARTITION), image.digest()) == (rows, digest)
@@ -213,7 +218,7 @@ def test_changes_transform_one_state_into_the_next(
 ) -> None:
     delta = MetadataDelta(MetadataImage.empty())
     expected = written(delta, steps)
-    rows: dict[object, Row] = {}
+    rows: dict[Key, Row] = {}
     for change in delta.take_changes():
         assert rows.get(change.key) == change.before
         assert change.op is (
@@ -349,9 +354,9 @@ def test_groups_are_by_topic_resource_and_name() -> None:
     ],
 )
 def test_a_fast_constructed_value_equals_the_value(
-    kind: Callable[..., object], value: object
+    kind: Callable[..., object], value: DataclassInstance
 ) -> None:
-    columns = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
+    columns = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     changes = fast_dataclass(kind)(**columns)
     assert type(changes) is type(value)
     assert changes == value

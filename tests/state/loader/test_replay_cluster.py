@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from tests.support.metadata_logs import changes_of, state_after
@@ -74,12 +75,8 @@ def broker(*records: MetadataRecord) -> BrokerRow:
     return row
 
 
-def registration(**fields: object) -> BrokerRegistrationChangeRecord:
-    return BrokerRegistrationChangeRecord(
-        broker_id=7,
-        broker_epoch=100,
-        **fields,  # type: ignore[arg-type]
-    )
+def registration(**fields: Any) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(broker_id=7, broker_epoch=100, **fields)
 
 
 def test_every_record_type_has_its_function() -> None:

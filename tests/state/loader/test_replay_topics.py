@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from tests.support.metadata_logs import changes_of, replayed, state_after
@@ -48,8 +49,8 @@ def changed(change: PartitionChangeRecord, *, of: PartitionRecord = PARTITION) -
     return row
 
 
-def change(**fields: object) -> PartitionChangeRecord:
-    return PartitionChangeRecord(topic_id=A, partition_id=0, **fields)  # type: ignore[arg-type]
+def change(**fields: Any) -> PartitionChangeRecord:
+    return PartitionChangeRecord(topic_id=A, partition_id=0, **fields)
 
 
 def before(of: PartitionRecord = PARTITION) -> PartitionRow:
@@ -219,7 +220,8 @@ def test_null_keeps_a_list_and_an_empty_one_clears_it(
     full = dataclasses.replace(WITH_ELR, removing_replicas=(2,), adding_replicas=(3,))
     row = changed(change(**{field: value}), of=full)
     expected = getattr(before(full), column) if value is None else value
-    assert row == dataclasses.replace(before(full), partition_epoch=10, **{column: expected})
+    columns: dict[str, Any] = {"partition_epoch": 10, column: expected}
+    assert row == dataclasses.replace(before(full), **columns)
 
 
 @pytest.mark.parametrize(("recovery", "expected"), [(-1, 1), (0, 0), (1, 1)])

@@ -19,6 +19,7 @@ from raftlog_state.image import Entity, EpochRow, Quorum
 from raftlog_state.image import Voter as VoterRow
 from raftlog_state.image.delta import Op
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, SkippedRecords
+from raftlog_state.loader.payload import Payload
 from raftlog_state.records import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -41,8 +42,8 @@ VOTER = Voter(
 )
 
 
-def control(*payloads: object) -> list[LogRecord]:
-    return [LogRecord(0, 3, 77, payload) for payload in payloads]  # type: ignore[arg-type]
+def control(*payloads: Payload) -> list[LogRecord]:
+    return [LogRecord(0, 3, 77, payload) for payload in payloads]
 
 
 HEAD = control(

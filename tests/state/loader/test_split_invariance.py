@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.metadata_logs import LOGS, MetadataLog, flat, metadata_log
 
 from raftlog_state.image import Entity, MetadataImage
-from raftlog_state.image.delta import RecordChanges
+from raftlog_state.image.delta import RecordChanges, RowChange
 from raftlog_state.loader.metadata_loader import MetadataLoader
 
 THREE_NODES = LOGS / "three-nodes-4.3.1" / "node-100" / "__cluster_metadata-0"
@@ -24,7 +24,7 @@ def log() -> MetadataLog:
 
 
 @cache
-def whole() -> tuple[list[tuple[int, int, str, object]], MetadataImage]:
+def whole() -> tuple[list[tuple[int, int, str, RowChange]], MetadataImage]:
     loader = MetadataLoader()
     returned = loader.append(log().records[:RECORDS])
     return flat(returned), loader.image

@@ -210,7 +210,8 @@ def test_a_record_without_secrets_is_the_same_object() -> None:
 def test_a_keyed_hash_shows_whether_a_secret_changed() -> None:
     def hashed(**fields: Any) -> str:
         record = ConfigRecord(**{"resource_type": 4, "name": "ssl.key.password", **fields})
-        return json.loads(KEYED.record_json(encode(record)))["data"]["value"]
+        value: str = json.loads(KEYED.record_json(encode(record)))["data"]["value"]
+        return value
 
     assert hashed(value="one") == hashed(value="one", resource_name="2")
     assert hashed(value="one") != hashed(value="two")

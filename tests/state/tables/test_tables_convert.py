@@ -19,6 +19,7 @@ from raftlog_state.tables.schema import (
     BY_ENTITY,
     GROWING_TABLES,
     TYPED_TABLES,
+    Table,
     arrow_schema,
     properties,
     struct,
@@ -124,9 +125,10 @@ def test_a_row_keeps_its_creation_offset() -> None:
 
 
 def test_tables_use_no_feature_that_other_engines_lack() -> None:
-    for table in (*TYPED_TABLES, *GROWING_TABLES.values()):
-        created_offset = properties(table)
-        assert created_offset["delta.enableDeletionVectors"] == "false"
-        assert "delta.columnMapping.mode" not in created_offset
+    every: tuple[Table, ...] = (*TYPED_TABLES, *GROWING_TABLES.values())
+    for table in every:
+        found = properties(table)
+        assert found["delta.enableDeletionVectors"] == "false"
+        assert "delta.columnMapping.mode" not in found
         grows = table.name in GROWING_TABLES
-        assert created_offset.get("delta.appendOnly") == ("true" if grows else None)
+        assert found.get("delta.appendOnly") == ("true" if grows else None)

@@ -120,6 +120,7 @@ def test_a_stream_reads_its_tables_with_few_tasks_and_changes_no_setting(
 ) -> None:
     spark = feed.spark
     setting = spark.conf.get(SNAPSHOT_PARTITIONS)
+    assert setting is not None
     spark.conf.unset(SNAPSHOT_PARTITIONS)
     try:
         spark.createDataFrame([(1,)], "a int")  # makes it the active session

@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
+from pyspark.sql import Column
 from tests.state.tables.conftest import TEMPLATE_END
 from tests.support.metadata_logs import at
 from tests.support.random_metadata import RandomLog
@@ -29,10 +29,12 @@ from raftlog.records.control import (
 )
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
+from raftlog_state.loader.payload import Payload
 from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
+    MetadataRecord,
     TopicRecord,
 )
 from raftlog_state.tables import ClusterTables
@@ -68,11 +70,10 @@ class LogScript:
         self.records: list[LogRecord] = []
         self.epoch = 0
 
-    def changed(self, *payloads: Any) -> None:
+    def changed(self, *payloads: MetadataRecord | Payload) -> None:
         for payload in payloads:
             self.epoch += isinstance(payload, LeaderChange)
-            offset = len(self.records)
-            self.records.append(LogRecord(offset, self.epoch, 1_000 * offset, payload))
+            self.records += at(len(self.records), payload, epoch=self.epoch)
 
 
 def random_script(seed: int, level: int) -> LogScript:
@@ -92,13 +93,6 @@ def random_script(seed: int, level: int) -> LogScript:
     return story
 
 
-def decoded(story: LogScript) -> list[LogRecord]:
-    """Return the log with records as the source decodes them."""
-    return [
-        at(record.offset, record.payload, epoch=record.leader_epoch)[0] for record in story.records
-    ]
-
-
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 9))]
 )
@@ -107,7 +101,7 @@ def test_a_second_replay_agrees_with_the_loader_on_random_logs(
 ) -> None:
     """A snapshot of a later state replaces records in the middle."""
     story = random_script(seed=seed, level=30)
-    records = decoded(story)
+    records = story.records
     half, gap_end = len(records) // 3, 2 * len(records) // 3
     loader = MetadataLoader()
     loader.append(records[:gap_end])
@@ -115,7 +109,7 @@ def test_a_second_replay_agrees_with_the_loader_on_random_logs(
         loader.append(records[gap_end : gap_end + 1])
         gap_end += 1
     head = (SnapshotHeader(last_contained_log_timestamp_ms=5), KRaftVersion(kraft_version=1))
-    payloads = (
+    payloads: tuple[Payload, ...] = (
         *head,
         KRaftVoters(voters=(voter(1), voter(3))),
         *image_records(loader.image),
@@ -157,9 +151,11 @@ def test_a_changed_row_is_reported(feed: Feed, tables: Open, tmp_path: Path) -> 
     opened = tables()
     place = tmp_path / "tables"
     spark = feed.spark
-    topic_id = opened.latest().topics().orderBy("name").first()["topic_id"]
+    topic = opened.latest().topics().orderBy("name").first()
+    assert topic is not None
+    topic_id = topic["topic_id"]
     at_partition = f"topic_id = '{topic_id}' AND partition_id = 0"
-    tampered = [
+    tampered: list[tuple[str, str, dict[str, str | Column]]] = [
         ("partitions", at_partition, {"leader": "99"}),
         ("configs", "name = 'min.insync.replicas'", {"value": "'7'"}),
         ("scram", "mechanism = 1", {"salt": "unhex('00')"}),
