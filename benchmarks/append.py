@@ -323,7 +323,7 @@ def fill_and_die(directory: str, byte_count: int) -> float:
 def seconds_to_append(directory: str, is_closed: bool) -> float:
     """Return the seconds from ``raftlog.open`` to the first durable append; leave the log open."""
     from raftlog.client import embedded  # noqa: F401 - imports are not what is measured
-    from raftlog.log.writing import recovery  # noqa: F401
+    from raftlog.log.recovery import recover  # noqa: F401
 
     start = time.perf_counter()
     log = raftlog.open(directory)

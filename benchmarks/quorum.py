@@ -30,14 +30,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from kio.schema.produce.v13 import request as produce  # noqa: E402
 from tests.support.quorum_processes import (  # noqa: E402
     NodeProcess,
     QuorumProcesses,
@@ -45,6 +43,7 @@ from tests.support.quorum_processes import (  # noqa: E402
     free_ports,
 )
 
+from raftlog.client.remote.messages import TopicIdentity, produce_request  # noqa: E402
 from raftlog.records import BatchBuilder  # noqa: E402
 from raftlog.wire import (  # noqa: E402
     ApiKey,
@@ -60,7 +59,7 @@ from raftlog.wire import (  # noqa: E402
 
 VALUE_BYTES = 100
 APPENDERS = 64
-TOPIC = "raftlog"
+LOG = TopicIdentity("raftlog", topic_id=None, cluster_id=None, is_controller=False)
 PRODUCE_VERSION = 11
 ETCD = "etcd, three members, HTTP gateway"
 Row = dict[str, Any]
@@ -150,7 +149,7 @@ class RaftlogQuorum:
         return append
 
     def kill_leader(self) -> Callable[[], None]:
-        leader = eventually(lambda: self._leader(), "a leader")
+        leader = eventually(self._leader, "a leader")
         leader.kill()
         return leader.start
 
@@ -159,15 +158,8 @@ def produced(value: bytes) -> bytes:
     """Return the body of a Produce request with one record."""
     builder = BatchBuilder(base_timestamp_ms=time.time_ns() // 1_000_000, byte_count_max=2**20)
     builder.append([value])
-    partition: Any = produce.PartitionProduceData(index=0, records=builder.build(0, -1).data)
-    topic: Any = latest_schemas.ProduceTopic(name=TOPIC, topic_id=None, partition_data=(partition,))
-    wait: Any = timedelta(seconds=30)
-    return encode(
-        latest_schemas.ProduceRequest(
-            transactional_id=None, acks=-1, timeout=wait, topic_data=(topic,)
-        ),
-        PRODUCE_VERSION,
-    )
+    request = produce_request(LOG, builder.build(0, -1).data, timeout_ms=30_000)
+    return encode(request, PRODUCE_VERSION)
 
 
 # --- etcd -----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def new_log(path: Path) -> Path:
     return path
 
 
-def save(frame: DataFrame, path: Path, **options: object) -> None:
+def save(frame: DataFrame, path: Path, **options: int) -> None:
     frame.write.format("raftlog").mode("append").options(**options).save(str(path))
 
 
@@ -93,8 +94,8 @@ def small_writes(spark: SparkSession, home: Path) -> list[dict[str, Any]]:
         save(frame, path)
     measured, other = [], []
     for at in range(1 + WARM_UP, 1 + WARM_UP + SMALL_WRITES):
-        measured.append(seconds(lambda at=at: save(frame, path, requiredBaseOffset=at)))  # type: ignore[misc]
-        other.append(seconds(lambda: noop(frame)))
+        measured.append(seconds(partial(save, frame, path, requiredBaseOffset=at)))
+        other.append(seconds(partial(noop, frame)))
     return [
         {
             "what": f"Spark conditional write of one row, p{percent}",
@@ -126,7 +127,9 @@ def micro_batches(spark: SparkSession, home: Path) -> dict[str, Any]:
         writing = writing.option("checkpointLocation", str(home / f"checkpoint-{name}"))
         query = writing.start(str(sink)) if name == "raftlog" else writing.start()
         query.awaitTermination()
-        taken = [one["durationMs"]["triggerExecution"] for one in query.recentProgress[5:]]
+        taken: list[int] = [
+            one["durationMs"]["triggerExecution"] for one in query.recentProgress[5:]
+        ]
         return statistics.median(taken)
 
     return {
