@@ -234,8 +234,12 @@ def test_a_truncation_that_was_not_synced_is_repeated_before_any_append(cut_at: 
     assert found.end_offset == 40
     assert found.report.read_only is None
     before = [batch_at(one, 1) for one in range(at)]
-    record_count = [batch_at(one, 2) for one in range(at + 1, 40)]
-    assert b"".join(stored(found)) == b"".join([*before, large, *record_count])
+    after = [batch_at(one, 2) for one in range(at + 1, 40)]
+    expected = b"".join([*before, large, *after])
+    assert b"".join(stored(found)) == expected
+    files = disk.files()
+    segments = sorted(path for path in files if path.endswith(".log"))
+    assert b"".join(files[path] for path in segments) == expected, "no segment has its old tail"
 
 
 def stored(log: QuorumLog) -> Iterator[bytes]:
