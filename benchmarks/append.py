@@ -39,7 +39,7 @@ from raftlog.log.writing.batch_metadata import encoded_metadata
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import BatchAccumulator, BatchBuilder
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local import WritableLocalStorage
 
 HOME = Path(__file__).parents[1]
 VALUE_BYTES = 100

@@ -42,7 +42,7 @@ from pyspark_raftlog.reader import RaftlogReader  # noqa: E402
 from raftlog.client.location import open_reader  # noqa: E402
 from raftlog.log.writing.replicated_log import ReplicatedLog  # noqa: E402
 from raftlog.records import NewRecord, NewRecordBatch, encode_batch  # noqa: E402
-from raftlog.storage.local_writing import WritableLocalStorage  # noqa: E402
+from raftlog.storage.local import WritableLocalStorage  # noqa: E402
 from raftlog.wire import ApiKey, RequestHeader, encode_request_header, frame  # noqa: E402
 
 PACKAGES: Final = tuple(

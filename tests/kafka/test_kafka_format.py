@@ -9,7 +9,7 @@ import pytest
 from tests.support.cli import run
 from tests.support.kafka import dump_log, formatted, free_ports, kafka_jars, run_java
 
-from raftlog.log.format.small_files import parse_meta_properties
+from raftlog.log.format.directory import parse_meta_properties
 from raftlog.node.formatting import random_id
 
 pytestmark = pytest.mark.kafka

@@ -16,7 +16,7 @@ from tests.support.record_rows import listed
 
 from raftlog.client import Isolation, LogReader, Outcome, TransactionSpan, open_path
 from raftlog.errors import CorruptBatchError, DataLossError, LogError
-from raftlog.log.format.names import TXN_INDEX_SUFFIX
+from raftlog.log.format.directory import TXN_INDEX_SUFFIX
 from raftlog.records.batch_columns import Scan
 
 COMMITTED = Isolation.READ_COMMITTED

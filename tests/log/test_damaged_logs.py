@@ -25,7 +25,7 @@ from raftlog.errors import (
     RaftlogError,
     UnsupportedMagicError,
 )
-from raftlog.log.format.names import checkpoint_name
+from raftlog.log.format.directory import checkpoint_name
 from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.records.control import UnknownControl
 from raftlog.types import ReplicaKey, SnapshotId

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.errors import CorruptFileError
-from raftlog.log.format.index_entries import (
+from raftlog.log.format.indexes import AbortedTransaction, parse_txn_index
+from raftlog.log.format.producer_snapshot import parse_producer_snapshot
+from raftlog.log.reading.files import (
     OFFSET_ENTRY_BYTES,
     parse_offset_index,
     parse_time_index,
     read_entries,
 )
-from raftlog.log.format.producer_snapshot import parse_producer_snapshot
-from raftlog.log.format.txn_index import AbortedTransaction, parse_txn_index
 
 
 @pytest.fixture(scope="module")

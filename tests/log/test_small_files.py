@@ -12,22 +12,20 @@ from tests.support.log_builder import LogBuilder
 
 from raftlog.client import LogKind, open_path
 from raftlog.errors import CorruptFileError
-from raftlog.log.format.names import (
-    checkpoint_name,
-    offset_name,
-    parse_checkpoint_name,
-    parse_offset_name,
-    parse_partition_name,
-    read_listing,
-)
-from raftlog.log.format.small_files import (
+from raftlog.log.format.directory import (
     MetaProperties,
     PartitionMetadata,
     QuorumState,
+    checkpoint_name,
+    offset_name,
+    parse_checkpoint_name,
     parse_meta_properties,
+    parse_offset_name,
     parse_partition_metadata,
+    parse_partition_name,
     parse_properties,
     parse_quorum_state,
+    read_listing,
 )
 from raftlog.types import SnapshotId, TopicPartition
 

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Final, TypeAlias
 
-from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.writing.epoch_validation import EpochValidation
+from raftlog.log.format.epoch_cache import EpochCache, EpochValidation
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.effects import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from raftlog.append.requests import AppendRequest, Done
 from raftlog.node.config import parse_config
 from raftlog.node.descriptors import descriptors_needed
-from raftlog.storage.spare_descriptors import SPARE_DESCRIPTORS
+from raftlog.storage.local import SPARE_DESCRIPTORS
 from raftlog.wire import ApiKey
 from tests.support.descriptor_exhaustion import occupy_descriptors
 from tests.support.served_node import RawConnection, ServedNode, served_node

@@ -373,7 +373,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a published end of an earlier boot is used",
-        path="connector/raftlog/log/format/published.py",
+        path="connector/raftlog/log/format/directory.py",
         old="return published if published.boot_id == boot_id else None",
         new="return published",
         tests=(

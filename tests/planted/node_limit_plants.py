@@ -123,7 +123,7 @@ NODE_LIMIT_PLANTS: Final = (
     ),
     Plant(
         bug="the log has no reserved descriptors",
-        path="connector/raftlog/storage/spare_descriptors.py",
+        path="connector/raftlog/storage/local.py",
         old="if error.errno not in NO_DESCRIPTOR or not self._spare:",
         new="if True:",
         tests=("tests/storage/test_reserved_descriptors.py", DESCRIPTORS),

@@ -180,7 +180,7 @@ QUORUM_KEY_PLANTS: Final = (
     ),
     Plant(
         bug="a reserved epoch is accepted from quorum-state",
-        path="connector/raftlog/log/format/small_files.py",
+        path="connector/raftlog/log/format/directory.py",
         old="    if not 0 <= epoch <= EPOCH_MAX:\n",
         new="    if epoch < 0:\n",
         tests=("tests/quorum/test_epochs.py",),

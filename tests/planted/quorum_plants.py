@@ -139,7 +139,7 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="divergence is determined by the ends of logs only",
-        path="connector/raftlog/log/writing/epoch_validation.py",
+        path="connector/raftlog/log/format/epoch_cache.py",
         old="        if end.epoch != epoch or end.offset < offset:\n",
         new="        if end.offset < offset:\n",
         tests=("tests/log/writing/test_truncation.py",),
@@ -279,7 +279,7 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a snapshot below the log start decides what a follower is sent",
-        path="connector/raftlog/log/writing/epoch_validation.py",
+        path="connector/raftlog/log/format/epoch_cache.py",
         old="(one for one in self.snapshots if one.end_offset >= start), None)",
         new="(one for one in self.snapshots), None)",
         tests=("tests/log/writing/test_truncation.py",),

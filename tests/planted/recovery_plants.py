@@ -107,16 +107,16 @@ RECOVERY_PLANTS: Final = (
     # --- the search after a torn tail -------------------------------------------------------------
     Plant(
         bug="every candidate after a torn tail is read completely",
-        path="connector/raftlog/log/reading/cursor.py",
-        old="""    valid: list[int] = candidates.starts[crcs == candidates.crcs].tolist()
+        path="connector/raftlog/log/reading/valid_batch.py",
+        old="""    valid: list[int] = candidates["start"][crcs == candidates["crc"]].tolist()
 """,
-        new="""    valid: list[int] = candidates.starts[crcs == crcs].tolist()
+        new="""    valid: list[int] = candidates["start"][crcs == crcs].tolist()
 """,
         tests=("tests/log/test_find_valid_batch.py::test_the_cost_is_linear_in_false_headers",),
     ),
     Plant(
         bug="a batch in the payload of a torn one is taken for the next batch",
-        path="connector/raftlog/log/reading/cursor.py",
+        path="connector/raftlog/log/reading/valid_batch.py",
         old="        allowed: Bools = starts >= self._claimed_end\n",
         new="        allowed: Bools = starts >= 0\n",
         tests=(
@@ -141,7 +141,7 @@ RECOVERY_PLANTS: Final = (
         bug="a snapshot is created readable for all, and private afterwards",
         path="connector/raftlog/client/directory.py",
         old="    files = PrivateLocalStorage()\n",
-        new="""    from raftlog.storage.local_writing import WritableLocalStorage
+        new="""    from raftlog.storage.local import WritableLocalStorage
 
     files = WritableLocalStorage()
 """,
@@ -151,7 +151,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="files of a private directory follow the umask",
-        path="connector/raftlog/storage/local_writing.py",
+        path="connector/raftlog/storage/local.py",
         old="        mode = self.file_mode & allowed\n",
         new="        mode = self.file_mode\n",
         tests=(
@@ -171,7 +171,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="the lock of a log is created through a symbolic link",
-        path="connector/raftlog/storage/local_writing.py",
+        path="connector/raftlog/storage/local.py",
         old="os.O_RDWR | os.O_NOFOLLOW | getattr",
         new="os.O_RDWR | getattr",
         tests=(
@@ -190,7 +190,7 @@ RECOVERY_PLANTS: Final = (
     # --- readers ----------------------------------------------------------------------------------
     Plant(
         bug="a reader stops at offsets that were rewritten after the published end",
-        path="connector/raftlog/log/reading/cursor.py",
+        path="connector/raftlog/log/reading/chunks.py",
         old="""                if count and _is_past(self.next_offset, end_offset):
                     return Stop.END_OFFSET, None
                 raise gap

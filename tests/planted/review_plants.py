@@ -16,7 +16,7 @@ REVIEW_PLANTS: Final = (
     ),
     Plant(
         bug="a node cannot be formatted in the root of a volume owned by another user",
-        path="connector/raftlog/storage/local_writing.py",
+        path="connector/raftlog/storage/local.py",
         old="            if self.file_mode & ~_OWNER_MODE:\n                raise",
         new="            if self.file_mode:\n                raise",
         tests=("tests/storage/test_storage_contract.py",),

@@ -6,7 +6,7 @@ import pytest
 
 from raftlog.errors import CorruptFileError
 from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM
-from raftlog.log.format.small_files import QuorumState, encode_quorum_state, parse_quorum_state
+from raftlog.log.format.directory import QuorumState, encode_quorum_state, parse_quorum_state
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.effects import AppendLeaderChange, Effect, ElectionState, PersistElection

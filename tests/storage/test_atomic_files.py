@@ -10,10 +10,8 @@ from tests.simulated_disk.simulated_machine import SimulatedFile
 
 from raftlog.errors import CorruptFileError, DiskFailedError, DiskFullError
 from raftlog.limits import SMALL_FILE_BYTES_MAX
+from raftlog.log.format.directory import CHECKSUMS_NAME, encode_checksums, parse_checksums
 from raftlog.log.writing.log_directory import (
-    CHECKSUMS_NAME,
-    encode_checksums,
-    parse_checksums,
     read_checked,
     read_checksums,
     rebuild_checksums,

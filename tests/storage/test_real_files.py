@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError, LogError
-from raftlog.storage.local_writing import WritableLocalFile, WritableLocalStorage
+from raftlog.storage.local import WritableLocalFile, WritableLocalStorage
 
 STORAGE = WritableLocalStorage()
 
@@ -162,7 +162,7 @@ def test_storage_can_be_pickled() -> None:
 
 def test_writing_imports_no_large_module() -> None:
     code = (
-        "import sys, raftlog.storage.local_writing, raftlog.log.writing.log_directory;"
+        "import sys, raftlog.storage.local, raftlog.log.writing.log_directory;"
         "sys.exit(bool({'numpy', 'pyarrow'} & sys.modules.keys()))"
     )
     source_root = Path(__file__).parents[2] / "connector"

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local import WritableLocalStorage
 
 # Takes the lock, reports it, and answers each line of its input until that ends.
 HOLDER = """
 import os, sys
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local import WritableLocalStorage
 storage = WritableLocalStorage()
 lock = storage.try_lock(sys.argv[1])
 print("held" if lock else "refused", flush=True)
@@ -103,7 +103,7 @@ def test_the_lock_of_a_killed_process_is_released(path: Path) -> None:
 def test_a_child_of_a_killed_process_does_not_keep_its_lock(path: Path) -> None:
     script = (
         "import os, sys\n"
-        "from raftlog.storage.local_writing import WritableLocalStorage\n"
+        "from raftlog.storage.local import WritableLocalStorage\n"
         "lock = WritableLocalStorage().try_lock(sys.argv[1])\n"
         "if os.fork() == 0:\n"
         "    print('held' if lock else 'refused', flush=True)\n"
@@ -169,9 +169,7 @@ def test_the_lock_excludes_programs_with_posix_locks(path: Path) -> None:
 
 
 def test_the_boot_id_is_the_same_for_every_process() -> None:
-    code = (
-        "from raftlog.storage.local_writing import WritableLocalStorage as S; print(S().boot_id())"
-    )
+    code = "from raftlog.storage.local import WritableLocalStorage as S; print(S().boot_id())"
     source_root = Path(__file__).parents[2] / "connector"
     answer = subprocess.run(
         [sys.executable, "-c", code],

@@ -9,8 +9,7 @@ import pytest
 from tests.support.descriptor_exhaustion import occupy_descriptors
 
 from raftlog.errors import LogAccessError
-from raftlog.storage.local_writing import PrivateLocalStorage
-from raftlog.storage.spare_descriptors import ReservedDescriptorStorage
+from raftlog.storage.local import PrivateLocalStorage, ReservedDescriptorStorage
 
 
 def test_files_are_opened_with_reserved_descriptors(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.simulated_disk.simulated_disk import SimulatedDisk, Survival
 
 from raftlog.errors import LogError
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import FileLock, WritableFile, WritableStorage
 
 PATHS = st.sampled_from(["a", "b", "c", "d", "d/a", "d/b", "a/x", "e/x"])

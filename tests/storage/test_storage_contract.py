@@ -18,7 +18,7 @@ from raftlog.errors import (
     LogNotFoundError,
     NotALogError,
 )
-from raftlog.storage.local_writing import (
+from raftlog.storage.local import (
     PrivateLocalStorage,
     WritableLocalFile,
     WritableLocalStorage,

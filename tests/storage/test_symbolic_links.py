@@ -9,7 +9,7 @@ import pytest
 import raftlog
 from raftlog.errors import CorruptBatchError, LogAccessError
 from raftlog.records.batch import read_batch
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local import WritableLocalStorage
 
 PASSWORDS = b"root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.log.format.txn_index import AbortedTransaction
+from raftlog.log.format.indexes import AbortedTransaction
 from raftlog.log.reading.transactions import Marker
 from raftlog.log.writing.batch_metadata import (
     BatchMetadata,

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from raftlog.errors import LogNotFoundError
-from raftlog.log.format.names import LOG_SUFFIX, offset_name
+from raftlog.log.format.directory import LOG_SUFFIX, offset_name
 from raftlog.log.reading.opening import open_log
 from raftlog.log.recovery.recover import recover
 from raftlog.log.recovery.report import RecoveredLog

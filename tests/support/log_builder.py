@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from crc32c import crc32c
 
-from raftlog.log.format.names import checkpoint_name, offset_name
+from raftlog.log.format.directory import checkpoint_name, offset_name
 from raftlog.records.batch import NewRecord
 from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.compression import Compression

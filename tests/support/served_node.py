@@ -19,7 +19,7 @@ from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
 from raftlog.node.tls import TlsContexts
 from raftlog.quorum.messages import FetchRequest
-from raftlog.storage.spare_descriptors import ReservedDescriptorStorage
+from raftlog.storage.local import ReservedDescriptorStorage
 from raftlog.types import ReplicaKey
 from raftlog.wire import (
     ApiKey,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.log.format.names import offset_name
+from raftlog.log.format.directory import offset_name
 from raftlog.log.recovery.recover import recover
 from raftlog.log.recovery.report import RecoveredLog
 from raftlog.log.writing.batch_metadata import CommitName, commit_header

@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from raftlog.log.format.directory import MetaProperties, QuorumState
     from raftlog.log.format.epoch_cache import EpochCache, EpochEntry
-    from raftlog.log.format.small_files import MetaProperties, QuorumState
     from raftlog.log.reading.aborted_transactions import AbortedTransactions
-    from raftlog.log.reading.cursor import LogTail
+    from raftlog.log.reading.chunks import LogTail
     from raftlog.log.reading.log_reader import LogReader
     from raftlog.log.reading.reads import (
         EndBasis,
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "raftlog.log.reading.cursor": ("LogTail",),
+    "raftlog.log.reading.chunks": ("LogTail",),
     "raftlog.log.format.epoch_cache": ("EpochCache", "EpochEntry"),
     "raftlog.log.reading.aborted_transactions": ("AbortedTransactions",),
     "raftlog.log.reading.log_reader": ("LogReader",),
@@ -66,7 +66,7 @@ _HOMES: Final = {
         "ReadPlan",
         "SourceKind",
     ),
-    "raftlog.log.format.small_files": ("MetaProperties", "QuorumState"),
+    "raftlog.log.format.directory": ("MetaProperties", "QuorumState"),
     "raftlog.log.reading.snapshot": ("SnapshotReader",),
     "raftlog.log.reading.transactions": ("METADATA_PRODUCER_ID", "Outcome", "TransactionSpan"),
     "raftlog.client.directory": ("open_path", "write_new_file"),

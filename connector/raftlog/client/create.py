@@ -12,14 +12,15 @@ import uuid
 from typing import Final
 
 from raftlog.errors import CorruptFileError, LogNotFoundError, NotALogError
-from raftlog.log.format.names import (
+from raftlog.log.format.directory import (
+    CHECKSUMS_NAME,
     EPOCH_CHECKPOINT_NAME,
     PARTITION_METADATA_NAME,
     RAFTLOG_PROPERTIES_NAME,
     parse_partition_name,
     read_listing,
 )
-from raftlog.log.writing.log_directory import CHECKSUMS_NAME, read_checked
+from raftlog.log.writing.log_directory import read_checked
 from raftlog.log.writing.properties import LogConfig, LogProperties, parse_log_properties
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import WritableStorage

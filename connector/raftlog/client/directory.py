@@ -22,7 +22,7 @@ from raftlog.log.reading.log_reader import LogReader
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.quorum_copies import QuorumCopies
 from raftlog.log.reading.reads import LogKind
-from raftlog.storage.local_writing import PrivateLocalStorage, WritableLocalStorage
+from raftlog.storage.local import PrivateLocalStorage, WritableLocalStorage
 from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC
 

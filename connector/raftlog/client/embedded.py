@@ -32,13 +32,13 @@ from raftlog.errors import (
     NotALogError,
     OptionError,
 )
-from raftlog.log.format.names import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.recovery.report import RecoveryReport
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.producers import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 

@@ -29,7 +29,7 @@ from raftlog.errors import (
     RaftlogError,
 )
 from raftlog.limits import SMALL_FILE_BYTES_MAX
-from raftlog.log.format.names import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.recovery.report import RecoveryReport
 from raftlog.log.writing.properties import parse_log_properties
 from raftlog.log.writing.replicated_log import ReplicatedLog

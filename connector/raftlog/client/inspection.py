@@ -5,38 +5,36 @@
 
 from __future__ import annotations
 
-from raftlog.log.format.epoch_cache import parse_epoch_checkpoint
-from raftlog.log.format.index_entries import (
-    OFFSET_ENTRY_BYTES,
-    TIME_ENTRY_BYTES,
-    parse_offset_index,
-    parse_time_index,
-)
-from raftlog.log.format.names import (
+from raftlog.log.format.directory import (
     EPOCH_CHECKPOINT_NAME,
     INDEX_SUFFIX,
     META_PROPERTIES_NAME,
     OUT_OF_ELECTION_NAME,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
+    PUBLISHED_NAME,
     QUORUM_STATE_NAME,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-)
-from raftlog.log.format.producer_snapshot import parse_producer_snapshot
-from raftlog.log.format.published import PUBLISHED_NAME
-from raftlog.log.format.small_files import (
     parse_meta_properties,
     parse_partition_metadata,
     parse_quorum_state,
     read_small_file,
 )
-from raftlog.log.format.txn_index import AbortedTransaction, parse_txn_index
+from raftlog.log.format.epoch_cache import parse_epoch_checkpoint
+from raftlog.log.format.indexes import AbortedTransaction, parse_txn_index
+from raftlog.log.format.producer_snapshot import parse_producer_snapshot
 from raftlog.log.reading.chunks import ColumnDecoder, read_chunks
-from raftlog.log.reading.cursor import find_valid_batch
 from raftlog.log.reading.directory_log import DirectoryLog
-from raftlog.log.reading.files import LogFiles
+from raftlog.log.reading.files import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    LogFiles,
+    parse_offset_index,
+    parse_time_index,
+)
 from raftlog.log.reading.quorum_copies import Divergence, QuorumCopies, first_divergence
+from raftlog.log.reading.valid_batch import find_valid_batch
 from raftlog.log.recovery.checkpoints import read_checkpoint_files
 from raftlog.log.recovery.report import ScanStop
 from raftlog.log.segment import read_batch_at

@@ -16,15 +16,16 @@ from typing import Final
 
 from raftlog.errors import CorruptFileError, OptionError
 from raftlog.limits import SMALL_FILE_BYTES_MAX
-from raftlog.log.format.names import PARTITION_METADATA_NAME, RAFTLOG_PROPERTIES_NAME
-from raftlog.log.format.small_files import (
+from raftlog.log.format.directory import (
+    PARTITION_METADATA_NAME,
+    RAFTLOG_PROPERTIES_NAME,
     encode_properties,
     parse_partition_metadata,
     parse_properties,
 )
 from raftlog.log.writing.log_directory import read_checked, replace_checked
 from raftlog.log.writing.properties import encode_log_properties, parse_log_properties
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
 from .arguments import without_scheme

@@ -10,11 +10,11 @@ import os
 from dataclasses import replace
 
 from raftlog.errors import LogReadOnlyError, NotALogError
-from raftlog.log.format.names import RAFTLOG_PROPERTIES_NAME, read_listing
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_listing
 from raftlog.log.recovery.repair import Repaired, rebuild_indexes, truncate_log_at
 from raftlog.log.recovery.report import RecoveryReport, TruncatedTail
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
 from .arguments import whole_number, without_scheme

@@ -1,7 +1,7 @@
 """One segment of a log: walks of its batches, look-ups through its indexes, checks of both.
 
 For bytes that recovery or the writer has already checked. No numpy: opening a segment for writing
-reads only the few headers after its last index entry. Readers walk columns (``reading.cursor``),
+reads only the few headers after its last index entry. Readers walk columns (``reading.chunks``),
 recovery checks every CRC (``recovery.recover_segment``).
 
 The offset index is a hint: a position from it is used only if a batch that ends with the entry's
@@ -22,9 +22,9 @@ from typing import Final, Self
 
 from raftlog.errors import CorruptBatchError, LogNotFoundError
 from raftlog.limits import BATCH_HEADER_BYTES, KIB, LOG_OVERHEAD_BYTES, MIB, READ_BATCH_BYTES_MAX
+from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
-from raftlog.log.format.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from raftlog.log.format.indexes import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.header import (
     BATCH_HEADER,

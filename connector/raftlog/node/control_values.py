@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from raftlog.log.format.small_files import QuorumState
+from raftlog.log.format.directory import QuorumState
 from raftlog.quorum.effects import AppendLeaderChange, ElectionState
 from raftlog.quorum.events import VotersAppended
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet

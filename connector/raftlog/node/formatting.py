@@ -28,19 +28,17 @@ from raftlog.errors import (
     WrongDirectoryError,
 )
 from raftlog.limits import BATCH_BYTES_MAX
-from raftlog.log.format.names import (
+from raftlog.log.format.directory import (
     BOOTSTRAP_ID,
+    CHECKSUMS_NAME,
     META_PROPERTIES_NAME,
-    checkpoint_name,
-    parse_partition_name,
-)
-from raftlog.log.format.small_files import (
     MetaProperties,
+    checkpoint_name,
     encode_meta_properties,
     parse_meta_properties,
+    parse_partition_name,
 )
 from raftlog.log.writing.log_directory import (
-    CHECKSUMS_NAME,
     TEMPORARY_SUFFIX,
     LogDirectory,
     read_checked,
@@ -50,7 +48,7 @@ from raftlog.log.writing.snapshots import PART_SUFFIX, SNAPSHOT_LOCK_NAME, Snaps
 from raftlog.quorum.voters import VoterSet
 from raftlog.records.compression import Compression
 from raftlog.records.control import KRaftVersion, SnapshotHeader
-from raftlog.storage.local_writing import PrivateLocalStorage
+from raftlog.storage.local import PrivateLocalStorage
 from raftlog.storage.protocol import Storage, WritableStorage
 from raftlog.types import (
     CLUSTER_METADATA_TOPIC,

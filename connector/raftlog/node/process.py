@@ -21,7 +21,7 @@ from typing import Final
 from raftlog import __version__
 from raftlog.client.clock import Clock
 from raftlog.errors import ConfigError, DiskFullError, LogLockedError, NodeRunningError
-from raftlog.log.format.small_files import MetaProperties
+from raftlog.log.format.directory import MetaProperties
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
@@ -33,7 +33,7 @@ from raftlog.quorum.effects import (
 from raftlog.quorum.events import Event
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import VoterSet
-from raftlog.storage.spare_descriptors import ReservedDescriptorStorage
+from raftlog.storage.local import ReservedDescriptorStorage
 from raftlog.types import TopicPartition
 from raftlog.wire import LogIdentity
 

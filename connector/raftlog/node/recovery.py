@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 from raftlog.errors import CorruptFileError, NodeRunningError
 from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
-from raftlog.log.format.small_files import QuorumState
+from raftlog.log.format.directory import QuorumState
 from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.quorum.effects import ElectionState
-from raftlog.storage.local_writing import PrivateLocalStorage
+from raftlog.storage.local import PrivateLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
 from .config import NodeConfig

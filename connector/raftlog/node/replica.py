@@ -31,7 +31,7 @@ from raftlog.errors import (
     LogLockedError,
     LogReadOnlyError,
 )
-from raftlog.log.format.names import QUORUM_STATE_NAME
+from raftlog.log.format.directory import QUORUM_STATE_NAME
 from raftlog.log.reading.snapshot import bootstrap_voters
 from raftlog.log.writing.active_segment import PendingSync
 from raftlog.log.writing.properties import LogConfig

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.memory_storage import MemoryStorage
 
-from raftlog.log.format.published import (
+from raftlog.log.format.directory import (
     PUBLISHED_NAME,
     Published,
     encode_published,

@@ -10,8 +10,12 @@ from tests.support.log_builder import END, begin, control_batch, data_batch, lea
 from raftlog.client import EndBasis, Isolation, LogKind, open_path
 from raftlog.client.log_records import ARROW_SCHEMA, LogRecords
 from raftlog.errors import UnknownRecordKindError
-from raftlog.log.format.names import RAFTLOG_PROPERTIES_NAME
-from raftlog.log.format.published import PUBLISHED_NAME, Published, encode_published
+from raftlog.log.format.directory import (
+    PUBLISHED_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+    Published,
+    encode_published,
+)
 from raftlog.log.reading.log_reader import LogReader
 from raftlog.records import Header, NewRecord, NewRecordBatch, encode_batch
 

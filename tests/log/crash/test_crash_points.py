@@ -18,7 +18,7 @@ from tests.support.log_builder import ABORT, END, NO_OP, begin
 from tests.support.report_lines import REPORT_LINE
 from tests.support.witness import Witness
 
-from raftlog.log.format import published
+from raftlog.log.format import directory
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name
 from raftlog.log.writing.properties import LogConfig
 
@@ -130,7 +130,7 @@ def run(name: str, count: int, *, every: int = 1) -> CrashChecker:
 @pytest.fixture(autouse=True)
 def _no_other_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait for a torn line of ``published`` to change: no other process writes here."""
-    monkeypatch.setattr(published, "_READS_MAX", 2)
+    monkeypatch.setattr(directory, "_READS_MAX", 2)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -32,7 +32,7 @@ from raftlog.errors import (
     LogReadOnlyError,
     RaftlogError,
 )
-from raftlog.log.format import published
+from raftlog.log.format import directory
 from raftlog.log.reading.log_reader import LogReader
 from raftlog.log.reading.opening import open_log
 from raftlog.log.recovery.recover import recover
@@ -400,7 +400,7 @@ def _run_machine(example_count: int, step_count: int, *, derandomize: bool = Tru
 @pytest.fixture(autouse=True)
 def _no_other_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait for a torn line of ``published`` to change: no other process writes here."""
-    monkeypatch.setattr(published, "_READS_MAX", 2)
+    monkeypatch.setattr(directory, "_READS_MAX", 2)
 
 
 def test_the_log_matches_its_model_after_any_steps() -> None:

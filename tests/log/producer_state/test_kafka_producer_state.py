@@ -12,7 +12,7 @@ from tests.support.batch_feeder import BatchFeeder
 from tests.support.kafka import kafka_jars, run_java
 
 from raftlog.errors import InvalidProducerEpochError, OutOfOrderSequenceError
-from raftlog.log.format.names import checkpoint_name, offset_name
+from raftlog.log.format.directory import checkpoint_name, offset_name
 from raftlog.log.format.producer_snapshot import ProducerState, parse_producer_snapshot
 from raftlog.log.reading.transactions import Marker
 from raftlog.log.writing.batch_metadata import CommitName

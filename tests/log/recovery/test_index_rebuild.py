@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tests.support.log_builder import data_batch
 from tests.support.memory_storage import MemoryStorage
 
-from raftlog.log.format.indexer import SegmentIndexer
 from raftlog.log.recovery.recover_segment import (
     IndexCheck,
     IndexRebuild,
@@ -16,6 +15,7 @@ from raftlog.log.recovery.recover_segment import (
     ScanRules,
     SegmentScan,
 )
+from raftlog.log.writing.active_segment import SegmentIndexer
 from raftlog.records.batch_columns import BatchColumns
 
 PATH = "/log/00000000000000000100.log"

@@ -8,7 +8,7 @@ from tests.support.crash_injection import crashes_after
 from tests.support.written_logs import ONE_SEGMENT, SMALL, WrittenLog, encoded
 
 from raftlog.errors import LogReadOnlyError
-from raftlog.log.format.small_files import RECOVERY_POINT_CHECKPOINT_NAME
+from raftlog.log.format.directory import RECOVERY_POINT_CHECKPOINT_NAME
 from raftlog.log.recovery.report import ScanEnd
 
 

@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.errors import CorruptFileError
-from raftlog.log.format.clean_shutdown import (
+from raftlog.log.format.directory import (
     CleanShutdown,
     encode_clean_shutdown,
-    parse_clean_shutdown,
-)
-from raftlog.log.format.small_files import (
     encode_offset_checkpoint,
+    parse_clean_shutdown,
     parse_offset_checkpoint,
     parse_single_offset,
 )

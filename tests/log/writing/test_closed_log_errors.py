@@ -18,7 +18,7 @@ from tests.support.appending import (
 )
 
 from raftlog.errors import LogClosedError, LogError
-from raftlog.log.format.names import LOG_SUFFIX, offset_name
+from raftlog.log.format.directory import LOG_SUFFIX, offset_name
 from raftlog.log.writing.replicated_log import ReplicatedLog
 
 RETENTION = replace(SMALL, retention_bytes=3_000)

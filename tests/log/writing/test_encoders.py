@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.log.format.epoch_cache import (
-    EpochCache,
-    encode_epoch_checkpoint,
-    parse_epoch_checkpoint,
-)
-from raftlog.log.format.small_files import (
+from raftlog.log.format.directory import (
     MetaProperties,
     PartitionMetadata,
     QuorumState,
@@ -26,7 +21,12 @@ from raftlog.log.format.small_files import (
     parse_properties,
     parse_quorum_state,
 )
-from raftlog.log.format.txn_index import encode_aborted, parse_txn_index
+from raftlog.log.format.epoch_cache import (
+    EpochCache,
+    encode_epoch_checkpoint,
+    parse_epoch_checkpoint,
+)
+from raftlog.log.format.indexes import encode_aborted, parse_txn_index
 
 
 def contents(data: Path, pattern: str, least: int) -> list[tuple[str, bytes]]:

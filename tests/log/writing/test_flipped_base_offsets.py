@@ -9,7 +9,7 @@ from tests.log.writing.test_quorum_log import DIRECTORY, follow, new_disk, opene
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 from raftlog.errors import CorruptBatchError, LogError
-from raftlog.log.format.names import LOG_SUFFIX, offset_name
+from raftlog.log.format.directory import LOG_SUFFIX, offset_name
 from raftlog.log.reading.opening import open_log
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.records.batch import iter_batches

@@ -14,14 +14,14 @@ from tests.support.appending import (
 )
 
 from raftlog.errors import DiskFullError, LogAccessError
-from raftlog.log.format.index_entries import parse_time_index
-from raftlog.log.format.indexer import TIME_ENTRY
-from raftlog.log.format.names import (
+from raftlog.log.format.directory import (
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     offset_name,
 )
+from raftlog.log.format.indexes import TIME_ENTRY
+from raftlog.log.reading.files import parse_time_index
 from raftlog.log.writing.active_segment import ActiveSegment
 
 

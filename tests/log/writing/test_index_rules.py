@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.log.format.index_entries import parse_offset_index, parse_time_index
-from raftlog.log.format.indexer import OFFSET_ENTRY, TIME_ENTRY, SegmentIndexer
+from raftlog.log.format.indexes import OFFSET_ENTRY, TIME_ENTRY
+from raftlog.log.reading.files import parse_offset_index, parse_time_index
+from raftlog.log.writing.active_segment import SegmentIndexer
 from raftlog.records.batch import RecordBatch, iter_batches
 
 KRAFT_LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
 SEGMENTS = [
     path for path in sorted(KRAFT_LOGS.rglob("*.log")) if path.with_suffix(".index").exists()
 ]
+INTERVAL = 4096
+"""Default of Kafka's ``index.interval.bytes``."""
 RESTARTED_AT = {
     "three-nodes-4.3.1/node-101/__cluster_metadata-0/00000000000000000436.log": 720,
     "trimmed-3.9.2/node-1/__cluster_metadata-0/00000000000000000416.log": 642,
@@ -38,6 +41,7 @@ def note(indexer: SegmentIndexer, batch: RecordBatch) -> None:
 def resumed(base_offset: int, offsets: bytes, times: bytes) -> SegmentIndexer:
     return SegmentIndexer.resumed(
         base_offset,
+        interval_bytes=INTERVAL,
         offset_index_bytes=len(offsets),
         time_index_bytes=len(times),
         last_time_entry=times[-TIME_ENTRY.size :],
@@ -47,7 +51,7 @@ def resumed(base_offset: int, offsets: bytes, times: bytes) -> SegmentIndexer:
 def rebuilt(
     content: bytes, base_offset: int, restarted_at: int | None = None
 ) -> tuple[bytes, bytes]:
-    indexer = SegmentIndexer(base_offset)
+    indexer = SegmentIndexer(base_offset, interval_bytes=INTERVAL)
     offsets = times = b""
     for batch in iter_batches(content):
         note(indexer, batch)
@@ -84,7 +88,7 @@ def test_indexes_of_a_running_node_are_those_entries_and_zeros() -> None:
             assert member is not None
             return member.read()
 
-        indexer = SegmentIndexer(0)
+        indexer = SegmentIndexer(0, interval_bytes=INTERVAL)
         for batch in iter_batches(content(".log")):
             note(indexer, batch)
         new = indexer.take()
@@ -102,9 +106,9 @@ def test_a_reopened_segment_gets_the_same_entries(
     batches: list[tuple[int, int]], data: st.DataObject, is_closed: bool
 ) -> None:
     reopened_after = data.draw(st.integers(0, len(batches)))
-    one = SegmentIndexer(7)
+    one = SegmentIndexer(7, interval_bytes=INTERVAL)
     offsets = times = b""
-    other = SegmentIndexer(7)
+    other = SegmentIndexer(7, interval_bytes=INTERVAL)
     starts = [sum(byte_count for byte_count, _ in batches[:at]) for at in range(len(batches))]
     for at, (byte_count, time_ms) in enumerate(batches):
         for indexer in (one, other):
@@ -139,7 +143,7 @@ def test_a_reopened_segment_gets_the_same_entries(
 
 
 def test_entries_are_read_back_by_the_parsers() -> None:
-    indexer = SegmentIndexer(100)
+    indexer = SegmentIndexer(100, interval_bytes=INTERVAL)
     for at, (byte_count, time_ms) in enumerate([(4097, 5), (4097, 9), (10, 9), (10, 12)]):
         indexer.add_batch(
             position=at * 5000,

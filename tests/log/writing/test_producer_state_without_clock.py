@@ -16,7 +16,7 @@ from tests.support.appending import (
     reopened,
 )
 
-from raftlog.log.format.names import RAFTLOG_PROPERTIES_NAME, read_listing
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_listing
 from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.producers import Duplicate
 from raftlog.log.writing.properties import (

@@ -37,15 +37,15 @@ from raftlog.errors import (
     NotALogError,
     NotLeaderError,
 )
+from raftlog.log.format.directory import read_published
 from raftlog.log.format.epoch_cache import EpochEntry
-from raftlog.log.format.index_entries import parse_offset_index
-from raftlog.log.format.indexer import SegmentIndexer
-from raftlog.log.format.published import read_published
+from raftlog.log.reading.files import parse_offset_index
 from raftlog.log.recovery.checkpoints import read_checkpoint_files
+from raftlog.log.writing.active_segment import SegmentIndexer
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.control import LeaderChange, decode_control
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
 

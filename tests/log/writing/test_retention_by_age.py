@@ -15,7 +15,7 @@ from tests.support.appending import (
     reopened,
 )
 
-from raftlog.log.format.names import LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name, read_listing
+from raftlog.log.format.directory import LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name, read_listing
 from raftlog.log.segment import Segment
 from raftlog.log.writing.properties import LogConfig
 

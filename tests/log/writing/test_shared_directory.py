@@ -20,8 +20,7 @@ from tests.support.appending import (
 from tests.support.crash_injection import crashes_after
 
 from raftlog.errors import NotLeaderError
-from raftlog.log.format.names import read_listing
-from raftlog.log.format.published import PUBLISHED_NAME, read_published
+from raftlog.log.format.directory import PUBLISHED_NAME, read_listing, read_published
 from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.producers import LastCommit
 from raftlog.log.writing.properties import LogConfig

@@ -29,8 +29,8 @@ from raftlog.errors import (
     SnapshotRefusedError,
 )
 from raftlog.limits import KIB
+from raftlog.log.format.directory import checkpoint_name, read_listing
 from raftlog.log.format.epoch_cache import EpochEntry
-from raftlog.log.format.names import checkpoint_name, read_listing
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.snapshot import SnapshotReader

@@ -20,7 +20,7 @@ from tests.support.one_replica import TIME_MS, OneReplica
 from tests.support.written_logs import encoded
 
 from raftlog.errors import LogError, LogLockedError
-from raftlog.log.format.names import checkpoint_name
+from raftlog.log.format.directory import checkpoint_name
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog

@@ -13,7 +13,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.node.formatting import NODE_LOCK_NAME
 from raftlog.records.control import LeaderChange
-from raftlog.storage.local_writing import PrivateLocalStorage
+from raftlog.storage.local import PrivateLocalStorage
 
 NODE = '[node]\nid = 1\ndirectory = "data"\n[listeners.both]\naddress = "127.0.0.1:9192"\n'
 NOW_MS = 1_700_000_000_000

@@ -26,9 +26,8 @@ from raftlog.limits import (
     READ_BATCH_BYTES_MAX,
     READ_CHUNK_BYTES,
 )
+from raftlog.log.format.directory import Listing, MetaProperties, QuorumState, parse_checkpoint_name
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.names import Listing, parse_checkpoint_name
-from raftlog.log.format.small_files import MetaProperties, QuorumState
 from raftlog.log.reading.aborted_transactions import (
     MARKER_COLUMNS,
     AbortedTransactions,
@@ -40,9 +39,9 @@ from raftlog.log.reading.chunks import (
     ChunkDecoder,
     ColumnDecoder,
     HeaderDecoder,
+    LogTail,
     P,
 )
-from raftlog.log.reading.cursor import LogTail
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.log_reader import LogExtent, LogReader, describe_end, not_below_previous
 from raftlog.log.reading.reads import (

@@ -1,1 +1,1 @@
-"""Files of a log as values, both ways: names, index entries, checkpoints. No I/O."""
+"""Names, small files, index entries and leader epochs of a log as values, both ways."""

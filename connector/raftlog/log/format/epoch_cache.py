@@ -10,9 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raftlog.errors import CorruptFileError
-from raftlog.types import OffsetAndEpoch
+from raftlog.types import (
+    Diverging,
+    OffsetAndEpoch,
+    SnapshotId,
+    SnapshotNeeded,
+    Valid,
+    ValidOffsetAndEpoch,
+)
 
-from .small_files import decoded_text, whole_number
+from .directory import encode_checkpoint, parse_checkpoint, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +118,7 @@ class EpochCache:
 
 def encode_epoch_checkpoint(cache: EpochCache) -> bytes:
     """Encode ``leader-epoch-checkpoint`` (Kafka: ``CheckpointFile``, version 0)."""
-    rows = "".join(f"{entry.epoch} {entry.start_offset}\n" for entry in cache.entries)
-    return f"0\n{len(cache.entries)}\n{rows}".encode("ascii")
+    return encode_checkpoint([f"{entry.epoch} {entry.start_offset}" for entry in cache.entries])
 
 
 def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
@@ -122,18 +128,8 @@ def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
     An empty file has no entries. Raises ``CorruptFileError`` for anything else, and for entries
     that do not ascend.
     """
-    text = decoded_text(data, path)
-    lines = text.splitlines()
-    if not lines:
-        return EpochCache()
-    if whole_number(lines[0], path, "the version") != 0:
-        raise CorruptFileError(path=path, reason=f"its version is {lines[0][:20]!r}, not 0")
-    count = whole_number(lines[1], path, "the entry count") if len(lines) > 1 else -1
-    rows = lines[2:]
-    if count != len(rows):
-        raise CorruptFileError(path=path, reason=f"it claims {count} entries and has {len(rows)}")
     entries: list[EpochEntry] = []
-    for row in rows:
+    for row in parse_checkpoint(data, path):
         fields = row.split()
         if len(fields) != 2:
             raise CorruptFileError(path=path, reason=f"{row[:40]!r} is not an epoch and an offset")
@@ -146,3 +142,82 @@ def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
             raise CorruptFileError(path=path, reason=f"{row[:40]!r} does not ascend")
         entries.append(entry)
     return EpochCache(tuple(entries))
+
+
+# --- Validation of a follower's fetch position, and the offset at which a follower truncates ------
+# Pure functions of the log's epochs and snapshots. Kafka: ``RaftLog.validateOffsetAndEpoch`` and
+# ``truncateToEndOffset``, ``KafkaRaftLog.endOffsetForEpoch`` (KIP-101, KIP-595, KIP-630). A fetch
+# position is (offset, epoch of the record before it). Epoch 0 has no leader and no records.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochValidation:
+    """The facts of a log that validation needs.
+
+    ``snapshots`` are in ascending order, without the bootstrap checkpoint.
+    """
+
+    log_start_offset: int
+    log_end_offset: int
+    epochs: EpochCache
+    snapshots: tuple[SnapshotId, ...]
+
+    @property
+    def last_fetched_epoch(self) -> int:
+        """The epoch of the last record, or of the snapshot at which an empty log starts; else 0."""
+        if self.epochs.latest_epoch is not None:
+            return self.epochs.latest_epoch
+        if self.snapshots:
+            newest = self.snapshots[-1]
+            if self.log_start_offset == self.log_end_offset == newest.end_offset:
+                return newest.epoch
+        return 0
+
+    @property
+    def _first_snapshot(self) -> SnapshotId | None:
+        """The oldest snapshot at or after the log start; older ones may not be deleted yet."""
+        start = self.log_start_offset
+        return next((one for one in self.snapshots if one.end_offset >= start), None)
+
+    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+        """Return the largest epoch <= ``epoch`` and its end offset (exclusive) in this log.
+
+        For an epoch newer than the log's last one: the last epoch and the log end offset.
+        """
+        found = self.epochs.end_offset_for(epoch, self.log_end_offset)
+        if found is None:
+            return OffsetAndEpoch(epoch=self.last_fetched_epoch, offset=self.log_end_offset)
+        first = self._first_snapshot
+        if first is not None and found == OffsetAndEpoch(epoch=epoch, offset=first.end_offset):
+            return OffsetAndEpoch(epoch=first.epoch, offset=first.end_offset)
+        return found
+
+    def validate(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
+        """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``.
+
+        ``Diverging``: it must truncate first. ``SnapshotNeeded``: it must fetch a snapshot.
+        """
+        if offset == 0 and self.snapshots:
+            return SnapshotNeeded(self.snapshots[-1])
+        if offset == 0 and self.log_start_offset == 0:
+            return Valid()
+        first = self._first_snapshot
+        if first is not None:
+            is_deleted = (
+                offset < self.log_start_offset
+                or (offset == self.log_start_offset and epoch != first.epoch)
+                or epoch < first.epoch
+            )
+            if is_deleted:
+                return SnapshotNeeded(self.snapshots[-1])
+        end = self.end_offset_for_epoch(epoch)
+        if end.epoch != epoch or end.offset < offset:
+            return Diverging(end)
+        return Valid()
+
+    def truncation_offset(self, diverging: OffsetAndEpoch) -> int:
+        """Return the offset to which a follower truncates after a ``Diverging`` response."""
+        if diverging.epoch == 0:
+            return min(diverging.offset, self.log_end_offset)
+        own = self.end_offset_for_epoch(diverging.epoch)
+        return min(own.offset, diverging.offset) if own.epoch == diverging.epoch else own.offset

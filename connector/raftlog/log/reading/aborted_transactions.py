@@ -22,8 +22,7 @@ from raftlog.records.control import (
 )
 from raftlog.types import ReplicaKey
 
-from .chunks import HeaderChunk, HeaderDecoder
-from .cursor import LogCursor
+from .chunks import HeaderChunk, HeaderDecoder, LogCursor
 from .files import LogFiles
 from .transactions import FRAME_VERSION, Marker, TransactionIndex, TransactionSpan, transaction_name
 

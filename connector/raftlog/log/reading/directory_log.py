@@ -20,19 +20,17 @@ from raftlog.errors import (
     SegmentDeletedError,
 )
 from raftlog.limits import CLOCK_AHEAD_MS_MAX, READ_CHUNK_BYTES
-from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.names import (
+from raftlog.log.format.directory import (
     META_PROPERTIES_NAME,
     QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
-)
-from raftlog.log.format.small_files import (
     MetaProperties,
     QuorumState,
     parse_meta_properties,
     parse_quorum_state,
     read_small_file,
 )
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan
 from raftlog.types import SnapshotId, TopicPartition
@@ -44,11 +42,9 @@ from .aborted_transactions import (
     VoterSet,
     last_voters,
 )
-from .chunks import BatchDecoder, ChunkDecoder, ColumnDecoder, HeaderDecoder, P
-from .cursor import LogCursor, LogTail
+from .chunks import BatchDecoder, ChunkDecoder, ColumnDecoder, HeaderDecoder, LogCursor, LogTail, P
 from .files import LogFiles
-from .leader_epochs import epoch_mismatches
-from .log_end import LogStateCache
+from .log_end import LogStateCache, epoch_mismatches
 from .log_reader import LogExtent, LogReader, describe_end, not_below_previous
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind, plan_range
 from .snapshot import SnapshotReader

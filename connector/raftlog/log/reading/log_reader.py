@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 from raftlog.errors import DataLossError, DivergedLogError, OffsetOutOfRangeError
 from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.log.format.directory import MetaProperties, QuorumState
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.small_files import MetaProperties, QuorumState
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import Column, Scan
 from raftlog.types import SnapshotId
 
 from .aborted_transactions import AbortedTransactions
-from .cursor import LogTail
+from .chunks import LogTail
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
 
 # --- Validation of the end of a read against an earlier one, and descriptions of ends -------------

@@ -18,21 +18,20 @@ from raftlog.limits import (
     IDENTIFY_BYTES_MAX,
     IDENTIFY_RECORDS_MAX,
 )
-from raftlog.log.format.names import (
+from raftlog.log.format.directory import (
     CHECKPOINT_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
     PARTITION_METADATA_NAME,
     QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
+    UNNAMED_PARTITION,
     parse_checkpoint_name,
     parse_offset_name,
-    parse_partition_name,
-    read_listing,
-)
-from raftlog.log.format.small_files import (
     parse_partition_metadata,
+    parse_partition_name,
     parse_properties,
+    read_listing,
     read_small_file,
 )
 from raftlog.log.segment import read_batch_at
@@ -48,10 +47,10 @@ from raftlog.types import (
     TopicPartition,
 )
 
-from .cursor import find_valid_batch
 from .directory_log import DirectoryLog
 from .files import LogFiles
 from .reads import LogKind, SourceKind
+from .valid_batch import find_valid_batch
 
 # --- Detection of files that are not segments at all: text, an archive, another program's log -----
 # Damage rarely affects two fields, so one impossible field means a damaged segment. A file is
@@ -115,7 +114,6 @@ def _is_foreign(head: bytes, base_offset: int | None) -> bool:
 #    of the newest snapshot.
 
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
-UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
 
 _KRAFT: Final = "kraft"
 _OTHER_VALUES: Final = ("bytes", "msgpack")

@@ -24,15 +24,14 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.log.format.directory import META_PROPERTIES_NAME, MetaProperties, QuorumState
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.names import META_PROPERTIES_NAME
-from raftlog.log.format.small_files import MetaProperties, QuorumState
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import Column, Scan
 from raftlog.types import ZERO_UUID, ReplicaKey, SnapshotId
 
 from .aborted_transactions import AbortedTransactions
-from .cursor import LogTail
+from .chunks import LogTail
 from .directory_log import DirectoryLog
 from .log_reader import LogExtent, LogReader, not_below_previous
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind, Split

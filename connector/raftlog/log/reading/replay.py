@@ -20,10 +20,9 @@ import numpy as np
 
 from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, LogError, LogGapError
 from raftlog.limits import BATCH_HEADER_BYTES, READ_CHUNK_BYTES
+from raftlog.log.format.directory import PRODUCER_SNAPSHOT_SUFFIX, read_small_file
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.names import PRODUCER_SNAPSHOT_SUFFIX
 from raftlog.log.format.producer_snapshot import ProducerState, parse_producer_snapshot
-from raftlog.log.format.small_files import read_small_file
 from raftlog.records.batch_columns import BatchColumns
 
 from .aborted_transactions import (
@@ -33,8 +32,7 @@ from .aborted_transactions import (
     add_producer_transactions,
     last_voters,
 )
-from .chunks import ColumnDecoder, HeaderDecoder
-from .cursor import LogCursor, LogTail
+from .chunks import ColumnDecoder, HeaderDecoder, LogCursor, LogTail
 from .files import LogFiles
 from .transactions import TransactionIndex
 

@@ -21,7 +21,7 @@ from raftlog.errors import (
     SnapshotDecompressionLimitError,
 )
 from raftlog.limits import READ_CHUNK_BYTES
-from raftlog.log.format.names import BOOTSTRAP_ID, checkpoint_name
+from raftlog.log.format.directory import BOOTSTRAP_ID, checkpoint_name
 from raftlog.log.segment import read_batch_at
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan

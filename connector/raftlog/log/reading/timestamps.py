@@ -13,8 +13,7 @@ import numpy as np
 
 from raftlog.records.batch_columns import BatchColumns, Scan
 
-from .chunks import HeaderDecoder, read_chunks
-from .cursor import LogCursor
+from .chunks import HeaderDecoder, LogCursor, read_chunks
 from .files import LogFiles
 
 INT64_MAX: Final = 2**63 - 1

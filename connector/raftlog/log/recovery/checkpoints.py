@@ -18,37 +18,32 @@ from raftlog.errors import (
     SegmentDeletedError,
 )
 from raftlog.limits import BATCH_BYTES_MAX, LOG_OVERHEAD_BYTES, SMALL_FILE_BYTES_MAX
-from raftlog.log.format.clean_shutdown import (
+from raftlog.log.format.directory import (
+    CHECKSUMS_NAME,
     CLEAN_SHUTDOWN_NAME,
-    CleanShutdown,
-    parse_clean_shutdown,
-)
-from raftlog.log.format.epoch_cache import EpochCache, parse_epoch_checkpoint
-from raftlog.log.format.names import (
     EPOCH_CHECKPOINT_NAME,
+    LOG_START_CHECKPOINT_NAME,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
+    PUBLISHED_NAME,
     RAFTLOG_PROPERTIES_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    SYNCED_NAME,
+    CleanShutdown,
     Listing,
+    Published,
     checkpoint_name,
     offset_name,
-    read_listing,
-)
-from raftlog.log.format.published import (
-    PUBLISHED_NAME,
-    SYNCED_NAME,
-    Published,
+    parse_clean_shutdown,
+    parse_partition_metadata,
     parse_published,
+    parse_single_offset,
+    read_listing,
     read_published,
 )
-from raftlog.log.format.small_files import (
-    LOG_START_CHECKPOINT_NAME,
-    RECOVERY_POINT_CHECKPOINT_NAME,
-    parse_partition_metadata,
-    parse_single_offset,
-)
+from raftlog.log.format.epoch_cache import EpochCache, parse_epoch_checkpoint
 from raftlog.log.segment import Segment, SegmentMetadata
-from raftlog.log.writing.log_directory import CHECKSUMS_NAME, read_checked, read_checksums
+from raftlog.log.writing.log_directory import read_checked, read_checksums
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import parse_log_properties
 from raftlog.records.batch import RecordBatch, read_batch

@@ -21,11 +21,11 @@ from typing import Final
 import numpy as np
 
 from raftlog.errors import CorruptBatchError, SegmentDeletedError
+from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
-from raftlog.log.format.txn_index import AbortedTransaction
+from raftlog.log.format.indexes import AbortedTransaction
 from raftlog.log.reading.files import LogFiles
-from raftlog.log.reading.leader_epochs import epochs_below
+from raftlog.log.reading.log_end import epochs_below
 from raftlog.log.reading.transactions import FRAME_VERSION, Marker
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.log.writing.batch_metadata import (

@@ -31,12 +31,17 @@ import numpy as np
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import LOG_OVERHEAD_BYTES, MIB
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.index_entries import parse_offset_index, parse_time_index
-from raftlog.log.format.indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
-from raftlog.log.format.txn_index import AbortedTransaction, encode_aborted
-from raftlog.log.reading.chunks import read_chunks
-from raftlog.log.reading.cursor import find_valid_batch
-from raftlog.log.reading.leader_epochs import epoch_mismatches
+from raftlog.log.format.indexes import (
+    NO_TIMESTAMP_MS,
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    AbortedTransaction,
+    encode_aborted,
+)
+from raftlog.log.reading.chunks import ChunkDecoder, read_chunks
+from raftlog.log.reading.files import parse_offset_index, parse_time_index
+from raftlog.log.reading.log_end import epoch_mismatches
+from raftlog.log.reading.valid_batch import find_valid_batch
 from raftlog.log.segment import read_batch_at
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.batch_columns import (
@@ -269,7 +274,7 @@ class ValidChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class _ValidDecoder:
+class _ValidDecoder(ChunkDecoder[ValidChunk]):
     """Decoder of headers into columns that stops at the first CRC mismatch."""
 
     chunk_bytes: int
@@ -301,16 +306,6 @@ class _ValidDecoder:
             buffer=buffer,
             buffer_position=file_position,
         )
-
-    def decode_header(
-        self,
-        buffer: bytes,
-        *,
-        file_position: int,
-        start_offset: int | None,
-        end_offset: int | None,
-    ) -> None:
-        return None
 
     def first(self, chunk: ValidChunk, count: int) -> ValidChunk:
         return chunk.first(count)

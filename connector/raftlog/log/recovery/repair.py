@@ -20,30 +20,28 @@ from typing import Final
 
 from raftlog.errors import LogNotFoundError, LogReadOnlyError, OptionError
 from raftlog.limits import MIB
-from raftlog.log.format.clean_shutdown import CLEAN_SHUTDOWN_NAME
-from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.names import (
+from raftlog.log.format.directory import (
+    CHECKSUMS_NAME,
+    CLEAN_SHUTDOWN_NAME,
     EPOCH_CHECKPOINT_NAME,
     INDEX_SUFFIX,
+    LOG_START_CHECKPOINT_NAME,
     LOG_SUFFIX,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
+    PUBLISHED_NAME,
     RAFTLOG_PROPERTIES_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    SYNCED_NAME,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     checkpoint_name,
     offset_name,
     parse_offset_name,
 )
-from raftlog.log.format.published import PUBLISHED_NAME, SYNCED_NAME
-from raftlog.log.format.small_files import LOG_START_CHECKPOINT_NAME, RECOVERY_POINT_CHECKPOINT_NAME
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.recovery.recover import recover
-from raftlog.log.writing.log_directory import (
-    CHECKSUMS_NAME,
-    TEMPORARY_SUFFIX,
-    LogDirectory,
-    rebuild_checksums,
-)
+from raftlog.log.writing.log_directory import TEMPORARY_SUFFIX, LogDirectory, rebuild_checksums
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.snapshots import delete_unfinished_snapshots
 from raftlog.log.writing.truncate_with_backup import (

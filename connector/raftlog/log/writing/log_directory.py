@@ -8,57 +8,48 @@ boot.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from crc32c import crc32c
 
-from raftlog.errors import (
-    CorruptFileError,
-    DiskFullError,
-    LogError,
-    LogNotFoundError,
-    SegmentDeletedError,
-)
-from raftlog.limits import SMALL_FILE_BYTES_MAX
-from raftlog.log.format.clean_shutdown import (
+from raftlog.errors import CorruptFileError, DiskFullError, LogError, LogNotFoundError
+from raftlog.log.format.directory import (
+    CHECKSUMS_NAME,
     CLEAN_SHUTDOWN_NAME,
-    CleanShutdown,
-    encode_clean_shutdown,
-)
-from raftlog.log.format.epoch_cache import EpochCache, encode_epoch_checkpoint
-from raftlog.log.format.names import (
     EPOCH_CHECKPOINT_NAME,
+    LOG_START_CHECKPOINT_NAME,
     OUT_OF_ELECTION_NAME,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
+    PUBLISHED_BYTES_MAX,
+    PUBLISHED_NAME,
     QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
-    Listing,
-    offset_name,
-    parse_partition_name,
-    read_listing,
-)
-from raftlog.log.format.published import (
-    PUBLISHED_NAME,
-    Published,
-    encode_published,
-    parse_published,
-)
-from raftlog.log.format.small_files import (
-    LOG_START_CHECKPOINT_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
+    UNNAMED_PARTITION,
+    Checksums,
+    CleanShutdown,
+    Listing,
     PartitionMetadata,
+    Published,
     QuorumState,
+    encode_checksums,
+    encode_clean_shutdown,
     encode_offset_checkpoint,
     encode_partition_metadata,
+    encode_published,
     encode_quorum_state,
+    offset_name,
+    parse_checksums,
+    parse_partition_name,
+    parse_published,
     parse_quorum_state,
+    read_listing,
     read_small_file,
 )
+from raftlog.log.format.epoch_cache import EpochCache, encode_epoch_checkpoint
 from raftlog.storage.protocol import Storage, WritableFile, WritableStorage
-from raftlog.types import TopicPartition
 
 from .producer_state import ProducerStateManager
 from .properties import LogProperties, encode_log_properties, parse_log_properties
@@ -77,22 +68,15 @@ from .properties import LogProperties, encode_log_properties, parse_log_properti
 # Invariants:
 #
 # 1. A power loss at any moment leaves the old or the new file, whole, and a checksum that matches.
-# 2. The last line of ``checksums`` is its own CRC, and only the canonical encoding is accepted, so
-#    every flipped bit is detected. A file that it does not list is not checked, nor is any file of
-#    a directory without ``checksums`` (Kafka's).
+# 2. Every flipped bit of ``checksums`` is detected. A file that it does not list is not checked,
+#    nor is any file of a directory without ``checksums`` (Kafka's).
 # 3. One writer at a time. Readers take no lock and may read during a replacement.
 
-CHECKSUMS_NAME: Final = "checksums"
 TEMPORARY_SUFFIX: Final = ".tmp"
 """Suffix of a file that was not renamed yet: after a crash, delete it."""
 
-_FIRST_LINE: Final = "raftlog checksums 1\n"
-_LINE: Final = re.compile(r"([^ \n]+)((?: [0-9a-f]{8})+)")
 _ATTEMPTS_MAX: Final = 100
 """Retries of a reader while the file is being replaced."""
-
-Checksums = Mapping[str, tuple[int, ...]]
-"""Valid CRC-32C values by file name."""
 
 
 def replace_file(storage: WritableStorage, path: str, data: bytes) -> None:
@@ -116,7 +100,7 @@ def replace_checked(storage: WritableStorage, directory: str, files: Mapping[str
         before = {}  # unreadable, and replaced below
     checksums = dict(before)
     for name, data in files.items():
-        old = _content(storage, storage.join(directory, name))
+        old = read_small_file(storage, storage.join(directory, name))
         old_crc = None if old is None else crc32c(old)
         # Do not list the checksum of a damaged file.
         is_valid = old_crc is not None and (name not in before or old_crc in before[name])
@@ -139,7 +123,7 @@ def rebuild_checksums(storage: WritableStorage, directory: str, names: Iterable[
     """
     checksums = {}
     for name in names:
-        data = _content(storage, storage.join(directory, name))
+        data = read_small_file(storage, storage.join(directory, name))
         if data is not None:
             checksums[name] = (crc32c(data),)
     replace_file(storage, storage.join(directory, CHECKSUMS_NAME), encode_checksums(checksums))
@@ -155,10 +139,10 @@ def read_checked(storage: Storage, path: str) -> bytes | None:
     sidecar_path = storage.join(directory, CHECKSUMS_NAME)
     seen: tuple[bytes | None, bytes | None] | None = None
     for _ in range(_ATTEMPTS_MAX):
-        data = _content(storage, path)
+        data = read_small_file(storage, path)
         if data is None:
             return None
-        sidecar = _content(storage, sidecar_path)
+        sidecar = read_small_file(storage, sidecar_path)
         if sidecar is None:
             return data
         allowed = parse_checksums(sidecar, sidecar_path).get(name)
@@ -176,37 +160,8 @@ def read_checked(storage: Storage, path: str) -> bytes | None:
 def read_checksums(storage: Storage, directory: str) -> Checksums | None:
     """Read ``checksums`` of a directory; None if missing. Raises ``CorruptFileError``."""
     path = storage.join(directory, CHECKSUMS_NAME)
-    data = _content(storage, path)
+    data = read_small_file(storage, path)
     return None if data is None else parse_checksums(data, path)
-
-
-def encode_checksums(checksums: Checksums) -> bytes:
-    """Return the content: a first line, one line per file sorted by name, the CRC-32C of it all."""
-    lines = [_FIRST_LINE]
-    for name in sorted(checksums):
-        line = name + "".join(f" {crc:08x}" for crc in checksums[name])
-        assert _LINE.fullmatch(line), f"{name!r} cannot be listed in {CHECKSUMS_NAME}"
-        lines.append(line + "\n")
-    text = "".join(lines).encode()
-    return text + f"crc32c {crc32c(text):08x}\n".encode()
-
-
-def parse_checksums(data: bytes, path: str) -> Checksums:
-    """Parse ``checksums``. Raises ``CorruptFileError`` for any flipped bit."""
-    text = data[: data[:-1].rfind(b"\n") + 1]
-    if not data or data != text + f"crc32c {crc32c(text):08x}\n".encode():
-        raise CorruptFileError(path=path, reason="its last line does not match its checksum")
-    checksums = {}
-    for line in text.decode("ascii", "replace").removeprefix(_FIRST_LINE).splitlines():
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise CorruptFileError(
-                path=path, reason=f"not a file name and checksums: {line[:40]!r}"
-            )
-        checksums[match[1]] = tuple(int(crc, 16) for crc in match[2].split())
-    if encode_checksums(checksums) != data:
-        raise CorruptFileError(path=path, reason="not in the canonical encoding of version 1")
-    return checksums
 
 
 def _write_and_rename(storage: WritableStorage, path: str, data: bytes) -> None:
@@ -225,22 +180,7 @@ def _write_and_rename(storage: WritableStorage, path: str, data: bytes) -> None:
     storage.rename(temporary, path)
 
 
-def _content(storage: Storage, path: str) -> bytes | None:
-    try:
-        with storage.open_file(path) as file:
-            data = file.read_at(0, SMALL_FILE_BYTES_MAX + 1)
-    except (LogNotFoundError, SegmentDeletedError):
-        return None
-    if len(data) > SMALL_FILE_BYTES_MAX:
-        raise CorruptFileError(path=path, reason=f"it is larger than {SMALL_FILE_BYTES_MAX} bytes")
-    return data
-
-
 # --- Directory of a log ---------------------------------------------------------------------------
-
-UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
-"""The partition of a log whose directory is not named ``<topic>-<partition>``."""
-_PUBLISHED_BYTES_MAX: Final = 512
 
 
 class LogDirectory:
@@ -406,7 +346,7 @@ class LogDirectory:
             except LogNotFoundError:
                 return None
         self._published = None
-        data = self._published_file.read_at(0, _PUBLISHED_BYTES_MAX)
+        data = self._published_file.read_at(0, PUBLISHED_BYTES_MAX)
         published = parse_published(data)
         if published is None or published.boot_id != self.boot_id:
             return None

@@ -29,12 +29,12 @@ from raftlog.limits import (
     PRODUCER_BATCHES_KEPT,
     PRODUCERS_MAX,
 )
+from raftlog.log.format.indexes import AbortedTransaction
 from raftlog.log.format.producer_snapshot import (
     ProducerState,
     encode_producer_snapshot,
     split_producer_snapshot,
 )
-from raftlog.log.format.txn_index import AbortedTransaction
 from raftlog.log.reading.transactions import (
     METADATA_PRODUCER_ID,
     Marker,

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from raftlog.errors import CorruptFileError, OptionError
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, KIB, LOG_BATCH_BYTES_MAX, MIB
-from raftlog.log.format.small_files import encode_properties, parse_properties, whole_number
+from raftlog.log.format.directory import encode_properties, parse_properties, whole_number
 from raftlog.records.compression import Compression
 
 from .batch_metadata import ValueKind

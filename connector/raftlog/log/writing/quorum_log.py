@@ -32,8 +32,7 @@ from raftlog.errors import (
     LogReadOnlyError,
 )
 from raftlog.limits import MIB
-from raftlog.log.format.names import RAFTLOG_PROPERTIES_NAME, checkpoint_name
-from raftlog.log.format.small_files import QuorumState
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, QuorumState, checkpoint_name
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.recovery.repair import truncate_log_at

@@ -41,10 +41,15 @@ from raftlog.errors import (
     NotLeaderError,
     TruncationRefusedError,
 )
-from raftlog.log.format.clean_shutdown import CleanShutdown
-from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.names import LOG_SUFFIX, RAFTLOG_PROPERTIES_NAME, offset_name
-from raftlog.log.format.published import SYNCED_NAME, Published
+from raftlog.log.format.directory import (
+    LOG_SUFFIX,
+    RAFTLOG_PROPERTIES_NAME,
+    SYNCED_NAME,
+    CleanShutdown,
+    Published,
+    offset_name,
+)
+from raftlog.log.format.epoch_cache import EpochCache, EpochValidation
 from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.recovery.report import RecoveredLog, RecoveryReport
 from raftlog.log.segment import read_batches
@@ -69,7 +74,6 @@ from .batch_metadata import (
     batch_metadata,
     encoded_metadata,
 )
-from .epoch_validation import EpochValidation
 from .log_directory import LogDirectory
 from .producer_state import ProducerStateManager
 from .properties import LogConfig, LogProperties

@@ -26,7 +26,7 @@ from raftlog.errors import (
     LogNotFoundError,
     SnapshotRefusedError,
 )
-from raftlog.log.format.names import checkpoint_name
+from raftlog.log.format.directory import checkpoint_name
 from raftlog.log.segment import SegmentMetadata, header_at
 from raftlog.records.batch import TornTail, read_batch
 from raftlog.records.control import KRaftVoters, SnapshotHeader, decode_control

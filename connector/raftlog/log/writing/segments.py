@@ -18,9 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import CorruptFileError, DiskFullError, LogNotFoundError
-from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.indexer import NO_TIMESTAMP_MS
-from raftlog.log.format.names import (
+from raftlog.log.format.directory import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
@@ -29,6 +27,8 @@ from raftlog.log.format.names import (
     checkpoint_name,
     offset_name,
 )
+from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.format.indexes import NO_TIMESTAMP_MS
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.records.batch import RecordBatch
 from raftlog.records.record import Record

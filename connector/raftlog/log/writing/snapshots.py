@@ -9,7 +9,7 @@ from typing import Final
 from raftlog.closeable import Closeable
 from raftlog.errors import LogError, LogLockedError, LogNotFoundError
 from raftlog.limits import BATCH_BYTES_MAX
-from raftlog.log.format.names import CHECKPOINT_SUFFIX, checkpoint_name
+from raftlog.log.format.directory import CHECKPOINT_SUFFIX, checkpoint_name
 from raftlog.records.builder import BatchBuilder
 from raftlog.records.compression import Compression
 from raftlog.records.control import (

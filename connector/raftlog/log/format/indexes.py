@@ -1,8 +1,10 @@
-"""Aborted transactions in a segment's ``.txnindex`` (Kafka: ``TransactionIndex``, ``AbortedTxn``).
+"""Entries of a segment's index files: ``.index``, ``.timeindex`` and ``.txnindex``.
 
-Entry: int16 version 0, int64 producer id, int64 first offset, int64 last offset (that of the abort
-marker), int64 last stable offset at the time of writing. The file has no checksum and may be
-missing, so reads use the log itself (``transactions``).
+None of these files has a checksum, and each may be missing or wrong: readers check an offset entry
+against the batch at its position, and use the log itself for transactions (``transactions``).
+
+Kafka: ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex`` and ``AbortedTxn``. No numpy: an append
+must not import it. ``reading.files`` parses whole offset and time indexes.
 """
 
 from __future__ import annotations
@@ -13,15 +15,19 @@ from typing import Final
 
 from raftlog.errors import CorruptFileError
 
-_ENTRY: Final = struct.Struct(
+OFFSET_ENTRY: Final = struct.Struct(">ii")  # last offset - base offset, position of the batch
+TIME_ENTRY: Final = struct.Struct(">qi")  # greatest timestamp (ms), its last offset - base offset
+NO_TIMESTAMP_MS: Final = -1
+
+_ABORTED_ENTRY: Final = struct.Struct(
     ">"
     "h"  # version: 0
     "q"  # producer_id
     "q"  # first_offset
     "q"  # last_offset: that of the abort marker
-    "q"  # last_stable_offset
+    "q"  # last_stable_offset at the time of writing
 )
-assert _ENTRY.size == 34
+assert (OFFSET_ENTRY.size, TIME_ENTRY.size, _ABORTED_ENTRY.size) == (8, 12, 34)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +46,10 @@ def parse_txn_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
     Raises ``CorruptFileError`` unless it consists of whole entries that ascend.
     """
     found: list[AbortedTransaction] = []
-    for position in range(0, len(data), _ENTRY.size):
-        if position + _ENTRY.size > len(data):
+    for position in range(0, len(data), _ABORTED_ENTRY.size):
+        if position + _ABORTED_ENTRY.size > len(data):
             raise CorruptFileError(path=path, position=position, reason="its last entry is torn")
-        version, producer_id, first, last, stable = _ENTRY.unpack_from(data, position)
+        version, producer_id, first, last, stable = _ABORTED_ENTRY.unpack_from(data, position)
         if version < 0 or not 0 <= first <= last:
             raise CorruptFileError(
                 path=path,
@@ -67,7 +73,7 @@ def parse_txn_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
 
 def encode_aborted(aborted: AbortedTransaction) -> bytes:
     """Encode one entry of a ``.txnindex``, 34 bytes (Kafka: ``AbortedTxn``)."""
-    return _ENTRY.pack(
+    return _ABORTED_ENTRY.pack(
         0,
         aborted.producer_id,
         aborted.first_offset,
