@@ -314,16 +314,16 @@ LOG_PLANTS: Final = (
     # --- recovery -----------------------------------------------------------------------------
     Plant(
         bug="a tail is truncated below the recovery point",
-        path="connector/raftlog/log/recovery/recover.py",
-        old="    if not loaded.is_damaged:\n",
-        new="    if not loaded.is_damaged or scan.stop is not None:\n",
+        path="connector/raftlog/log/recovery/load_log.py",
+        old="        if end >= durable and not self._is_contradicted:\n",
+        new="        if not self._is_contradicted:\n",
         tests=(
             "tests/log/recovery/test_recovery.py::test_damage_below_the_recovery_point_makes_a_log_read_only",
         ),
     ),
     Plant(
         bug="half a batch is kept",
-        path="connector/raftlog/log/recovery/repair.py",
+        path="connector/raftlog/log/recovery/load_log.py",
         old="        if not stop.byte_count:\n",
         new="        if not stop.byte_count or stop.kind is ScanEnd.TORN:\n",
         tests=(
@@ -332,7 +332,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a tail is truncated without a backup",
-        path=f"{WRITING}/truncate_with_backup.py",
+        path=f"{WRITING}/log_directory.py",
         old="    saved_as = back_up(storage, path, position)\n    with",
         new="    saved_as = None\n    with",
         tests=(
@@ -341,7 +341,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the backup of a tail is not durable before the tail is truncated",
-        path=f"{WRITING}/truncate_with_backup.py",
+        path=f"{WRITING}/log_directory.py",
         old="        copy.sync()\n",
         new="",
         tests=(
@@ -350,7 +350,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a truncation whose sync failed counts as durable",
-        path="connector/raftlog/log/recovery/repair.py",
+        path="connector/raftlog/log/recovery/load_log.py",
         old="                    file.truncate(segment.metadata.byte_count)\n",
         new="",
         tests=("tests/log/writing/test_quorum_log.py",),
@@ -400,7 +400,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a clean shutdown file is used although the log does not match it",
-        path="connector/raftlog/log/recovery/checkpoints.py",
+        path="connector/raftlog/log/recovery/recover.py",
         old="""        segment = Segment.of_file(storage, directory, clean.segment_base_offset)
         if segment.byte_count != clean.byte_count:
             return False
@@ -414,7 +414,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a producer snapshot above the truncated end is used",
-        path="connector/raftlog/log/recovery/checkpoints.py",
+        path="connector/raftlog/log/recovery/recover.py",
         old="    return (source for source in found if source[0] <= offset_max)\n",
         new="    return iter(found)\n",
         tests=(

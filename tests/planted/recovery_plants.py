@@ -162,8 +162,8 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a malformed old snapshot stops retention",
         path=f"{WRITING}/retention.py",
-        old="    except (LogNotFoundError, CorruptBatchError, CorruptFileError):\n        pass\n",
-        new="    except (LogNotFoundError, CorruptFileError):\n        pass\n",
+        old="    except (LogNotFoundError, CorruptSnapshotError):\n",
+        new="    except LogNotFoundError:\n",
         tests=(
             "tests/log/writing/test_snapshot_lock.py"
             "::test_a_malformed_old_snapshot_does_not_stop_retention",
@@ -277,7 +277,7 @@ RECOVERY_PLANTS: Final = (
     # --- backups ----------------------------------------------------------------------------------
     Plant(
         bug="backups are kept forever",
-        path=f"{WRITING}/truncate_with_backup.py",
+        path=f"{WRITING}/log_directory.py",
         old="        if is_bounded or ordinal >= before:\n",
         new="        if byte_count >= 0:\n",
         tests=(

@@ -9,8 +9,7 @@ from typing import Final
 from raftlog.errors import LogNotFoundError
 from raftlog.log.format.directory import LOG_SUFFIX, offset_name
 from raftlog.log.reading.opening import open_log
-from raftlog.log.recovery.recover import recover
-from raftlog.log.recovery.report import RecoveredLog
+from raftlog.log.recovery.recover import RecoveredLog, recover
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, iter_batches
 from tests.simulated_disk.crash_model import Survival

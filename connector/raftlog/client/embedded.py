@@ -33,7 +33,7 @@ from raftlog.errors import (
     OptionError,
 )
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
-from raftlog.log.recovery.report import RecoveryReport
+from raftlog.log.recovery.recover import RecoveryReport
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.producers import LastCommit
 from raftlog.log.writing.properties import LogConfig

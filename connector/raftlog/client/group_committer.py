@@ -30,7 +30,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import SMALL_FILE_BYTES_MAX
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
-from raftlog.log.recovery.report import RecoveryReport
+from raftlog.log.recovery.recover import RecoveryReport
 from raftlog.log.writing.properties import parse_log_properties
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import FileLock, WritableStorage

@@ -35,8 +35,7 @@ from raftlog.log.reading.files import (
 )
 from raftlog.log.reading.quorum_copies import Divergence, QuorumCopies, first_divergence
 from raftlog.log.reading.valid_batch import find_valid_batch
-from raftlog.log.recovery.checkpoints import read_checkpoint_files
-from raftlog.log.recovery.report import ScanStop
+from raftlog.log.recovery.recover import ScanStop, read_checkpoint_files
 from raftlog.log.segment import read_batch_at
 from raftlog.storage.protocol import ReadableFile, WritableStorage
 

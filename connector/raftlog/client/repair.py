@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from raftlog.errors import LogReadOnlyError, NotALogError
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_listing
-from raftlog.log.recovery.repair import Repaired, rebuild_indexes, truncate_log_at
-from raftlog.log.recovery.report import RecoveryReport, TruncatedTail
+from raftlog.log.recovery.recover import RecoveryReport, TruncatedTail
+from raftlog.log.recovery.recover_segment import rebuild_indexes
+from raftlog.log.recovery.repair import Repaired, truncate_log_at
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage

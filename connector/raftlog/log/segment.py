@@ -20,12 +20,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
-from raftlog.errors import CorruptBatchError, LogNotFoundError
+from raftlog.errors import CorruptBatchError, CorruptSnapshotError, LogNotFoundError
 from raftlog.limits import BATCH_HEADER_BYTES, KIB, LOG_OVERHEAD_BYTES, MIB, READ_BATCH_BYTES_MAX
 from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.indexes import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.control import ControlRecord, SnapshotHeader, decode_control
 from raftlog.records.header import (
     BATCH_HEADER,
     BATCH_MAGIC,
@@ -143,6 +144,29 @@ def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
     except CorruptBatchError:
         return None
     return batch if isinstance(batch, RecordBatch) else None
+
+
+def read_snapshot_head(file: ReadableFile) -> tuple[SnapshotHeader, tuple[ControlRecord, ...]]:
+    """Return the SnapshotHeader of a snapshot file, and the other records of its first batch.
+
+    Raises ``CorruptSnapshotError``.
+    """
+    batch = read_batch_at(file, 0)
+    reason = "it does not begin with a valid control batch"
+    if batch is not None and batch.is_control:
+        records = control_records(batch)
+        if records and isinstance(records[0], SnapshotHeader):
+            return records[0], records[1:]
+        reason = "it does not begin with a SnapshotHeader record"
+    raise CorruptSnapshotError(path=file.path, position=0, reason=reason)
+
+
+def control_records(batch: RecordBatch) -> tuple[ControlRecord, ...]:
+    """Return the records of a control batch; empty if they cannot be parsed."""
+    try:
+        return tuple(decode_control(record.key, record.value) for record in batch.records())
+    except CorruptBatchError:
+        return ()
 
 
 def check_base_offset(

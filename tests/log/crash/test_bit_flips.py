@@ -22,13 +22,12 @@ from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.timestamps import find_batch_after_timestamp
-from raftlog.log.recovery.recover import recover
+from raftlog.log.recovery.recover import RecoveredLog, ScanStop, recover
 from raftlog.log.recovery.recover_segment import (
     ScanPosition,
     ScanRules,
     SegmentScan,
 )
-from raftlog.log.recovery.report import RecoveredLog, ScanStop
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.producer_state import ProducerStateManager

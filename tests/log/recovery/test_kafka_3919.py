@@ -16,9 +16,8 @@ from tests.support.log_builder import LogBuilder, data_batch
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import LogGapError, OptionError
-from raftlog.log.recovery.recover import recover
+from raftlog.log.recovery.recover import ScanEnd, recover
 from raftlog.log.recovery.repair import truncate_log_at
-from raftlog.log.recovery.report import ScanEnd
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.compression import Compression

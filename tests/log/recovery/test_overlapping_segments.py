@@ -9,7 +9,7 @@ from tests.support.written_logs import ONE_SEGMENT, SMALL, WrittenLog, encoded
 
 from raftlog.errors import LogReadOnlyError
 from raftlog.log.format.directory import RECOVERY_POINT_CHECKPOINT_NAME
-from raftlog.log.recovery.report import ScanEnd
+from raftlog.log.recovery.recover import ScanEnd
 
 
 def overlapped(recovery_point: int) -> tuple[WrittenLog, bytes]:

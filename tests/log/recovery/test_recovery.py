@@ -10,8 +10,7 @@ from tests.support.log_builder import LogBuilder
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import DiskFailedError, DiskFullError, LogReadOnlyError
-from raftlog.log.recovery.recover import recover
-from raftlog.log.recovery.report import RecoveredLog, ScanEnd
+from raftlog.log.recovery.recover import RecoveredLog, ScanEnd, recover
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.producer_state import Duplicate
 from raftlog.log.writing.properties import LogConfig
@@ -50,7 +49,7 @@ def test_a_cleanly_closed_log_is_not_scanned() -> None:
     before = log_files(log.disk)
     log.disk.reads.clear()
     recovered = log.recover()
-    assert recovered.was_clean
+    assert recovered.report.was_clean
     assert recovered.end_offset == 301
     assert log.disk.reads[log.segment(0)] < 2_000
     assert log_files(log.disk) == before
@@ -80,7 +79,7 @@ def test_a_clean_shutdown_file_of_an_earlier_end_is_ignored(interval_bytes: int)
     log.fill(5)
     log.disk.put(log.path(".kafka_cleanshutdown"), marker)
     recovered = log.recover()
-    assert not recovered.was_clean
+    assert not recovered.report.was_clean
     assert recovered.end_offset == 11
 
 

@@ -9,13 +9,13 @@ from tests.support.log_builder import control_batch, data_batch, leader_change
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.recovery.recover import ScanEnd, ScanStop
 from raftlog.log.recovery.recover_segment import (
     ScanPosition,
     ScanRules,
     SegmentScan,
     survey_segment,
 )
-from raftlog.log.recovery.report import ScanEnd, ScanStop
 from raftlog.records.compression import Compression
 
 PATH = "/log/00000000000000000000.log"

@@ -21,7 +21,7 @@ from tests.support.appending import (
 from raftlog.errors import TruncationRefusedError
 from raftlog.log.format.epoch_cache import EpochCache, EpochEntry, EpochValidation
 from raftlog.log.reading.transactions import Marker, marker_of, marker_value
-from raftlog.log.recovery.checkpoints import read_checkpoint_files
+from raftlog.log.recovery.recover import read_checkpoint_files
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord

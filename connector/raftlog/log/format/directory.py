@@ -29,6 +29,7 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TXN_INDEX_SUFFIX: Final = ".txnindex"
+INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 PRODUCER_SNAPSHOT_SUFFIX: Final = ".snapshot"
 CHECKPOINT_SUFFIX: Final = ".checkpoint"
 DELETED_SUFFIX: Final = ".deleted"

@@ -22,7 +22,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.log.format.directory import BOOTSTRAP_ID, checkpoint_name
-from raftlog.log.segment import read_batch_at
+from raftlog.log.segment import control_records, read_batch_at, read_snapshot_head
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan
 from raftlog.records.control import (
@@ -31,7 +31,6 @@ from raftlog.records.control import (
     KRaftVoters,
     SnapshotFooter,
     SnapshotHeader,
-    decode_control,
 )
 from raftlog.storage.protocol import Storage
 from raftlog.types import SnapshotId
@@ -47,39 +46,31 @@ class SnapshotReader:
         self.snapshot_id = snapshot_id
         self.path = files.checkpoint_path(snapshot_id)
         self._files = files
-        self._head: tuple[ControlRecord, ...] | None = None
+        self._head: tuple[SnapshotHeader, tuple[ControlRecord, ...]] | None = None
 
     # --- header -----------------------------------------------------------------------------------
 
     @property
     def last_contained_log_timestamp_ms(self) -> int:
         """Append time of the last record in the snapshot's state, in milliseconds."""
-        (header,) = (one for one in self._header() if isinstance(one, SnapshotHeader))
-        return header.last_contained_log_timestamp_ms
+        return self._read_head()[0].last_contained_log_timestamp_ms
 
     @property
     def kraft_version(self) -> int:
         """``kraft.version``; 0 (static voters) without a record, since 0 is never written."""
-        versions = (one for one in self._header() if isinstance(one, KRaftVersion))
+        versions = (one for one in self._read_head()[1] if isinstance(one, KRaftVersion))
         return max((one.kraft_version for one in versions), default=0)
 
     @property
     def voters(self) -> KRaftVoters | None:
         """Voters at the snapshot's end offset; None if voters are static, which are not written."""
-        named = (one for one in self._header() if isinstance(one, KRaftVoters))
+        named = (one for one in self._read_head()[1] if isinstance(one, KRaftVoters))
         return next(named, None)
 
-    def _header(self) -> tuple[ControlRecord, ...]:
-        """Return the control records of the first batch. Raises ``CorruptSnapshotError``."""
+    def _read_head(self) -> tuple[SnapshotHeader, tuple[ControlRecord, ...]]:
         if self._head is None:
             with self._files.open(self.path) as file:
-                batch = read_batch_at(file, 0)
-            if batch is None or not batch.is_control:
-                raise self._damaged(0, "it does not begin with a valid control batch")
-            records = _control_records(batch)
-            if not records or not isinstance(records[0], SnapshotHeader):
-                raise self._damaged(0, "it does not begin with a SnapshotHeader record")
-            self._head = records
+                self._head = read_snapshot_head(file)
         return self._head
 
     # --- records ----------------------------------------------------------------------------------
@@ -99,7 +90,7 @@ class SnapshotReader:
             yield from chunk.objects
 
     def _read(self, decoder: ChunkDecoder[P]) -> Iterator[P]:
-        self._header()
+        self._read_head()
         expected_offset = last_position = end_position = 0
         with self._files.open(self.path) as file:
             for position, chunk in read_chunks(
@@ -149,16 +140,8 @@ class SnapshotReader:
         return CorruptSnapshotError(path=self.path, position=position, reason=reason)
 
 
-def _control_records(batch: RecordBatch) -> tuple[ControlRecord, ...]:
-    """Return the records of a control batch; empty if they cannot be parsed."""
-    try:
-        return tuple(decode_control(record.key, record.value) for record in batch.records())
-    except CorruptBatchError:
-        return ()
-
-
 def _ends_with_footer(batch: RecordBatch) -> bool:
-    records = _control_records(batch) if batch.is_control else ()
+    records = control_records(batch) if batch.is_control else ()
     return bool(records) and isinstance(records[-1], SnapshotFooter)
 
 

@@ -1,6 +1,6 @@
-"""Load a log after an unclean shutdown: scan its last segments and decide what recovery does.
+"""Load a log after an unclean shutdown: scan its last segments, then recover what is wrong there.
 
-Invariants:
+Invariants of the scan:
 
 1. Nothing is written. Read are the segment of the recovery point and those after it; earlier ones
    only if there is no producer state that is as new.
@@ -10,18 +10,58 @@ Invariants:
    damaged and must not be written; nothing above it was acknowledged.
 3. Batches after the end that a writer of this boot published were not acknowledged, and are
    truncated.
+
+The order of the durable steps of the changes:
+
+    1. sync the directory: a killed writer may have renamed and deleted files without a sync,
+       and nothing may be built on names that a power loss could take back
+    2. delete unfinished files (.tmp, .part, ...); not while a writer of this boot may live
+    3. back up and delete unpublished and overlapping segments, the last one first
+    4. back up and truncate what follows the valid batches; write and sync the indexes
+    5. delete files of no segment, sync the directory
+    6. write ``checksums``, ``leader-epoch-checkpoint``, ``log-start-offset-checkpoint``
+    7. sync the segments and the directory
+    8. write the recovery point
+    9. delete old backups
+
+Invariants of the changes:
+
+1. Every step may be interrupted and repeated, with the same result. No byte of the log is deleted
+   before its backup is durable.
+2. What is kept is durable on return. After a boot, readable bytes came from the disk. In the same
+   boot, a failed fsync may have left pages that are readable but will never be written, or a
+   truncation that will not be: so unless the synced end was published, the last segment is
+   rewritten and truncated again before it is synced.
+3. If nothing is wrong, and a writer of this boot published the synced end, only the directory is
+   synced: a live writer may have the log open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from raftlog.errors import CorruptBatchError, SegmentDeletedError
-from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from raftlog.errors import CorruptBatchError, LogReadOnlyError
+from raftlog.limits import MIB
+from raftlog.log.format.directory import (
+    CHECKSUMS_NAME,
+    EPOCH_CHECKPOINT_NAME,
+    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_START_CHECKPOINT_NAME,
+    LOG_SUFFIX,
+    PARTITION_METADATA_NAME,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    RAFTLOG_PROPERTIES_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_name,
+    parse_offset_name,
+)
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.indexes import AbortedTransaction
 from raftlog.log.reading.files import LogFiles
@@ -34,13 +74,31 @@ from raftlog.log.writing.batch_metadata import (
     ValueKind,
     batch_metadata,
 )
+from raftlog.log.writing.log_directory import (
+    TEMPORARY_SUFFIX,
+    LogDirectory,
+    back_up,
+    delete_old_backups,
+    next_backup_ordinal,
+    rebuild_checksums,
+    truncate_with_backup,
+)
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.snapshots import delete_unfinished_snapshots
 from raftlog.records.batch_columns import Bools
 from raftlog.records.header import INT64_MAX
-from raftlog.storage.protocol import ReadableFile, Storage
+from raftlog.storage.protocol import WritableStorage
 
-from .checkpoints import CheckpointFiles, newest_producer_state
+from .recover import (
+    CheckpointFiles,
+    RecoveredLog,
+    RecoveryReport,
+    ScanEnd,
+    ScanStop,
+    TruncatedTail,
+    newest_producer_state,
+)
 from .recover_segment import (
     EPOCH_UNKNOWN,
     IndexCheck,
@@ -49,9 +107,10 @@ from .recover_segment import (
     ScanRules,
     SegmentScan,
     ValidChunk,
+    index_bytes,
     survey_segment,
+    write_index,
 )
-from .report import ScanEnd, ScanStop
 
 # --- Replay scanned batches into a producer state, one call for each run of plain batches ---------
 # A batch must be decoded if it is a control batch, has a producer, is compressed (its records are
@@ -144,9 +203,21 @@ def _find_all(buffer: bytes, pattern: bytes) -> Iterator[int]:
 
 # --- Loading --------------------------------------------------------------------------------------
 
+_CHUNK_BYTES: Final = 1 * MIB
+_UNPUBLISHED: Final = "a writer died before it synced these batches: they were not acknowledged"
+_OVERLAPPING: Final = "its offsets are in the segment before it, and were not acknowledged here"
+_UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, ".deleted", ".cleaned", ".swap")
+_CHECKED_NAMES: Final = (
+    EPOCH_CHECKPOINT_NAME,
+    LOG_START_CHECKPOINT_NAME,
+    PARTITION_METADATA_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScannedSegment:
+
+@dataclass(frozen=True, slots=True)
+class _ScannedSegment:
     """A segment that was read, and what follows its last valid batch."""
 
     metadata: SegmentMetadata
@@ -155,100 +226,155 @@ class ScannedSegment:
     has_valid_indexes: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class LoadedLog:
-    """The valid part of a log, and why it ends there.
+class LogLoader:
+    """One recovery of a log after an unclean shutdown: a scan, then the changes that it requires.
 
-    ``below``: segments that were not read. ``unpublished``, ``overlapping``: segments at the end
+    ``_below``: segments that were not read. ``_unpublished``, ``_overlapping``: segments at the end
     that do not belong to the log and, as far as is known, were never acknowledged;
-    ``is_contradicted``: the recovery point includes an overlapping one. ``stop``: where the log
-    ends before its files do, which is damage if it is below ``durable_offset``.
+    ``_is_contradicted``: the recovery point includes an overlapping one. ``_stop``: where the log
+    ends before its files do, which is damage if it is below the durable offset.
     """
 
-    log_start_offset: int
-    below: tuple[SegmentMetadata, ...]
-    scanned: list[ScannedSegment]
-    unpublished: tuple[int, ...]
-    producer_state: ProducerStateManager
-    epochs: EpochCache
-    end_offset: int
-    durable_offset: int
-    overlapping: tuple[int, ...] = ()
-    is_contradicted: bool = False
-    stop: ScanStop | None = None
-    anomalies: list[ScanStop] = field(default_factory=list)
-
-    @property
-    def segments(self) -> tuple[SegmentMetadata, ...]:
-        return (*self.below, *(one.metadata for one in self.scanned))
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether synced offsets are missing, or are in two segments."""
-        return self.end_offset < self.durable_offset or self.is_contradicted
-
-
-class LogLoader:
-    """One scan of the end of a log."""
-
     def __init__(
-        self, storage: Storage, directory: str, config: LogConfig, checkpoints: CheckpointFiles
+        self,
+        storage: WritableStorage,
+        directory: str,
+        config: LogConfig,
+        checkpoints: CheckpointFiles,
     ) -> None:
         self._storage = storage
         self._directory = directory
         self._config = config
         self._checkpoints = checkpoints
-        self._bases, self._unpublished = _exclude_unpublished(checkpoints)
+        self._files = LogDirectory(storage, directory)
+        published = checkpoints.published
+        last = INT64_MAX if published is None else published.segment_base_offset
+        segments = checkpoints.listing.segments
+        self._bases = tuple(base for base in segments if base <= last)
+        self._unpublished = tuple(base for base in segments if base > last)
         self._log_start = max(checkpoints.log_start_offset, min(self._bases, default=0))
+        self._below: tuple[SegmentMetadata, ...] = ()
+        self._scanned: list[_ScannedSegment] = []
+        self._producer_state = ProducerStateManager(directory)
+        self._epochs = EpochCache()
+        self._end_offset = 0
+        self._overlapping: tuple[int, ...] = ()
+        self._is_contradicted = False
+        self._stop: ScanStop | None = None
+        self._anomalies = list(checkpoints.anomalies)
+        self._is_this_boot = published is not None
+        self._is_sync_unknown = published is None and not checkpoints.is_after_boot
+        self._truncated: list[TruncatedTail] = []
+        self._rebuilt: list[str] = []
+        self._deleted_backups: tuple[str, ...] = ()
 
-    def load(self) -> LoadedLog:
-        """Scan the log. Raises what the storage raises."""
-        producer_state, anomalies = self._producer_state()
+    def load(self) -> RecoveredLog:
+        """Scan the log and, unless it is damaged below the durable offset, recover it.
+
+        Raises what the storage raises. After ``DiskFullError`` and ``DiskFailedError`` the log must
+        be loaded again.
+        """
+        self._scan()
+        read_only = self._read_only()
+        if read_only is None:
+            self._apply()
+        end_offset = self._end_offset
+        return RecoveredLog(
+            segments=self._segments,
+            log_start_offset=self._log_start,
+            end_offset=end_offset,
+            epochs=self._epochs,
+            producer_state=self._producer_state,
+            recovery_point=end_offset if read_only is None else self._checkpoints.recovery_point,
+            report=RecoveryReport(
+                was_clean=False,
+                truncated=tuple(self._truncated),
+                rebuilt=tuple(self._rebuilt),
+                deleted_backups=self._deleted_backups,
+                anomalies=tuple(self._anomalies),
+                read_only=read_only,
+            ),
+        )
+
+    @property
+    def _segments(self) -> tuple[SegmentMetadata, ...]:
+        return (*self._below, *(one.metadata for one in self._scanned))
+
+    def _read_only(self) -> LogReadOnlyError | None:
+        """Return the error of every append if the log must not be written, or None."""
+        stop, end, durable = self._stop, self._end_offset, self._checkpoints.durable_offset
+        if not self._checkpoints.is_raftlog:
+            return LogReadOnlyError(
+                path=self._directory,
+                reason=f"it has no {RAFTLOG_PROPERTIES_NAME}: it is a Kafka log, "
+                "which raftlog does not write",
+                remedy="create a raftlog log in another directory",
+            )
+        if end >= durable and not self._is_contradicted:
+            return None
+        if self._is_contradicted:
+            assert stop is not None, "a contradiction ends the scan"
+            return LogReadOnlyError(
+                path=stop.path,
+                offset=stop.found_base_offset,
+                reason=f"{stop.reason}, and both segments were synced",
+                remedy="run `raftlog check`, and move the segment that is not of this log "
+                "elsewhere",
+            )
+        lost = f"offsets {end} to {durable - 1}, which were synced,"
+        if stop is None:
+            path, position, reason = self._directory, None, f"{lost} are missing"
+        else:
+            path, position = stop.path, stop.position
+            reason = f"{lost} are damaged or missing: {stop.reason}"
+        return LogReadOnlyError(
+            path=path,
+            position=position,
+            offset=end,
+            reason=reason,
+            remedy="restore the file from a backup, or run `raftlog check` and then "
+            f"`raftlog repair --cut-at {end}`, which truncates the log there and keeps a backup",
+        )
+
+    # --- scan -------------------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        """Read the segments from the first that is not known to be valid; nothing is written."""
+        # A producer state above this offset may be of another history.
+        offset_max = max(self._checkpoints.recovery_point, self._log_start)
+        producer_state, anomalies = newest_producer_state(
+            self._storage, self._directory, self._checkpoints.listing, offset_max
+        )
+        self._anomalies += anomalies
         start = self._first_base(producer_state)
         if producer_state is None or producer_state.end_offset < start:
             # It lacks the batches up to the first segment, which were deleted.
             producer_state = ProducerStateManager(
                 self._directory, end_offset=start, is_whole=start == 0
             )
-        result = LoadedLog(
-            log_start_offset=self._log_start,
-            below=self._below(start),
-            scanned=[],
-            unpublished=self._unpublished,
-            producer_state=producer_state,
-            epochs=EpochCache(),
-            end_offset=start,
-            durable_offset=self._checkpoints.durable_offset,
-            anomalies=[*self._checkpoints.anomalies, *anomalies],
+        self._producer_state = producer_state
+        self._below = self._segments_below(start)
+        epochs = self._checkpoints.epochs or EpochCache()
+        epoch = epochs.epoch_at(start - 1)
+        scan_position = ScanPosition(
+            position=0, next_offset=start, epoch=EPOCH_UNKNOWN if epoch is None else epoch
         )
-        scan_position = ScanPosition(position=0, next_offset=start, epoch=self._epoch_before(start))
         for base in [base for base in self._bases if base >= start]:
             if base != scan_position.next_offset:
-                self._add_gap(base, scan_position, result)
+                self._add_gap(base, scan_position)
                 break
-            scan_position = self._recover_segment(base, scan_position, result)
-            if result.stop is not None:
+            scan_position = self._recover_segment(base, scan_position)
+            if self._stop is not None:
                 break
-        result.end_offset = scan_position.next_offset
-        result.epochs = self._epochs(result)
-        return result
-
-    # --- first segment to scan --------------------------------------------------------------------
-
-    def _producer_state(self) -> tuple[ProducerStateManager | None, tuple[ScanStop, ...]]:
-        """Return the newest producer state that certainly belongs to this history."""
-        known = max(self._checkpoints.recovery_point, self._log_start)
-        return newest_producer_state(
-            self._storage, self._directory, self._checkpoints.listing, known
-        )
+        self._end_offset = scan_position.next_offset
+        self._epochs = self._scanned_epochs()
 
     def _first_base(self, producer_state: ProducerStateManager | None) -> int:
         """Return the base offset of the first segment to scan."""
-        wanted = max(self._checkpoints.recovery_point, self._log_start)
-        if producer_state is None:
-            wanted = self._log_start
-        elif producer_state.end_offset < wanted:
-            wanted = max(producer_state.end_offset, self._log_start)
+        wanted = self._log_start
+        if producer_state is not None:
+            known = min(producer_state.end_offset, self._checkpoints.recovery_point)
+            wanted = max(known, self._log_start)
         candidates = [base for base in self._bases if base <= wanted]
         if not candidates:
             return min(self._bases, default=self._log_start)
@@ -270,7 +396,7 @@ class LogLoader:
             return False
         return (end.position, end.offset) == (segment.byte_count, end_offset)
 
-    def _below(self, start: int) -> tuple[SegmentMetadata, ...]:
+    def _segments_below(self, start: int) -> tuple[SegmentMetadata, ...]:
         """Return the segments before the scan that are not wholly below the log start."""
         found = []
         for base, end in zip(self._bases, self._bases[1:], strict=False):
@@ -279,48 +405,37 @@ class LogLoader:
                 found.append(SegmentMetadata(base_offset=base, end_offset=end, byte_count=size))
         return tuple(found)
 
-    def _epoch_before(self, offset: int) -> int:
-        epochs = self._checkpoints.epochs
-        epoch = None if epochs is None else epochs.epoch_at(offset - 1)
-        return EPOCH_UNKNOWN if epoch is None else epoch
-
-    # --- scan of segments -------------------------------------------------------------------------
-
-    def _recover_segment(
-        self, base: int, scan_position: ScanPosition, result: LoadedLog
-    ) -> ScanPosition:
+    def _recover_segment(self, base: int, scan_position: ScanPosition) -> ScanPosition:
         indexes = IndexRebuild(base, interval_bytes=self._config.index_interval_bytes)
-        check = IndexCheck(base, *map(self._bytes, (base, base), (INDEX_SUFFIX, TIME_INDEX_SUFFIX)))
+        suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        contents = (index_bytes(self._storage, self._path(base, suffix)) for suffix in suffixes)
+        check = IndexCheck(base, *(content or b"" for content in contents))
         rules = self._rules()
-        with self._open(base, LOG_SUFFIX) as file:
+        with self._storage.open_file(self._path(base, LOG_SUFFIX)) as file:
             start = ScanPosition(position=0, next_offset=base, epoch=scan_position.epoch)
             scan = SegmentScan(file, start, rules)
             for chunk in scan:
                 indexes.add_batches(chunk.batches)
                 check.add_batches(chunk.batches)
-                aborted, anomalies = replay(result.producer_state, chunk, self._config.values)
-                result.anomalies += anomalies
+                aborted, anomalies = replay(self._producer_state, chunk, self._config.values)
+                self._anomalies += anomalies
                 for one in aborted:
                     indexes.add_aborted(one)
             if not scan.stop.is_clean:
-                result.anomalies += survey_segment(file, scan.position, rules)
+                self._anomalies += survey_segment(file, scan.position, rules)
         indexes.close()
         end = scan.position
-        scanned = ScannedSegment(
-            metadata=SegmentMetadata(
-                base_offset=base,
-                end_offset=end.next_offset,
-                byte_count=end.position,
-                max_timestamp_ms=indexes.max_timestamp_ms if end.position else None,
-            ),
-            stop=scan.stop,
-            indexes=indexes,
-            has_valid_indexes=check.is_valid_for(indexes),
+        metadata = SegmentMetadata(
+            base_offset=base,
+            end_offset=end.next_offset,
+            byte_count=end.position,
+            max_timestamp_ms=indexes.max_timestamp_ms if end.position else None,
         )
-        result.scanned.append(scanned)
-        following = self._base_after(base)
+        is_valid = check.is_valid_for(indexes)
+        self._scanned.append(_ScannedSegment(metadata, scan.stop, indexes, is_valid))
+        following = next((other for other in self._bases if other > base), None)
         if not scan.stop.is_clean and following != end.next_offset:
-            result.stop = scan.stop
+            self._stop = scan.stop
         return end
 
     def _rules(self) -> ScanRules:
@@ -330,20 +445,13 @@ class LogLoader:
             limit = max(published.end_offset, max(self._bases, default=0))
         return ScanRules(epochs=self._checkpoints.epochs, end_offset=limit)
 
-    def _add_gap(self, base: int, scan_position: ScanPosition, result: LoadedLog) -> None:
+    def _add_gap(self, base: int, scan_position: ScanPosition) -> None:
         """End the log before a segment that does not begin at the log's end."""
-        result.stop = self._gap(base, scan_position)
-        result.anomalies.append(result.stop)
-        if base < scan_position.next_offset:
-            result.overlapping = tuple(other for other in self._bases if other >= base)
-            result.is_contradicted = self._checkpoints.recovery_point > base
-
-    def _gap(self, base: int, scan_position: ScanPosition) -> ScanStop:
-        kind = ScanEnd.GAP if base > scan_position.next_offset else ScanEnd.OVERLAP
-        what = "are missing" if kind is ScanEnd.GAP else "are in two segments"
+        is_gap = base > scan_position.next_offset
         first, last = sorted((base, scan_position.next_offset))
-        return ScanStop(
-            kind=kind,
+        what = "are missing" if is_gap else "are in two segments"
+        self._stop = ScanStop(
+            kind=ScanEnd.GAP if is_gap else ScanEnd.OVERLAP,
             path=self._path(base, LOG_SUFFIX),
             position=0,
             reason=f"offsets {first} to {last - 1} {what}",
@@ -351,52 +459,159 @@ class LogLoader:
             epoch=scan_position.epoch,
             found_base_offset=base,
         )
+        self._anomalies.append(self._stop)
+        if not is_gap:
+            self._overlapping = tuple(other for other in self._bases if other >= base)
+            self._is_contradicted = self._checkpoints.recovery_point > base
 
-    def _base_after(self, base: int) -> int | None:
-        return next((other for other in self._bases if other > base), None)
-
-    # --- epochs -----------------------------------------------------------------------------------
-
-    def _epochs(self, result: LoadedLog) -> EpochCache:
+    def _scanned_epochs(self) -> EpochCache:
         """Return the epochs of ``leader-epoch-checkpoint`` up to the end; without it, the batches'.
 
         An epoch that begins at the end has no batch and is dropped, as in Kafka, except if all
         batches of the log were deleted: then the last epoch is kept, that of a snapshot at the end
         if there is one.
         """
-        first = min((one.base_offset for one in result.segments), default=self._log_start)
-        is_all_deleted = 0 < first == result.end_offset
+        first = min((one.base_offset for one in self._segments), default=self._log_start)
+        is_all_deleted = 0 < first == self._end_offset
         newest = self._checkpoints.listing.snapshots[-1:]
-        if is_all_deleted and [one.end_offset for one in newest] == [result.end_offset]:
-            return EpochCache.of([(newest[0].epoch, result.end_offset)])
+        if is_all_deleted and [one.end_offset for one in newest] == [self._end_offset]:
+            return EpochCache.of([(newest[0].epoch, self._end_offset)])
         epochs = self._checkpoints.epochs
         if epochs is None:
             files = LogFiles(self._storage, self._directory, self._checkpoints.listing)
-            epochs = epochs_below(files, result.end_offset, None)
-        return epochs.without_from(result.end_offset + is_all_deleted).without_before(first)
-
-    # --- files ------------------------------------------------------------------------------------
+            epochs = epochs_below(files, self._end_offset, None)
+        return epochs.without_from(self._end_offset + is_all_deleted).without_before(first)
 
     def _path(self, base: int, suffix: str) -> str:
-        return self._storage.join(self._directory, offset_name(base, suffix))
+        return self._files.file(offset_name(base, suffix))
 
-    def _open(self, base: int, suffix: str) -> ReadableFile:
-        return self._storage.open_file(self._path(base, suffix))
+    # --- changes ----------------------------------------------------------------------------------
 
-    def _bytes(self, base: int, suffix: str) -> bytes:
-        files = LogFiles(self._storage, self._directory, self._checkpoints.listing)
-        try:
-            with files.open(self._path(base, suffix)) as file:
-                return file.read_at(0, file.byte_count())
-        except SegmentDeletedError:
-            return b""
+    def _apply(self) -> None:
+        """Truncate, rebuild, delete and sync, in the order above."""
+        self._files.sync()
+        first_backup = next_backup_ordinal(self._storage.list_names(self._directory))
+        if not self._is_this_boot:
+            self._delete_unfinished()
+        self._delete_segments(self._unpublished, _UNPUBLISHED)
+        self._delete_segments(self._overlapping, _OVERLAPPING)
+        for segment in self._scanned:
+            self._truncate(segment)
+            self._recover_indexes(segment)
+        self._delete_strays()
+        self._recover_checksums()
+        self._recover_epochs()
+        if self._checkpoints.log_start_offset != self._log_start:
+            self._files.write_log_start(self._log_start)
+        if not self._is_this_boot or self._truncated:
+            self._make_durable()
+        if self._truncated:
+            self._deleted_backups = delete_old_backups(
+                self._storage, self._directory, before=first_backup
+            )
 
+    def _truncate(self, segment: _ScannedSegment) -> None:
+        stop, end_position = segment.stop, segment.metadata.byte_count
+        if not stop.byte_count:
+            return
+        self._truncated.append(
+            TruncatedTail(
+                path=stop.path,
+                position=end_position,
+                byte_count=stop.byte_count,
+                first_offset=segment.metadata.end_offset,
+                reason=_UNPUBLISHED if stop.kind is ScanEnd.LIMIT else stop.reason,
+                saved_as=truncate_with_backup(self._storage, stop.path, end_position),
+            )
+        )
 
-def _exclude_unpublished(checkpoints: CheckpointFiles) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the log's segments, and those after the last segment that was published."""
-    bases = checkpoints.listing.segments
-    if checkpoints.published is None:
-        return bases, ()
-    last = checkpoints.published.segment_base_offset
-    unpublished = tuple(base for base in bases if base > last)
-    return bases[: len(bases) - len(unpublished)], unpublished
+    def _delete_segments(self, bases: tuple[int, ...], reason: str) -> None:
+        """Back up and delete segments that were never acknowledged, the last one first.
+
+        Even their names may be lost: the sync of the directory may have failed at their creation.
+        """
+        for base in reversed(bases):
+            name = offset_name(base, LOG_SUFFIX)
+            path = self._files.file(name)
+            with self._storage.open_file(path) as file:
+                byte_count = file.byte_count()
+            saved_as = back_up(self._storage, path, 0)
+            self._files.unlink([name])
+            self._files.sync()
+            if byte_count:
+                self._truncated.append(
+                    TruncatedTail(
+                        path=path,
+                        position=0,
+                        byte_count=byte_count,
+                        first_offset=base,
+                        reason=reason,
+                        saved_as=saved_as,
+                    )
+                )
+
+    def _make_durable(self) -> None:
+        """Sync the segments, then raise the recovery point."""
+        for segment in self._scanned:
+            with self._storage.open_for_writing(segment.stop.path) as file:
+                if segment is self._scanned[-1] and self._is_sync_unknown:
+                    for position in range(0, segment.metadata.byte_count, _CHUNK_BYTES):
+                        wanted = min(_CHUNK_BYTES, segment.metadata.byte_count - position)
+                        file.write_at(position, file.read_at(position, wanted))
+                    file.truncate(segment.metadata.byte_count)
+                file.sync()
+        self._files.sync()
+        if self._checkpoints.recovery_point != self._end_offset:
+            self._files.write_recovery_point(self._end_offset)
+
+    def _recover_indexes(self, segment: _ScannedSegment) -> None:
+        indexes = segment.indexes
+        contents = {TXN_INDEX_SUFFIX: indexes.txn_index}
+        if not segment.has_valid_indexes:
+            contents[INDEX_SUFFIX] = indexes.offset_index
+            contents[TIME_INDEX_SUFFIX] = indexes.time_index
+        for suffix, data in contents.items():
+            name = offset_name(segment.metadata.base_offset, suffix)
+            is_optional = suffix == TXN_INDEX_SUFFIX and not data
+            if is_optional and not self._files.has(name):
+                continue
+            path = self._files.file(name)
+            if write_index(self._storage, path, data, sync_equal=not self._is_this_boot):
+                self._rebuilt.append(path)
+
+    def _recover_checksums(self) -> None:
+        if CHECKSUMS_NAME in self._checkpoints.damaged:
+            valid = [name for name in _CHECKED_NAMES if name not in self._checkpoints.damaged]
+            rebuild_checksums(self._storage, self._directory, valid)
+            self._rebuilt.append(self._files.file(CHECKSUMS_NAME))
+
+    def _recover_epochs(self) -> None:
+        if self._checkpoints.epochs == self._epochs:
+            return
+        if self._checkpoints.epochs is None:
+            self._rebuilt.append(self._files.file(EPOCH_CHECKPOINT_NAME))
+        self._files.write_epochs(self._epochs)
+
+    def _delete_unfinished(self) -> None:
+        """Delete files that were not renamed to their final names."""
+        names = self._storage.list_names(self._directory)
+        self._files.unlink(name for name in names if name.endswith(_UNFINISHED_SUFFIXES))
+        delete_unfinished_snapshots(self._files)
+
+    def _delete_strays(self) -> None:
+        """Delete files of no segment: segments below the log start, indexes, producer snapshots.
+
+        Durable on return, before a new segment can get one of their names.
+        """
+        bases = {segment.base_offset for segment in self._segments}
+        strays = []
+        for name in self._storage.list_names(self._directory):
+            for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+                base = parse_offset_name(name, suffix)
+                if base is not None and base not in bases:
+                    strays.append(name)
+            offset = parse_offset_name(name, PRODUCER_SNAPSHOT_SUFFIX)
+            if offset is not None and offset > self._end_offset:
+                strays.append(name)
+        if self._files.unlink(strays):
+            self._files.sync()

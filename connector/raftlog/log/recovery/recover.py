@@ -30,23 +30,336 @@ Kafka: ``LogLoader``, ``LogSegment.recover``; for what can go wrong there: KAFKA
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Final, TypeVar
 
-from raftlog.errors import DiskFullError, LogReadOnlyError
-from raftlog.log.segment import Segment
-from raftlog.log.writing.properties import LogConfig
-from raftlog.storage.protocol import WritableStorage
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    DiskFullError,
+    LogNotFoundError,
+    LogReadOnlyError,
+)
+from raftlog.log.format.directory import (
+    CHECKSUMS_NAME,
+    CLEAN_SHUTDOWN_NAME,
+    EPOCH_CHECKPOINT_NAME,
+    LOG_START_CHECKPOINT_NAME,
+    PARTITION_METADATA_NAME,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    PUBLISHED_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    SYNCED_NAME,
+    CleanShutdown,
+    Listing,
+    Published,
+    checkpoint_name,
+    offset_name,
+    parse_clean_shutdown,
+    parse_partition_metadata,
+    parse_published,
+    parse_single_offset,
+    read_listing,
+    read_published,
+    read_small_file,
+)
+from raftlog.log.format.epoch_cache import EpochCache, parse_epoch_checkpoint
+from raftlog.log.segment import Segment, SegmentMetadata, read_snapshot_head
+from raftlog.log.writing.log_directory import read_checked, read_checksums
+from raftlog.log.writing.producer_state import ProducerStateManager
+from raftlog.log.writing.properties import LogConfig, parse_log_properties
+from raftlog.storage.protocol import Storage, WritableStorage
 
-from .checkpoints import CheckpointFiles, open_clean, read_checkpoint_files
-from .report import RecoveredLog, RecoveryReport
+V = TypeVar("V")
 
-if TYPE_CHECKING:
-    from .load_log import LoadedLog
+# --- Results --------------------------------------------------------------------------------------
+# The report names every change and every damage; a file that it does not name is unchanged.
 
 
-__all__ = ["RecoveredLog", "RecoveryReport", "recover"]
+class ScanEnd(StrEnum):
+    """Why the valid batches of a segment end."""
+
+    END = "end of file"
+    LIMIT = "end offset reached"
+    """The next batch begins at or after the requested end offset."""
+    TORN = "torn batch"
+    """The file ends inside a batch."""
+    ZEROS = "zeros"
+    """Only zeros follow: the file was extended or preallocated, and not written."""
+    DAMAGE = "damage"
+    OFFSET_REGRESSION = "offset regression"
+    """The next batch ends below the end of the one before it: the same offsets twice."""
+    OVERLAP = "overlap"
+    """The next batch begins below the end of the one before it and ends above it."""
+    GAP = "gap"
+    EPOCH_REGRESSION = "epoch regression"
+    """The next batch has an older epoch than the one before it."""
+    EPOCH_MISMATCH = "epoch mismatch"
+    """The next batch's epoch is not that of its offset in ``leader-epoch-checkpoint``, or is a new
+    one that does not begin with a leader's control batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatedTail:
+    """Bytes that were truncated from a segment, or a whole segment that was deleted.
+
+    ``first_offset`` is the first offset that the log no longer has. ``saved_as`` is the path of the
+    backup; None if the bytes were all zeros or nothing was written.
+    """
+
+    path: str
+    position: int
+    byte_count: int
+    first_offset: int
+    reason: str
+    saved_as: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanStop:
+    """Place where the valid batches of a log stop, and why; also damage of another file.
+
+    ``kind`` is None for a file that is not a segment. ``next_offset`` is the offset that a batch
+    must have there, ``epoch`` that of the batch before it. ``byte_count`` is the rest of the file.
+    ``found_*`` describe the batch that is there, if it is whole and its CRC matches; otherwise
+    ``reason`` is the damage. ``resumes_*`` is the next valid batch after damage, if it was searched
+    for.
+    """
+
+    kind: ScanEnd | None
+    path: str
+    position: int | None
+    reason: str
+    byte_count: int = 0
+    next_offset: int | None = None
+    epoch: int | None = None
+    found_base_offset: int | None = None
+    found_last_offset: int | None = None
+    found_epoch: int | None = None
+    resumes_position: int | None = None
+    resumes_offset: int | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is wrong: the file ends after a whole batch, or the limit was reached."""
+        return self.kind in (ScanEnd.END, ScanEnd.LIMIT)
+
+    @property
+    def description(self) -> str:
+        """The place and the reason as text for an operator."""
+        at = "" if self.position is None else f" at byte {self.position}"
+        text = f"{self.path}{at}: {self.reason}"
+        if self.resumes_position is not None:
+            text += (
+                f"; the next valid batch has offset {self.resumes_offset}, at byte "
+                f"{self.resumes_position}"
+            )
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryReport:
+    """What recovery did, for an operator.
+
+    ``read_only`` is the error of every append, if the log may not be written: because of damage
+    below the durable offset, or because it is not a raftlog log. Then nothing was changed.
+    ``deleted_backups``: older backups that were deleted to make room for new ones.
+    """
+
+    was_clean: bool
+    truncated: tuple[TruncatedTail, ...] = ()
+    rebuilt: tuple[str, ...] = ()
+    deleted_backups: tuple[str, ...] = ()
+    anomalies: tuple[ScanStop, ...] = ()
+    read_only: LogReadOnlyError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredLog:
+    """A recovered log: exactly what is on disk, and synced.
+
+    If ``report.read_only`` is set, nothing was written, and the log ends before the damage.
+    ``recovery_point`` is the offset below which everything was known to be synced before this
+    recovery.
+    """
+
+    segments: tuple[SegmentMetadata, ...]
+    log_start_offset: int
+    end_offset: int
+    epochs: EpochCache
+    producer_state: ProducerStateManager
+    recovery_point: int
+    report: RecoveryReport
+
+
+# --- Checkpoint and metadata files, read before the segments --------------------------------------
+# Nothing is written, and no damaged file stops a recovery: it becomes an anomaly, its content is
+# unknown, and an unknown offset counts as 0. If the ``checksums`` file is damaged, the files that
+# it covers are read without verification.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFiles:
+    """Content of the small files of one log.
+
+    ``log_start_offset`` and ``recovery_point`` are 0, and ``epochs`` is None, if unknown.
+    ``damaged``: names of the files that must be rewritten. ``is_after_boot``: the log was written
+    before this boot of the machine, and not since.
+    """
+
+    listing: Listing
+    is_raftlog: bool
+    log_start_offset: int
+    recovery_point: int
+    epochs: EpochCache | None
+    published: Published | None
+    is_after_boot: bool
+    clean: CleanShutdown | None
+    damaged: frozenset[str]
+    anomalies: tuple[ScanStop, ...]
+
+    @property
+    def durable_offset(self) -> int:
+        """The offset below which everything is known to have been synced (exclusive).
+
+        A segment is created after the one before it was synced, so the last base offset counts; but
+        not that of a segment that nothing was published in.
+        """
+        last = max(self.listing.segments, default=0)
+        published_end = 0
+        if self.published is not None:
+            last = min(last, self.published.segment_base_offset)
+            published_end = self.published.end_offset
+        return max(
+            self.recovery_point,
+            self.log_start_offset,
+            last,
+            max((one.end_offset for one in self.listing.snapshots), default=0),
+            published_end,
+        )
+
+
+class _CheckpointReader:
+    """Reads the small files of one directory and collects their damage."""
+
+    def __init__(self, storage: Storage, directory: str, *, is_raftlog: bool) -> None:
+        self.anomalies: list[ScanStop] = []
+        self.damaged: set[str] = set()
+        self._storage = storage
+        self._directory = directory
+        self._read_bytes = read_checked
+        try:
+            if read_checksums(storage, directory) is None and is_raftlog:
+                path = storage.join(directory, CHECKSUMS_NAME)
+                raise CorruptFileError(path=path, reason="it is missing")
+        except CorruptFileError as error:
+            self._read_bytes = read_small_file
+            self._add_damage(CHECKSUMS_NAME, error)
+
+    def read(self, name: str, parse: Callable[[bytes, str], V]) -> V | None:
+        """Return a file's parsed content; None if it is missing or damaged."""
+        path = self._storage.join(self._directory, name)
+        try:
+            data = self._read_bytes(self._storage, path)
+            return None if data is None else parse(data, path)
+        except CorruptFileError as error:
+            self._add_damage(name, error)
+            return None
+
+    def _add_damage(self, name: str, error: CorruptFileError) -> None:
+        self.damaged.add(name)
+        anomaly = ScanStop(kind=None, path=error.path, position=error.position, reason=error.reason)
+        self.anomalies.append(anomaly)
+
+
+def read_checkpoint_files(storage: WritableStorage, directory: str) -> CheckpointFiles:
+    """Read the small files of a directory.
+
+    Raises ``LogNotFoundError`` and ``LogAccessError`` only.
+    """
+    names = storage.list_names(directory)
+    listing = read_listing(names)
+    is_raftlog = RAFTLOG_PROPERTIES_NAME in names
+    reader = _CheckpointReader(storage, directory, is_raftlog=is_raftlog)
+    log_start = reader.read(LOG_START_CHECKPOINT_NAME, parse_single_offset)
+    recovery_point = reader.read(RECOVERY_POINT_CHECKPOINT_NAME, parse_single_offset)
+    epochs = reader.read(EPOCH_CHECKPOINT_NAME, parse_epoch_checkpoint)
+    clean = reader.read(CLEAN_SHUTDOWN_NAME, lambda data, _: parse_clean_shutdown(data))
+    reader.read(PARTITION_METADATA_NAME, parse_partition_metadata)
+    reader.read(RAFTLOG_PROPERTIES_NAME, parse_log_properties)
+    # `synced` is a replica's, `published` an embedded log's.
+    names_published = [name for name in (SYNCED_NAME, PUBLISHED_NAME) if name in names]
+    in_this_boot = [
+        read_published(storage, directory, storage.boot_id(), name) for name in names_published
+    ]
+    published = next((one for one in in_this_boot if one is not None), None)
+    last_published = [
+        reader.read(name, lambda data, _: parse_published(data)) for name in names_published
+    ]
+    return CheckpointFiles(
+        listing=listing,
+        is_raftlog=is_raftlog,
+        log_start_offset=log_start or 0,
+        recovery_point=recovery_point or 0,
+        epochs=epochs if epochs is not None and epochs.entries else None,
+        published=published,
+        is_after_boot=published is None and any(one is not None for one in last_published),
+        clean=clean,
+        damaged=frozenset(reader.damaged),
+        anomalies=tuple(reader.anomalies),
+    )
+
+
+# --- Find the newest stored producer state, so that only the batches after it must be replayed ----
+# A source is a producer snapshot or the header of a checkpoint. Each has a CRC, so one that parses
+# is used; one that does not is an anomaly, and the next older one is tried. ``offset_max`` must be
+# known to be of this history: a source above it may have been written for a tail that was truncated
+# since.
+
+
+def newest_producer_state(
+    storage: Storage, directory: str, listing: Listing, offset_max: int
+) -> tuple[ProducerStateManager | None, tuple[ScanStop, ...]]:
+    """Return the newest valid producer state up to ``offset_max``, and the damaged sources."""
+    anomalies: list[ScanStop] = []
+    for offset, is_checkpoint, name in _sources(listing, offset_max):
+        path = storage.join(directory, name)
+        try:
+            with storage.open_file(path) as file:
+                if is_checkpoint:
+                    header, _ = read_snapshot_head(file)
+                    producer_state = ProducerStateManager.from_header_field(
+                        header.tagged_fields, path, offset
+                    )
+                else:
+                    data = file.read_at(0, file.byte_count())
+                    producer_state = ProducerStateManager.decode_snapshot(data, path, offset)
+        except CorruptFileError as error:
+            anomalies.append(
+                ScanStop(kind=None, path=path, position=error.position, reason=error.reason)
+            )
+            continue
+        if producer_state is not None:
+            return producer_state, tuple(anomalies)
+    return None, tuple(anomalies)
+
+
+def _sources(listing: Listing, offset_max: int) -> Iterator[tuple[int, bool, str]]:
+    """Yield end offset, kind and name, newest first; a producer snapshot before a checkpoint."""
+    found = [
+        (offset, False, offset_name(offset, PRODUCER_SNAPSHOT_SUFFIX))
+        for offset in listing.producer_snapshots
+    ]
+    found += [(one.end_offset, True, checkpoint_name(one)) for one in listing.snapshots]
+    found.sort(key=lambda source: (-source[0], source[1]))
+    return (source for source in found if source[0] <= offset_max)
+
+
+# --- Recovery -------------------------------------------------------------------------------------
 
 
 def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> RecoveredLog:
@@ -56,42 +369,14 @@ def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> R
     during a repair: nothing is lost then, and the next opening repeats it.
     """
     checkpoints = read_checkpoint_files(storage, directory)
-    recovered = open_clean(storage, directory, checkpoints) if checkpoints.is_raftlog else None
+    recovered = _open_clean(storage, directory, checkpoints) if checkpoints.is_raftlog else None
     if recovered is None:
-        recovered = _recover_scanned(storage, directory, config, checkpoints)
+        from raftlog.log.recovery.load_log import LogLoader  # imports numpy
+
+        recovered = LogLoader(storage, directory, config, checkpoints).load()
     if recovered.report.read_only is None:
         recovered = _with_valid_indexes(storage, directory, config, recovered)
     return recovered
-
-
-def _recover_scanned(
-    storage: WritableStorage, directory: str, config: LogConfig, checkpoints: CheckpointFiles
-) -> RecoveredLog:
-    from raftlog.log.recovery.load_log import LogLoader  # imports numpy
-    from raftlog.log.recovery.repair import RecoveryActions
-
-    loaded = LogLoader(storage, directory, config, checkpoints).load()
-    read_only = _read_only(directory, loaded, checkpoints)
-    actions = RecoveryActions(storage, directory, checkpoints)
-    if read_only is None:
-        actions.apply(loaded)
-    return RecoveredLog(
-        segments=loaded.segments,
-        log_start_offset=loaded.log_start_offset,
-        end_offset=loaded.end_offset,
-        epochs=loaded.epochs,
-        producer_state=loaded.producer_state,
-        recovery_point=loaded.end_offset if read_only is None else checkpoints.recovery_point,
-        was_clean=False,
-        report=RecoveryReport(
-            was_clean=False,
-            truncated=tuple(actions.truncated),
-            rebuilt=tuple(actions.rebuilt),
-            deleted_backups=actions.deleted_backups,
-            anomalies=tuple(loaded.anomalies),
-            read_only=read_only,
-        ),
-    )
 
 
 def _with_valid_indexes(
@@ -109,7 +394,7 @@ def _with_valid_indexes(
         segment = Segment(storage, directory, one.base_offset, one.byte_count)
         interval_bytes = config.index_interval_bytes
         if not segment.has_valid_indexes(one.end_offset, interval_bytes=interval_bytes):
-            from raftlog.log.recovery.repair import rebuild_indexes  # imports numpy
+            from raftlog.log.recovery.recover_segment import rebuild_indexes  # imports numpy
 
             with contextlib.suppress(DiskFullError):  # the next opening tries again
                 rebuilt += rebuild_indexes(storage, directory, one.base_offset, interval_bytes)
@@ -119,37 +404,69 @@ def _with_valid_indexes(
     return replace(recovered, report=report)
 
 
-def _read_only(
-    directory: str, loaded: LoadedLog, checkpoints: CheckpointFiles
-) -> LogReadOnlyError | None:
-    """Return the error of every append if the log must not be written, or None."""
-    if not checkpoints.is_raftlog:
-        return LogReadOnlyError(
-            path=directory,
-            reason="it has no raftlog.properties: it is a Kafka log, which raftlog does not write",
-            remedy="create a raftlog log in another directory",
-        )
-    if not loaded.is_damaged:
+# --- Open a log after a clean shutdown, verifying that it is unchanged since ----------------------
+# The number of bytes read does not grow with the log: the small files, the last index entry of the
+# last segment, and the batches after it, whose CRCs are checked. If anything differs from
+# ``.kafka_cleanshutdown``, the result is None and the log is recovered. Nothing is written, and
+# numpy is not imported.
+
+_CHAIN_MAX: Final = 65_536
+"""Batches after the last index entry; with more of them the index is taken for invalid."""
+
+
+def _open_clean(
+    storage: Storage, directory: str, checkpoints: CheckpointFiles
+) -> RecoveredLog | None:
+    """Return the log as its last writer closed it; None if it was not closed or has changed."""
+    clean, epochs, bases = checkpoints.clean, checkpoints.epochs, checkpoints.listing.segments
+    if clean is None or epochs is None or checkpoints.damaged or not bases:
         return None
-    if loaded.is_contradicted:
-        assert loaded.stop is not None, "a contradiction ends the scan"
-        return LogReadOnlyError(
-            path=loaded.stop.path,
-            offset=loaded.stop.found_base_offset,
-            reason=f"{loaded.stop.reason}, and both segments were synced",
-            remedy="run `raftlog check`, and move the segment that is not of this log elsewhere",
-        )
-    lost = f"offsets {loaded.end_offset} to {loaded.durable_offset - 1}, which were synced,"
-    if loaded.stop is None:
-        path, position, reason = directory, None, f"{lost} are missing"
-    else:
-        path, position = loaded.stop.path, loaded.stop.position
-        reason = f"{lost} are damaged or missing: {loaded.stop.reason}"
-    return LogReadOnlyError(
-        path=path,
-        position=position,
-        offset=loaded.end_offset,
-        reason=reason,
-        remedy="restore the file from a backup, or run `raftlog check` and then `raftlog repair "
-        f"--cut-at {loaded.end_offset}`, which truncates the log there and keeps a backup",
+    if bases[-1] != clean.segment_base_offset or checkpoints.log_start_offset > clean.end_offset:
+        return None
+    if bases[0] < clean.end_offset and epochs != epochs.without_from(clean.end_offset):
+        return None  # an epoch was begun since, without a record
+    if not _ends_where_closed(storage, directory, clean, epochs):
+        return None
+    producer_state, _ = newest_producer_state(
+        storage, directory, checkpoints.listing, clean.end_offset
     )
+    if producer_state is None or producer_state.end_offset != clean.end_offset:
+        return None
+    segments = []
+    for base, end in zip(bases, (*bases[1:], clean.end_offset), strict=True):
+        try:
+            byte_count = Segment.of_file(storage, directory, base).byte_count
+        except LogNotFoundError:  # listed as a .swap file, which raftlog does not write
+            return None
+        segments.append(SegmentMetadata(base_offset=base, end_offset=end, byte_count=byte_count))
+    return RecoveredLog(
+        segments=tuple(segments),
+        log_start_offset=max(checkpoints.log_start_offset, bases[0]),
+        end_offset=clean.end_offset,
+        epochs=epochs,
+        producer_state=producer_state,
+        recovery_point=clean.end_offset,
+        report=RecoveryReport(was_clean=True),
+    )
+
+
+def _ends_where_closed(
+    storage: Storage, directory: str, clean: CleanShutdown, epochs: EpochCache
+) -> bool:
+    """Return whether the last segment has its size, and its last batches are valid to the end.
+
+    Those from the batch of the last index entry on; without a valid entry, all of the segment's.
+    """
+    try:
+        segment = Segment.of_file(storage, directory, clean.segment_base_offset)
+        if segment.byte_count != clean.byte_count:
+            return False
+        next_offset = segment.base_offset
+        for count, batch in enumerate(segment.batches_after_index(epochs)):
+            first_epoch, last_epoch = map(epochs.epoch_at, (batch.base_offset, batch.last_offset))
+            if count == _CHAIN_MAX or not first_epoch == last_epoch == batch.leader_epoch:
+                return False
+            next_offset = batch.next_offset
+    except (CorruptBatchError, LogNotFoundError):
+        return False
+    return next_offset == clean.end_offset

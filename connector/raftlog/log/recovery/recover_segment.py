@@ -28,8 +28,9 @@ from typing import Final
 
 import numpy as np
 
-from raftlog.errors import CorruptBatchError
+from raftlog.errors import CorruptBatchError, LogNotFoundError
 from raftlog.limits import LOG_OVERHEAD_BYTES, MIB
+from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.indexes import (
     NO_TIMESTAMP_MS,
@@ -55,9 +56,9 @@ from raftlog.records.batch_columns import (
 )
 from raftlog.records.crc import first_bad_crc
 from raftlog.records.header import is_zero
-from raftlog.storage.protocol import ReadableFile
+from raftlog.storage.protocol import ReadableFile, Storage, WritableStorage
 
-from .report import ScanEnd, ScanStop
+from .recover import ScanEnd, ScanStop
 
 # --- Build a segment's indexes from columns of its batches ----------------------------------------
 # ``IndexRebuild`` returns the bytes that ``SegmentIndexer`` would have written, in one step
@@ -528,3 +529,64 @@ def _resume(file: ReadableFile, at: ScanPosition, stop: ScanStop) -> ScanPositio
         next_offset=batch.next_offset,
         epoch=batch.leader_epoch,
     )
+
+
+# --- Rebuild indexes ------------------------------------------------------------------------------
+
+
+def rebuild_indexes(
+    storage: WritableStorage, directory: str, base_offset: int, interval_bytes: int
+) -> tuple[str, ...]:
+    """Read a whole segment and rewrite its indexes if they are wrong; return the files' paths.
+
+    Only those of a segment that is valid to its end. No writer may have the segment open.
+    """
+    names = [offset_name(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+    paths = [storage.join(directory, name) for name in names]
+    contents = [index_bytes(storage, path) for path in paths]
+    indexes = IndexRebuild(base_offset, interval_bytes=interval_bytes)
+    check = IndexCheck(base_offset, *(content or b"" for content in contents))
+    with storage.open_file(storage.join(directory, offset_name(base_offset, LOG_SUFFIX))) as log:
+        scan = SegmentScan(log, ScanPosition(position=0, next_offset=base_offset), ScanRules())
+        for chunk in scan:
+            indexes.add_batches(chunk.batches)
+            check.add_batches(chunk.batches)
+    indexes.close()
+    is_valid = None not in contents and check.is_valid_for(indexes)
+    if scan.stop.kind is not ScanEnd.END or is_valid:
+        return ()
+    new = (indexes.offset_index, indexes.time_index)
+    rebuilt = [
+        path
+        for path, data in zip(paths, new, strict=True)
+        if write_index(storage, path, data, sync_equal=False)
+    ]
+    storage.sync_directory(directory)
+    return tuple(rebuilt)
+
+
+def index_bytes(storage: Storage, path: str) -> bytes | None:
+    """Return the content of an index file; None if it does not exist."""
+    try:
+        with storage.open_file(path) as file:
+            return file.read_at(0, file.byte_count())
+    except LogNotFoundError:
+        return None
+
+
+def write_index(storage: WritableStorage, path: str, data: bytes, *, sync_equal: bool) -> bool:
+    """Write an index file in place and sync it; return False if it has this content already.
+
+    ``sync_equal``: sync it then too, as an earlier recovery may have died between write and sync.
+    """
+    content = index_bytes(storage, path)
+    if content == data and not sync_equal:
+        return False
+    opened = storage.create_file if content is None else storage.open_for_writing
+    with opened(path) as file:
+        if content != data:
+            file.truncate(len(data))
+            if data:
+                file.write_at(0, data)
+        file.sync()
+    return content != data

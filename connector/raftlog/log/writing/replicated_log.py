@@ -51,7 +51,7 @@ from raftlog.log.format.directory import (
 )
 from raftlog.log.format.epoch_cache import EpochCache, EpochValidation
 from raftlog.log.reading.transactions import Marker, marker_value
-from raftlog.log.recovery.report import RecoveredLog, RecoveryReport
+from raftlog.log.recovery.recover import RecoveredLog, RecoveryReport, recover
 from raftlog.log.segment import read_batches
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.builder import BatchBuilder
@@ -117,8 +117,6 @@ class ReplicatedLog:
     # --- open -------------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        from raftlog.log.recovery.recover import recover  # may import numpy
-
         self._install(recover(self._directory.storage, self._directory.path, config=self.config))
 
     def _install(self, recovered: RecoveredLog) -> None:
@@ -126,7 +124,7 @@ class ReplicatedLog:
         self.report = recovered.report
         self._producer_state = recovered.producer_state
         self._end_offset = recovered.end_offset
-        self._is_changed = not recovered.was_clean
+        self._is_changed = not recovered.report.was_clean
         self._is_roll_due = False
         self._high_watermark = max(self._high_watermark, recovered.log_start_offset)
         if not self.is_read_only:

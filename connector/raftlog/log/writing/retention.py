@@ -20,16 +20,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from raftlog.errors import (
-    CorruptBatchError,
-    CorruptFileError,
-    LogNotFoundError,
-    SnapshotRefusedError,
-)
+from raftlog.errors import CorruptSnapshotError, LogNotFoundError, SnapshotRefusedError
 from raftlog.log.format.directory import checkpoint_name
-from raftlog.log.segment import SegmentMetadata, header_at
-from raftlog.records.batch import TornTail, read_batch
-from raftlog.records.control import KRaftVoters, SnapshotHeader, decode_control
+from raftlog.log.segment import SegmentMetadata, read_snapshot_head
+from raftlog.records.control import KRaftVoters
 from raftlog.types import SnapshotId
 
 from .batch_metadata import ValueKind
@@ -279,17 +273,8 @@ def _retention_snapshot(segments: LogSegments, snapshot_id: SnapshotId) -> Reten
     path = segments.directory.file(checkpoint_name(snapshot_id))
     try:
         with segments.directory.storage.open_file(path) as file:
-            byte_count = file.byte_count()
-            head = header_at(file, 0, byte_count)
-            batch = read_batch(file.read_at(0, head.byte_count), path=file.path)
-        if isinstance(batch, TornTail) or not batch.is_control:
-            return None
-        for record in batch.records():
-            control = decode_control(record.key, record.value)
-            if isinstance(control, SnapshotHeader):
-                return RetentionSnapshot(
-                    snapshot_id, byte_count, control.last_contained_log_timestamp_ms
-                )
-    except (LogNotFoundError, CorruptBatchError, CorruptFileError):
-        pass
-    return None
+            header, _ = read_snapshot_head(file)
+            time_ms = header.last_contained_log_timestamp_ms
+            return RetentionSnapshot(snapshot_id, file.byte_count(), time_ms)
+    except (LogNotFoundError, CorruptSnapshotError):
+        return None

@@ -15,15 +15,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from raftlog.errors import CorruptFileError, DiskFullError, LogNotFoundError
 from raftlog.log.format.directory import (
-    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     checkpoint_name,
     offset_name,
 )
@@ -36,15 +34,18 @@ from raftlog.types import SnapshotId
 
 from .active_segment import ActiveSegment
 from .batch_metadata import batch_metadata
-from .log_directory import LogDirectory
+from .log_directory import (
+    DAMAGED_SUFFIX,
+    LogDirectory,
+    back_up,
+    delete_old_backups,
+    next_backup_ordinal,
+)
 from .producer_state import ProducerStateManager
 from .properties import LogConfig
-from .truncate_with_backup import DAMAGED_SUFFIX, back_up, delete_old_backups, next_backup_ordinal
 
 if TYPE_CHECKING:
-    from raftlog.log.recovery.report import RecoveredLog
-
-_SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+    from raftlog.log.recovery.recover import RecoveredLog
 
 
 class LogSegments:
@@ -444,7 +445,8 @@ class LogSegments:
             self._unlink_segment(base)
 
     def _unlink_segment(self, base_offset: int) -> None:
-        self.directory.unlink(offset_name(base_offset, suffix) for suffix in _SEGMENT_SUFFIXES)
+        suffixes = (LOG_SUFFIX, *INDEX_SUFFIXES)
+        self.directory.unlink(offset_name(base_offset, suffix) for suffix in suffixes)
 
     def _unlink_producer_snapshots(self, is_deleted: Callable[[int], bool]) -> None:
         offsets = filter(is_deleted, self.directory.listing().producer_snapshots)
