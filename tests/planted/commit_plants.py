@@ -26,10 +26,11 @@ COMMIT_PLANTS: Final = (
         old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",
         new="        self._end_offset = metadata.next_offset\n"
         "        week_ms = 7 * 24 * 60 * 60 * 1000\n"
-        "        self._commits = Commits(\n"
-        "            one for one in self._commits if one.timestamp_ms + week_ms >= "
-        "self._log_time_ms\n"
-        "        )\n"
+        "        self._commits = {\n"
+        "            name: one\n"
+        "            for name, one in self._commits.items()\n"
+        "            if one.timestamp_ms + week_ms >= self._log_time_ms\n"
+        "        }\n"
         "        return tuple(aborted)\n",
         tests=(REMEMBERING,),
     ),
@@ -39,10 +40,11 @@ COMMIT_PLANTS: Final = (
         old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",
         new="        self._end_offset = metadata.next_offset\n"
         "        week_ms = 7 * 24 * 60 * 60 * 1000\n"
-        "        self._producers = Producers(\n"
-        "            one for one in self._producers if one.timestamp_ms + week_ms >= "
-        "self._log_time_ms\n"
-        "        )\n"
+        "        self._producers = {\n"
+        "            number: one\n"
+        "            for number, one in self._producers.items()\n"
+        "            if one.timestamp_ms + week_ms >= self._log_time_ms\n"
+        "        }\n"
         "        return tuple(aborted)\n",
         tests=(REMEMBERING,),
     ),

@@ -126,8 +126,8 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="an older version of a commit is appended again",
-        path=f"{WRITING}/producers.py",
-        old="        if name.version < last.name.version:\n",
+        path=f"{WRITING}/producer_state.py",
+        old="        if name.version < self.name.version:\n",
         new="        if name.version < 0:\n",
         tests=(
             "tests/client/embedded/test_embedded_log.py::test_older_and_foreign_commits_are_refused",
@@ -135,8 +135,8 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a producer of an older epoch is not fenced",
-        path=f"{WRITING}/producers.py",
-        old="        if producer_epoch < entry.producer_epoch:\n",
+        path=f"{WRITING}/producer_state.py",
+        old="        if producer_epoch < self.producer_epoch:\n",
         new="        if producer_epoch < 0:\n",
         tests=("tests/log/producer_state/test_idempotent_producers.py",),
     ),
@@ -181,7 +181,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a gap in a producer's sequences is accepted",
-        path=f"{WRITING}/producers.py",
+        path=f"{WRITING}/producer_state.py",
         old="        if base_sequence != expected:\n",
         new="        if base_sequence < expected:\n",
         tests=("tests/log/producer_state/test_idempotent_producers.py",),
@@ -189,8 +189,8 @@ LOG_PLANTS: Final = (
     Plant(
         bug="only a producer's last batch survives a restart",
         path=f"{WRITING}/producer_state.py",
-        old="older_batches=tuple(entry.batches[:-1] for entry in self._producers)",
-        new="older_batches=tuple(entry.batches[:0] for entry in self._producers)",
+        old="tuple(entry.batches[:-1] for entry in self.producers)",
+        new="tuple(entry.batches[:0] for entry in self.producers)",
         tests=("tests/log/producer_state/test_producer_snapshots.py",),
     ),
     Plant(

@@ -34,7 +34,7 @@ from raftlog.log.writing.batch_metadata import (
     encoded_metadata,
     metadata_marker,
 )
-from raftlog.log.writing.producers import Duplicate
+from raftlog.log.writing.producer_state import Duplicate
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.builder import BatchAccumulator
 from raftlog.records.encoding import PackedRecords, RecordToAppend

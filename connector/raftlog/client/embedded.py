@@ -35,7 +35,7 @@ from raftlog.errors import (
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.recovery.recover import RecoveryReport
 from raftlog.log.writing.batch_metadata import ValueKind
-from raftlog.log.writing.producers import LastCommit
+from raftlog.log.writing.producer_state import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local import WritableLocalStorage

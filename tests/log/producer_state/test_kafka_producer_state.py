@@ -16,8 +16,7 @@ from raftlog.log.format.directory import checkpoint_name, offset_name
 from raftlog.log.format.producer_snapshot import ProducerState, parse_producer_snapshot
 from raftlog.log.reading.transactions import Marker
 from raftlog.log.writing.batch_metadata import CommitName
-from raftlog.log.writing.producer_state import ProducerStateManager
-from raftlog.log.writing.producers import ProducerEntry, incremented
+from raftlog.log.writing.producer_state import ProducerEntry, ProducerStateManager, incremented
 from raftlog.records.batch import NewRecord
 from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.control import ControlRecord, SnapshotFooter, SnapshotHeader, encode_control

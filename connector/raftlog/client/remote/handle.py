@@ -21,7 +21,7 @@ from raftlog.client.clock import Clock
 from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT, LogHandle
 from raftlog.errors import NotRemoteError, OptionError
 from raftlog.log.writing.batch_metadata import ValueKind
-from raftlog.log.writing.producers import Commits, LastCommit
+from raftlog.log.writing.producer_state import LastCommit
 from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId
 
@@ -196,8 +196,7 @@ class ConnectedLog(LogHandle):
             return
         name = request.commit
         known = self._last_commit(name.application_id, request.deadline_ms)
-        commits = Commits(() if known is None else (known,))
-        duplicate = commits.check(name, take_over_from=request.take_over_from)
+        duplicate = known and known.check(name, take_over_from=request.take_over_from)
         if duplicate is not None:
             first, last = duplicate.base_offset, duplicate.last_offset
             epoch = self.reader().epochs.epoch_at(first) or 0

@@ -24,7 +24,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind
-from raftlog.log.writing.producers import LastCommit
+from raftlog.log.writing.producer_state import LastCommit
 from raftlog.records.batch import RecordBatch, read_batch
 
 from .leader_client import LeaderClient

@@ -11,17 +11,27 @@ by ``PRODUCERS_MAX``, ``COMMITS_MAX`` and, for transactions, ``drop_decided``.
 It is stored in the producer snapshot (``<offset>.snapshot``), which Kafka's tools can read, and as
 the same bytes in a tagged field of a checkpoint's header.
 
-Kafka: ``ProducerStateManager``, ``UnifiedLog.lastStableOffset``.
+Kafka: ``ProducerStateManager``, ``ProducerStateEntry``, ``ProducerAppendInfo`` (KIP-98),
+``UnifiedLog.lastStableOffset``.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
-from raftlog.errors import CorruptBatchError, CorruptFileError, CorruptSnapshotError, OptionError
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    CorruptSnapshotError,
+    ForeignCommitError,
+    InvalidProducerEpochError,
+    OptionError,
+    OutOfOrderSequenceError,
+    StaleCommitError,
+)
 from raftlog.limits import (
     BATCH_BYTES_MAX,
     COMMIT_ID_BYTES_MAX,
@@ -50,16 +60,164 @@ from raftlog.records.control import (
 )
 
 from .batch_metadata import BatchMetadata, CommitName, MetadataMarker, ProducerMarker
-from .producers import (
-    NO_SEQUENCE,
-    Commits,
-    Duplicate,
-    LastCommit,
-    ProducerBatch,
-    ProducerEntry,
-    Producers,
-    incremented,
-)
+
+NO_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+_SEQUENCES: Final = 2**31
+"""Sequences run from 0 to 2^31 - 1 and wrap to 0."""
+
+# --- Producers, commits, transactions -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A batch that is in the log already, at these offsets (both inclusive)."""
+
+    base_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """A producer's batch. ``offset_delta`` is its last offset minus its first."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+
+    @property
+    def base_sequence(self) -> int:
+        return decremented(self.last_sequence, self.offset_delta)
+
+    @property
+    def base_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerEntry:
+    """One producer, with the newest batches of its current epoch, oldest first.
+
+    ``timestamp_ms`` is the log time of its last batch or marker.
+    """
+
+    producer_id: int
+    producer_epoch: int = NO_EPOCH
+    batches: tuple[ProducerBatch, ...] = ()
+    timestamp_ms: int = -1
+    coordinator_epoch: int = -1
+    open_transaction_first_offset: int | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of its last record; -1 if no batch of this epoch is known."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def check(self, producer_epoch: int, base_sequence: int, record_count: int) -> Duplicate | None:
+        """Return None if the next batch may be appended, or the offsets that it already has.
+
+        A new epoch starts with sequence 0. Raises ``InvalidProducerEpochError`` for an epoch older
+        than the last; ``OutOfOrderSequenceError`` for a gap, and for a repeat of a batch older than
+        the retained ones.
+        """
+        if self.producer_epoch == NO_EPOCH:
+            return None
+        if producer_epoch < self.producer_epoch:
+            raise InvalidProducerEpochError(
+                producer_id=self.producer_id,
+                producer_epoch=producer_epoch,
+                current_producer_epoch=self.producer_epoch,
+            )
+        expected = 0
+        if producer_epoch == self.producer_epoch:
+            last_sequence = incremented(base_sequence, record_count - 1)
+            for batch in self.batches:
+                if (batch.base_sequence, batch.last_sequence) == (base_sequence, last_sequence):
+                    return Duplicate(batch.base_offset, batch.last_offset)
+            expected = incremented(self.last_sequence, 1)
+        if base_sequence != expected:
+            raise OutOfOrderSequenceError(
+                producer_id=self.producer_id,
+                producer_epoch=producer_epoch,
+                sequence=base_sequence,
+                expected_sequence=expected,
+            )
+        return None
+
+    def with_batch(self, producer_epoch: int, batch: ProducerBatch) -> ProducerEntry:
+        """Return the entry after a batch. A new epoch drops the batches of the old one."""
+        kept = self.batches if producer_epoch == self.producer_epoch else ()
+        return replace(
+            self,
+            producer_epoch=producer_epoch,
+            batches=(*kept, batch)[-PRODUCER_BATCHES_KEPT:],
+        )
+
+
+def incremented(sequence: int, count: int) -> int:
+    """Add ``count`` to a sequence (Kafka: ``DefaultRecordBatch.incrementSequence``)."""
+    return (sequence + count) % _SEQUENCES
+
+
+def decremented(sequence: int, count: int) -> int:
+    """Subtract ``count`` from a sequence."""
+    return (sequence - count) % _SEQUENCES
+
+
+@dataclass(frozen=True, slots=True)
+class LastCommit:
+    """The last commit of an application id: its batch's offsets (inclusive) and its log time.
+
+    ``timestamp_ms`` is -1 in a client's answer if retention has deleted the batch.
+    """
+
+    name: CommitName
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+    def check(self, name: CommitName, *, take_over_from: str | None = None) -> Duplicate | None:
+        """Return None if a commit of the application id may follow, or the offsets that it has.
+
+        Names are compared as a whole: the same version under another query id is another commit.
+        ``take_over_from``: the query id of this commit. Then another query may start under the
+        application id, with any version. Raises ``StaleCommitError`` for a version older than the
+        last, ``ForeignCommitError`` for another query id.
+        """
+        if name == self.name:
+            return Duplicate(self.base_offset, self.last_offset)
+        if name.query_id != self.name.query_id:
+            if take_over_from == self.name.query_id:
+                return None
+            raise ForeignCommitError(
+                application_id=name.application_id,
+                query_id=name.query_id,
+                version=name.version,
+                last_query_id=self.name.query_id,
+                last_version=self.name.version,
+            )
+        if name.version < self.name.version:
+            raise StaleCommitError(
+                application_id=name.application_id,
+                query_id=name.query_id,
+                version=name.version,
+                last_version=self.name.version,
+            )
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """An open metadata transaction.
+
+    ``batch_base_offset`` is the last batch boundary outside every transaction: that of the batch
+    with the Begin record, or an earlier one if another transaction is open where that batch begins.
+    """
+
+    first_offset: int
+    batch_base_offset: int
+    name: str | None
+
 
 # --- Trailer of a producer snapshot: the producer state that Kafka's format does not cover --------
 # Layout after Kafka's entries, in the encoding of Kafka's flexible messages:
@@ -99,50 +257,29 @@ _COMMIT_BYTES_MAX: Final = _COMMIT.size + 2 * (COMMIT_ID_BYTES_MAX + 2)
 _PRODUCER_BYTES_MAX: Final = 46 + 1 + (PRODUCER_BATCHES_KEPT - 1) * _BATCH.size
 assert COMMITS_MAX * _COMMIT_BYTES_MAX + PRODUCERS_MAX * _PRODUCER_BYTES_MAX < BATCH_BYTES_MAX
 
-
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """An open metadata transaction.
-
-    ``batch_base_offset`` is the last batch boundary outside every transaction: that of the batch
-    with the Begin record, or an earlier one if another transaction is open where that batch begins.
-    """
-
-    first_offset: int
-    batch_base_offset: int
-    name: str | None
+_Trailer: TypeAlias = tuple[
+    int, tuple[tuple[ProducerBatch, ...], ...], tuple[LastCommit, ...], OpenTransaction | None
+]
+"""Log time; the older batches of each producer, oldest first; commits; open transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerStateTrailer:
-    """The fields of a trailer.
-
-    ``older_batches``: one tuple for each producer of the snapshot, oldest batch first.
-    """
-
-    log_time_ms: int
-    older_batches: tuple[tuple[ProducerBatch, ...], ...]
-    commits: tuple[LastCommit, ...]
-    open_transaction: OpenTransaction | None
-
-
-def encode_trailer(trailer: ProducerStateTrailer) -> bytes:
+def _encode_trailer(trailer: _Trailer) -> bytes:
     """Return the bytes that follow the entries of a producer snapshot."""
-    opened = trailer.open_transaction
+    log_time_ms, older_batches, commits, opened = trailer
     return b"".join(
         (
             _MAGIC,
             bytes((_VERSION,)),
-            struct.pack(">q", trailer.log_time_ms),
-            array_bytes(tuple(map(_batches_bytes, trailer.older_batches))),
-            array_bytes(tuple(map(_commit_bytes, trailer.commits))),
+            struct.pack(">q", log_time_ms),
+            array_bytes(tuple(map(_batches_bytes, older_batches))),
+            array_bytes(tuple(map(_commit_bytes, commits))),
             array_bytes(() if opened is None else (_transaction_bytes(opened),)),
             tagged_bytes(()),
         )
     )
 
 
-def parse_trailer(data: bytes, path: str, producer_count: int) -> ProducerStateTrailer | None:
+def _parse_trailer(data: bytes, path: str, producer_count: int) -> _Trailer | None:
     """Parse the bytes after ``producer_count`` entries; None if there is no trailer.
 
     Raises ``CorruptFileError``.
@@ -172,7 +309,7 @@ def parse_trailer(data: bytes, path: str, producer_count: int) -> ProducerStateT
             reason=f"invalid trailer: {len(older_batches)} producers instead of {producer_count}, "
             f"{len(opened)} open transactions",
         )
-    return ProducerStateTrailer(log_time_ms, older_batches, commits, opened[0] if opened else None)
+    return log_time_ms, older_batches, commits, opened[0] if opened else None
 
 
 def _batches_bytes(batches: Iterable[ProducerBatch]) -> bytes:
@@ -218,8 +355,6 @@ def _read_transaction(reader: FieldReader) -> OpenTransaction:
 
 # --- Producer state -------------------------------------------------------------------------------
 
-__all__ = ["Duplicate", "LastCommit", "ProducerStateManager"]
-
 HEADER_FIELD_TAG: Final = 0x7266
 """Tag of the SnapshotHeader field that holds a producer snapshot. Kafka skips this unknown tag."""
 
@@ -232,14 +367,20 @@ class ProducerStateManager:
 
     ``is_whole`` False: records below ``end_offset`` were not applied, so a metadata transaction may
     be open there.
+
+    A producer's epoch never decreases: a batch of an older epoch in the log, which no check
+    accepted, is ignored. Beyond ``PRODUCERS_MAX`` the least recently used producer without an open
+    transaction is evicted, beyond ``COMMITS_MAX`` the least recently used application id. Nothing
+    expires by age (Kafka: ``producer.id.expiration.ms``): no clock proves that an application will
+    not retry, and a wrong clock would let a repeated commit be appended twice.
     """
 
     def __init__(self, path: str, *, end_offset: int = 0, is_whole: bool = True) -> None:
         self.path = path
         self._end_offset = end_offset
         self._log_time_ms = -1
-        self._producers = Producers()
-        self._commits = Commits()
+        self._producers: dict[int, ProducerEntry] = {}
+        self._commits: dict[str, LastCommit] = {}
         self._transactions = TransactionIndex(
             path, complete_from=end_offset, retained_max=ENDED_TRANSACTIONS_MAX
         )
@@ -272,12 +413,12 @@ class ProducerStateManager:
     @property
     def producers(self) -> tuple[ProducerEntry, ...]:
         """The producers, least recently used first."""
-        return tuple(self._producers)
+        return tuple(self._producers.values())
 
     @property
     def commits(self) -> tuple[LastCommit, ...]:
         """The last commit of each application id, oldest first."""
-        return tuple(self._commits)
+        return tuple(self._commits.values())
 
     def last_commit(self, application_id: str) -> LastCommit | None:
         """Return the last commit of an application id; None if unknown or evicted."""
@@ -304,21 +445,24 @@ class ProducerStateManager:
     ) -> Duplicate | None:
         """Return None if a commit may be appended, or the offsets that it already has.
 
-        Call it before the log token is checked. Raises ``StaleCommitError``, and
-        ``ForeignCommitError`` unless ``take_over_from`` is the query id of the last commit.
+        Call it before the required offset is checked: a retry of an append that succeeded must get
+        its offsets although the log's end has advanced. Raises as ``LastCommit.check``.
         """
-        return self._commits.check(name, take_over_from=take_over_from)
+        last = self._commits.get(name.application_id)
+        return None if last is None else last.check(name, take_over_from=take_over_from)
 
     def check_producer(
         self, producer_id: int, producer_epoch: int, base_sequence: int, record_count: int
     ) -> Duplicate | None:
         """Return None if a producer's batch may be appended, or the offsets that it already has.
 
-        Raises ``InvalidProducerEpochError`` and ``OutOfOrderSequenceError``.
+        An unknown producer may start with any sequence, since it may have been evicted. Raises as
+        ``ProducerEntry.check``.
         """
         if producer_id < 0:
             return None
-        return self._producers.check(producer_id, producer_epoch, base_sequence, record_count)
+        entry = self._producers.get(producer_id)
+        return None if entry is None else entry.check(producer_epoch, base_sequence, record_count)
 
     # --- batches of the log -----------------------------------------------------------------------
 
@@ -332,7 +476,7 @@ class ProducerStateManager:
         if metadata.producer_id >= 0 and not metadata.is_control:
             self._apply_producer(metadata)
         if metadata.commit is not None:
-            self._commits.append(
+            self._use_commit(
                 LastCommit(
                     metadata.commit, metadata.base_offset, metadata.last_offset, self._log_time_ms
                 )
@@ -356,19 +500,43 @@ class ProducerStateManager:
         self._transactions.drop_ended_before(high_watermark)
 
     def _apply_producer(self, metadata: BatchMetadata) -> None:
+        """Apply a producer's batch. The first transactional one opens its transaction."""
         offset_delta = metadata.last_offset - metadata.base_offset
-        last_sequence = NO_SEQUENCE
-        if metadata.base_sequence >= 0:
+        entry = self._producer(metadata.producer_id)
+        if metadata.base_sequence >= 0 and metadata.producer_epoch >= entry.producer_epoch:
             last_sequence = incremented(metadata.base_sequence, offset_delta)
-        self._producers.append(
-            metadata.producer_id,
-            metadata.producer_epoch,
-            ProducerBatch(last_sequence, metadata.last_offset, offset_delta),
-            self._log_time_ms,
-            is_transactional=metadata.is_transactional,
-        )
+            batch = ProducerBatch(last_sequence, metadata.last_offset, offset_delta)
+            entry = entry.with_batch(metadata.producer_epoch, batch)
+        first_offset = entry.open_transaction_first_offset
         if metadata.is_transactional:
+            if first_offset is None:
+                first_offset = metadata.base_offset
             self._transactions.open_transaction(metadata.producer_id, metadata.base_offset)
+        self._use_producer(
+            replace(
+                entry, timestamp_ms=self._log_time_ms, open_transaction_first_offset=first_offset
+            )
+        )
+
+    def _producer(self, producer_id: int) -> ProducerEntry:
+        return self._producers.get(producer_id) or ProducerEntry(producer_id=producer_id)
+
+    def _use_producer(self, entry: ProducerEntry) -> None:
+        """Make a producer the most recently used one."""
+        self._producers.pop(entry.producer_id, None)
+        self._producers[entry.producer_id] = entry
+        if len(self._producers) > PRODUCERS_MAX:
+            for idle in self._producers.values():
+                if idle.open_transaction_first_offset is None:
+                    del self._producers[idle.producer_id]
+                    break
+
+    def _use_commit(self, commit: LastCommit) -> None:
+        """Store an appended commit as the last one of its application id, whatever its version."""
+        self._commits.pop(commit.name.application_id, None)
+        self._commits[commit.name.application_id] = commit
+        if len(self._commits) > COMMITS_MAX:
+            del self._commits[next(iter(self._commits))]
 
     def _boundary_outside_transactions(self, metadata: BatchMetadata) -> int:
         """Return the last batch boundary, up to this batch, outside every metadata transaction.
@@ -393,11 +561,17 @@ class ProducerStateManager:
     ) -> list[AbortedTransaction]:
         if metadata.producer_id < 0:
             return []  # a marker without a producer, not written by Kafka or raftlog
-        first_offset = self._producers.end_transaction(
-            metadata.producer_id,
-            metadata.producer_epoch,
-            marker.coordinator_epoch,
-            self._log_time_ms,
+        entry = self._producer(metadata.producer_id)
+        first_offset = entry.open_transaction_first_offset  # None: it wrote nothing to this log
+        self._use_producer(
+            replace(
+                entry,
+                producer_epoch=max(metadata.producer_epoch, entry.producer_epoch),
+                batches=entry.batches if metadata.producer_epoch <= entry.producer_epoch else (),
+                timestamp_ms=self._log_time_ms,
+                coordinator_epoch=max(marker.coordinator_epoch, entry.coordinator_epoch),
+                open_transaction_first_offset=None,
+            )
         )
         self._transactions.end_transaction(
             metadata.producer_id, marker.offset, commit=marker.is_commit
@@ -427,15 +601,17 @@ class ProducerStateManager:
     def encode_snapshot(self) -> bytes:
         """Return the content of ``<end_offset>.snapshot``."""
         opened = self._open_metadata_transaction()
-        trailer = ProducerStateTrailer(
-            log_time_ms=self._log_time_ms,
-            older_batches=tuple(entry.batches[:-1] for entry in self._producers),
-            commits=tuple(self._commits),
-            open_transaction=None
-            if opened is None
-            else OpenTransaction(opened[0].first_offset, opened[1], opened[0].name),
+        trailer = _encode_trailer(
+            (
+                self._log_time_ms,
+                tuple(entry.batches[:-1] for entry in self.producers),
+                self.commits,
+                None
+                if opened is None
+                else OpenTransaction(opened[0].first_offset, opened[1], opened[0].name),
+            )
         )
-        return encode_producer_snapshot(map(_state, self._producers), encode_trailer(trailer))
+        return encode_producer_snapshot(map(_state, self.producers), trailer)
 
     @classmethod
     def decode_snapshot(cls, data: bytes, path: str, end_offset: int) -> ProducerStateManager:
@@ -445,17 +621,25 @@ class ProducerStateManager:
         transaction. Raises ``CorruptFileError``.
         """
         states, trailing = split_producer_snapshot(data, path)
-        trailer = parse_trailer(trailing, path, len(states))
+        trailer = _parse_trailer(trailing, path, len(states))
         producer_state = cls(
             path, end_offset=end_offset, is_whole=trailer is not None or end_offset == 0
         )
         older: Iterable[tuple[ProducerBatch, ...]] = ((),) * len(states)
         if trailer is not None:
-            older = trailer.older_batches
-            producer_state._commits = Commits(trailer.commits)
-            producer_state._log_time_ms = trailer.log_time_ms
-            producer_state._restore_transactions(trailer.open_transaction)
-        producer_state._producers = Producers(map(_entry, states, older))
+            producer_state._log_time_ms, older, commits, opened = trailer
+            producer_state._commits = {one.name.application_id: one for one in commits}
+            if opened is not None:
+                producer_state._transactions.metadata_marker(
+                    Marker.BEGIN,
+                    opened.first_offset,
+                    batch_base_offset=opened.batch_base_offset,
+                    name=opened.name,
+                )
+        producer_state._producers = {
+            state.producer_id: _entry(state, batches)
+            for state, batches in zip(states, older, strict=True)
+        }
         for state in states:
             producer_state._log_time_ms = max(producer_state._log_time_ms, state.timestamp_ms)
             if state.open_transaction_first_offset is not None:
@@ -483,15 +667,6 @@ class ProducerStateManager:
                 except CorruptFileError as error:
                     raise CorruptSnapshotError(path=path, reason=error.reason) from None
         return None
-
-    def _restore_transactions(self, opened: OpenTransaction | None) -> None:
-        if opened is not None:
-            self._transactions.metadata_marker(
-                Marker.BEGIN,
-                opened.first_offset,
-                batch_base_offset=opened.batch_base_offset,
-                name=opened.name,
-            )
 
 
 def _state(entry: ProducerEntry) -> ProducerState:
