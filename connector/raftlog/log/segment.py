@@ -283,7 +283,7 @@ class SegmentMetadata:
     max_timestamp_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
     """A batch boundary: its position, and the offset of the next batch.
 
@@ -407,10 +407,10 @@ class Segment:
             check_base_offset(header.base_offset, next_offset, log.path, header.position)
             next_offset = header.last_offset + 1
             if header.last_offset >= offset:
-                return Boundary(header.position, header.base_offset, before)
+                return Boundary(position=header.position, offset=header.base_offset, before=before)
             before = header
         end_offset = self.base_offset if before is None else before.last_offset + 1
-        return Boundary(self.byte_count, end_offset, before)
+        return Boundary(position=self.byte_count, offset=end_offset, before=before)
 
     def _indexed_position(self, log: ReadableFile, offset: int) -> int:
         """Return the position of a batch that ends below ``offset``, by the index; else 0.

@@ -415,12 +415,13 @@ class Replica:
         if not self.log.is_receiving_snapshot:
             return  # its last bytes were refused, because the disk is full
         try:
-            receiver = self.log.install_snapshot(effect.snapshot_id)
+            snapshot = self.log.install_snapshot(effect.snapshot_id)
         except CorruptSnapshotError as error:
             self._events.append(SnapshotRefused(effect.snapshot_id, error.message()))
             return
-        voters = None if receiver.voters is None else voter_set(receiver.voters)
-        installed = SnapshotInstalled(effect.snapshot_id, voters, receiver.kraft_version)
+        voters = None if snapshot.voters is None else voter_set(snapshot.voters)
+        kraft_version = snapshot.kraft_version or None
+        installed = SnapshotInstalled(effect.snapshot_id, voters, kraft_version)
         self._events.append(installed)
 
     def _reply_with_snapshot(self, effect: ReplyWithSnapshot) -> None:

@@ -94,17 +94,25 @@ class LocalStorage:
 
     def open_file(self, path: str) -> LocalFile:
         """Open a regular file for reading; ``NotALogError`` for anything else."""
-        with _errors_of(path, _read_error):
+        try:
             if not os.path.isfile(path):
                 os.stat(path)  # raises if nothing exists there
                 raise NotALogError(path=path, reason="a file was expected there")
             return LocalFile(path, self._with_descriptor(lambda: os.open(path, _READ_FLAGS)))
+        except OSError as error:
+            raise _read_error(path, error) from None
+        except ValueError:  # a null byte in the path
+            raise LogNotFoundError(path=repr(path)) from None
 
     def is_directory(self, path: str) -> bool:
         """Return whether ``path`` is a directory. Raises ``LogNotFoundError`` if it is absent."""
-        with _errors_of(path, _read_error):
+        try:
             os.stat(path)
             return os.path.isdir(path)
+        except OSError as error:
+            raise _read_error(path, error) from None
+        except ValueError:  # a null byte in the path
+            raise LogNotFoundError(path=repr(path)) from None
 
     def join(self, directory: str, name: str) -> str:
         """Return the path of ``name`` in ``directory``."""

@@ -127,10 +127,12 @@ def test_a_reopened_segment_gets_the_same_entries(
             last = OFFSET_ENTRY.unpack(offsets[-OFFSET_ENTRY.size :])[1] if offsets else 0
             for again in range(starts.index(last), at + 1):
                 size_ms = {"byte_count": batches[again][0], "max_timestamp_ms": batches[again][1]}
-                if starts[again] == last:
-                    other.add_indexed_batch(last_offset=7 + again, **size_ms)
-                else:
-                    other.add_batch(position=starts[again], last_offset=7 + again, **size_ms)
+                other.add_batch(
+                    position=starts[again],
+                    last_offset=7 + again,
+                    is_indexed=starts[again] == last,
+                    **size_ms,
+                )
             assert not other.has_new
     new, expected = other.take(), one.take()
     assert offsets + new.offset_entries == expected.offset_entries

@@ -124,9 +124,7 @@ class DirectoryLog(LogReader):
 
     @property
     def quorum_state(self) -> QuorumState | None:
-        data = self.files.read_small(QUORUM_STATE_NAME)
-        path = self.files.storage.join(self.files.directory, QUORUM_STATE_NAME)
-        return None if data is None else parse_quorum_state(data, path)
+        return self.files.parse_small(QUORUM_STATE_NAME, parse_quorum_state)
 
     @property
     def epochs(self) -> EpochCache:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeVar
 
@@ -225,8 +226,16 @@ class LogFiles:
 
     def read_small(self, name: str) -> bytes | None:
         """Return the content of a small file of the directory; None if it does not exist."""
+        return self.parse_small(name, lambda data, _: data)
+
+    def parse_small(self, name: str, parse: Callable[[bytes, str], V]) -> V | None:
+        """Return the parsed content of a small file; None if it does not exist.
+
+        Raises ``CorruptFileError``.
+        """
         path = self.storage.join(self.directory, name)
-        return read_small_file(self.storage, path)
+        data = read_small_file(self.storage, path)
+        return None if data is None else parse(data, path)
 
     # --- positions in them ------------------------------------------------------------------------
 

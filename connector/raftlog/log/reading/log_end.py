@@ -315,9 +315,7 @@ class LogStateCache:
 
         Raises ``CorruptFileError``.
         """
-        data = self.files.read_small(EPOCH_CHECKPOINT_NAME)
-        path = self.files.storage.join(self.files.directory, EPOCH_CHECKPOINT_NAME)
-        return None if data is None else parse_epoch_checkpoint(data, path)
+        return self.files.parse_small(EPOCH_CHECKPOINT_NAME, parse_epoch_checkpoint)
 
     @property
     def epochs(self) -> EpochCache:
@@ -498,10 +496,8 @@ class LogStateCache:
 
     def _checkpointed_offset(self, name: str) -> int:
         """Return the offset in an embedded log's checkpoint file; 0 if missing or damaged."""
-        path = self.files.storage.join(self.files.directory, name)
         with contextlib.suppress(CorruptFileError):
-            data = self.files.read_small(name)
-            return 0 if data is None else parse_single_offset(data, path)
+            return self.files.parse_small(name, parse_single_offset) or 0
         return 0
 
     def _follow(self) -> LogReplay | None:

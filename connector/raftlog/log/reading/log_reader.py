@@ -44,22 +44,23 @@ class LogExtent:
 def not_below_previous(found: ReadEnd, previous: ReadEnd | None, log: LogExtent) -> ReadEnd:
     """Return ``found``, or ``previous`` with ``lower_offset`` set if the end decreased.
 
-    Raises ``DivergedLogError``, see ``check_leader_epoch``.
+    Raises ``DivergedLogError`` if the record before the previous end has another leader epoch.
     """
     if previous is None:
         return found
-    check_leader_epoch(previous.offset, previous.epoch, log)
+    _check_epoch_before(previous, log)
     if found.offset >= previous.offset:
         return found
     return replace(previous, lower_offset=found.offset)
 
 
-def check_leader_epoch(offset: int, epoch: int, log: LogExtent) -> None:
-    """Check that the record before ``offset`` has leader epoch ``epoch``, if the log has it.
+def _check_epoch_before(end: ReadEnd, log: LogExtent) -> None:
+    """Check that the record before an end has its leader epoch, if the log has the record.
 
     Passes where that record was deleted or is not replicated to this copy yet, unless a later epoch
-    begins before ``offset``. Raises ``DivergedLogError`` if the log has another epoch there.
+    begins before the end.
     """
+    offset, epoch = end.offset, end.epoch
     if epoch <= 0 or offset <= log.log_start_offset:
         return
     actual = log.epochs.epoch_at(offset - 1)

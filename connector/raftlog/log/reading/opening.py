@@ -32,7 +32,6 @@ from raftlog.log.format.directory import (
     parse_partition_name,
     parse_properties,
     read_listing,
-    read_small_file,
 )
 from raftlog.log.segment import read_batch_at
 from raftlog.records.batch import RecordBatch
@@ -215,27 +214,26 @@ def _metadata_partition(named: TopicPartition | None) -> TopicPartition:
 
 def _values(files: LogFiles) -> str | None:
     """Return ``values`` of ``raftlog.properties``: "" if not set, None without the file."""
-    path = files.storage.join(files.directory, RAFTLOG_PROPERTIES_NAME)
     try:
-        data = read_small_file(files.storage, path)
-        return None if data is None else dict(parse_properties(data, path)).get("values", "")
+        pairs = files.parse_small(
+            RAFTLOG_PROPERTIES_NAME, lambda data, path: dict(parse_properties(data, path))
+        )
+        return None if pairs is None else pairs.get("values", "")
     except CorruptFileError:
         return ""
 
 
 def _topic_id(files: LogFiles) -> str | None:
-    path = files.storage.join(files.directory, PARTITION_METADATA_NAME)
     try:
-        data = read_small_file(files.storage, path)
-        return None if data is None else parse_partition_metadata(data, path).topic_id
+        metadata = files.parse_small(PARTITION_METADATA_NAME, parse_partition_metadata)
+        return None if metadata is None else metadata.topic_id
     except CorruptFileError:
         return None  # damaged: the records decide
 
 
 def _has_quorum_files(files: LogFiles) -> bool:
-    path = files.storage.join(files.directory, QUORUM_STATE_NAME)
     try:
-        has_state = read_small_file(files.storage, path) is not None
+        has_state = files.read_small(QUORUM_STATE_NAME) is not None
     except CorruptFileError:
         has_state = True
     return has_state or bool(files.listing.snapshots)

@@ -75,19 +75,20 @@ _ENTRIES_MISSING_MAX: Final = 2
 class IndexRebuild:
     """The indexes of one segment, whose batches are added in order from position 0.
 
-    ``max_timestamp_ms`` and ``max_timestamp_offset`` are as in ``SegmentIndexer``.
+    ``max_timestamp_ms`` and ``max_timestamp_offset`` are as in ``SegmentIndexer``. The other
+    attributes are the contents of the files; if ``txn_index`` is empty, its file does not exist.
     """
 
     def __init__(self, base_offset: int, *, interval_bytes: int) -> None:
         self.base_offset = base_offset
         self.max_timestamp_ms = NO_TIMESTAMP_MS
         self.max_timestamp_offset = base_offset
+        self.offset_index = bytearray()
+        self.time_index = bytearray()
+        self.txn_index = bytearray()
         self._interval_bytes = interval_bytes
         self._entry_position = 0
-        self._offset_entries = bytearray()
-        self._time_entries = bytearray()
         self._last_time_ms = NO_TIMESTAMP_MS
-        self._aborted = bytearray()
 
     def add_batches(self, batches: BatchColumns) -> None:
         """Add valid batches that follow those added before."""
@@ -107,41 +108,18 @@ class IndexRebuild:
                 break
             self._entry_position = position[due]
             delta = last_offset[due] - self.base_offset
-            self._offset_entries += OFFSET_ENTRY.pack(delta, self._entry_position)
+            self.offset_index += OFFSET_ENTRY.pack(delta, self._entry_position)
             self._rise(batches, int(largest[due + 1]), int(where[due]))
             self._add_time_entry()
         self._rise(batches, int(largest[-1]), int(where[-1]))
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
         """Add an aborted transaction whose marker is in this segment."""
-        self._aborted += encode_aborted(aborted)
+        self.txn_index += encode_aborted(aborted)
 
     def close(self) -> None:
         """Add the time entry that is due at the end of the segment."""
         self._add_time_entry()
-
-    @property
-    def offset_entry_count(self) -> int:
-        return len(self._offset_entries) // OFFSET_ENTRY.size
-
-    @property
-    def time_entry_count(self) -> int:
-        return len(self._time_entries) // TIME_ENTRY.size
-
-    @property
-    def offset_index(self) -> bytes:
-        """The content of ``.index``."""
-        return bytes(self._offset_entries)
-
-    @property
-    def time_index(self) -> bytes:
-        """The content of ``.timeindex``."""
-        return bytes(self._time_entries)
-
-    @property
-    def txn_index(self) -> bytes:
-        """The content of ``.txnindex``; if empty, the file does not exist."""
-        return bytes(self._aborted)
 
     def _rise(self, batches: BatchColumns, timestamp_ms: int, ordinal: int) -> None:
         if ordinal >= 0 and timestamp_ms > self.max_timestamp_ms:
@@ -151,7 +129,7 @@ class IndexRebuild:
     def _add_time_entry(self) -> None:
         if self.max_timestamp_ms > self._last_time_ms:
             delta = self.max_timestamp_offset - self.base_offset
-            self._time_entries += TIME_ENTRY.pack(self.max_timestamp_ms, delta)
+            self.time_index += TIME_ENTRY.pack(self.max_timestamp_ms, delta)
             self._last_time_ms = self.max_timestamp_ms
 
 
@@ -189,12 +167,13 @@ class IndexCheck:
 
         Zeros after the entries are preallocated space.
         """
+        missing = _ENTRIES_MISSING_MAX
         return (
             self._is_whole
             and self._expected_offsets == len(self._offsets)
             and self._expected_times == len(self._times)
-            and len(self._offsets) >= rebuilt.offset_entry_count - _ENTRIES_MISSING_MAX
-            and len(self._times) >= rebuilt.time_entry_count - _ENTRIES_MISSING_MAX
+            and len(rebuilt.offset_index) // OFFSET_ENTRY.size <= len(self._offsets) + missing
+            and len(rebuilt.time_index) // TIME_ENTRY.size <= len(self._times) + missing
         )
 
 
@@ -574,7 +553,9 @@ def index_bytes(storage: Storage, path: str) -> bytes | None:
         return None
 
 
-def write_index(storage: WritableStorage, path: str, data: bytes, *, sync_equal: bool) -> bool:
+def write_index(
+    storage: WritableStorage, path: str, data: bytes | bytearray, *, sync_equal: bool
+) -> bool:
     """Write an index file in place and sync it; return False if it has this content already.
 
     ``sync_equal``: sync it then too, as an earlier recovery may have died between write and sync.
@@ -587,6 +568,6 @@ def write_index(storage: WritableStorage, path: str, data: bytes, *, sync_equal:
         if content != data:
             file.truncate(len(data))
             if data:
-                file.write_at(0, data)
+                file.write_at(0, bytes(data))
         file.sync()
     return content != data

@@ -111,9 +111,9 @@ class SegmentIndexer:
     ) -> SegmentIndexer:
         """Continue after the entries of two valid index files.
 
-        ``last_time_entry`` is b"" if missing. Next, call ``add_indexed_batch`` with the batch of
-        the last offset entry (the batch at position 0 if there is no entry), then ``add_batch``
-        with the batches after it: none of them has an entry.
+        ``last_time_entry`` is b"" if missing. Next, add the batch of the last offset entry (the
+        batch at position 0 if there is no entry) with ``is_indexed``, then the batches after it:
+        none of them has an entry.
         """
         assert offset_index_bytes % OFFSET_ENTRY.size == time_index_bytes % TIME_ENTRY.size == 0
         indexer = cls(base_offset, interval_bytes=interval_bytes)
@@ -125,23 +125,23 @@ class SegmentIndexer:
         indexer.time_index_bytes = time_index_bytes
         return indexer
 
-    def add_indexed_batch(
-        self, *, byte_count: int, last_offset: int, max_timestamp_ms: int
-    ) -> None:
-        """Add a batch whose entries are in the files already."""
-        if max_timestamp_ms > self.max_timestamp_ms:
-            self.max_timestamp_ms = max_timestamp_ms
-            self.max_timestamp_offset = last_offset
-        self._bytes_since_entry += byte_count
-
     def add_batch(
-        self, *, position: int, byte_count: int, last_offset: int, max_timestamp_ms: int
+        self,
+        *,
+        position: int,
+        byte_count: int,
+        last_offset: int,
+        max_timestamp_ms: int,
+        is_indexed: bool = False,
     ) -> None:
-        """Add a batch that was, or is about to be, written at ``position`` of the segment."""
+        """Add a batch that was, or is about to be, written at ``position`` of the segment.
+
+        ``is_indexed``: its entries are in the files already.
+        """
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
             self.max_timestamp_offset = last_offset
-        if self._bytes_since_entry > self._interval_bytes:
+        if self._bytes_since_entry > self._interval_bytes and not is_indexed:
             self._new_offsets += OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
             self.add_time_entry()
             self._bytes_since_entry = 0
@@ -479,19 +479,13 @@ class ActiveSegment:
     def _index_from(self, position: int) -> None:
         """Index the batches from ``position`` on; the first one has its entry, or none is due."""
         for header in iter_headers(self._log, position, self.byte_count):
-            if header.position == position:
-                self._indexer.add_indexed_batch(
-                    byte_count=header.byte_count,
-                    last_offset=header.last_offset,
-                    max_timestamp_ms=header.max_timestamp_ms,
-                )
-            else:
-                self._indexer.add_batch(
-                    position=header.position,
-                    byte_count=header.byte_count,
-                    last_offset=header.last_offset,
-                    max_timestamp_ms=header.max_timestamp_ms,
-                )
+            self._indexer.add_batch(
+                position=header.position,
+                byte_count=header.byte_count,
+                last_offset=header.last_offset,
+                max_timestamp_ms=header.max_timestamp_ms,
+                is_indexed=header.position == position,
+            )
         self._write_entries()
 
     def _resume_indexer(self) -> int | None:

@@ -28,7 +28,6 @@ from raftlog.errors import (
     CorruptBatchError,
     CorruptSnapshotError,
     DiskFullError,
-    LogError,
     LogReadOnlyError,
 )
 from raftlog.limits import MIB
@@ -100,63 +99,6 @@ class TailCache:
         del self._bases[:count], self._batches[:count]
 
 
-# --- Receive a snapshot from the leader (KIP-630, FetchSnapshot) ----------------------------------
-# The file gets its final name only after ``SnapshotReader`` has read all of it and found it
-# complete. ``RawSnapshotWriter`` writes the bytes, so at most one snapshot is written at a time.
-
-
-class SnapshotReceiver:
-    """One snapshot that is being fetched. Not shared between threads.
-
-    Raises ``LogLockedError`` while another snapshot is being written.
-    """
-
-    def __init__(self, directory: LogDirectory, snapshot_id: SnapshotId) -> None:
-        self.snapshot_id: Final = snapshot_id
-        self.voters: KRaftVoters | None = None
-        self.kraft_version: int | None = None
-        self._directory = directory
-        self._writer = RawSnapshotWriter(directory, snapshot_id)
-
-    @property
-    def byte_count(self) -> int:
-        """Bytes that were received so far."""
-        return self._writer.byte_count
-
-    def write(self, position: int, data: bytes) -> None:
-        """Append bytes at ``position``, which must be ``byte_count``."""
-        assert position == self._writer.byte_count, "bytes must be received in order"
-        self._writer.append(data)
-
-    def keep(self) -> None:
-        """Validate the snapshot and rename it to its final name; durable on return.
-
-        Raises ``CorruptSnapshotError``: then the received bytes are deleted.
-        """
-        try:
-            self._check()
-            self._writer.freeze()
-        except LogError:
-            self.drop()
-            raise
-
-    def drop(self) -> None:
-        """Delete the received bytes. May be called twice."""
-        self._writer.close()
-
-    def abandon(self) -> None:
-        """Close the file after a storage failure, without deleting it: the next writer does."""
-        self._writer.abandon()
-
-    def _check(self) -> None:
-        """Read the whole snapshot and store its voters. Raises ``CorruptSnapshotError``."""
-        files = LogFiles.of_checkpoint(self._directory.storage, self._writer.path, self.snapshot_id)
-        reader = SnapshotReader(files, self.snapshot_id)
-        for _ in reader.batches():
-            pass
-        self.voters, self.kraft_version = reader.voters, reader.kraft_version or None
-
-
 # --- Log of a replica -----------------------------------------------------------------------------
 
 
@@ -165,7 +107,7 @@ class QuorumLog(ReplicatedLog):
 
     def __init__(self, directory: LogDirectory, config: LogConfig, *, is_single: bool) -> None:
         super().__init__(directory, config, is_single=is_single)
-        self._receiver: SnapshotReceiver | None = None
+        self._received: RawSnapshotWriter | None = None
         self._tail_cache = TailCache()
         self._control: list[tuple[int, ControlRecord]] = []
 
@@ -364,7 +306,7 @@ class QuorumLog(ReplicatedLog):
     @property
     def is_receiving_snapshot(self) -> bool:
         """Whether a snapshot is being fetched and not installed yet."""
-        return self._receiver is not None
+        return self._received is not None
 
     def store_snapshot_bytes(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
         """Store fetched bytes of a snapshot; position 0 starts again.
@@ -377,39 +319,46 @@ class QuorumLog(ReplicatedLog):
             try:
                 if position == 0:
                     self.drop_received_snapshot()
-                    self._receiver = SnapshotReceiver(self._directory, snapshot_id)
-                assert self._receiver is not None, "position 0 must be stored first"
-                self._receiver.write(position, data)
+                    self._received = RawSnapshotWriter(self._directory, snapshot_id)
+                assert self._received is not None, "position 0 must be stored first"
+                assert position == self._received.byte_count, "bytes must be received in order"
+                self._received.append(data)
             except DiskFullError:
                 self.drop_received_snapshot()
                 raise
 
     def drop_received_snapshot(self) -> None:
         """Delete the received bytes of a snapshot and release its lock."""
-        receiver, self._receiver = self._receiver, None
-        if receiver is not None:
+        received, self._received = self._received, None
+        if received is not None:
             with self._failing(also_full=True):
-                receiver.drop()
+                received.close()
 
-    def install_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReceiver:
+    def install_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         """Install the snapshot whose bytes were all stored, and start the log at its end, durably.
 
-        Raises ``CorruptSnapshotError``: then it is deleted, and the log is unchanged.
+        Returns its reader, which has read the whole file before that got its final name. Raises
+        ``CorruptSnapshotError``: then it is deleted, and the log is unchanged.
         """
         self._check_writable()
-        receiver, self._receiver = self._receiver, None
-        assert receiver is not None, "its bytes must be stored first"
-        assert receiver.snapshot_id == snapshot_id, "one snapshot is fetched at a time"
+        received, self._received = self._received, None
+        assert received is not None, "its bytes must be stored first"
+        assert received.snapshot_id == snapshot_id, "one snapshot is fetched at a time"
+        files = LogFiles.of_checkpoint(self._directory.storage, received.path, snapshot_id)
+        reader = SnapshotReader(files, snapshot_id)
         with self._failing(also_full=True):
             try:
-                receiver.keep()
+                with received:  # deletes it unless it is frozen
+                    for _ in reader.batches():
+                        pass
+                    received.freeze()
             except CorruptSnapshotError as error:
                 damage = error
             else:
                 self._segments.list_snapshots()
                 self._truncate_to_latest_snapshot()
                 self._segments.delete_snapshots_before(snapshot_id)
-                return receiver
+                return reader
         raise damage
 
     def _truncate_to_latest_snapshot(self) -> None:
@@ -451,6 +400,6 @@ class QuorumLog(ReplicatedLog):
         super()._recover()
 
     def _release(self, reason: str) -> None:
-        if self._receiver is not None:
-            self._receiver.abandon()
+        if self._received is not None:
+            self._received.abandon()
         super()._release(reason)
