@@ -9,7 +9,6 @@ from tests.support.log_builder import data_batch
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.log.recovery.recover_segment import (
-    IndexCheck,
     IndexRebuild,
     ScanPosition,
     ScanRules,
@@ -57,11 +56,14 @@ def scanned(storage: MemoryStorage, chunk_bytes: int = 1 << 20) -> list[BatchCol
         return [piece.batches for piece in scan]
 
 
-def rebuilt(pieces: list[BatchColumns], interval: int, check: IndexCheck) -> IndexRebuild:
-    rebuild = IndexRebuild(BASE, interval_bytes=interval)
+def rebuilt(
+    pieces: list[BatchColumns], interval: int, offsets: bytes, times: bytes
+) -> IndexRebuild:
+    rebuild = IndexRebuild(
+        BASE, interval_bytes=interval, existing_offsets=offsets, existing_times=times
+    )
     for batches in pieces:
         rebuild.add_batches(batches)
-        check.add_batches(batches)
     rebuild.close()
     return rebuild
 
@@ -72,13 +74,12 @@ def test_a_rebuilt_index_equals_the_writers_bytes(
     shapes: list[tuple[int, int, int]], interval: int, chunk_bytes: int
 ) -> None:
     storage, offsets, times, indexer = written(shapes, interval)
-    check = IndexCheck(BASE, offsets, times)
-    rebuild = rebuilt(scanned(storage, chunk_bytes), interval, check)
+    rebuild = rebuilt(scanned(storage, chunk_bytes), interval, offsets, times)
     assert rebuild.offset_index == offsets
     assert rebuild.time_index == times
     assert rebuild.max_timestamp_ms == indexer.max_timestamp_ms
     assert rebuild.max_timestamp_offset == indexer.max_timestamp_offset
-    assert check.is_valid_for(rebuild)
+    assert rebuild.is_existing_valid
 
 
 SHAPES = [(2, 100, 1 + at // 3) for at in range(30)]
@@ -92,9 +93,8 @@ def test_every_flipped_bit_of_an_index_is_found() -> None:
     for at in range(8 * len(offsets + times)):
         data = bytearray(offsets + times)
         data[at // 8] ^= 1 << at % 8
-        check = IndexCheck(BASE, bytes(data[: len(offsets)]), bytes(data[len(offsets) :]))
-        rebuild = rebuilt(pieces, 500, check)
-        assert not check.is_valid_for(rebuild), at
+        changed = bytes(data[: len(offsets)]), bytes(data[len(offsets) :])
+        assert not rebuilt(pieces, 500, *changed).is_existing_valid, at
 
 
 def test_preallocated_space_and_a_missing_last_entry_are_no_damage() -> None:
@@ -104,8 +104,7 @@ def test_preallocated_space_and_a_missing_last_entry_are_no_damage() -> None:
         (offsets + bytes(4096), times + bytes(1200)),
         (offsets[:-8], times[:-12]),
     ):
-        check = IndexCheck(BASE, *good)
-        assert check.is_valid_for(rebuilt(pieces, 500, check))
+        assert rebuilt(pieces, 500, *good).is_existing_valid
 
 
 def test_a_missing_or_half_written_index_is_damage() -> None:
@@ -118,5 +117,4 @@ def test_a_missing_or_half_written_index_is_damage() -> None:
         (offsets[:-3], times),
         (offsets + b"\0\0\0\0\0\0\0\1", times),
     ):
-        check = IndexCheck(BASE, *bad)
-        assert not check.is_valid_for(rebuilt(pieces, 500, check))
+        assert not rebuilt(pieces, 500, *bad).is_existing_valid

@@ -52,10 +52,10 @@ from .snapshot import SnapshotReader
 #
 # So a record of epoch e counts as committed only if both hold:
 #
-# - A majority of the voters has it, and no given log with a later epoch lacks it. - Each epoch
-# after e and below the latest known epoch (a voter's ``quorum-state`` has the epoch of its last
-# vote) is in a given log that has the record. Or all voters' logs are given, and no epoch changed
-# while they were read.
+# - A majority of the voters has it, and no given log with a later epoch lacks it.
+# - Each epoch after e and below the latest known epoch (a voter's ``quorum-state`` has the epoch of
+#   its last vote) is in a given log that has the record. Or all voters' logs are given, and no
+#   epoch changed while they were read.
 #
 # Why the second condition suffices: let f be the first epoch after e whose leader lacks the record.
 # A voter of the given majority voted for it, so it did not have the record yet and got it in an

@@ -101,7 +101,6 @@ from .recover import (
 )
 from .recover_segment import (
     EPOCH_UNKNOWN,
-    IndexCheck,
     IndexRebuild,
     ScanPosition,
     ScanRules,
@@ -223,7 +222,6 @@ class _ScannedSegment:
     metadata: SegmentMetadata
     stop: ScanStop
     indexes: IndexRebuild
-    has_valid_indexes: bool
 
 
 class LogLoader:
@@ -406,17 +404,18 @@ class LogLoader:
         return tuple(found)
 
     def _recover_segment(self, base: int, scan_position: ScanPosition) -> ScanPosition:
-        indexes = IndexRebuild(base, interval_bytes=self._config.index_interval_bytes)
-        suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-        contents = (index_bytes(self._storage, self._path(base, suffix)) for suffix in suffixes)
-        check = IndexCheck(base, *(content or b"" for content in contents))
+        indexes = IndexRebuild(
+            base,
+            interval_bytes=self._config.index_interval_bytes,
+            existing_offsets=index_bytes(self._storage, self._path(base, INDEX_SUFFIX)) or b"",
+            existing_times=index_bytes(self._storage, self._path(base, TIME_INDEX_SUFFIX)) or b"",
+        )
         rules = self._rules()
         with self._storage.open_file(self._path(base, LOG_SUFFIX)) as file:
             start = ScanPosition(position=0, next_offset=base, epoch=scan_position.epoch)
             scan = SegmentScan(file, start, rules)
             for chunk in scan:
                 indexes.add_batches(chunk.batches)
-                check.add_batches(chunk.batches)
                 aborted, anomalies = replay(self._producer_state, chunk, self._config.values)
                 self._anomalies += anomalies
                 for one in aborted:
@@ -431,8 +430,7 @@ class LogLoader:
             byte_count=end.position,
             max_timestamp_ms=indexes.max_timestamp_ms if end.position else None,
         )
-        is_valid = check.is_valid_for(indexes)
-        self._scanned.append(_ScannedSegment(metadata, scan.stop, indexes, is_valid))
+        self._scanned.append(_ScannedSegment(metadata, scan.stop, indexes))
         following = next((other for other in self._bases if other > base), None)
         if not scan.stop.is_clean and following != end.next_offset:
             self._stop = scan.stop
@@ -567,7 +565,7 @@ class LogLoader:
     def _recover_indexes(self, segment: _ScannedSegment) -> None:
         indexes = segment.indexes
         contents = {TXN_INDEX_SUFFIX: indexes.txn_index}
-        if not segment.has_valid_indexes:
+        if not indexes.is_existing_valid:
             contents[INDEX_SUFFIX] = indexes.offset_index
             contents[TIME_INDEX_SUFFIX] = indexes.time_index
         for suffix, data in contents.items():

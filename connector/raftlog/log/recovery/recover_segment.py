@@ -65,21 +65,30 @@ from .recover import ScanEnd, ScanStop
 # for each entry instead of one for each batch.
 #
 # An index that a writer left may differ from them and be valid: it has one more time entry for each
-# time that the segment was closed, and may lack the last entries. ``IndexCheck`` therefore accepts
-# an index if each of its entries is true, and it is left alone, because a second process may be
-# writing it.
+# time that the segment was closed, and may lack the last entries. So an index is accepted if each
+# of its entries is true, and it is left alone, because a second process may be writing it.
 
 _ENTRIES_MISSING_MAX: Final = 2
 
 
 class IndexRebuild:
-    """The indexes of one segment, whose batches are added in order from position 0.
+    """The indexes of one segment, and a check of its existing offset and time index.
+
+    The batches are added in order from position 0. ``existing_offsets`` and ``existing_times`` are
+    the contents of the files.
 
     ``max_timestamp_ms`` and ``max_timestamp_offset`` are as in ``SegmentIndexer``. The other
-    attributes are the contents of the files; if ``txn_index`` is empty, its file does not exist.
+    attributes are the rebuilt contents; if ``txn_index`` is empty, its file does not exist.
     """
 
-    def __init__(self, base_offset: int, *, interval_bytes: int) -> None:
+    def __init__(
+        self,
+        base_offset: int,
+        *,
+        interval_bytes: int,
+        existing_offsets: bytes = b"",
+        existing_times: bytes = b"",
+    ) -> None:
         self.base_offset = base_offset
         self.max_timestamp_ms = NO_TIMESTAMP_MS
         self.max_timestamp_offset = base_offset
@@ -89,6 +98,12 @@ class IndexRebuild:
         self._interval_bytes = interval_bytes
         self._entry_position = 0
         self._last_time_ms = NO_TIMESTAMP_MS
+        self._offsets = parse_offset_index(existing_offsets, base_offset)
+        self._times = parse_time_index(existing_times, base_offset)
+        self._is_whole = _ends_at(
+            existing_offsets, len(self._offsets) * OFFSET_ENTRY.size
+        ) and _ends_at(existing_times, len(self._times) * TIME_ENTRY.size)
+        self._true_offsets = self._true_times = 0
 
     def add_batches(self, batches: BatchColumns) -> None:
         """Add valid batches that follow those added before."""
@@ -97,8 +112,9 @@ class IndexRebuild:
         largest = np.maximum.accumulate(
             np.concatenate(([self.max_timestamp_ms], batches.max_timestamp_ms))
         )
-        rose = np.where(largest[1:] > largest[:-1], np.arange(len(batches)), -1)
-        where = np.maximum.accumulate(rose)
+        rose = largest[1:] > largest[:-1]
+        self._count_true_entries(batches, rose)
+        where = np.maximum.accumulate(np.where(rose, np.arange(len(batches)), -1))
         # Bisecting a memoryview costs a tenth of np.searchsorted.
         position, last_offset = batches.position.data, batches.last_offset.data
         due = 0
@@ -132,48 +148,31 @@ class IndexRebuild:
             self.time_index += TIME_ENTRY.pack(self.max_timestamp_ms, delta)
             self._last_time_ms = self.max_timestamp_ms
 
+    def _count_true_entries(self, batches: BatchColumns, rose: Bools) -> None:
+        """Count the existing entries that these batches confirm.
 
-class IndexCheck:
-    """Verification of a segment's two index files against its batches."""
-
-    def __init__(self, base_offset: int, offset_index: bytes, time_index: bytes) -> None:
-        self._offsets = parse_offset_index(offset_index, base_offset)
-        self._times = parse_time_index(time_index, base_offset)
-        self._is_whole = _ends_at(
-            offset_index, len(self._offsets) * OFFSET_ENTRY.size
-        ) and _ends_at(time_index, len(self._times) * TIME_ENTRY.size)
-        self._expected_offsets = 0
-        self._expected_times = 0
-        self._max_timestamp_ms = NO_TIMESTAMP_MS
-
-    def add_batches(self, batches: BatchColumns) -> None:
-        """Add valid batches that follow those added before."""
-        if not len(batches):
-            return
-        largest = np.maximum.accumulate(
-            np.concatenate(([self._max_timestamp_ms], batches.max_timestamp_ms))
-        )
-        rose = largest[1:] > largest[:-1]
-        self._max_timestamp_ms = int(largest[-1])
-        offsets, positions = self._offsets.last_offsets, self._offsets.positions
-        at, exists = _lookup(batches.last_offset, offsets)
-        self._expected_offsets += int(np.sum(exists & (batches.position[at] == positions)))
+        ``rose``: at which batches the greatest timestamp rises.
+        """
+        at, exists = _lookup(batches.last_offset, self._offsets.last_offsets)
+        exists &= batches.position[at] == self._offsets.positions
+        self._true_offsets += int(np.sum(exists))
         at, exists = _lookup(batches.last_offset, self._times.last_offsets)
-        is_time = (batches.max_timestamp_ms[at] == self._times.timestamps_ms) & rose[at]
-        self._expected_times += int(np.sum(exists & is_time))
+        exists &= (batches.max_timestamp_ms[at] == self._times.timestamps_ms) & rose[at]
+        self._true_times += int(np.sum(exists))
 
-    def is_valid_for(self, rebuilt: IndexRebuild) -> bool:
-        """Return whether every entry of both files is true and at most the last two are missing.
+    @property
+    def is_existing_valid(self) -> bool:
+        """Whether every entry of both files is true and at most the last two are missing.
 
-        Zeros after the entries are preallocated space.
+        Zeros after the entries are preallocated space. Call ``close`` first.
         """
         missing = _ENTRIES_MISSING_MAX
         return (
             self._is_whole
-            and self._expected_offsets == len(self._offsets)
-            and self._expected_times == len(self._times)
-            and len(rebuilt.offset_index) // OFFSET_ENTRY.size <= len(self._offsets) + missing
-            and len(rebuilt.time_index) // TIME_ENTRY.size <= len(self._times) + missing
+            and self._true_offsets == len(self._offsets)
+            and self._true_times == len(self._times)
+            and len(self.offset_index) // OFFSET_ENTRY.size <= len(self._offsets) + missing
+            and len(self.time_index) // TIME_ENTRY.size <= len(self._times) + missing
         )
 
 
@@ -523,15 +522,18 @@ def rebuild_indexes(
     names = [offset_name(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
     paths = [storage.join(directory, name) for name in names]
     contents = [index_bytes(storage, path) for path in paths]
-    indexes = IndexRebuild(base_offset, interval_bytes=interval_bytes)
-    check = IndexCheck(base_offset, *(content or b"" for content in contents))
+    indexes = IndexRebuild(
+        base_offset,
+        interval_bytes=interval_bytes,
+        existing_offsets=contents[0] or b"",
+        existing_times=contents[1] or b"",
+    )
     with storage.open_file(storage.join(directory, offset_name(base_offset, LOG_SUFFIX))) as log:
         scan = SegmentScan(log, ScanPosition(position=0, next_offset=base_offset), ScanRules())
         for chunk in scan:
             indexes.add_batches(chunk.batches)
-            check.add_batches(chunk.batches)
     indexes.close()
-    is_valid = None not in contents and check.is_valid_for(indexes)
+    is_valid = None not in contents and indexes.is_existing_valid
     if scan.stop.kind is not ScanEnd.END or is_valid:
         return ()
     new = (indexes.offset_index, indexes.time_index)
