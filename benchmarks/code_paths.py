@@ -41,7 +41,7 @@ from pyspark_raftlog.options import RaftlogOptions  # noqa: E402
 from pyspark_raftlog.reader import RaftlogReader  # noqa: E402
 from raftlog.client.location import open_reader  # noqa: E402
 from raftlog.log.writing.replicated_log import ReplicatedLog  # noqa: E402
-from raftlog.records import NewRecord, NewRecordBatch, encode_batch  # noqa: E402
+from raftlog.records import BatchBuilder  # noqa: E402
 from raftlog.storage.local import WritableLocalStorage  # noqa: E402
 from raftlog.wire import ApiKey, RequestHeader, encode_request_header, frame  # noqa: E402
 
@@ -173,8 +173,9 @@ def torn_copy(path: Path, torn: Path, end_offset: int) -> Path:
     for mark in torn.rglob(".kafka_cleanshutdown"):
         mark.unlink()
     segment = max(torn.rglob("*.log"))
-    batch = NewRecordBatch(records=(NewRecord(None, b"torn"),), base_timestamp_ms=0)
-    data = encode_batch(batch, base_offset=end_offset, leader_epoch=1)
+    batch = BatchBuilder(base_timestamp_ms=0)
+    batch.append([b"torn"])
+    data = batch.build(end_offset, 1).data
     segment.write_bytes(segment.read_bytes() + data[: len(data) // 2])
     return torn
 

@@ -32,8 +32,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 
 from raftlog.limits import READ_CHUNK_BYTES
-from raftlog.records.batch import NewRecord
-from raftlog.records.builder import NewRecordBatch, encode_batch
+from raftlog.records.builder import BatchBuilder
 from raftlog.records.scan import Stop, scan
 
 VALUE_BYTES = 60
@@ -67,9 +66,9 @@ def make_chunks(shape: str, record_count: int) -> list[bytes]:
     held = bytearray()
     offset = 0
     for count in batch_counts(shape, record_count):
-        records = tuple(NewRecord(None, chance.randbytes(VALUE_BYTES)) for _ in range(count))
-        batch = NewRecordBatch(records=records, base_timestamp_ms=BASE_MS + offset)
-        held += encode_batch(batch, base_offset=offset, leader_epoch=7)
+        batch = BatchBuilder(base_timestamp_ms=BASE_MS + offset)
+        batch.append([chance.randbytes(VALUE_BYTES) for _ in range(count)])
+        held += batch.build(offset, 7).data
         offset += count
         if len(held) >= READ_CHUNK_BYTES:
             chunks.append(bytes(held))

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_raftlog import RaftlogDataSource
 from pyspark_raftlog.reader import RaftlogReader
-from raftlog.records import NewRecord, NewRecordBatch, encode_batch
+from raftlog.records import BatchBuilder
 from raftlog_state.records import NoOpRecord, PartitionChangeRecord, encode
 
 PLAIN_RECORDS = 2_000_000
@@ -74,11 +74,10 @@ def write_log(directory: Path, values: Iterator[bytes]) -> Path:
     offset = position = indexed = 0
     segment, index = directory / f"{0:020d}.log", directory / f"{0:020d}.index"
     with segment.open("wb") as log_file, index.open("wb") as index_file:
-        while records := tuple(
-            NewRecord(key=None, value=value) for value in islice(values, BATCH_RECORDS)
-        ):
-            batch = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS + offset)
-            data = encode_batch(batch, base_offset=offset, leader_epoch=1)
+        while records := list(islice(values, BATCH_RECORDS)):
+            batch = BatchBuilder(base_timestamp_ms=TIME_MS + offset)
+            batch.append(records)
+            data = batch.build(offset, 1).data
             offset += len(records)
             if position - indexed > INDEX_INTERVAL_BYTES:
                 index_file.write(struct.pack(">ii", offset - 1, position))

@@ -14,7 +14,7 @@ from tests.support.written_logs import encoded
 from raftlog.log.reading import valid_batch
 from raftlog.log.reading.valid_batch import find_valid_batch
 from raftlog.log.segment import read_batch_at
-from raftlog.records.crc_ranges import range_crcs
+from raftlog.records.crc import range_crcs
 from raftlog.records.header import BATCH_HEADER, CRC_START
 from raftlog.storage.protocol import ReadableFile
 

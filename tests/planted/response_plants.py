@@ -16,7 +16,7 @@ PRODUCING: Final = "tests/node/apis/test_producing.py"
 FETCHING: Final = "tests/node/apis/test_fetching.py"
 OFFSETS: Final = "tests/node/apis/test_offsets.py"
 ASKING: Final = "tests/node/apis/test_queries.py"
-PACKED: Final = "tests/records/test_encoded_records.py"
+PACKED: Final = "tests/records/test_encoding.py"
 REFUSALS: Final = "tests/wire/test_append_errors.py"
 
 ANSWER_PLANTS: Final = (

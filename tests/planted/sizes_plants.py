@@ -55,7 +55,7 @@ SIZES_PLANTS: Final = (
         old="        if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:\n",
         new="        if latest_ms > 2**62:\n",
         tests=(
-            "tests/records/test_accumulator.py"
+            "tests/records/test_builder.py"
             "::test_a_timestamp_far_ahead_of_the_clock_is_refused_without_side_effect",
         ),
     ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.batch_conversion import to_new_batch
+from tests.support.batch_encoding import NewRecordBatch, encode_batch, to_new_batch
 from tests.support.batch_strategies import new_batches
 from tests.support.record_rows import read_rows, scan_rows
 
@@ -17,12 +17,10 @@ from raftlog.records import (
     Compression,
     Header,
     NewRecord,
-    NewRecordBatch,
     Record,
     RecordBatch,
     TimestampType,
     TornTail,
-    encode_batch,
     iter_batches,
     read_batch,
 )
@@ -128,11 +126,11 @@ def test_a_batch_above_the_limit_is_refused_with_both_sizes() -> None:
 
 
 def test_a_batch_has_at_most_2_to_the_31_offsets() -> None:
-    records = (NewRecord(None, b""), NewRecord(None, b"", offset_delta=2**31))
+    new = NewRecordBatch(
+        records=(NewRecord(None, b""),) * 2, offset_deltas=(0, 2**31), base_timestamp_ms=0
+    )
     with pytest.raises(RecordBatchTooLargeError):
-        encode_batch(
-            NewRecordBatch(records=records, base_timestamp_ms=0), base_offset=0, leader_epoch=1
-        )
+        encode_batch(new, base_offset=0, leader_epoch=1)
 
 
 def test_batches_are_parsed_up_to_a_torn_one() -> None:

@@ -1,36 +1,49 @@
-"""Batch builder: what fits, the finished batch, and the encoding of records.
+"""Batch builder: what fits, and the finished batch. Accumulator: appends become batches.
 
-The behaviour that Kafka's ``BatchBuilderTest`` and ``BatchMemoryPoolTest`` check.
+The behaviour that Kafka's ``BatchBuilderTest``, ``BatchMemoryPoolTest`` and
+``BatchAccumulatorTest`` check: the last without ``testDrainDoesNotBlockWithConcurrentAppend``,
+since here the caller holds the lock, and without lingering and pooled memory, which are the writer
+thread's (``test_writer_thread``). With the cases of splitting (KAFKA-12258), which later releases
+dropped.
 """
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.support.batch_strategies import HEADERS, MAYBE_BYTES, TIMES_MS
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 import raftlog.records.builder as builder_module
-from raftlog.errors import InvalidAppendError, RecordBatchTooLargeError
-from raftlog.limits import BATCH_HEADER_BYTES
+from raftlog.errors import (
+    AppendError,
+    FutureEpochError,
+    InvalidAppendError,
+    InvalidTimestampError,
+    NotLeaderError,
+    RecordBatchTooLargeError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.limits import BATCH_HEADER_BYTES, TIMESTAMP_AFTER_MS_MAX
 from raftlog.records import (
+    BatchAccumulator,
     BatchBuilder,
     Compression,
     Header,
     NewRecord,
-    NewRecordBatch,
     ProducerStamp,
+    Record,
     RecordBatch,
-    RecordToAppend,
-    encode_batch,
     read_batch,
 )
-from raftlog.records.encoding import RecordsToEncode, encode_records, record_byte_counts
-from raftlog.records.record import StoredRecord, record_bytes, wrapped_int64
+from raftlog.records.builder import EncodedBatch
+from raftlog.records.encoding import PackedRecords, encode_records
 
 TIME_MS = 1_700_000_000_000
+EPOCH = 17
+BASE_OFFSET = 157
+BATCH_BYTES = 512
 SEVEN_BYTES_AND_A_VALUE = 7
 
 
@@ -159,14 +172,13 @@ def test_the_first_records_of_a_compressed_batch_may_fit_by_compression(
 
 
 @pytest.mark.parametrize("compression", list(Compression)[1:])
-def test_a_compressed_batch_is_also_bounded_before_compression(compression: Compression) -> None:
+def test_a_compressed_batch_is_also_bounded_before_compression(
+    monkeypatch: pytest.MonkeyPatch, compression: Compression
+) -> None:
+    monkeypatch.setattr(builder_module, "RAW_BATCH_BYTES_MAX", 20_000)
+
     def builder() -> BatchBuilder:
-        return BatchBuilder(
-            base_timestamp_ms=TIME_MS,
-            byte_count_max=2000,
-            raw_byte_count_max=20_000,
-            compression=compression,
-        )
+        return builder_of(2000, compression)
 
     exact = 20_000 - BATCH_HEADER_BYTES - 7 - 2 - 2  # two lengths of three bytes each
     fitting = builder()
@@ -217,52 +229,6 @@ def test_the_count_of_fitting_records_agrees_with_appending_them() -> None:
     assert builder_of(100_000).fitting_record_count(values[:20], 0) == 20
 
 
-# --- encoding of records --------------------------------------------------------------------------
-
-RECORDS = st.lists(
-    st.binary(max_size=200)
-    | st.builds(NewRecord, MAYBE_BYTES, MAYBE_BYTES, st.none() | TIMES_MS, HEADERS),
-    min_size=1,
-    max_size=30,
-)
-PLAIN = st.builds(
-    lambda sizes, count: [b"v" * sizes[at % len(sizes)] for at in range(count)],
-    st.lists(st.sampled_from([0, 1, 58, 59, 60, 8183, 8184, 8191, 8192]), min_size=1, max_size=3),
-    st.integers(1, 80),
-)
-DELTAS = st.sampled_from([0, 1, 50, 63, 64, 8150, 8191, 8192, 16_350, 2**20 - 5, 2**27 - 40])
-
-
-def one_by_one(records: list[RecordToAppend], first_delta: int, base_ms: int) -> list[bytes]:
-    """Encode each record from its fields."""
-    encoded = []
-    for delta, record in enumerate(records, first_delta):
-        new = NewRecord(None, record) if isinstance(record, bytes) else record
-        time_delta = 0 if new.timestamp_ms is None else wrapped_int64(new.timestamp_ms - base_ms)
-        stored = StoredRecord(time_delta, delta, new.key, new.value, new.headers)
-        encoded.append(record_bytes(stored))
-    return encoded
-
-
-@pytest.mark.slow
-@settings(max_examples=150)
-@given(RECORDS | PLAIN, DELTAS, TIMES_MS)
-def test_many_records_encode_to_the_bytes_of_each(
-    records: list[RecordToAppend], first_delta: int, base_ms: int
-) -> None:
-    expected = one_by_one(records, first_delta, base_ms)
-    assert encode_records(records, first_delta, base_ms) == b"".join(expected)
-    assert record_byte_counts(records, first_delta, base_ms) == list(map(len, expected))
-    assert RecordsToEncode(records).min_byte_count() <= sum(map(len, expected))
-
-
-def test_new_records_of_values_only_encode_to_the_same_bytes() -> None:
-    values = [b"v" * 100] * 9000
-    bare = encode_records(values, 0, TIME_MS)
-    assert bare == encode_records([NewRecord(None, value) for value in values], 0, TIME_MS)
-    assert bare == b"".join(one_by_one(list(values), 0, TIME_MS))
-
-
 def test_headers_and_missing_values_are_encoded() -> None:
     record = NewRecord(b"k", None, None, (Header("h", None), Header("", b"x")))
     builder = builder_of(1000)
@@ -270,3 +236,338 @@ def test_headers_and_missing_values_are_encoded() -> None:
     first, second = read(builder.build(0, 1).data).records()
     assert (first.key, first.value, first.headers) == (b"k", None, record.headers)
     assert (second.key, second.value) == (None, b"v")
+
+
+# --- appends become batches (BatchAccumulatorTest) ------------------------------------------------
+
+
+def accumulator(
+    *, byte_count_max: int = BATCH_BYTES, compression: Compression = Compression.NONE
+) -> BatchAccumulator:
+    return BatchAccumulator(
+        epoch=EPOCH,
+        next_offset=BASE_OFFSET,
+        byte_count_max=byte_count_max,
+        compression=compression,
+    )
+
+
+def decoded(batch: EncodedBatch) -> RecordBatch:
+    read = read_batch(batch.data)
+    assert isinstance(read, RecordBatch)
+    assert (read.leader_epoch, read.is_control) == (EPOCH, False)
+    assert (batch.base_offset, batch.last_offset, batch.record_count) == (
+        read.base_offset,
+        read.last_offset,
+        read.record_count,
+    )
+    assert batch.max_timestamp_ms == read.max_timestamp_ms
+    return read
+
+
+def records_of(batches: list[EncodedBatch]) -> list[Record]:
+    return [record for batch in batches for record in decoded(batch).records()]
+
+
+def values_of(batches: list[EncodedBatch]) -> list[list[bytes | None]]:
+    return [[record.value for record in decoded(batch).records()] for batch in batches]
+
+
+# --- filling and draining -------------------------------------------------------------------------
+
+
+def test_single_batch_accumulation() -> None:
+    collected = accumulator()
+    values = [b"a", b"bb", b"ccc"]
+    last_offsets = [collected.append(EPOCH, [value], now_ms=TIME_MS + 3) for value in values]
+    assert last_offsets == [157, 158, 159]
+    assert collected.next_offset == 160
+    (batch,) = collected.drain()
+    assert records_of([batch]) == [
+        Record(157 + ordinal, TIME_MS + 3, None, value) for ordinal, value in enumerate(values)
+    ]
+
+
+def test_multiple_batch_accumulation() -> None:
+    collected = accumulator()
+    values = [b"%03d" % ordinal * 30 for ordinal in range(40)]
+    for value in values:
+        collected.append(EPOCH, [value], now_ms=TIME_MS)
+    batches = collected.drain()
+    assert len(batches) > 5
+    assert all(len(batch.data) <= BATCH_BYTES for batch in batches)
+    records = records_of(batches)
+    assert [record.value for record in records] == values
+    assert [record.offset for record in records] == list(range(157, 197))
+
+
+def test_batches_after_a_drain_continue_at_its_end() -> None:
+    collected = accumulator()
+    assert collected.drain() == []
+    collected.append(EPOCH, [b"a"], now_ms=TIME_MS)
+    assert values_of(collected.drain()) == [[b"a"]]
+    collected.append(EPOCH, [b"b"], now_ms=TIME_MS)
+    (batch,) = collected.drain()
+    assert decoded(batch).base_offset == 158
+    assert values_of([batch]) == [[b"b"]]
+    assert collected.drain() == []
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_every_codec_keeps_the_records(compression: Compression) -> None:
+    collected = accumulator(compression=compression)
+    values = [b"%04d" % ordinal * 20 for ordinal in range(50)]
+    collected.append(EPOCH, values, now_ms=TIME_MS)
+    batches = collected.drain()
+    assert [record.value for record in records_of(batches)] == values
+
+
+# --- epochs and required offsets ------------------------------------------------------------------
+
+
+def test_an_older_epoch_is_refused() -> None:
+    with pytest.raises(NotLeaderError) as refused:
+        accumulator().append(EPOCH - 1, [b"a"], now_ms=TIME_MS)
+    assert (
+        "Append failed because the given epoch 16 is stale. Current leader epoch = 17"
+        in refused.value.message()
+    )
+    assert refused.value.kafka_code == 6
+
+
+def test_a_future_epoch_is_the_callers_error() -> None:
+    with pytest.raises(FutureEpochError) as refused:
+        accumulator().append_atomic(EPOCH + 1, [b"a"], now_ms=TIME_MS)
+    assert "from epoch 18 which is larger than the current epoch 17" in refused.value.message()
+
+
+@pytest.mark.parametrize("kind", ["append", "append_atomic"])
+def test_an_append_without_records_is_the_callers_error(kind: str) -> None:
+    with pytest.raises(InvalidAppendError):
+        getattr(accumulator(), kind)(EPOCH, [], now_ms=TIME_MS)
+
+
+def test_append_with_the_required_end_offset() -> None:
+    """The required end offset is that of the last record."""
+    collected = accumulator()
+    assert (
+        collected.append_atomic(EPOCH, [b"a"] * 3, now_ms=TIME_MS, required_end_offset=159) == 159
+    )
+    assert collected.next_offset == 160
+
+
+def test_append_with_the_required_base_offset() -> None:
+    """Kafka: testAppendWithRequiredBaseOffset."""
+    collected = accumulator()
+    assert (
+        collected.append_atomic(EPOCH, [b"a"] * 3, now_ms=TIME_MS, required_base_offset=157) == 159
+    )
+    with pytest.raises(UnexpectedEndOffsetError) as refused:
+        collected.append_atomic(EPOCH, [b"a"], now_ms=TIME_MS, required_base_offset=157)
+    assert "Wanted base offset 157, but the next offset was 160" in refused.value.message()
+
+
+@pytest.mark.parametrize("required_end_offset", [0, 156, 158, 160, 2**62])
+def test_a_failed_required_offset_changes_nothing(required_end_offset: int) -> None:
+    collected = accumulator()
+    with pytest.raises(UnexpectedEndOffsetError) as refused:
+        collected.append_atomic(
+            EPOCH, [b"a"] * 3, now_ms=TIME_MS, required_end_offset=required_end_offset
+        )
+    error = refused.value
+    assert f"Wanted end offset {required_end_offset}, but next available was 159" in error.message()
+    assert (error.next_available_offset, error.log_end_offset, error.kafka_code) == (159, 157, 95)
+    assert isinstance(error, AppendError)
+    assert collected.next_offset == 157
+    assert collected.drain() == []
+
+
+def test_both_required_offsets_are_checked() -> None:
+    collected = accumulator()
+    with pytest.raises(UnexpectedEndOffsetError) as refused:
+        collected.append_atomic(
+            EPOCH, [b"a"], now_ms=TIME_MS, required_end_offset=157, required_base_offset=156
+        )
+    assert refused.value.required_end_offset is None
+    assert (
+        collected.append_atomic(
+            EPOCH, [b"a"], now_ms=TIME_MS, required_end_offset=157, required_base_offset=157
+        )
+        == 157
+    )
+
+
+def test_an_append_without_records_only_checks_the_required_offset() -> None:
+    collected = accumulator()
+    ends = {"required_end_offset": 156, "required_base_offset": 157}
+    for required in (ends, {"required_end_offset": 156}, {"required_base_offset": 157}):
+        assert collected.append_atomic(EPOCH, [], now_ms=TIME_MS, **required) == 156
+    with pytest.raises(UnexpectedEndOffsetError) as refused:
+        collected.append_atomic(EPOCH, [], now_ms=TIME_MS, required_end_offset=157)
+    assert "Wanted end offset 157, but next available was 156" in refused.value.message()
+    assert collected.drain() == []
+
+
+def test_of_rivals_with_one_required_offset_the_first_wins() -> None:
+    collected = accumulator()
+    collected.append_atomic(EPOCH, [b"first"], now_ms=TIME_MS, required_base_offset=157)
+    for _ in range(3):
+        with pytest.raises(UnexpectedEndOffsetError):
+            collected.append_atomic(EPOCH, [b"rival"], now_ms=TIME_MS, required_base_offset=157)
+    assert values_of(collected.drain()) == [[b"first"]]
+
+
+def test_checks_are_in_kafkas_order() -> None:
+    """Epoch, required offset, memory: each hides the later ones."""
+    collected = accumulator()
+    large = [b"x" * BATCH_BYTES]
+    wrong = {"required_end_offset": 3, "now_ms": TIME_MS}
+    with pytest.raises(NotLeaderError):
+        collected.append_atomic(EPOCH - 1, large, now_ms=NOW_MS, required_end_offset=3)
+    with pytest.raises(UnexpectedEndOffsetError):
+        collected.append_atomic(EPOCH, large, now_ms=NOW_MS, required_end_offset=3)
+    with pytest.raises(RecordBatchTooLargeError):
+        collected.append_atomic(EPOCH, large, now_ms=TIME_MS)
+
+
+# --- one batch, or several (KAFKA-12258) ----------------------------------------------------------
+
+
+def test_an_atomic_list_is_never_split() -> None:
+    collected = accumulator()
+    collected.append(EPOCH, [b"a" * 300], now_ms=TIME_MS)
+    assert collected.append_atomic(EPOCH, [b"b" * 100] * 3, now_ms=TIME_MS) == 160
+    assert values_of(collected.drain()) == [[b"a" * 300], [b"b" * 100] * 3]
+
+
+def test_an_atomic_list_shares_a_batch_if_it_fits() -> None:
+    collected = accumulator()
+    collected.append(EPOCH, [b"a"], now_ms=TIME_MS)
+    collected.append_atomic(EPOCH, [b"b", b"c"], now_ms=TIME_MS)
+    collected.append(EPOCH, [b"d"], now_ms=TIME_MS)
+    assert values_of(collected.drain()) == [[b"a", b"b", b"c", b"d"]]
+
+
+def test_an_atomic_list_above_the_limit_appends_nothing() -> None:
+    collected = accumulator()
+    collected.append(EPOCH, [b"a"], now_ms=TIME_MS)
+    with pytest.raises(RecordBatchTooLargeError) as refused:
+        collected.append_atomic(EPOCH, [b"b" * 100] * 5, now_ms=TIME_MS)
+    needed = BATCH_HEADER_BYTES + 5 * (100 + 9)
+    assert refused.value.byte_count == needed
+    assert (
+        f"The total record(s) size of {needed} exceeds the maximum allowed batch size of 512"
+        in refused.value.message()
+    )
+    assert collected.next_offset == 158
+    assert values_of(collected.drain()) == [[b"a"]]
+
+
+def test_records_are_split() -> None:
+    """Each batch is filled before the next one begins."""
+    each = 100 + 9
+    collected = accumulator(byte_count_max=BATCH_HEADER_BYTES + 3 * each)
+    values = [b"%100d" % ordinal for ordinal in range(7)]
+    assert collected.append(EPOCH, values, now_ms=TIME_MS) == 163
+    assert values_of(collected.drain()) == [values[:3], values[3:6], values[6:]]
+
+
+def test_a_split_begins_in_the_open_batch() -> None:
+    each = 100 + 9
+    collected = accumulator(byte_count_max=BATCH_HEADER_BYTES + 3 * each)
+    values = [b"%100d" % ordinal for ordinal in range(7)]
+    collected.append(EPOCH, values[:1], now_ms=TIME_MS)
+    collected.append(EPOCH, values[1:], now_ms=TIME_MS)
+    assert values_of(collected.drain()) == [values[:3], values[3:6], values[6:]]
+
+
+def test_one_record_above_the_limit_refuses_the_whole_list() -> None:
+    collected = accumulator()
+    with pytest.raises(RecordBatchTooLargeError) as refused:
+        collected.append(EPOCH, [b"a", b"b" * 500, b"c"], now_ms=TIME_MS)
+    assert refused.value.byte_count == BATCH_HEADER_BYTES + 500 + 9
+    assert collected.next_offset == 157
+    assert collected.drain() == []
+
+
+# --- appends with a batch of their own ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        {"standalone": True},
+        {"required_end_offset": 159},
+        {"required_base_offset": 158},
+        {"producer": ProducerStamp(7, 0, 0)},
+    ],
+    ids=lambda why: next(iter(why)),
+)
+def test_conditional_named_and_producers_appends_have_their_own_batch(
+    why: dict[str, Any],
+) -> None:
+    collected = accumulator()
+    collected.append(EPOCH, [b"a"], now_ms=TIME_MS)
+    collected.append_atomic(EPOCH, [b"b", b"c"], now_ms=TIME_MS, **why)  # type: ignore[arg-type]
+    collected.append(EPOCH, [b"d"], now_ms=TIME_MS)
+    assert values_of(collected.drain()) == [[b"a"], [b"b", b"c"], [b"d"]]
+
+
+def test_a_refused_standalone_list_leaves_the_open_batch_open() -> None:
+    collected = accumulator()
+    collected.append(EPOCH, [b"a"], now_ms=TIME_MS)
+    with pytest.raises(RecordBatchTooLargeError):
+        collected.append_atomic(EPOCH, [b"b" * 600], now_ms=TIME_MS, standalone=True)
+    collected.append(EPOCH, [b"c"], now_ms=TIME_MS)
+    assert values_of(collected.drain()) == [[b"a", b"c"]]
+
+
+def test_a_compressed_atomic_list_counts_with_its_compressed_size() -> None:
+    collected = accumulator(compression=Compression.ZSTD)
+    collected.append_atomic(EPOCH, [b"z" * 5000], now_ms=TIME_MS, standalone=True)
+    (batch,) = collected.drain()
+    assert len(batch.data) < BATCH_BYTES
+
+
+def test_records_without_a_timestamp_get_that_of_their_batch() -> None:
+    collected = accumulator()
+    collected.append(EPOCH, [b"a", NewRecord(b"k", b"b", 5)], now_ms=TIME_MS)
+    collected.append(EPOCH, [b"c"], now_ms=TIME_MS + 9)
+    records = records_of(collected.drain())
+    assert [record.timestamp_ms for record in records] == [TIME_MS, 5, TIME_MS]
+
+
+@pytest.mark.parametrize("form", ["append", "atomic", "alone", "packed", "split"])
+def test_a_timestamp_far_ahead_of_the_clock_is_refused_without_side_effect(form: str) -> None:
+    collected = accumulator()
+    collected.append(EPOCH, [b"a"], now_ms=TIME_MS)
+
+    def append(time_ms: int) -> int:
+        records = [NewRecord(None, b"x", time_ms)]
+        match form:
+            case "append":
+                return collected.append(EPOCH, [b"b", *records], now_ms=TIME_MS)
+            case "atomic":
+                return collected.append_atomic(EPOCH, records, now_ms=TIME_MS)
+            case "alone":
+                stamp = ProducerStamp(7, 0, 0)
+                return collected.append_atomic(EPOCH, records, now_ms=TIME_MS, producer=stamp)
+            case "packed":
+                packed = PackedRecords(
+                    encode_records(records, 0, 5),
+                    1,
+                    base_timestamp_ms=5,
+                    max_timestamp_ms=time_ms,
+                )
+                return collected.append_atomic(EPOCH, packed, now_ms=TIME_MS)
+        return collected.append(EPOCH, [*records, *[bytes(BATCH_BYTES // 2)] * 3], now_ms=TIME_MS)
+
+    with pytest.raises(InvalidTimestampError) as refused:
+        append(TIME_MS + TIMESTAMP_AFTER_MS_MAX + 1)
+    assert refused.value.timestamp_ms == TIME_MS + TIMESTAMP_AFTER_MS_MAX + 1
+    assert collected.next_offset == 158
+    assert values_of(collected.drain()) == [[b"a"]]
+    append(TIME_MS + TIMESTAMP_AFTER_MS_MAX)
+    assert max(decoded(batch).max_timestamp_ms for batch in collected.drain()) == (
+        TIME_MS + TIMESTAMP_AFTER_MS_MAX
+    )

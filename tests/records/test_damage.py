@@ -7,6 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.batch_strategies import resealed
 from tests.support.record_rows import Rows, read_rows, scan_rows
 from tests.support.sweep_size import WHOLE, slow_except
@@ -22,7 +23,6 @@ from raftlog.errors import (
 from raftlog.limits import HEADERS_PER_RECORD_MAX, MIB, READ_BATCH_BYTES_MAX
 from raftlog.records.batch import Compression, Header, NewRecord, TornTail, read_batch
 from raftlog.records.batch_columns import scan_headers
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.scan import Stop, scan
 from raftlog.records.varint import varint
 

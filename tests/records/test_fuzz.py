@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.batch_strategies import new_batches, resealed
 from tests.support.record_rows import read_rows, scan_rows
 
@@ -12,7 +13,6 @@ from raftlog.errors import RaftlogError
 from raftlog.limits import BATCH_HEADER_BYTES, MIB
 from raftlog.records.batch import NewRecord, RecordBatch, read_batch
 from raftlog.records.batch_columns import scan_headers
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.control import decode_control
 
 LIMIT = {"decompressed_bytes_max": MIB}

@@ -6,14 +6,13 @@ import csv
 from pathlib import Path
 
 import pytest
-from tests.support.batch_conversion import to_new_batch
+from tests.support.batch_encoding import encode_batch, to_new_batch
 from tests.support.record_rows import read_rows, scan_rows
 
 from raftlog.records import (
     ControlType,
     RecordBatch,
     decode_control,
-    encode_batch,
     encode_control,
     iter_batches,
     read_batch,

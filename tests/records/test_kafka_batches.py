@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.batch_conversion import to_new_batch
+from tests.support.batch_encoding import encode_batch, to_new_batch
 from tests.support.record_rows import read_rows, scan_rows
 
 from raftlog.errors import UnsupportedMagicError
@@ -22,7 +22,6 @@ from raftlog.records import (
     RecordBatch,
     TimestampType,
     decode_control,
-    encode_batch,
     encode_control,
     read_batch,
 )

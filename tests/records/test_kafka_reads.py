@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.dumps import DumpBatch, parse_dump
 from tests.support.kafka import kafka_jars, run_java
 
@@ -12,10 +13,8 @@ from raftlog.records import (
     Compression,
     Header,
     NewRecord,
-    NewRecordBatch,
     RecordBatch,
     TimestampType,
-    encode_batch,
     encode_control,
     iter_batches,
 )
@@ -66,7 +65,8 @@ BATCHES = [
         timestamp_type=TimestampType.LOG_APPEND_TIME,
     ),
     NewRecordBatch(
-        records=(NewRecord(b"k", None, TIME_MS, offset_delta=3),),
+        records=(NewRecord(b"k", None, TIME_MS),),
+        offset_deltas=(3,),
         base_timestamp_ms=TIME_MS,
         last_offset_delta=9,
         delete_horizon_ms=TIME_MS + 10**9,

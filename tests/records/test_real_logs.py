@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.batch_conversion import to_new_batch
+from tests.support.batch_encoding import encode_batch, to_new_batch
 from tests.support.dumps import DumpBatch, DumpRecord, control_text, dumped_logs, read_dump
 from tests.support.record_rows import read_rows, rows_of, scan_rows
 from tests.support.sweep_size import is_copy, slow_except
@@ -18,7 +18,6 @@ from raftlog.records import (
     RecordBatch,
     TimestampType,
     decode_control,
-    encode_batch,
     encode_control,
     iter_batches,
     read_batch,

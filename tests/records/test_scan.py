@@ -7,6 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.batch_strategies import resealed
 from tests.support.record_rows import read_rows, rows_of, scan_rows
 
@@ -14,7 +15,6 @@ from raftlog.limits import KIB
 from raftlog.records import scan as scan_module
 from raftlog.records.batch import Compression, Header, NewRecord
 from raftlog.records.batch_columns import HEADERS_TYPE
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.scan import Column, RecordColumns, Stop, scan
 
 TIME_MS = 1_700_000_000_000

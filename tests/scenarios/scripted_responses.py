@@ -17,11 +17,11 @@ from raftlog.quorum.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.control import KRaftVoters, Voter, encode_control
 from raftlog.records.record import NewRecord
 from raftlog.types import ZERO_UUID, OffsetAndEpoch
 from tests.simulation.driven_node import TIME_MS
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 from .arguments import Arguments
 from .formatting import parse_snapshot_id

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.batch_encoding import NewRecordBatch
 from tests.support.dumps import DumpBatch, DumpRecord, dumped_logs, read_dump
 from tests.support.metadata_logs import metadata_log, restored
 from tests.support.small_logs import (
@@ -31,7 +32,7 @@ from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.reader import RaftlogReader
 from pyspark_raftlog.schema import COLUMNS, arrow_schema
 from raftlog.errors import CorruptBatchError, DecompressionLimitError
-from raftlog.records import Compression, Header, NewRecord, NewRecordBatch, control
+from raftlog.records import Compression, Header, NewRecord, control
 from raftlog_state.records import decode, encode, from_json, to_json
 
 HOME = Path(__file__).parents[2]

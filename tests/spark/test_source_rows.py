@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 from pyspark_raftlog.arrow import rebatch
 from pyspark_raftlog.metadata import frames
 from pyspark_raftlog.transactions import NEVER, Transactions
 from raftlog.client import Outcome, TransactionSpan
-from raftlog.records import NewRecord, NewRecordBatch, encode_batch
+from raftlog.records import NewRecord
 from raftlog.records.scan import Scan, scan
 from raftlog_state.errors import MetadataParseError
 

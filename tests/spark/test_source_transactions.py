@@ -6,13 +6,14 @@ import pickle
 from pathlib import Path
 
 import pytest
+from tests.support.batch_encoding import NewRecordBatch
 from tests.support.small_logs import LogWriter
 
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
 from pyspark_raftlog.reader import RaftlogReader
 from raftlog.errors import CorruptBatchError, DataLossError
-from raftlog.records import NewRecord, NewRecordBatch, encode_control
+from raftlog.records import NewRecord, encode_control
 from raftlog.records.control import ControlType, EndTransactionMarker
 
 Row = tuple[int, int | None]

@@ -7,10 +7,10 @@ from raftlog.log.writing.batch_metadata import ValueKind, batch_metadata
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, iter_batches, read_batch
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import Storage, WritableStorage
 from tests.simulated_disk.simulated_disk import SimulatedDisk
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 TOPIC_ID = "A" * 21 + "Q"
 DIRECTORY = "/data/orders-0"

@@ -6,8 +6,9 @@ from crc32c import crc32c
 from hypothesis import strategies as st
 
 from raftlog.limits import BATCH_HEADER_BYTES
-from raftlog.records.batch import BATCH_HEADER, Compression, Header, NewRecord, TimestampType
-from raftlog.records.builder import NewRecordBatch
+from raftlog.records.batch import Compression, Header, NewRecord, TimestampType
+from raftlog.records.header import BATCH_HEADER
+from tests.support.batch_encoding import NewRecordBatch
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -29,21 +30,22 @@ def new_batches(draw: st.DrawFn, count_max: int = 12) -> NewRecordBatch:
     count = draw(st.integers(0, count_max))
     steps = draw(st.lists(st.integers(1, 1000) | st.just(1), min_size=count, max_size=count))
     plain = draw(st.booleans())  # as KRaft writes: no keys, one time, no gaps
-    records = []
+    records, deltas = [], []
     delta = -1
     for step in steps:
         delta += 1 if plain else step
+        deltas.append(delta)
         records.append(
             NewRecord(
                 key=None if plain else draw(MAYBE_BYTES),
                 value=draw(MAYBE_BYTES),
                 timestamp_ms=None if plain else draw(st.none() | TIMES_MS),
                 headers=() if plain else draw(HEADERS),
-                offset_delta=delta,
             )
         )
     return NewRecordBatch(
         records=tuple(records),
+        offset_deltas=tuple(deltas),
         base_timestamp_ms=draw(TIMES_MS),
         max_timestamp_ms=draw(TIMES_MS),
         last_offset_delta=max(delta, 0) + draw(st.sampled_from([0, 0, 3])),

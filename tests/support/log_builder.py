@@ -13,7 +13,6 @@ from crc32c import crc32c
 
 from raftlog.log.format.directory import checkpoint_name, offset_name
 from raftlog.records.batch import NewRecord
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.compression import Compression
 from raftlog.records.control import (
     ControlRecord,
@@ -29,6 +28,7 @@ from raftlog.records.control import (
     encode_control,
 )
 from raftlog.types import ReplicaKey, SnapshotId
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.memory_storage import MemoryStorage
 
 NO_OP = b"\x01\x14\x00\x00"
@@ -55,12 +55,9 @@ def data_batch(
     producer_id: int = -1,
     offset_deltas: tuple[int, ...] | None = None,
 ) -> bytes:
-    records = tuple(
-        NewRecord(None, value, offset_delta=None if offset_deltas is None else offset_deltas[at])
-        for at, value in enumerate(values)
-    )
     batch = NewRecordBatch(
-        records=records,
+        records=tuple(NewRecord(None, value) for value in values),
+        offset_deltas=offset_deltas,
         base_timestamp_ms=timestamp_ms,
         compression=compression,
         producer_id=producer_id,

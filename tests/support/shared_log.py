@@ -21,12 +21,12 @@ from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.snapshots import SnapshotWriter, snapshot_head
 from raftlog.node.raft_listeners import LeaderNotification, RaftListener
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.compression import Compression
 from raftlog.records.control import LeaderChange, LeaderChangeVoter, encode_control
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
 from tests.simulated_disk.simulated_disk import SimulatedDisk
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 _DIRECTORY: Final = "/shared-0"
 _TIME_MS: Final = 1_700_000_000_000

@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from raftlog.records import NewRecord, NewRecordBatch, RecordBatch, encode_batch, iter_batches
+from raftlog.records import NewRecord, RecordBatch, iter_batches
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 BEGIN_TRANSACTION = b"\x01\x17\x00\x01\x00\x02\x02t"
 END_TRANSACTION = b"\x01\x18\x00\x00"

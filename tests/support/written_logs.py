@@ -8,10 +8,10 @@ from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import NewRecord
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.compression import Compression
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import TOPIC_ID, append_batches
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 DIRECTORY = "/data/decisions-0"
 SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=200)

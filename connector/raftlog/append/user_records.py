@@ -80,8 +80,6 @@ def new_records(
 
 
 def _new_record(record: object, values: ValueKind, ordinal: int) -> RecordToAppend:
-    if isinstance(record, NewRecord) and record.offset_delta is not None:
-        _refuse(ordinal, "it has an offset_delta, but the log assigns offsets")
     key, value, timestamp_ms = None, record, None
     headers: tuple[Header, ...] = ()
     if isinstance(record, BytesLike):  # first: the check of a protocol is ten times slower

@@ -17,7 +17,7 @@ from .batch import (
     iter_batches,
     read_batch,
 )
-from .builder import BatchAccumulator, BatchBuilder, NewRecordBatch, ProducerStamp, encode_batch
+from .builder import BatchAccumulator, BatchBuilder, ProducerStamp
 from .control import ControlRecord, ControlType, decode_control, encode_control
 from .encoding import RecordToAppend
 
@@ -29,7 +29,6 @@ __all__ = [
     "ControlType",
     "Header",
     "NewRecord",
-    "NewRecordBatch",
     "ProducerStamp",
     "Record",
     "RecordBatch",
@@ -37,7 +36,6 @@ __all__ = [
     "TimestampType",
     "TornTail",
     "decode_control",
-    "encode_batch",
     "encode_control",
     "iter_batches",
     "read_batch",

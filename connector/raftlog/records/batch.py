@@ -59,7 +59,6 @@ from .record import (
 from .varint import Buffer, read_varint, read_varlong
 
 __all__ = [
-    "BATCH_HEADER",
     "Compression",
     "Header",
     "NewRecord",

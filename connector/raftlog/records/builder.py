@@ -1,12 +1,13 @@
-"""Encoding of record batches, and the builder that fills them (Kafka: ``BatchBuilder``).
+"""Builder of record batches (Kafka: ``BatchBuilder``), and batches of the appends of an epoch.
 
 In the builder, encoding and adding are two steps, and only ``add`` changes it, so that an append
-can be rejected in between. Records without a timestamp get the base timestamp of the batch.
+can be rejected in between. Records without a timestamp get the base timestamp of the batch. Equal
+input, equal bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -32,86 +33,15 @@ from raftlog.limits import (
 )
 
 from .compression import Compression, compress
-from .encoding import (
-    PackedRecords,
-    RecordsToEncode,
-    RecordToAppend,
-    encode_records,
-    record_byte_counts,
-)
+from .encoding import PackedRecords, RecordsToEncode, RecordToAppend, record_byte_counts
 from .header import (
     BATCH_HEADER,
     BATCH_MAGIC,
     CONTROL_BIT,
     CRC_START,
-    DELETE_HORIZON_BIT,
     INT32_MAX,
-    TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
-    TimestampType,
 )
-from .record import NewRecord, StoredRecord, record_bytes, wrapped_int64
-
-# --- Encoding of record batches (Kafka: ``MemoryRecordsBuilder``): equal input, equal bytes -------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRecordBatch:
-    """Batch to be written, without base offset and leader epoch, which ``encode_batch`` adds.
-
-    ``base_timestamp_ms`` is the base of the records' timestamp deltas (in KRaft the append time, of
-    all records). ``max_timestamp_ms`` None means the largest timestamp of the records, or the base
-    if there are none; with LOG_APPEND_TIME it is the timestamp of all records.
-    ``last_offset_delta`` None means the delta of the last record. A delete horizon replaces the
-    base timestamp in the header (KIP-534).
-    """
-
-    records: tuple[NewRecord, ...]
-    base_timestamp_ms: int
-    max_timestamp_ms: int | None = None
-    last_offset_delta: int | None = None
-    compression: Compression = Compression.NONE
-    timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    is_transactional: bool = False
-    is_control: bool = False
-    delete_horizon_ms: int | None = None
-    producer_id: int = -1
-    producer_epoch: int = -1
-    base_sequence: int = -1
-
-
-def encode_batch(
-    batch: NewRecordBatch,
-    *,
-    base_offset: int,
-    leader_epoch: int,
-    byte_count_max: int = BATCH_BYTES_MAX,
-) -> bytes:
-    """Encode ``batch`` with the given base offset and leader epoch.
-
-    Raises ``RecordBatchTooLargeError`` if it exceeds ``byte_count_max`` bytes, header included
-    (Kafka: ``MAX_BATCH_SIZE_BYTES``), or if an offset delta exceeds 32 bits.
-    """
-    base_ms = batch.base_timestamp_ms
-    if batch.delete_horizon_ms is not None:
-        base_ms = batch.delete_horizon_ms
-    payload, count, last_delta = _encode(batch, base_ms)
-    max_ms = batch.max_timestamp_ms
-    if max_ms is None:
-        max_ms = RecordsToEncode(batch.records).max_timestamp_ms(batch.base_timestamp_ms)
-    return finish_batch(
-        compress(payload, batch.compression),
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        byte_count_max=byte_count_max,
-        compression=batch.compression,
-        flags=_flags(batch),
-        last_offset_delta=last_delta,
-        base_timestamp_ms=base_ms,
-        max_timestamp_ms=max_ms,
-        producer=(batch.producer_id, batch.producer_epoch, batch.base_sequence),
-        record_count=count,
-    )
 
 
 def finish_batch(
@@ -155,42 +85,6 @@ def finish_batch(
     return b"".join((header[: CRC_START - 4], crc.to_bytes(4, "big"), header[CRC_START:], payload))
 
 
-def _encode(batch: NewRecordBatch, base_ms: int) -> tuple[bytes, int, int]:
-    """Return the encoded records, their number, and the last offset delta."""
-    records = batch.records
-    if all(record.offset_delta is None for record in records):
-        payload = encode_records(records, 0, base_ms)
-        last_delta = max(0, len(records) - 1)
-    else:
-        stored = list(_stored_records(records, base_ms))
-        payload = b"".join(map(record_bytes, stored))
-        last_delta = stored[-1].offset_delta
-    if batch.last_offset_delta is not None:
-        last_delta = batch.last_offset_delta
-    return payload, len(records), last_delta
-
-
-def _stored_records(records: tuple[NewRecord, ...], base_ms: int) -> Iterator[StoredRecord]:
-    next_delta = 0
-    for record in records:
-        delta = next_delta if record.offset_delta is None else record.offset_delta
-        assert delta >= next_delta, "offsets of a batch ascend"
-        time_delta = (
-            0 if record.timestamp_ms is None else wrapped_int64(record.timestamp_ms - base_ms)
-        )
-        yield StoredRecord(time_delta, delta, record.key, record.value, record.headers)
-        next_delta = delta + 1
-
-
-def _flags(batch: NewRecordBatch) -> int:
-    return (
-        (TIMESTAMP_TYPE_BIT if batch.timestamp_type else 0)
-        | (TRANSACTIONAL_BIT if batch.is_transactional else 0)
-        | (CONTROL_BIT if batch.is_control else 0)
-        | (0 if batch.delete_horizon_ms is None else DELETE_HORIZON_BIT)
-    )
-
-
 # --- Builder --------------------------------------------------------------------------------------
 
 _SIZED_AT_ONCE: Final = 1024
@@ -207,14 +101,15 @@ class ProducerStamp:
     is_transactional: bool = False
 
 
-class EncodedRecords(NamedTuple):
-    """Records encoded for one position in one batch."""
+class EncodedPart(NamedTuple):
+    """Records encoded for one position in the batch of ``builder``."""
 
+    builder: BatchBuilder
     data: bytes
     record_count: int
     max_timestamp_ms: int
-    header_count: int = 0
-    compressed: bytes | None = None
+    header_count: int
+    compressed: bytes | None
     """``data`` compressed with the builder's codec, if it is already known."""
 
 
@@ -245,7 +140,7 @@ class EncodedBatch:
 class BatchBuilder:
     """Batch that is being filled; its base offset and leader epoch are arguments of ``build``.
 
-    ``byte_count_max`` limits the built batch, header included. ``raw_byte_count_max`` limits it
+    ``byte_count_max`` limits the built batch, header included; ``RAW_BATCH_BYTES_MAX`` limits it
     before compression, below every reader's decompression limit. Records that do not shrink under
     the codec are stored uncompressed.
     """
@@ -255,7 +150,6 @@ class BatchBuilder:
         *,
         base_timestamp_ms: int,
         byte_count_max: int = BATCH_BYTES_MAX,
-        raw_byte_count_max: int = RAW_BATCH_BYTES_MAX,
         compression: Compression = Compression.NONE,
         producer: ProducerStamp = NO_PRODUCER,
         is_control: bool = False,
@@ -264,7 +158,7 @@ class BatchBuilder:
         assert BATCH_HEADER_BYTES < byte_count_max <= READ_BATCH_BYTES_MAX
         self.base_timestamp_ms: Final = base_timestamp_ms
         self.byte_count_max: Final = byte_count_max
-        self.raw_byte_count_max: Final = max(raw_byte_count_max, byte_count_max)
+        self.raw_byte_count_max: Final = max(RAW_BATCH_BYTES_MAX, byte_count_max)
         self.compression: Final = compression
         self.producer: Final = producer
         self.is_control: Final = is_control
@@ -314,7 +208,7 @@ class BatchBuilder:
             limit = self.raw_byte_count_max
         return RecordBatchTooLargeError(byte_count=byte_count, byte_count_max=limit)
 
-    def encode(self, records: Sequence[RecordToAppend]) -> EncodedRecords | None:
+    def encode(self, records: Sequence[RecordToAppend]) -> EncodedPart | None:
         """Return the records encoded for the end of this batch, or None if they do not fit.
 
         The first records of a compressed batch fit if their compressed size fits. For later ones
@@ -336,7 +230,7 @@ class BatchBuilder:
             if len(compressed) > room:
                 return None
         latest_ms = to_encode.max_timestamp_ms(self.base_timestamp_ms)
-        return EncodedRecords(data, len(records), latest_ms, header_count, compressed)
+        return EncodedPart(self, data, len(records), latest_ms, header_count, compressed)
 
     def fitting_record_count(self, records: Sequence[RecordToAppend], start: int) -> int:
         """Return how many records of ``records[start:]`` fit uncompressed, in order."""
@@ -354,7 +248,7 @@ class BatchBuilder:
                 at += 1
         return at - start
 
-    def add(self, encoded: EncodedRecords) -> None:
+    def add(self, encoded: EncodedPart) -> None:
         """Add records that ``encode`` returned for the builder's current state."""
         latest_ms = encoded.max_timestamp_ms
         if self._parts:
@@ -418,13 +312,6 @@ class BatchBuilder:
 #
 # The checks have Kafka's order: epoch, required offsets, size. A rejected append changes neither
 # offsets nor batches.
-
-
-class _BatchPart(NamedTuple):
-    """Encoded records and the builder that they are encoded for."""
-
-    builder: BatchBuilder
-    encoded: EncodedRecords
 
 
 class BatchAccumulator:
@@ -570,26 +457,26 @@ class BatchAccumulator:
 
     def _encode_whole(
         self, current: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
-    ) -> list[_BatchPart] | None:
+    ) -> list[EncodedPart] | None:
         """Encode all records for the current batch, else for a new one; None if too large."""
         encoded = current.encode(records)
         if encoded is None and current.record_count:
             current = self._new_builder(now_ms)
             encoded = current.encode(records)
-        return None if encoded is None else [_BatchPart(current, encoded)]
+        return None if encoded is None else [encoded]
 
     def _split(
         self, builder: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
-    ) -> list[_BatchPart]:
+    ) -> list[EncodedPart]:
         """Encode the records for as many batches as needed, filling each one."""
-        parts: list[_BatchPart] = []
+        parts: list[EncodedPart] = []
         start = 0
         while start < len(records):
             count = builder.fitting_record_count(records, start)
             if count:
                 encoded = builder.encode(records[start : start + count])
                 assert encoded is not None, "fitting_record_count measured these records"
-                parts.append(_BatchPart(builder, encoded))
+                parts.append(encoded)
                 start += count
             elif not builder.record_count:
                 raise self._too_large(records[start : start + 1], now_ms)
@@ -605,12 +492,12 @@ class BatchAccumulator:
         encoded = builder.encode(records)
         if encoded is None:
             raise self._too_large(records, now_ms)
-        self._add([_BatchPart(builder, encoded)], now_ms)
+        self._add([encoded], now_ms)
         self._complete()
 
-    def _add(self, parts: list[_BatchPart], now_ms: int) -> None:
+    def _add(self, parts: list[EncodedPart], now_ms: int) -> None:
         """Add encoded records and advance the next offset: the only step that changes state."""
-        latest_ms = max(part.encoded.max_timestamp_ms for part in parts)
+        latest_ms = max(part.max_timestamp_ms for part in parts)
         if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:
             raise InvalidTimestampError(
                 timestamp_ms=latest_ms, now_ms=now_ms, after_ms_max=TIMESTAMP_AFTER_MS_MAX
@@ -619,8 +506,8 @@ class BatchAccumulator:
             if self._current_batch is not part.builder:
                 self._complete()
                 self._current_batch = part.builder
-            part.builder.add(part.encoded)
-            self._next_offset += part.encoded.record_count
+            part.builder.add(part)
+            self._next_offset += part.record_count
 
     def _complete(self) -> None:
         builder, self._current_batch = self._current_batch, None

@@ -1,16 +1,9 @@
-"""Verification of the CRCs of many batches.
-
-A call of ``crc32c`` costs more than the bytes of a small batch, so small batches are checked in
-windows, by one call over a modified copy of their bytes (``_all_match``). If that fails, each batch
-is checked alone to find the first corrupt one.
-
-One corrupt batch is detected as reliably as by its own CRC. Several in one window must cancel each
-other out to be missed: probability 2**-32, as for any corrupt batch to match its CRC.
-"""
+"""CRCs of many byte ranges: those of batches, verified, and those of any overlapping ranges."""
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +13,16 @@ from raftlog.limits import MIB
 
 from .batch_columns import BatchSpans, Int64s
 from .header import CRC_START
+
+UInt32s: TypeAlias = npt.NDArray[np.uint32]
+
+# --- Verification of the CRCs of batches ----------------------------------------------------------
+# A call of ``crc32c`` costs more than the bytes of a small batch, so small batches are checked in
+# windows, by one call over a modified copy of their bytes (``_all_match``). If that fails, each
+# batch is checked alone to find the first corrupt one.
+#
+# One corrupt batch is detected as reliably as by its own CRC. Several in one window must cancel
+# each other out to be missed: probability 2**-32, as for any corrupt batch to match its CRC.
 
 _WINDOW_BYTES: Final = 1 * MIB
 """Bytes per copy: they should fit into a CPU cache."""
@@ -49,15 +52,13 @@ def first_bad_crc(view: memoryview, spans: BatchSpans) -> int | None:
     return None
 
 
-def _crcs(view: memoryview, position: Int64s, end: Int64s) -> npt.NDArray[np.uint32]:
+def _crcs(view: memoryview, position: Int64s, end: Int64s) -> UInt32s:
     """Compute the CRC of each batch alone."""
     pieces = map(slice, (position + CRC_START).tolist(), end.tolist())
     return np.fromiter(map(crc32c, map(view.__getitem__, pieces)), np.uint32, len(position))
 
 
-def _all_match(
-    view: memoryview, position: Int64s, end_position: int, stored: npt.NDArray[np.uint32]
-) -> bool:
+def _all_match(view: memoryview, position: Int64s, end_position: int, stored: UInt32s) -> bool:
     """Return whether the CRCs of all batches, contiguous in the buffer, match.
 
     With an initial register of zero, a CRC is the remainder of a polynomial division. Bytes
@@ -84,3 +85,65 @@ def _all_match(
     everywhere[at] = seams.view(everywhere.dtype).ravel()
     register = crc32c(copy.data, _ALL_ONES)
     return crc32c(remainders[-1].tobytes(), register) == _ALL_ONES
+
+
+# --- CRCs of overlapping ranges, from those of prefixes: the bytes are read once ------------------
+# For a prefix ``A`` and a range ``B`` after it, ``crc(AB) = shift(crc(A), len(B)) ^ crc(B)``, so
+# ``crc(B)`` follows from the CRCs of two prefixes. ``shift`` is linear over GF(2): the operator for
+# ``2 ** k`` bytes is the square of the one for ``2 ** (k - 1)`` bytes (zlib: ``crc32_combine``).
+
+_POLYNOMIAL: Final = 0x82F6_3B78
+"""Polynomial of CRC-32C, bits reversed."""
+_ZEROS_PER_BYTE: Final = 3
+"""log2 of the bits per byte."""
+
+
+def range_crcs(start_crcs: UInt32s, end_crcs: UInt32s, byte_counts: Int64s) -> UInt32s:
+    """Return the CRCs of ranges from the CRCs of the prefixes up to their starts and their ends.
+
+    ``byte_counts`` are the lengths of the ranges.
+    """
+    return end_crcs ^ _shifted(start_crcs, byte_counts)
+
+
+def _shifted(crcs: UInt32s, byte_counts: Int64s) -> UInt32s:
+    """Return the contribution of ``crcs`` to the CRCs of prefixes longer by ``byte_counts``."""
+    result = crcs.copy()
+    for power in range(int(byte_counts.max(initial=0)).bit_length()):
+        chosen = np.flatnonzero(byte_counts >> power & 1)
+        tables, values = _tables(power), result[chosen]
+        result[chosen] = (
+            tables[0][values & 0xFF]
+            ^ tables[1][values >> 8 & 0xFF]
+            ^ tables[2][values >> 16 & 0xFF]
+            ^ tables[3][values >> 24]
+        )
+    return result
+
+
+@cache
+def _tables(power: int) -> UInt32s:
+    """Return the operator for ``2 ** power`` zero bytes, as one table per byte of a CRC."""
+    columns = _columns(power + _ZEROS_PER_BYTE)
+    tables = np.zeros((4, 256), np.uint32)
+    for bit, column in enumerate(columns):
+        table = tables[bit // 8]
+        table[np.arange(256) >> bit % 8 & 1 == 1] ^= np.uint32(column)
+    return tables
+
+
+@cache
+def _columns(power: int) -> tuple[int, ...]:
+    """Return the operator for ``2 ** power`` zero bits: the image of each bit of a CRC."""
+    if power == 0:
+        return (_POLYNOMIAL, *(1 << bit for bit in range(31)))
+    half = _columns(power - 1)
+    return tuple(_applied(half, column) for column in half)
+
+
+def _applied(columns: tuple[int, ...], value: int) -> int:
+    result = 0
+    for bit, column in enumerate(columns):
+        if value >> bit & 1:
+            result ^= column
+    return result

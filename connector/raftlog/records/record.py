@@ -53,15 +53,13 @@ class Record:
 class NewRecord:
     """Record to be written; the log assigns its offset.
 
-    ``timestamp_ms`` None means the base timestamp of the batch. ``offset_delta`` None means one
-    more than the previous record's; only a compacted log has gaps inside a batch.
+    ``timestamp_ms`` None means the base timestamp of the batch.
     """
 
     key: bytes | None = field(repr=False)
     value: bytes | None = field(repr=False)
     timestamp_ms: int | None = None
     headers: tuple[Header, ...] = ()
-    offset_delta: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ Source: Kafka ``RecordsSnapshotWriter``, ``Snapshots``; KIP-630.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
-from raftlog.records import NewRecord, NewRecordBatch, encode_batch
+from raftlog.records import BatchBuilder, NewRecord, RecordToAppend
 from raftlog.records.control import (
     ControlRecord,
     KRaftVersion,
@@ -45,28 +45,23 @@ def snapshot_bytes(
         if image.quorum.voters:
             head.append(kraft_voters(image.quorum.voters))
     values = (encode(record) for record in image_records(image))
-    batches = [_control_batch(head, written_ms)]
-    for chunk in _chunks(values, batch_bytes_max - BATCH_HEADER_BYTES):
-        records = tuple(NewRecord(None, value, written_ms) for value in chunk)
-        batches.append(NewRecordBatch(records=records, base_timestamp_ms=written_ms))
-    batches.append(_control_batch([SnapshotFooter()], written_ms))
+    batches = [(_controls(head), True)]
+    batches += [(chunk, False) for chunk in _chunks(values, batch_bytes_max - BATCH_HEADER_BYTES)]
+    batches.append((_controls([SnapshotFooter()]), True))
     written = bytearray()
     offset = 0
-    for batch in batches:
-        written += encode_batch(
-            batch,
-            base_offset=offset,
-            leader_epoch=image.leader_epoch,
-            byte_count_max=batch_bytes_max,
+    for records, is_control in batches:
+        batch = BatchBuilder(
+            base_timestamp_ms=written_ms, byte_count_max=batch_bytes_max, is_control=is_control
         )
-        offset += len(batch.records)
+        batch.append(records)
+        written += batch.build(offset, image.leader_epoch).data
+        offset += len(records)
     return bytes(written)
 
 
-def _control_batch(controls: Iterable[ControlRecord], written_ms: int) -> NewRecordBatch:
-    pairs = (encode_control(control) for control in controls)
-    records = tuple(NewRecord(key, value, written_ms) for key, value in pairs)
-    return NewRecordBatch(records=records, base_timestamp_ms=written_ms, is_control=True)
+def _controls(controls: Iterable[ControlRecord]) -> Sequence[RecordToAppend]:
+    return [NewRecord(*encode_control(control)) for control in controls]
 
 
 def _chunks(values: Iterable[bytes], byte_count_max: int) -> Iterator[list[bytes]]:

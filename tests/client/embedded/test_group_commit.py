@@ -11,6 +11,7 @@ from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
 from tests.support.appending import append_batches
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 from raftlog.append.requests import (
     AppendRequest,
@@ -36,7 +37,7 @@ from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records import NewRecord, NewRecordBatch, encode_batch
+from raftlog.records import NewRecord
 from raftlog.records.batch import RecordBatch
 
 SEGMENT = f"{PATH}/{0:020d}.log"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.log_builder import END, begin, control_batch, data_batch, leader_change
 
 from raftlog.client import EndBasis, Isolation, LogKind, open_path
@@ -17,7 +18,7 @@ from raftlog.log.format.directory import (
     encode_published,
 )
 from raftlog.log.reading.log_reader import LogReader
-from raftlog.records import Header, NewRecord, NewRecordBatch, encode_batch
+from raftlog.records import Header, NewRecord
 
 DIRECTORY = "/logs/decisions-0"
 SEGMENT = f"{DIRECTORY}/{0:020d}.log"

@@ -84,7 +84,6 @@ def test_any_iterable_of_records_is_accepted() -> None:
         ([Consumed(b"v", headers=[("\udcff", b"")])], "name must be valid Unicode"),
         ([Consumed(b"v", headers=[("h", "text")])], "header's value is str"),
         ([Consumed(b"v", headers=["h"])], "must be a (name, value) pair"),
-        ([NewRecord(None, b"v", offset_delta=3)], "offset_delta"),
         ([NewRecord(None, b"v", timestamp_ms=-1)], "timestamp_ms"),
     ],
 )

@@ -10,6 +10,7 @@ from kio.schema.describe_quorum.v2 import response as partition_response
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v18 import response as fetched
 from kio.schema.metadata.v13 import response as metadata
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.scripted_node import Answer, ScriptedNode
 
 import raftlog
@@ -22,7 +23,6 @@ from raftlog.errors import (
     QuorumUnavailableError,
     RaftlogError,
 )
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 from raftlog.wire import ApiKey, Listener, latest_schemas

@@ -11,6 +11,7 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.batch_strategies import new_batches, resealed
 from tests.support.log_builder import (
     ABORT,
@@ -46,7 +47,7 @@ from raftlog.log.writing.batch_metadata import (
     parse_commit_transaction_name,
 )
 from raftlog.records.batch import Header, NewRecord, RecordBatch, read_batch
-from raftlog.records.builder import NewRecordBatch, encode_batch, finish_batch
+from raftlog.records.builder import finish_batch
 from raftlog.records.compression import Compression, compress
 from raftlog.records.control import ControlType, EndTransactionMarker, LeaderChange
 from raftlog.records.varint import unsigned_varint, varint

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.batch_feeder import BatchFeeder
 from tests.support.kafka import kafka_jars, run_java
 
@@ -18,7 +19,6 @@ from raftlog.log.reading.transactions import Marker
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.producer_state import ProducerEntry, ProducerStateManager, incremented
 from raftlog.records.batch import NewRecord
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.control import ControlRecord, SnapshotFooter, SnapshotHeader, encode_control
 from raftlog.types import SnapshotId
 

@@ -15,6 +15,7 @@ from tests.support.appending import (
     disk_with_parent,
     reopened,
 )
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_listing
 from raftlog.log.writing.batch_metadata import CommitName, commit_header
@@ -26,7 +27,6 @@ from raftlog.log.writing.properties import (
     parse_log_properties,
 )
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300)

@@ -17,6 +17,7 @@ from tests.support.appending import (
     reopened,
     values_of,
 )
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.crash_injection import crashes_after
 
 from raftlog.errors import NotLeaderError
@@ -25,7 +26,6 @@ from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.producer_state import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 
 

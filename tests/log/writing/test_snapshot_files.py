@@ -19,6 +19,7 @@ from tests.support.appending import (
     reopened,
     values_of,
 )
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 from raftlog.errors import (
     DataLossError,
@@ -45,7 +46,6 @@ from raftlog.log.writing.retention import (
     start_after_retention,
 )
 from raftlog.records.batch import iter_batches
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.control import KRaftVoters, SnapshotHeader, Voter, decode_control
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId

@@ -16,6 +16,7 @@ from tests.log.writing.test_quorum_log import (
 )
 from tests.support.appending import DIRECTORY as APPENDED
 from tests.support.appending import created_log, disk_with_parent, fill
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.one_replica import TIME_MS, OneReplica
 from tests.support.written_logs import encoded
 
@@ -26,7 +27,6 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.log.writing.snapshots import RawSnapshotWriter
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
 

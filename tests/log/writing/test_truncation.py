@@ -17,13 +17,13 @@ from tests.support.appending import (
     reopened,
     values_of,
 )
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 from raftlog.errors import TruncationRefusedError
 from raftlog.log.format.epoch_cache import EpochCache, EpochEntry, EpochValidation
 from raftlog.log.reading.transactions import Marker, marker_of, marker_value
 from raftlog.log.recovery.recover import read_checkpoint_files
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import Diverging, OffsetAndEpoch, SnapshotId, SnapshotNeeded, Valid
 

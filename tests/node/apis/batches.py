@@ -12,10 +12,10 @@ from crc32c import crc32c
 from kio.schema.produce.v13.request import PartitionProduceData
 
 from raftlog.records.batch import Compression, Header, NewRecord
-from raftlog.records.builder import NewRecordBatch, encode_batch
 from raftlog.records.header import BATCH_HEADER
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import uuid_or_none
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 from .cluster import TIME_MS, TOPIC, TOPIC_ID
 

@@ -20,7 +20,7 @@ from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, r
 from raftlog.records.compression import compress
 from raftlog.records.encoding import PackedRecords
 from raftlog.wire import ApiKey
-from tests.support.batch_conversion import to_new_batch
+from tests.support.batch_encoding import to_new_batch
 
 from .batches import batch, produce
 from .cluster import TIME_MS, Cluster, origin, run, settle

@@ -191,9 +191,10 @@ def test_end_markers_are_printed_on_request(path: Path) -> None:
 
 
 def test_headers_of_a_record_are_printed(tmp_path: Path) -> None:
+    from tests.support.batch_encoding import NewRecordBatch
     from tests.support.small_logs import LogWriter
 
-    from raftlog.records import Header, NewRecord, NewRecordBatch
+    from raftlog.records import Header, NewRecord
 
     writer = LogWriter(tmp_path / "topic-0")
     headers = (Header("kind", b"a"), Header("kind", b"\xff"), Header("none", None))

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.batch_encoding import NewRecordBatch
 from tests.support.cli import run
 from tests.support.dumps import dumped_logs, read_dump
 from tests.support.small_logs import NO_OP, LogWriter, write_epochs
 
-from raftlog.records import NewRecord, NewRecordBatch
+from raftlog.records import NewRecord
 from raftlog_state.records import BeginTransactionRecord, RemoveTopicRecord, encode
 
 LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
@@ -530,8 +531,9 @@ def test_a_check_writes_nothing(log: Path) -> None:
 def test_a_batch_with_skipped_offsets_is_found(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "__cluster_metadata-0")
     writer.append(NO_OP)
-    records = tuple(NewRecord(None, NO_OP, offset_delta=delta) for delta in (0, 2))
-    writer.append(batch=NewRecordBatch(records=records, base_timestamp_ms=0))
+    records = (NewRecord(None, NO_OP),) * 2
+    gap = NewRecordBatch(records=records, offset_deltas=(0, 2), base_timestamp_ms=0)
+    writer.append(batch=gap)
     found = damage_of(tmp_path)
     assert (found["kind"], found["offset"]) == ("gap", 3)
 

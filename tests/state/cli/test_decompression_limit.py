@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.remote.test_invalid_responses import Controller
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.cli import run
 from tests.support.log_builder import checkpoint_bytes, control_batch
 from tests.support.small_logs import NO_OP, TIME_MS, LogWriter
@@ -25,7 +26,7 @@ from raftlog.limits import (
     MIB,
     RAW_BATCH_BYTES_MAX,
 )
-from raftlog.records import Compression, NewRecord, NewRecordBatch, encode_batch
+from raftlog.records import Compression, NewRecord
 from raftlog.records.batch_columns import Column
 from raftlog.records.control import SnapshotFooter
 

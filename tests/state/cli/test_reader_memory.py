@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.state.cli.test_decompression_limit import LIMIT, compressed, partition
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.peak_memory import peak_memory
 
 from raftlog.limits import MIB
-from raftlog.records import Compression, Header, NewRecord, NewRecordBatch, encode_batch
+from raftlog.records import Compression, Header, NewRecord
 from raftlog.records.batch_columns import Column, RecordColumns
 from raftlog.records.scan import scan
 from raftlog_state.cli import cat_log

@@ -21,7 +21,7 @@ Invariants:
    below the expected one.
 2. The work is linear in the bytes searched, although clients choose payloads in which every few
    bytes may look like the header of a batch of any size. The CRC of a candidate is computed from
-   the CRCs of two prefixes of the file (``crc_ranges``), so that one sweep reads each byte once
+   the CRCs of two prefixes of the file (``range_crcs``), so that one sweep reads each byte once
    for all of its candidates; each sweep covers twice as many chunks as the one before.
 3. No batch of a segment begins after ``SEGMENT_BYTES_MAX``: the rest of a longer file is not
    searched.
@@ -51,7 +51,7 @@ from raftlog.records.batch_columns import (
     Int64s,
     damaged_headers,
 )
-from raftlog.records.crc_ranges import UInt32s, range_crcs
+from raftlog.records.crc import UInt32s, range_crcs
 from raftlog.records.header import (
     BATCH_HEADER,
     BATCH_MAGIC,

@@ -1,13 +1,14 @@
-"""Encoded records are appended as they are, and read as any others."""
+"""Many records are encoded to the bytes of each; encoded ones are appended as they are."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.batch_strategies import HEADERS, MAYBE_BYTES, TIMES_MS
 
 from raftlog.errors import RecordBatchTooLargeError
-from raftlog.records import BatchAccumulator, Compression, Header, NewRecord
+from raftlog.records import BatchAccumulator, Compression, Header, NewRecord, RecordToAppend
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.encoding import (
     PackedRecords,
@@ -15,6 +16,7 @@ from raftlog.records.encoding import (
     encode_records,
     record_byte_counts,
 )
+from raftlog.records.record import StoredRecord, record_bytes, wrapped_int64
 
 BASE_MS = 1_700_000_000_000
 RECORDS = st.lists(
@@ -30,6 +32,51 @@ RECORDS = st.lists(
     min_size=1,
     max_size=30,
 )
+ANY_RECORDS = st.lists(
+    st.binary(max_size=200)
+    | st.builds(NewRecord, MAYBE_BYTES, MAYBE_BYTES, st.none() | TIMES_MS, HEADERS),
+    min_size=1,
+    max_size=30,
+)
+PLAIN = st.builds(
+    lambda sizes, count: [b"v" * sizes[at % len(sizes)] for at in range(count)],
+    st.lists(st.sampled_from([0, 1, 58, 59, 60, 8183, 8184, 8191, 8192]), min_size=1, max_size=3),
+    st.integers(1, 80),
+)
+DELTAS = st.sampled_from([0, 1, 50, 63, 64, 8150, 8191, 8192, 16_350, 2**20 - 5, 2**27 - 40])
+
+
+def one_by_one(records: list[RecordToAppend], first_delta: int, base_ms: int) -> list[bytes]:
+    """Encode each record from its fields."""
+    encoded = []
+    for delta, record in enumerate(records, first_delta):
+        new = NewRecord(None, record) if isinstance(record, bytes) else record
+        time_delta = 0 if new.timestamp_ms is None else wrapped_int64(new.timestamp_ms - base_ms)
+        stored = StoredRecord(time_delta, delta, new.key, new.value, new.headers)
+        encoded.append(record_bytes(stored))
+    return encoded
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(ANY_RECORDS | PLAIN, DELTAS, TIMES_MS)
+def test_many_records_encode_to_the_bytes_of_each(
+    records: list[RecordToAppend], first_delta: int, base_ms: int
+) -> None:
+    expected = one_by_one(records, first_delta, base_ms)
+    assert encode_records(records, first_delta, base_ms) == b"".join(expected)
+    assert record_byte_counts(records, first_delta, base_ms) == list(map(len, expected))
+    assert RecordsToEncode(records).min_byte_count() <= sum(map(len, expected))
+
+
+def test_new_records_of_values_only_encode_to_the_same_bytes() -> None:
+    values = [b"v" * 100] * 9000
+    bare = encode_records(values, 0, BASE_MS)
+    assert bare == encode_records([NewRecord(None, value) for value in values], 0, BASE_MS)
+    assert bare == b"".join(one_by_one(list(values), 0, BASE_MS))
+
+
+# --- records that are encoded already -------------------------------------------------------------
 
 
 def packed(records: list[NewRecord], base_ms: int = BASE_MS) -> PackedRecords:
