@@ -88,6 +88,18 @@ class OffsetGapError(StateError, code="RAFTLOG_OFFSET_GAP"):
         )
 
 
+class StateInvariantError(StateError, code="RAFTLOG_STATE_INVARIANT"):
+    """An invariant of a ``MetadataLoader`` that does not hold: a bug. The loader is closed."""
+
+    reason: str
+
+    def message(self) -> str:
+        return (
+            f"an invariant of the replayed state does not hold: {self.reason}; this is a bug: "
+            "report it, and build the state again from a snapshot or the start of the log"
+        )
+
+
 class TablesError(StateError, code="RAFTLOG_TABLES"):
     """Delta tables that are not in the state that the call needs. ``place`` is their location."""
 

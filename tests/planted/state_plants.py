@@ -9,6 +9,7 @@ from tests.planted.plant import Plant
 STATE: Final = "state/raftlog_state"
 TRANSACTIONS: Final = "tests/state/loader/test_metadata_transactions.py"
 FOLD: Final = "tests/state/loader/test_loader.py"
+INVARIANTS: Final = "tests/state/loader/test_loader_invariants.py"
 BOOTSTRAP: Final = "tests/state/loader/test_snapshot_loading.py"
 IMAGE: Final = "tests/state/loader/test_image.py"
 REDACTION: Final = "tests/state/records/test_redaction.py"
@@ -60,9 +61,37 @@ STATE_PLANTS: Final = (
     Plant(
         bug="a snapshot at the offset of the state is loaded again",
         path=f"{STATE}/loader/metadata_loader.py",
-        old="        if snapshot_id.end_offset <= before.offset:\n",
-        new="        if snapshot_id.end_offset < before.offset:\n",
+        old="        if snapshot_id.end_offset < self._next_offset:\n",
+        new="        if snapshot_id.end_offset + 1 < self._next_offset:\n",
         tests=(BOOTSTRAP,),
+    ),
+    Plant(
+        bug="a snapshot that ends inside the open transaction is loaded",
+        path=f"{STATE}/loader/metadata_loader.py",
+        old="        if snapshot_id.end_offset < self._next_offset:\n",
+        new="        if snapshot_id.end_offset <= before.offset:\n",
+        tests=(INVARIANTS,),
+    ),
+    Plant(
+        bug="the rows of a loader that is used in its own input are kept",
+        path=f"{STATE}/loader/metadata_loader.py",
+        old="            assert not unreturned_count, ",
+        new="            assert True, ",
+        tests=(INVARIANTS,),
+    ),
+    Plant(
+        bug="a loader with a violated invariant returns its image",
+        path=f"{STATE}/loader/metadata_loader.py",
+        old="        if self._violation is not None:\n",
+        new="        if False:\n",
+        tests=(INVARIANTS,),
+    ),
+    Plant(
+        bug="an undone creation counts as a row",
+        path=f"{STATE}/image/delta.py",
+        old="            self._added_count -= 1\n",
+        new="            pass\n",
+        tests=(INVARIANTS, FOLD),
     ),
     Plant(
         bug="loading keeps rows that the snapshot lacks",

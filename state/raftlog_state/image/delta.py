@@ -2,6 +2,9 @@
 
 A record that names a row changes it, even to equal values; deleting a row that does not exist is
 no change. ``apply()`` copies only the maps that changed.
+
+Invariant, asserted by ``apply()``: an image has as many rows as the one before, plus those created,
+minus those deleted.
 """
 
 from __future__ import annotations
@@ -89,6 +92,8 @@ class MetadataDelta:
     _written: dict[Entity, dict[Key, Row | None]] = field(default_factory=_no_writes)
     _groups: dict[Group, dict[Key, None]] = field(default_factory=dict)
     _changes: list[RowChange] = field(default_factory=list)
+    _added_count: int = 0
+    """Rows created minus rows deleted."""
 
     def get(self, entity: Entity, key: Key) -> Row | None:
         """Return the current row, or None."""
@@ -142,6 +147,11 @@ class MetadataDelta:
         self._changes.clear()
         return taken
 
+    @property
+    def untaken_count(self) -> int:
+        """Number of changes since the last call of ``take_changes``."""
+        return len(self._changes)
+
     def undo(self, changes: Iterable[RowChange]) -> None:
         """Revert changes, given newest first, without recording them."""
         for change in changes:
@@ -179,10 +189,12 @@ class MetadataDelta:
     def _set(self, entity: Entity, key: Key, before: Row | None, after: Row | None) -> None:
         self._written[entity][key] = after
         if before is None and after is not None:
+            self._added_count += 1
             group = group_of(after)
             if group is not None:
                 self._writable_group(group)[key] = None
         elif before is not None and after is None:
+            self._added_count -= 1
             group = group_of(before)
             if group is not None:
                 self._writable_group(group).pop(key, None)
@@ -195,16 +207,22 @@ class MetadataDelta:
 
     def _next_maps(self) -> RowMaps:
         maps = dict(self.image.maps)
+        added_count = 0
         for entity, written in self._written.items():
             if not written:
                 continue
             rows = dict(maps.get(entity, {}))
+            added_count -= len(rows)
             for key, row in written.items():
                 if row is None:
                     rows.pop(key, None)
                 else:
                     rows[key] = row
+            added_count += len(rows)
             maps[entity] = rows
+        assert added_count == self._added_count, (
+            f"the image has {added_count} rows more, expected {self._added_count}"
+        )
         return maps
 
     def _next_groups(self) -> Groups:

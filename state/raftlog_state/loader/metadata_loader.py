@@ -7,6 +7,14 @@ calls.
 
 Records of unknown type or version are skipped and counted, since Kafka may be upgraded first.
 
+Invariants, verified after every call, also a failed one. If one does not hold, the call and every
+later one raise ``StateInvariantError``: the loader returns no image any more.
+
+1. The next offset and the leader epoch never fall. A snapshot does not end before the next offset.
+2. Records are visible up to the last one; while a transaction is open, up to its begin marker.
+3. Each row change of the state was returned by exactly one call, at an offset that was not visible
+   before the call and is visible after it.
+
 Source: Kafka ``MetadataLoader``, ``MetadataBatchLoader``.
 """
 
@@ -16,11 +24,11 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from raftlog.records.control import ControlRecord, UnknownControl
 from raftlog.types import SnapshotId
-from raftlog_state.errors import OffsetGapError, ReplayError
+from raftlog_state.errors import OffsetGapError, ReplayError, StateInvariantError
 from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image import MetadataImage, Quorum, TransactionOutcome
 from raftlog_state.image.delta import MetadataDelta, RecordChanges
@@ -70,6 +78,7 @@ class _Savepoint:
     transaction: OpenTransaction | None
     transaction_sizes: tuple[int, int, int]
     skipped: _Skipped
+    collected_count: int
 
 
 class MetadataLoader:
@@ -90,6 +99,9 @@ class MetadataLoader:
         image = MetadataImage.empty() if image is None else image
         self._decode = decode
         self._skipped: _Skipped = {}
+        self._collected_count = 0
+        """Records with changes since the loader was created, less those undone."""
+        self._violation: str | None = None
         self._reset(image)
 
     @property
@@ -110,14 +122,18 @@ class MetadataLoader:
     @property
     def image(self) -> MetadataImage:
         """Visible state: while a transaction is open, the state before it."""
+        self._check_open()
         offset, leader_epoch, timestamp_ms = self._visible
         if not self._delta.is_empty() or self._delta.image.offset != offset:
-            image = self._delta.apply(
-                offset=offset,
-                leader_epoch=leader_epoch,
-                timestamp_ms=timestamp_ms,
-                quorum=self._quorum,
-            )
+            try:
+                image = self._delta.apply(
+                    offset=offset,
+                    leader_epoch=leader_epoch,
+                    timestamp_ms=timestamp_ms,
+                    quorum=self._quorum,
+                )
+            except AssertionError as violation:
+                self._close(violation)
             self._delta = MetadataDelta(image)
         return self._delta.image
 
@@ -130,6 +146,7 @@ class MetadataLoader:
             OffsetGapError: a record is not at ``next_offset``.
             ReplayError: a record contradicts the state, its bytes are damaged, a transaction marker
                 has no counterpart, or its leader epoch is lower than the previous one.
+            StateInvariantError: an invariant does not hold, now or since an earlier call.
         """
         with self._atomic() as changes:
             for record in records:
@@ -162,23 +179,30 @@ class MetadataLoader:
         transaction is discarded; earlier epochs and completed transactions are kept.
 
         Raises:
-            OffsetGapError: the snapshot ends at or before the current offset.
-            ReplayError: a record contradicts the records before it, or is a removal.
+            OffsetGapError: the snapshot ends before the next offset.
+            ReplayError: a record contradicts the records before it, or is a removal, or the
+                snapshot's leader epoch is lower than the previous one.
+            StateInvariantError: as ``append``.
         """
         before = self.image
-        if snapshot_id.end_offset <= before.offset:
+        if snapshot_id.end_offset < self._next_offset:
             raise OffsetGapError(
-                expected_offset=before.offset + 1,
+                expected_offset=self._next_offset,
                 offset=snapshot_id.end_offset,
                 remedy="the snapshot is older than the state: load it into a new MetadataLoader",
             )
+        if snapshot_id.epoch < self._leader_epoch:
+            last_offset, name = snapshot_id.end_offset - 1, f"snapshot {snapshot_id}"
+            raise self._epoch_error(snapshot_id.epoch, last_offset, name)
         snapshot_loader = SnapshotLoader(snapshot_id, before, self._decode)
         for record in records:
             snapshot_loader.load(record)
         image, changes = snapshot_loader.finish()
+        savepoint = self._savepoint()
         self._reset(image)
         for unknown in snapshot_loader.unknown:
             self._skip(False, unknown.api_key, unknown.version, image.offset)
+        self._check_invariants(savepoint, [])
         return changes
 
     def _reset(self, image: MetadataImage) -> None:
@@ -202,8 +226,7 @@ class MetadataLoader:
                 expected_offset=self._next_offset, offset=offset, remedy=_GAP_REMEDY
             )
         if leader_epoch < self._leader_epoch:
-            reason = f"leader epoch {leader_epoch} is lower than the previous {self._leader_epoch}"
-            raise ReplayError(offset=offset, record="a record", reason=reason)
+            raise self._epoch_error(leader_epoch, offset, "a record")
         if payload != NO_OP_VALUE:
             self._handle_payload(
                 payload, _position(offset, offset, leader_epoch, timestamp_ms), changes
@@ -214,6 +237,10 @@ class MetadataLoader:
         self._leader_epoch = leader_epoch
         if self._transaction is None:
             self._visible = (offset, leader_epoch, timestamp_ms)
+
+    def _epoch_error(self, leader_epoch: int, offset: int, record: str) -> ReplayError:
+        reason = f"leader epoch {leader_epoch} is lower than the previous {self._leader_epoch}"
+        return ReplayError(offset=offset, record=record, reason=reason)
 
     def _handle_payload(self, payload: Payload, at: Position, changes: list[RecordChanges]) -> None:
         transaction = self._transaction
@@ -280,6 +307,7 @@ class MetadataLoader:
     def _collect(self, record_type: str, at: Position, changes: list[RecordChanges]) -> None:
         row_changes = self._delta.take_changes()
         if row_changes:
+            self._collected_count += 1
             changes.append(
                 _record_changes(
                     at.offset,
@@ -300,13 +328,16 @@ class MetadataLoader:
     @contextmanager
     def _atomic(self) -> Iterator[list[RecordChanges]]:
         """Collect the changes of a call, and undo them on any error."""
+        self._check_open()
         changes: list[RecordChanges] = []
         savepoint = self._savepoint()
         try:
             yield changes
         except BaseException:
             self._rollback(savepoint, changes)
+            self._check_invariants(savepoint, [])
             raise
+        self._check_invariants(savepoint, changes)
 
     def _savepoint(self) -> _Savepoint:
         transaction = self._transaction
@@ -318,6 +349,7 @@ class MetadataLoader:
             transaction=transaction,
             transaction_sizes=(0, 0, 0) if transaction is None else transaction.sizes(),
             skipped=dict(self._skipped),
+            collected_count=self._collected_count,
         )
 
     def _rollback(self, savepoint: _Savepoint, changes: list[RecordChanges]) -> None:
@@ -325,6 +357,7 @@ class MetadataLoader:
         self._delta.undo(reversed(self._delta.take_changes()))
         for done in reversed(changes):
             self._delta.undo(reversed(done.changes))
+            self._collected_count -= 1
         self._quorum = savepoint.quorum
         self._next_offset = savepoint.next_offset
         self._leader_epoch = savepoint.leader_epoch
@@ -333,3 +366,46 @@ class MetadataLoader:
         if savepoint.transaction is not None:
             savepoint.transaction.truncate(savepoint.transaction_sizes)
         self._skipped = savepoint.skipped
+
+    # --- invariants -------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._violation is not None:
+            raise StateInvariantError(reason=self._violation)
+
+    def _close(self, violation: AssertionError) -> NoReturn:
+        self._violation = str(violation)
+        raise StateInvariantError(reason=self._violation) from violation
+
+    def _check_invariants(self, before: _Savepoint, changes: list[RecordChanges]) -> None:
+        """Assert what holds after a call that returns ``changes``, or close the loader."""
+        next_offset, epoch, transaction = self._next_offset, self._leader_epoch, self._transaction
+        visible_offset, visible_epoch, _ = self._visible
+        expected = (next_offset if transaction is None else transaction.begin_offset) - 1
+        untaken_count = self._delta.untaken_count
+        unreturned_count = self._collected_count - before.collected_count - len(changes)
+        try:
+            assert before.next_offset <= next_offset, (
+                f"the next offset fell from {before.next_offset} to {next_offset}"
+            )
+            assert before.leader_epoch <= epoch, (
+                f"the leader epoch fell from {before.leader_epoch} to {epoch}"
+            )
+            assert visible_offset == expected, (
+                f"records up to offset {visible_offset} are visible, expected {expected}"
+            )
+            assert visible_epoch <= epoch, (
+                f"the visible leader epoch {visible_epoch} is above the last one, {epoch}"
+            )
+            assert not untaken_count, f"row changes that were not collected: {untaken_count}"
+            assert not unreturned_count, f"changes that no call returned: {unreturned_count}"
+            assert not changes or (
+                before.visible[0] < changes[0].visible_offset
+                and changes[-1].visible_offset <= visible_offset
+            ), (
+                f"changes are visible at offsets {changes[0].visible_offset} to "
+                f"{changes[-1].visible_offset}, expected {before.visible[0] + 1} to "
+                f"{visible_offset}"
+            )
+        except AssertionError as violation:
+            self._close(violation)
