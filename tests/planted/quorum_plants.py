@@ -58,14 +58,14 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="votes compare only the lengths of logs",
-        path=f"{QUORUM}/votes.py",
+        path=f"{QUORUM}/elections.py",
         old="    is_up_to_date = candidate_end >= log_end\n",
         new="    is_up_to_date = candidate_end.offset >= log_end.offset\n",
         tests=("tests/quorum/test_votes.py",),
     ),
     Plant(
         bug="votes ignore logs",
-        path=f"{QUORUM}/votes.py",
+        path=f"{QUORUM}/elections.py",
         old="    is_up_to_date = candidate_end >= log_end\n",
         new="    is_up_to_date = True\n",
         tests=("tests/quorum/test_votes.py",),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from raftlog.quorum.elections import can_grant_vote, check_vote_request
 from raftlog.quorum.messages import ErrorCode, VoteRequest
 from raftlog.quorum.progress import Progress
 from raftlog.quorum.roles import (
@@ -21,7 +22,6 @@ from raftlog.quorum.roles import (
     Votes,
 )
 from raftlog.quorum.voters import Voter, VoterSet
-from raftlog.quorum.votes import can_grant_vote, check_vote_request
 from raftlog.types import ZERO_UUID, OffsetAndEpoch, ReplicaKey
 
 EPOCH = 5

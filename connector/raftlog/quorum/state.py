@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
-from raftlog.types import ReplicaKey
+from raftlog.types import ReplicaKey, SnapshotId, ValidOffsetAndEpoch
 
 from .config import QuorumConfig
 from .effects import (
@@ -32,7 +32,6 @@ from .effects import (
     Send,
     StartSync,
 )
-from .log_view import LogView
 from .messages import ErrorCode, FetchResponse, LeaderAndEpoch, Request, VoterChangeResponse
 from .progress import Progress
 from .request_manager import RequestManager
@@ -49,6 +48,48 @@ from .roles import (
     Votes,
 )
 from .voters import NO_OFFSET, Endpoint, Voter, VoterSet, VoterSetHistory
+
+
+class LogView(Protocol):
+    """Read-only view of a replica's log; it answers from memory, without I/O.
+
+    The log changes by the replica's effects and by the leader's appends. Invariant:
+    ``log_start_offset <= synced_end_offset <= end_offset``.
+    """
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the next record to append."""
+        ...
+
+    @property
+    def synced_end_offset(self) -> int:
+        """End offset (exclusive) of the durable records."""
+        ...
+
+    @property
+    def last_fetched_epoch(self) -> int:
+        """Epoch of the last record, else of the snapshot that the log starts after, else 0."""
+        ...
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """Snapshots that replicas may fetch, ascending."""
+        ...
+
+    def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
+        """Return the size of a snapshot file in bytes; None if there is no such snapshot."""
+        ...
+
+    def validate_offset_and_epoch(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
+        """Return whether a follower with last epoch ``epoch`` may fetch from ``offset``.
+
+        Kafka: ``ReplicatedLog.validateOffsetAndEpoch``.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
