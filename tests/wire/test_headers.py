@@ -48,13 +48,6 @@ def test_a_header_round_trips(
     assert decode_request_header(data + b"body", version) == (header, len(data))
 
 
-def test_header_zero_has_no_client_id() -> None:
-    header = RequestHeader(api_key=7, api_version=0, correlation_id=1)
-    data = encode_request_header(header, 0)
-    assert len(data) == 8
-    assert decode_request_header(data, 0) == (header, 8)
-
-
 @pytest.mark.parametrize(
     ("key", "version", "request_bytes", "response_bytes"),
     [

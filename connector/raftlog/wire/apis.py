@@ -68,10 +68,9 @@ class VersionRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One API. ``flexible_from`` is the first version with tagged fields (KIP-482)."""
+    """One API, with the versions served on each listener; None if it is not served there."""
 
     key: ApiKey
-    flexible_from: int
     clients: VersionRange | None = None
     voters: VersionRange | None = None
     announced_first: int | None = None
@@ -100,49 +99,40 @@ class Api:
             min(versions.first for versions in served), max(versions.last for versions in served)
         )
 
-    def is_flexible(self, version: int) -> bool:
-        return version >= self.flexible_from
+
+def _clients(key: ApiKey, first: int, last: int) -> Api:
+    return Api(key=key, clients=VersionRange(first, last))
 
 
-def _clients(key: ApiKey, first: int, last: int, flexible_from: int) -> Api:
-    return Api(key=key, flexible_from=flexible_from, clients=VersionRange(first, last))
+def _voters(key: ApiKey, first: int, last: int) -> Api:
+    return Api(key=key, voters=VersionRange(first, last))
 
 
-def _voters(key: ApiKey, first: int, last: int, flexible_from: int) -> Api:
-    return Api(key=key, flexible_from=flexible_from, voters=VersionRange(first, last))
-
-
-def _both(key: ApiKey, first: int, last: int, flexible_from: int) -> Api:
-    versions = VersionRange(first, last)
-    return Api(key=key, flexible_from=flexible_from, clients=versions, voters=versions)
+def _both(key: ApiKey, first: int, last: int) -> Api:
+    return Api(key=key, clients=VersionRange(first, last), voters=VersionRange(first, last))
 
 
 _TABLE: Final = (
-    Api(key=ApiKey.PRODUCE, flexible_from=9, clients=VersionRange(3, 13), announced_first=0),
-    Api(
-        key=ApiKey.FETCH,
-        flexible_from=12,
-        clients=VersionRange(4, 18),
-        voters=VersionRange(13, 18),
-    ),
-    _clients(ApiKey.LIST_OFFSETS, 1, 11, flexible_from=6),
-    _clients(ApiKey.METADATA, 0, 13, flexible_from=9),
-    _clients(ApiKey.OFFSET_FETCH, 1, 10, flexible_from=6),
-    _clients(ApiKey.FIND_COORDINATOR, 0, 6, flexible_from=3),
-    _both(ApiKey.API_VERSIONS, 0, 4, flexible_from=3),
-    _clients(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2),
-    _clients(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, flexible_from=4),
-    _both(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_from=4),
-    _voters(ApiKey.VOTE, 0, 2, flexible_from=0),
-    _voters(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, flexible_from=1),
-    _voters(ApiKey.END_QUORUM_EPOCH, 0, 1, flexible_from=1),
-    _both(ApiKey.DESCRIBE_QUORUM, 0, 2, flexible_from=0),
-    _voters(ApiKey.FETCH_SNAPSHOT, 0, 1, flexible_from=0),
-    _both(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible_from=0),
-    _clients(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, flexible_from=0),
-    _both(ApiKey.ADD_RAFT_VOTER, 0, 1, flexible_from=0),
-    _both(ApiKey.REMOVE_RAFT_VOTER, 0, 0, flexible_from=0),
-    _voters(ApiKey.UPDATE_RAFT_VOTER, 0, 0, flexible_from=0),
+    Api(key=ApiKey.PRODUCE, clients=VersionRange(3, 13), announced_first=0),
+    Api(key=ApiKey.FETCH, clients=VersionRange(4, 18), voters=VersionRange(13, 18)),
+    _clients(ApiKey.LIST_OFFSETS, 1, 11),
+    _clients(ApiKey.METADATA, 0, 13),
+    _clients(ApiKey.OFFSET_FETCH, 1, 10),
+    _clients(ApiKey.FIND_COORDINATOR, 0, 6),
+    _both(ApiKey.API_VERSIONS, 0, 4),
+    _clients(ApiKey.INIT_PRODUCER_ID, 0, 5),
+    _clients(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4),
+    _both(ApiKey.DESCRIBE_CONFIGS, 1, 4),
+    _voters(ApiKey.VOTE, 0, 2),
+    _voters(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1),
+    _voters(ApiKey.END_QUORUM_EPOCH, 0, 1),
+    _both(ApiKey.DESCRIBE_QUORUM, 0, 2),
+    _voters(ApiKey.FETCH_SNAPSHOT, 0, 1),
+    _both(ApiKey.DESCRIBE_CLUSTER, 0, 2),
+    _clients(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0),
+    _both(ApiKey.ADD_RAFT_VOTER, 0, 1),
+    _both(ApiKey.REMOVE_RAFT_VOTER, 0, 0),
+    _voters(ApiKey.UPDATE_RAFT_VOTER, 0, 0),
 )
 APIS: Final[Mapping[int, Api]] = {api.key: api for api in _TABLE}
 

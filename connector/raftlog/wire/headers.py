@@ -1,7 +1,7 @@
 """Headers of requests and responses, and their versions.
 
-1. A request of a flexible version has header version 2, any other version 1; version 0, without a
-   client id, is supported for completeness (Kafka: ``ApiKeys.requestHeaderVersion``).
+1. Header versions are those of kio's schemas (Kafka: ``ApiKeys.requestHeaderVersion``): a request
+   of a flexible version has header version 2, any other version 1.
 2. The client id is never compact. An ApiVersions response has header version 0 in every version,
    because the client does not know the supported versions yet (KIP-511).
 3. ApiVersions in an unsupported version is not an error: its body is ignored, and the response has
@@ -10,14 +10,17 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from kio import index as kio_index
+
 from raftlog.errors import UnsupportedApiError, UnsupportedFieldError
 from raftlog.limits import STRING_BYTES_MAX
 
-from .apis import APIS, ApiKey, Listener, served_api
+from .apis import ApiKey, Listener, served_api
 from .decoding import Cursor, skip_tagged
 
 _NUMBERS: Final = struct.Struct(">hhi")
@@ -54,14 +57,18 @@ class UnknownApiVersions:
 Received: TypeAlias = ReceivedRequest | UnknownApiVersions
 
 
+@functools.cache
 def request_header_version(api_key: int, version: int) -> int:
     """Return the header version of a request of an API in ``APIS``."""
-    return 2 if APIS[api_key].is_flexible(version) else 1
+    return kio_index.load_request_schema(api_key, version).__header_schema__.__version__
 
 
+@functools.cache
 def response_header_version(api_key: int, version: int) -> int:
-    """Return the header version of a response of an API in ``APIS``."""
-    return int(api_key != ApiKey.API_VERSIONS and APIS[api_key].is_flexible(version))
+    """Return the header version of a response of an API in ``APIS``; ApiVersions in any version."""
+    if api_key == ApiKey.API_VERSIONS:
+        return 0
+    return kio_index.load_response_schema(api_key, version).__header_schema__.__version__
 
 
 def receive_request(frame: bytes, listener: Listener) -> Received:
@@ -83,10 +90,10 @@ def receive_request(frame: bytes, listener: Listener) -> Received:
 
 
 def decode_request_header(data: bytes, header_version: int) -> tuple[RequestHeader, int]:
-    """Return the header, of the given version, and the position of the body."""
+    """Return the header, of version 1 or 2, and the position of the body."""
     cursor = Cursor(data, "RequestHeader", header_version)
     api_key, version, correlation_id = _NUMBERS.unpack(cursor.take(_NUMBERS.size, "the header"))
-    client_id = _client_id(cursor) if header_version > 0 else None
+    client_id = _client_id(cursor)
     if header_version > 1:
         skip_tagged(cursor)
     header = RequestHeader(
@@ -99,18 +106,17 @@ def encode_request_header(header: RequestHeader, header_version: int | None = No
     """Return the bytes of a header, by default in the header version of its request."""
     if header_version is None:
         header_version = request_header_version(header.api_key, header.api_version)
+    client_id = None if header.client_id is None else header.client_id.encode()
+    if client_id is not None and len(client_id) > STRING_BYTES_MAX:
+        raise UnsupportedFieldError(
+            api="RequestHeader",
+            version=header_version,
+            field="client_id",
+            reason=f"the client id has {len(client_id)} bytes, but at most "
+            f"{STRING_BYTES_MAX} are allowed",
+        )
     out = _NUMBERS.pack(header.api_key, header.api_version, header.correlation_id)
-    if header_version > 0:
-        client_id = None if header.client_id is None else header.client_id.encode()
-        if client_id is not None and len(client_id) > STRING_BYTES_MAX:
-            raise UnsupportedFieldError(
-                api="RequestHeader",
-                version=header_version,
-                field="client_id",
-                reason=f"the client id has {len(client_id)} bytes, but at most "
-                f"{STRING_BYTES_MAX} are allowed",
-            )
-        out += _INT16.pack(-1 if client_id is None else len(client_id)) + (client_id or b"")
+    out += _INT16.pack(-1 if client_id is None else len(client_id)) + (client_id or b"")
     return out + _NO_TAGS if header_version > 1 else out
 
 

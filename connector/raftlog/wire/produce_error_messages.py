@@ -19,25 +19,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
-from raftlog.errors import (
-    AppendUnknownError,
-    BufferAllocationError,
-    DiskFullError,
-    ForeignCommitError,
-    FutureEpochError,
-    InvalidAppendError,
-    InvalidProducerEpochError,
-    InvalidTimestampError,
-    LogClosedError,
-    LogLockedError,
-    LogReadOnlyError,
-    NotLeaderError,
-    OutOfOrderSequenceError,
-    RaftlogError,
-    RecordBatchTooLargeError,
-    StaleCommitError,
-    UnexpectedEndOffsetError,
-)
+from raftlog import errors
+from raftlog.errors import NotLeaderError, RaftlogError
 from raftlog.limits import STRING_BYTES_MAX
 
 NOT_LEADER_OR_FOLLOWER: Final = 6
@@ -47,31 +30,31 @@ FENCED_LEADER_EPOCH: Final = 74
 PRODUCER_FENCED: Final = 90
 UNKNOWN_SERVER_ERROR: Final = -1
 _CODES: Final[dict[type[RaftlogError], int]] = {
-    BufferAllocationError: NOT_ENOUGH_REPLICAS,
-    LogLockedError: NOT_ENOUGH_REPLICAS,
-    LogClosedError: NOT_LEADER_OR_FOLLOWER,
-    StaleCommitError: PRODUCER_FENCED,
-    ForeignCommitError: PRODUCER_FENCED,
+    errors.BufferAllocationError: NOT_ENOUGH_REPLICAS,
+    errors.LogLockedError: NOT_ENOUGH_REPLICAS,
+    errors.LogClosedError: NOT_LEADER_OR_FOLLOWER,
+    errors.StaleCommitError: PRODUCER_FENCED,
+    errors.ForeignCommitError: PRODUCER_FENCED,
 }
 _KINDS: Final[dict[str, type[RaftlogError]]] = {
     kind.code: kind
     for kind in (
-        AppendUnknownError,
-        BufferAllocationError,
-        DiskFullError,
-        ForeignCommitError,
-        FutureEpochError,
-        InvalidAppendError,
-        InvalidProducerEpochError,
-        InvalidTimestampError,
-        LogClosedError,
-        LogLockedError,
-        LogReadOnlyError,
-        NotLeaderError,
-        OutOfOrderSequenceError,
-        RecordBatchTooLargeError,
-        StaleCommitError,
-        UnexpectedEndOffsetError,
+        errors.AppendUnknownError,
+        errors.BufferAllocationError,
+        errors.DiskFullError,
+        errors.ForeignCommitError,
+        errors.FutureEpochError,
+        errors.InvalidAppendError,
+        errors.InvalidProducerEpochError,
+        errors.InvalidTimestampError,
+        errors.LogClosedError,
+        errors.LogLockedError,
+        errors.LogReadOnlyError,
+        errors.NotLeaderError,
+        errors.OutOfOrderSequenceError,
+        errors.RecordBatchTooLargeError,
+        errors.StaleCommitError,
+        errors.UnexpectedEndOffsetError,
     )
 }
 _APPENDED: Final = "RAFTLOG_APPENDED"
@@ -113,14 +96,8 @@ def produce_error_message(error: RaftlogError) -> str:
 
 def appended_message(appended: Appended) -> str:
     """Return the error_message text of a successful append."""
-    what, known = (
-        ("Already appended", "true")
-        if appended.was_duplicate
-        else (
-            "Appended",
-            "false",
-        )
-    )
+    is_known = appended.was_duplicate
+    what, known = ("Already appended", "true") if is_known else ("Appended", "false")
     # On the hot path of every append: the JSON is formatted by hand.
     return (
         f'[{_APPENDED}] {what} {{"epoch":{appended.epoch},"last_offset":{appended.last_offset},'

@@ -209,9 +209,5 @@ def _default_struct(kind: type[Any]) -> object:
 
 
 def _fields_with_hints(kind: type[Any]) -> list[tuple[dataclasses.Field[Any], Any]]:
-    hints = _hints(kind)
+    hints = typing.get_type_hints(kind)
     return [(field, hints[field.name]) for field in dataclasses.fields(kind)]
-
-
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
