@@ -10,6 +10,7 @@ dropped.
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -399,11 +400,12 @@ def test_both_required_offsets_are_checked() -> None:
 
 def test_an_append_without_records_only_checks_the_required_offset() -> None:
     collected = accumulator()
-    ends = {"required_end_offset": 156, "required_base_offset": 157}
-    for required in (ends, {"required_end_offset": 156}, {"required_base_offset": 157}):
-        assert collected.append_atomic(EPOCH, [], now_ms=TIME_MS, **required) == 156
+    append = partial(collected.append_atomic, EPOCH, [], now_ms=TIME_MS)
+    assert append(required_end_offset=156, required_base_offset=157) == 156
+    assert append(required_end_offset=156) == 156
+    assert append(required_base_offset=157) == 156
     with pytest.raises(UnexpectedEndOffsetError) as refused:
-        collected.append_atomic(EPOCH, [], now_ms=TIME_MS, required_end_offset=157)
+        append(required_end_offset=157)
     assert "Wanted end offset 157, but next available was 156" in refused.value.message()
     assert collected.drain() == []
 
@@ -421,11 +423,10 @@ def test_checks_are_in_kafkas_order() -> None:
     """Epoch, required offset, memory: each hides the later ones."""
     collected = accumulator()
     large = [b"x" * BATCH_BYTES]
-    wrong = {"required_end_offset": 3, "now_ms": TIME_MS}
     with pytest.raises(NotLeaderError):
-        collected.append_atomic(EPOCH - 1, large, now_ms=NOW_MS, required_end_offset=3)
+        collected.append_atomic(EPOCH - 1, large, now_ms=TIME_MS, required_end_offset=3)
     with pytest.raises(UnexpectedEndOffsetError):
-        collected.append_atomic(EPOCH, large, now_ms=NOW_MS, required_end_offset=3)
+        collected.append_atomic(EPOCH, large, now_ms=TIME_MS, required_end_offset=3)
     with pytest.raises(RecordBatchTooLargeError):
         collected.append_atomic(EPOCH, large, now_ms=TIME_MS)
 
@@ -508,7 +509,7 @@ def test_conditional_named_and_producers_appends_have_their_own_batch(
 ) -> None:
     collected = accumulator()
     collected.append(EPOCH, [b"a"], now_ms=TIME_MS)
-    collected.append_atomic(EPOCH, [b"b", b"c"], now_ms=TIME_MS, **why)  # type: ignore[arg-type]
+    collected.append_atomic(EPOCH, [b"b", b"c"], now_ms=TIME_MS, **why)
     collected.append(EPOCH, [b"d"], now_ms=TIME_MS)
     assert values_of(collected.drain()) == [[b"a"], [b"b", b"c"], [b"d"]]
 
