@@ -262,10 +262,10 @@ QUORUM_PLANTS: Final = (
         tests=("tests/node/listeners/test_replica_listeners.py",),
     ),
     Plant(
-        bug="a counter appends at any end of the log",
-        path=f"{NODE}/replicated_counter.py",
-        old="                epoch, [encode_increment(value)], required_base_offset=end_offset\n",
-        new="                epoch, [encode_increment(value)]\n",
+        bug="an append of a state machine ignores its required offset",
+        path=f"{NODE}/raft_client.py",
+        old="            required_base_offset=required_base_offset,\n",
+        new="",
         tests=("tests/node/listeners/test_replicated_counter.py",),
     ),
     Plant(

@@ -71,7 +71,7 @@ class NodeProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.wrapper: Sequence[str] = ()
         """Prefix of the command that starts the process, such as ``unshare``."""
-        self.command: Sequence[str] = ("node", "start")
+        self.command: Sequence[str] = (*COMMAND, "node", "start")
         self.before_launch: Callable[[], object] = lambda: None
         home.mkdir(parents=True, exist_ok=True)
         self.config.write_text(
@@ -109,7 +109,7 @@ class NodeProcess:
         self.before_launch()
         with self.lines_path.open("ab") as lines:
             self.process = subprocess.Popen(
-                [*self.wrapper, *COMMAND, *self.command, "--config", str(self.config)],
+                [*self.wrapper, *self.command, "--config", str(self.config)],
                 stderr=lines,
                 stdout=lines,
                 stdin=subprocess.DEVNULL,

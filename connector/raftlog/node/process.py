@@ -14,9 +14,9 @@ import random
 import signal
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from raftlog import __version__
 from raftlog.client.clock import Clock
@@ -41,7 +41,6 @@ from .access import AccessTable, Principal, principal_of
 from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
-from .counter_workload import CounterWorkload
 from .descriptors import raise_descriptor_limit
 from .driver import Driver, Notification
 from .formatting import NODE_LOCK_NAME, read_identity, topic_id_of
@@ -49,6 +48,8 @@ from .log_lines import LogLines, asyncio_lines
 from .metrics import NodeCollector
 from .metrics_server import MetricsServer
 from .network_channel import NetworkChannel
+from .raft_client import RaftClient
+from .raft_listeners import RaftListener
 from .replica import Replica
 from .server import ListenerSocket, Server
 from .tls import TlsContexts
@@ -56,12 +57,13 @@ from .tls import TlsContexts
 EXIT_FAILED: Final = 1
 HAND_OVER_MS: Final = 5_000
 DRAIN_TIMEOUT_MS: Final = 2_000
+StateMachine: TypeAlias = Callable[[RaftClient], RaftListener]
 
 
-def run_node(config: NodeConfig, *, runs_counter: bool = False) -> int:
+def run_node(config: NodeConfig, *, state_machines: Sequence[StateMachine] = ()) -> int:
     """Run a node until a signal ends it and return the exit code. Log lines are written to stderr.
 
-    ``runs_counter``: run the counter workload while the node leads (``counter_workload``).
+    ``state_machines`` are called once the node serves; their listeners receive what is committed.
 
     Raises ``NotFormattedError``, ``WrongDirectoryError``, ``ConfigError``, ``NodeRunningError``,
     ``NodeAddressError`` and the errors of opening a log; all of them before it serves.
@@ -71,7 +73,7 @@ def run_node(config: NodeConfig, *, runs_counter: bool = False) -> int:
     storage = ReservedDescriptorStorage()
     meta = read_identity(config, storage)
     with _locked(storage, config), storage, asyncio_lines(lines):
-        return asyncio.run(_run(config, meta, storage, lines, runs_counter=runs_counter))
+        return asyncio.run(_run(config, meta, storage, lines, state_machines))
 
 
 @contextlib.contextmanager
@@ -88,8 +90,7 @@ async def _run(
     meta: MetaProperties,
     storage: ReservedDescriptorStorage,
     lines: LogLines,
-    *,
-    runs_counter: bool,
+    state_machines: Sequence[StateMachine],
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -101,13 +102,10 @@ async def _run(
     node = Node(config, meta, storage, tls=tls, lines=lines)
     try:
         await node.start()
-        workload = CounterWorkload(node.driver, lines) if runs_counter else None
-        if workload is not None:
-            workload.start()
+        for create in state_machines:
+            node.driver.register(create(node.driver.raft_client))
         node.driver.ended.add_done_callback(lambda _: stop.set())
         await stop.wait()
-        if workload is not None:
-            workload.stop()
         if node.driver.ended.done():
             error = node.driver.ended.result()
             lines.log("failed", level="error", reason=str(error))

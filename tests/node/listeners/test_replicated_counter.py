@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import NotLeaderError, StateMachineError
-from raftlog.node.replicated_counter import ReplicatedCounter, encode_increment
 from tests.support.one_replica import OneReplica
+from tests.support.replicated_counter import ReplicatedCounter, encode_increment
 from tests.support.shared_log import SharedLog
 
 

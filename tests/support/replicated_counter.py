@@ -1,4 +1,4 @@
-"""Replicated counter: a minimal state machine over a log, as an example.
+"""Replicated counter: a minimal state machine over a log.
 
 The value is the number of committed increments. Each record contains its number, so that a lost or
 duplicated increment is detected. Only the leader appends, with ``required_base_offset``, so that no
@@ -21,10 +21,9 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.log.reading.snapshot import SnapshotReader
+from raftlog.node.raft_client import RaftClient
+from raftlog.node.raft_listeners import LeaderNotification
 from raftlog.records.batch import RecordBatch
-
-from .raft_client import RaftClient
-from .raft_listeners import LeaderNotification
 
 _INCREMENT: Final = re.compile(rb"increment ([1-9]\d{0,17})")
 
