@@ -7,19 +7,19 @@ import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from raftlog.limits import MIB
 from raftlog.node.access import Principal, Rights
-from raftlog.node.connection import Asked, Connection
-from raftlog.node.pace import Pace
-from raftlog.node.request_budget import RequestBudget
+from raftlog.node.connection import Connection, TransferDeadline
+from raftlog.node.memory_pool import MemoryPool
+from raftlog.node.request import Request
 from raftlog.wire import ApiKey, Listener, RequestHeader, encode_request_header, frame
 from tests.support.certificates import Authority
 from tests.support.served_node import transport_of
 
 FRAME_BYTES_MAX: Final = 100 * MIB
-BUDGET_BYTES: Final = 64 * MIB
+POOL_BYTES: Final = 64 * MIB
 STALLED_S: Final = 500.0
 CALLER: Final = Principal(
     name="somebody",
@@ -29,7 +29,7 @@ CALLER: Final = Principal(
 )
 
 
-def question(key: ApiKey, version: int, correlation_id: int, body: bytes = b"") -> bytes:
+def sent(key: ApiKey, version: int, correlation_id: int, body: bytes = b"") -> bytes:
     header = RequestHeader(
         api_key=key, api_version=version, correlation_id=correlation_id, client_id="test"
     )
@@ -40,19 +40,19 @@ class Here:
     """Node side of one connection, whose requests wait until a test answers them."""
 
     def __init__(self) -> None:
-        self.budget = RequestBudget(BUDGET_BYTES)
-        self.asked: list[Asked] = []
+        self.pool = MemoryPool(POOL_BYTES)
+        self.requests: list[Request[Any]] = []
         self.is_closed = False
         self.connection = Connection(
             where="there",
             authenticate=lambda _transport: CALLER,
-            handle=lambda _connection, asked: self.asked.append(asked),
+            handle=lambda _connection, request: self.requests.append(request),
             closed=self._close,
             log_event=lambda *_: None,
             frame_bytes_max=lambda _caller: FRAME_BYTES_MAX,
             in_flight_max=100,
-            budget=lambda caller: self.budget.share_of(caller.name),
-            pace=Pace(STALLED_S, bytes_per_second_min=1_000),
+            memory_share=lambda principal: self.pool.share_of(principal.name),
+            deadline=TransferDeadline(STALLED_S, bytes_per_second_min=1_000),
         )
 
     def _close(self, _connection: Connection) -> None:
@@ -60,7 +60,7 @@ class Here:
 
     @property
     def is_empty(self) -> bool:
-        return self.budget.held_byte_count == 0 and self.budget.has_room
+        return self.pool.held_byte_count == 0 and self.pool.has_room
 
 
 class BrokenTransport(asyncio.Transport):
@@ -87,9 +87,9 @@ def test_nothing_is_written_after_a_write_found_the_connection_broken() -> None:
     async def run() -> None:
         here, transport = Here(), BrokenTransport()
         here.connection.connection_made(transport)
-        here.connection.data_received(question(ApiKey.METADATA, 9, 1, b"\x00" * 9))
-        await until(lambda: len(here.asked) == 1)
-        here.asked[0].answer(bytes(20 * MIB))
+        here.connection.data_received(sent(ApiKey.METADATA, 9, 1, b"\x00" * 9))
+        await until(lambda: len(here.requests) == 1)
+        here.requests[0].respond(bytes(20 * MIB))
         assert transport.write_count == 1
 
     asyncio.run(run())
@@ -132,9 +132,9 @@ def partial_frame(byte_count: int, sent_byte_count: int = 1) -> bytes:
 
 def test_a_partial_frame_is_released_when_its_peer_disconnects() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(question(ApiKey.METADATA, 9, 1))
-        await until(lambda: len(here.asked) == 1)
-        here.asked[0].answer(bytes(20 * MIB))
+        writer.write(sent(ApiKey.METADATA, 9, 1))
+        await until(lambda: len(here.requests) == 1)
+        here.requests[0].respond(bytes(20 * MIB))
         writer.write(partial_frame(90 * MIB, 5 * MIB))
         writer.write_eof()
         while await reader.read(MIB):
@@ -145,11 +145,11 @@ def test_a_partial_frame_is_released_when_its_peer_disconnects() -> None:
 
 def test_a_frame_begun_after_the_connection_stopped_reading_is_not_held() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        fetches = question(ApiKey.FETCH, 12, 1) + question(ApiKey.FETCH, 12, 2)
+        fetches = sent(ApiKey.FETCH, 12, 1) + sent(ApiKey.FETCH, 12, 2)
         writer.write(fetches + partial_frame(90 * MIB, 100_000))
-        await until(lambda: len(here.asked) == 1)
+        await until(lambda: len(here.requests) == 1)
         here.connection.finish()
-        here.asked[0].answer(b"x")
+        here.requests[0].respond(b"x")
         await until(lambda: here.is_closed)
 
     with_connection(check)
@@ -159,14 +159,14 @@ def test_a_connection_with_pending_responses_is_not_called_stalled_once_it_stopp
     None
 ):
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(question(ApiKey.METADATA, 9, 1) + partial_frame(90 * MIB, 2 * MIB))
-        await until(lambda: here.budget.held_byte_count > 2 * MIB)
+        writer.write(sent(ApiKey.METADATA, 9, 1) + partial_frame(90 * MIB, 2 * MIB))
+        await until(lambda: here.pool.held_byte_count > 2 * MIB)
         later_s = asyncio.get_running_loop().time() + 3 * STALLED_S
         assert here.connection.is_stalled(later_s)
         here.connection.finish()
-        assert here.budget.held_byte_count < MIB
+        assert here.pool.held_byte_count < MIB
         assert not here.connection.is_stalled(later_s)
-        here.asked[0].answer(b"x")
+        here.requests[0].respond(b"x")
 
     with_connection(check)
 
@@ -176,36 +176,36 @@ def test_a_partial_frame_holds_its_received_bytes_and_not_its_announced_length()
         data = partial_frame(90 * MIB, 100)
 
         def holds(byte_count: int) -> bool:
-            return here.budget.held_byte_count == byte_count
+            return here.pool.held_byte_count == byte_count
 
         for end in (1, 3, 5, 104):
-            writer.write(data[here.budget.held_byte_count : end])
+            writer.write(data[here.pool.held_byte_count : end])
             await until(partial(holds, end))
-        assert here.budget.has_room
+        assert here.pool.has_room
 
     with_connection(check)
 
 
 def test_complete_frames_in_the_queue_are_counted() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(question(ApiKey.FETCH, 12, 1) + question(ApiKey.FETCH, 12, 2, bytes(MIB)))
-        await until(lambda: here.budget.held_byte_count > MIB)
-        writer.write(question(ApiKey.FETCH, 12, 3))
-        here.asked[0].answer(b"x")
-        await until(lambda: len(here.asked) == 2)
-        here.asked[1].answer(b"x")
-        await until(lambda: len(here.asked) == 3)
+        writer.write(sent(ApiKey.FETCH, 12, 1) + sent(ApiKey.FETCH, 12, 2, bytes(MIB)))
+        await until(lambda: here.pool.held_byte_count > MIB)
+        writer.write(sent(ApiKey.FETCH, 12, 3))
+        here.requests[0].respond(b"x")
+        await until(lambda: len(here.requests) == 2)
+        here.requests[1].respond(b"x")
+        await until(lambda: len(here.requests) == 3)
 
     with_connection(check)
 
 
 def test_a_received_request_starts_although_memory_is_exhausted() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(question(ApiKey.PRODUCE, 9, 1, bytes(90 * MIB)))
-        await until(lambda: len(here.asked) == 1)
-        assert not here.budget.has_room
-        here.asked[0].answer(b"x")
-        await until(lambda: here.budget.has_room)
+        writer.write(sent(ApiKey.PRODUCE, 9, 1, bytes(90 * MIB)))
+        await until(lambda: len(here.requests) == 1)
+        assert not here.pool.has_room
+        here.requests[0].respond(b"x")
+        await until(lambda: here.pool.has_room)
 
     with_connection(check)
 
@@ -214,13 +214,11 @@ def test_a_completed_request_holds_only_its_response_while_an_earlier_one_waits(
     """Otherwise the earlier one would wait for memory that later ones hold."""
 
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(
-            question(ApiKey.FETCH, 12, 1) + question(ApiKey.PRODUCE, 9, 2, bytes(90 * MIB))
-        )
-        await until(lambda: len(here.asked) == 2)
-        here.asked[1].answer(b"x")
-        await asyncio.wait_for(here.budget.share_of(CALLER.name).room(), 20)
-        here.asked[0].answer(b"x")
+        writer.write(sent(ApiKey.FETCH, 12, 1) + sent(ApiKey.PRODUCE, 9, 2, bytes(90 * MIB)))
+        await until(lambda: len(here.requests) == 2)
+        here.requests[1].respond(b"x")
+        await asyncio.wait_for(here.pool.share_of(CALLER.name).wait_for_room(), 20)
+        here.requests[0].respond(b"x")
 
     with_connection(check)
 

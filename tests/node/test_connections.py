@@ -140,7 +140,7 @@ def test_a_client_that_cannot_be_answered_is_disconnected(
         async def broken(*_: object) -> bytes:
             raise KeyError("a bug")
 
-        monkeypatch.setattr(ClientApis, "answer", broken)
+        monkeypatch.setattr(ClientApis, "handle", broken)
         async with await node.connect() as connection:
             connection.ask(ApiKey.METADATA, 12, b"")
             await _closes(connection, node)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from raftlog.append.requests import AppendRequest, Done
 from raftlog.node.config import parse_config
-from raftlog.node.descriptors import descriptors_needed
+from raftlog.node.process import descriptors_needed
 from raftlog.storage.local import SPARE_DESCRIPTORS
 from raftlog.wire import ApiKey
 from tests.support.descriptor_exhaustion import occupy_descriptors
@@ -33,7 +33,7 @@ SCRIPT = """
 import resource, sys
 from raftlog.errors import ConfigError
 from raftlog.node.config import parse_config
-from raftlog.node.descriptors import raise_descriptor_limit
+from raftlog.node.process import raise_descriptor_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
 try:
     raise_descriptor_limit(parse_config(sys.argv[3], "node.toml"))

@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from raftlog.errors import NodeAddressError
-from raftlog.node.metrics_server import METRICS_CONNECTIONS_MAX, MetricsServer
+from raftlog.node.metrics import METRICS_CONNECTIONS_MAX, MetricsServer
 from tests.support.quorum_processes import free_ports
 
 LONG_S = 600.0

@@ -166,7 +166,7 @@ def test_non_reading_clients_leave_memory_to_voters(tmp_path: Path) -> None:
         voters = node.config.listeners[1].port
         async with non_reading_client(node) as first, await node.connect() as waits:
             ask_fetch(first)
-            await until(lambda: not node.node.server.clients_budget.has_room)
+            await until(lambda: not node.node.server.clients_memory.has_room)
             waits.ask_versions(4)
             assert (await waits.answer(ApiKey.API_VERSIONS, 3))[0] == 4, "it was read already"
             served = _at_the_node(waits, node)
@@ -177,7 +177,7 @@ def test_non_reading_clients_leave_memory_to_voters(tmp_path: Path) -> None:
                     voter.ask_versions(number)
                     assert (await voter.answer(ApiKey.API_VERSIONS, 3))[0] == number
             waits.ask_versions(8)
-            assert not node.node.server.clients_budget.has_room
+            assert not node.node.server.clients_memory.has_room
             first.transport.resume_reading()
             await first.answer(ApiKey.FETCH, VERSION)
             assert (await waits.answer(ApiKey.API_VERSIONS, 3))[0] == 8
@@ -208,7 +208,7 @@ def test_partial_frames_without_memory_are_received_one_by_one(tmp_path: Path) -
         async with await node.connect() as first, await node.connect() as second:
             data = [_of_client("c" * 30_000, at) for at in (1, 2)]
             first.writer.write(data[0][:-1])
-            await until(lambda: any(one.held.arrived_byte_count for one in _all(node)))
+            await until(lambda: any(one.memory.partial_byte_count for one in _all(node)))
             second.writer.write(data[1][:-1])
             await until(lambda: not all(map(_is_reading, _all(node))))
             second.writer.write(data[1][-1:])
@@ -245,8 +245,8 @@ def test_frames_announced_and_not_sent_block_no_other_client(tmp_path: Path) -> 
                 silent = await stack.enter_async_context(await node.connect())
                 silent.writer.write((100 * MIB).to_bytes(4, "big") + b"z")
             await until(lambda: len(_all(node)) == 3)
-            await until(lambda: all(one.held.byte_count for one in _all(node)))
-            assert node.node.server.clients_budget.held_byte_count == 3 * 5
+            await until(lambda: all(one.memory.byte_count for one in _all(node)))
+            assert node.node.server.clients_memory.held_byte_count == 3 * 5
             fine = await stack.enter_async_context(await node.connect())
             ask_produce(fine, batch(b"x" * MIB))
             assert (await produced(fine)).error_code is ErrorCode.none
@@ -259,7 +259,7 @@ def test_a_stalled_client_is_disconnected_when_others_wait_for_its_memory(tmp_pa
         async with await node.connect() as large, await node.connect() as small:
             small.writer.write((90_000).to_bytes(4, "big") + b"z" * 1_000)
             large.writer.write((9 * MIB).to_bytes(4, "big") + b"z" * 800_000)
-            await until(lambda: not node.node.server.clients_budget.share_of(HOST).has_room)
+            await until(lambda: not node.node.server.clients_memory.share_of(HOST).has_room)
             async with await node.connect() as fine:
                 fine.ask_versions(5)
                 assert (await fine.answer(ApiKey.API_VERSIONS, 3))[0] == 5

@@ -155,7 +155,7 @@ def test_responses_for_a_slow_reader_are_held_back_and_arrive_complete(tmp_path:
                 connection.ask(ApiKey.FETCH, 9, body, number)
             (served,) = node.node.server.connections
             async with asyncio.timeout(20):
-                while not served.held.unread_byte_count:
+                while not served.memory.unread_byte_count:
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0)
             assert served.in_flight_count == 0, (
@@ -166,6 +166,6 @@ def test_responses_for_a_slow_reader_are_held_back_and_arrive_complete(tmp_path:
                 correlation_id, answer = await connection.answer(ApiKey.FETCH, 9)
                 assert correlation_id == number
                 assert len(answer) > 7 * 2**20
-            assert served.held.unread_byte_count == 0
+            assert served.memory.unread_byte_count == 0
 
     TlsPort(tmp_path).run(check)

@@ -17,21 +17,21 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="a node's certificate may speak for every node",
         path=f"{NODE}/raft_request_handler.py",
-        old="caller.node_id is None or caller.node_id == _claimed_node_id(request)",
+        old="principal.node_id in (None, _claimed_node_id(message))",
         new="True",
         tests=(MATRIX,),
     ),
     Plant(
         bug="any authenticated client may send replica requests",
         path=f"{NODE}/raft_request_handler.py",
-        old="return Rights.VOTE in caller.rights and is_proven",
+        old="return Rights.VOTE in principal.rights and is_proven",
         new="return is_proven",
         tests=(MATRIX,),
     ),
     Plant(
         bug="any authenticated client may change voters",
         path=f"{NODE}/raft_request_handler.py",
-        old="return Rights.ADMIN in caller.rights",
+        old="return Rights.ADMIN in principal.rights",
         new="return True",
         tests=(MATRIX,),
     ),
@@ -109,7 +109,7 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="an unknown configuration key is accepted",
         path=f"{NODE}/config_table.py",
-        old="            if key not in self._asked",
+        old="            if key not in self._read_keys",
         new="            if False",
         tests=(CONFIG,),
     ),

@@ -60,7 +60,7 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="a principal commits under the application ids of others",
         path=f"{NODE}/apis/produce.py",
-        old="    if not caller.may_commit(name):\n",
+        old="    if not principal.may_commit(name):\n",
         new="    if Rights.APPEND not in caller.rights:\n",
         tests=(OWNERS,),
     ),
@@ -74,7 +74,7 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="every caller is shown the commits of others",
         path=f"{NODE}/apis/groups.py",
-        old="    if question.caller.may_read_commit(group.group_id):\n",
+        old="    if request.principal.may_read_commit(group.group_id):\n",
         new="    if may_describe(question.caller):\n",
         tests=(OWNERS,),
     ),

@@ -107,7 +107,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="an append is answered when it is written",
         path=f"{NODE}/pending_appends.py",
-        old="            return int(answer.value.end_offset)\n",
+        old="            return int(result.value.end_offset)\n",
         new="            return 0\n",
         tests=(
             "tests/node/test_leader_appends.py::"
@@ -129,7 +129,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a deposed leader confirms a required offset",
         path=f"{NODE}/pending_appends.py",
-        old="if isinstance(answer, Failed) else is_empty\n",
+        old="if isinstance(result, Failed) else is_empty\n",
         new="if isinstance(answer, Failed) else False\n",
         tests=(
             "tests/quorum/test_read_index.py::"
@@ -239,21 +239,21 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a state machine is notified of leadership before it has all committed records",
-        path=f"{NODE}/raft_listeners.py",
+        path=f"{NODE}/raft_client.py",
         old="            if self.next_offset <= leader.epoch_start_offset:\n",
         new="            if False:\n",
         tests=("tests/node/listeners/test_listener_contract.py",),
     ),
     Plant(
         bug="a state machine receives uncommitted records",
-        path=f"{NODE}/raft_listeners.py",
+        path=f"{NODE}/raft_client.py",
         old="log, committed = self._replica.log, self._replica.core.high_watermark or 0\n",
         new="log, committed = self._replica.log, self._replica.log.end_offset\n",
         tests=("tests/node/listeners/test_listener_contract.py",),
     ),
     Plant(
         bug="a state machine below the log start continues at the log start",
-        path=f"{NODE}/raft_listeners.py",
+        path=f"{NODE}/raft_client.py",
         old="        if (is_overtaken or self.next_offset == 0) and log.snapshots:\n",
         new="""        if is_overtaken:
             self.next_offset = log.log_start_offset
@@ -266,7 +266,7 @@ QUORUM_PLANTS: Final = (
         path=f"{NODE}/raft_client.py",
         old="            required_base_offset=required_base_offset,\n",
         new="",
-        tests=("tests/node/listeners/test_replicated_counter.py",),
+        tests=("tests/node/listeners/test_listener_contract.py",),
     ),
     Plant(
         bug="an observer does not fetch again from a leader that timed out",
@@ -286,9 +286,9 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a leader whose epoch could not start appends in it",
-        path=f"{NODE}/pending_appends.py",
-        old="        if replica.is_stalled_on_disk_full:\n",
-        new="        if False:\n",
+        path=f"{NODE}/replica.py",
+        old="        if self.is_stalled_on_disk_full:\n            reason",
+        new="        if False:\n            reason",
         tests=("tests/quorum/test_stall_on_full_disk.py",),
     ),
     Plant(

@@ -21,7 +21,7 @@ SIZES_PLANTS: Final = (
     ),
     Plant(
         bug="a producer's batch may expand to more than readers decompress",
-        path="connector/raftlog/node/apis/produced_records.py",
+        path="connector/raftlog/node/apis/produced_batch.py",
         old="        log_limit = RAW_BATCH_BYTES_MAX\n",
         new="        log_limit = 8 * RAW_BATCH_BYTES_MAX\n",
         tests=(
@@ -114,7 +114,7 @@ SIZES_PLANTS: Final = (
     ),
     Plant(
         bug="a large produced batch is compressed on the event loop",
-        path="connector/raftlog/node/apis/produced_records.py",
+        path="connector/raftlog/node/apis/produced_batch.py",
         old="        packed = packed.with_compressed(config.compression)\n",
         new="        pass\n",
         tests=(
@@ -125,7 +125,7 @@ SIZES_PLANTS: Final = (
     Plant(
         bug="memory of a decompressed batch is not counted",
         path="connector/raftlog/node/apis/produce.py",
-        old="        _hold(question.origin.budget, records.byte_count(), result)\n",
+        old="        _hold(request.session.memory, records.byte_count(), result)\n",
         new="        pass\n",
         tests=(
             "tests/node/apis/test_produced_records.py"

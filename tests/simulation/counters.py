@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import LogClosedError, NotLeaderError, StateMachineError
 from raftlog.log.reading.snapshot import SnapshotReader
-from raftlog.node.raft_client import RaftClient
-from raftlog.node.raft_listeners import LeaderNotification
+from raftlog.node.raft_client import LeaderNotification, RaftClient
 from raftlog.records.batch import RecordBatch, read_batch
 from tests.support.replicated_counter import ReplicatedCounter, increments_in
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from raftlog.append.requests import AppendRequest, RequestResult, failed
 from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
-from raftlog.node.raft_client import ReplicaRaftClient
-from raftlog.node.raft_listeners import RaftListeners
+from raftlog.node.raft_client import RaftListeners, ReplicaRaftClient
 from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,

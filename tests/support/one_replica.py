@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.raft_client import ReplicaRaftClient
-from raftlog.node.raft_listeners import RaftListener, RaftListeners
+from raftlog.node.raft_client import RaftListener, RaftListeners, ReplicaRaftClient
 from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import ShutDown, TimePassed

@@ -21,8 +21,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.log.reading.snapshot import SnapshotReader
-from raftlog.node.raft_client import RaftClient
-from raftlog.node.raft_listeners import LeaderNotification
+from raftlog.node.raft_client import LeaderNotification, RaftClient
 from raftlog.records.batch import RecordBatch
 
 _INCREMENT: Final = re.compile(rb"increment ([1-9]\d{0,17})")

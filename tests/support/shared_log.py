@@ -19,7 +19,7 @@ from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.snapshots import SnapshotWriter, snapshot_head
-from raftlog.node.raft_listeners import LeaderNotification, RaftListener
+from raftlog.node.raft_client import LeaderNotification, RaftListener
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.compression import Compression
 from raftlog.records.control import LeaderChange, LeaderChangeVoter, encode_control

@@ -8,7 +8,7 @@ Invariants:
    in the order of the requests (as Kafka guarantees to clients).
 3. Memory is counted: the received part of a frame, a request until its response, a response until
    the peer has read it. The announced length of a frame does not count. Nothing more is read while
-   the budget is used up. Requests that were read are started regardless of the budget: otherwise
+   the pool is used up. Requests that were read are started regardless of it: otherwise
    connections would hold the memory that they wait for.
 4. No request is started while the peer does not read responses, and at most one request with a
    possibly large response is in flight (Kafka mutes the whole channel).
@@ -17,10 +17,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from raftlog.errors import WireError
 from raftlog.wire import (
@@ -35,36 +35,12 @@ from raftlog.wire import (
 )
 
 from .access import Principal
-from .held_bytes import HeldBytes
-from .origin import Origin
-from .pace import Pace
-from .request_budget import BudgetShare
+from .memory_pool import ConnectionMemory, MemoryShare
+from .request import Request, Session
 
-_WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
+_WRITE_BYTES_MAX: Final = 256 * 1024
 """Maximum bytes of one write: TLS encrypts all bytes of a write before it pauses the writer."""
-_LARGE_ANSWERS: Final = frozenset((ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Received request. ``answer`` takes the body of the response, or None for no response (Produce
-    with acks 0)."""
-
-    header: RequestHeader
-    frame: bytes
-    body_start: int
-    origin: Origin
-    answer: Callable[[bytes | None], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Turn:
-    """Slot of a request in the order of the responses."""
-
-    byte_count: int
-    api_key: int
-    data: bytes | None = None
-    is_answered: bool = False
+_LARGE_RESPONSES: Final = frozenset((ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
 
 
 class Connection(asyncio.Protocol):
@@ -75,36 +51,35 @@ class Connection(asyncio.Protocol):
         *,
         where: str,
         authenticate: Callable[[asyncio.Transport], Principal | None],
-        handle: Callable[[Connection, Asked], None],
+        handle: Callable[[Connection, Request[Any]], None],
         closed: Callable[[Connection], None],
         log_event: Callable[[str, str, str], None],
         frame_bytes_max: Callable[[Principal], int],
         in_flight_max: int,
-        budget: Callable[[Principal], BudgetShare],
-        pace: Pace,
+        memory_share: Callable[[Principal], MemoryShare],
+        deadline: TransferDeadline,
     ) -> None:
         """``authenticate`` returns the principal, None to close the connection. ``handle`` is
-        called with every request, ``closed`` once; ``log_event`` logs errors of the peer. ``pace``
-        detects stalled peers."""
+        called with every request, ``closed`` once; ``log_event`` logs errors of the peer."""
         self.where: Final = where
-        self.requests_under_way: Final[set[int]] = set()
-        """Ids of the requests that the replica has not answered, to drop when the peer is lost."""
+        self.raft_request_ids: Final[set[int]] = set()
+        """Ids of the requests that the replica processes, to drop when the peer is lost."""
         self.tasks: Final[set[asyncio.Task[None]]] = set()
-        self.held: Final = HeldBytes()
-        self.last_asked_s = asyncio.get_running_loop().time()
+        self.memory: Final = ConnectionMemory()
+        self.last_request_s = asyncio.get_running_loop().time()
         self._authenticate = authenticate
         self._handle = handle
         self._closed = closed
         self._log_event = log_event
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
-        self._budget_of = budget
-        self._origin: Origin | None = None
-        self._splitter: FrameDecoder | None = None
+        self._memory_share_of = memory_share
+        self._session: Session | None = None
+        self._decoder: FrameDecoder | None = None
         self._transport: asyncio.Transport | None = None
-        self._turns: deque[_Turn] = deque()
+        self._requests: deque[Request[Any]] = deque()
         self._frames: deque[bytes] = deque()
-        self._pace = pace
+        self._deadline = deadline
         self._is_reading = True
         self._is_writable = True
         self._is_finishing = False
@@ -114,40 +89,40 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        caller = self._authenticate(transport)
-        if caller is None:
+        principal = self._authenticate(transport)
+        if principal is None:
             transport.abort()
             return
-        self._origin = Origin(caller, self._budget_of(caller))
-        self._splitter = FrameDecoder(self._frame_bytes_max(caller), self.where)
+        self._session = Session(principal, self._memory_share_of(principal))
+        self._decoder = FrameDecoder(self._frame_bytes_max(principal), self.where)
         transport.set_write_buffer_limits(high=1, low=0)  # with high=0 TLS would always pause
 
     def data_received(self, data: bytes) -> None:
-        if self._splitter is None or self._is_finishing:
+        if self._decoder is None or self._is_finishing:
             return
-        self._pace.move(len(data), asyncio.get_running_loop().time())
+        self._deadline.extend(len(data), asyncio.get_running_loop().time())
         try:
-            frames = self._splitter.feed(data)
+            frames = self._decoder.feed(data)
         except WireError as error:
             self._end("refused", error.message())
             return
         if frames:
             self._frames.extend(frames)
-            self.held.queued_byte_count += sum(map(len, frames))
-            if self._origin is not None:
-                self._origin.budget.end_overdraft(self._take_frames_later)
-        self.held.arrived_byte_count = self._splitter.buffered_byte_count
-        self._hold()
-        self._take_frames()
+            self.memory.queued_byte_count += sum(map(len, frames))
+            if self._session is not None:
+                self._session.memory.end_overdraft(self._start_requests_soon)
+        self.memory.partial_byte_count = self._decoder.buffered_byte_count
+        self._report_memory()
+        self._start_requests()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._turns.clear()
-        self.held.clear()
-        self._let_frames_go()
+        self._requests.clear()
+        self.memory.clear()
+        self._discard_frames()
         for task in self.tasks:
             task.cancel()
         self._closed(self)
@@ -158,7 +133,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_writable = True
         self._count_unread()
-        self._take_frames_later()
+        self._start_requests_soon()
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -169,37 +144,36 @@ class Connection(asyncio.Protocol):
     @property
     def needs_reauthentication(self) -> bool:
         """Return whether the connection would get another principal, or none, if opened now."""
-        if self._transport is None or self._origin is None or not self.is_open:
+        if self._transport is None or self._session is None or not self.is_open:
             return False
-        return self._authenticate(self._transport) != self._origin.caller
+        return self._authenticate(self._transport) != self._session.principal
 
     @property
     def in_flight_count(self) -> int:
-        return len(self._turns)
+        return len(self._requests)
 
     @property
-    def held_budget(self) -> BudgetShare | None:
-        """Return the budget share that counts this connection's memory, or None if not
-        authenticated."""
-        return None if self._origin is None else self._origin.budget
+    def memory_share(self) -> MemoryShare | None:
+        """Return the share that counts this connection's memory, None if not authenticated."""
+        return None if self._session is None else self._session.memory
 
     def is_stalled(self, now_s: float) -> bool:
         """Return whether the peer has stalled inside a request, or while reading responses."""
         self._count_unread()
-        return self._pace.is_stalled(now_s)
+        return self._deadline.is_stalled(now_s)
 
-    def look_at_pace(self, now_s: float) -> float | None:
+    def measure_remaining_s(self, now_s: float) -> float | None:
         """Return how many seconds the peer needs to send its request and read its responses, at its
-        pace since the last call; None if the node did not wait for it since then."""
+        rate since the last call; None if the node did not wait for it since then."""
         self._count_unread()
-        awaited = 0 if self._splitter is None else self._splitter.expected_byte_count
-        left = awaited - self.held.arrived_byte_count + self.held.unread_byte_count
-        return self._pace.look(left, now_s)
+        awaited = 0 if self._decoder is None else self._decoder.expected_byte_count
+        left = awaited - self.memory.partial_byte_count + self.memory.unread_byte_count
+        return self._deadline.measure_remaining_s(left, now_s)
 
     def finish(self) -> None:
         """Start no more requests, and close after the responses to those in flight."""
         self._is_finishing = True
-        self._let_frames_go()
+        self._discard_frames()
         self._close_if_finished()
 
     def abort(self) -> None:
@@ -207,67 +181,67 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _take_frames(self) -> None:
-        origin = self._origin
-        while self._frames and origin is not None and self._may_take(self._frames[0]):
+    def _start_requests(self) -> None:
+        session = self._session
+        while self._frames and session is not None and self._may_start(self._frames[0]):
             data = self._frames.popleft()
-            self.held.queued_byte_count -= len(data)
-            self._take(data, origin)
-        if origin is None or self._is_finishing or not self.is_open:
+            self.memory.queued_byte_count -= len(data)
+            self._start_request(data, session)
+        if session is None or self._is_finishing or not self.is_open:
             return  # nothing more is read
-        may_read = self._may_read(origin.budget)
-        if not may_read and not origin.budget.has_room:
-            origin.budget.wait(self._take_frames_later)
+        may_read = self._may_read(session.memory)
+        if not may_read and not session.memory.has_room:
+            session.memory.wait(self._start_requests_soon)
         if may_read is not self._is_reading:
             self._pause_or_resume(may_read=may_read)
-        self._note_who_waits()
+        self._update_deadline()
 
-    def _take_frames_later(self) -> None:
+    def _start_requests_soon(self) -> None:
         """Start requests in the next iteration of the event loop: this may be called from a step
         of the replica, and starting a request may begin one."""
-        asyncio.get_running_loop().call_soon(self._take_frames)
+        asyncio.get_running_loop().call_soon(self._start_requests)
 
-    def _may_take(self, data: bytes) -> bool:
+    def _may_start(self, data: bytes) -> bool:
         """Return whether the request in this frame may be started."""
-        return self._may_begin() and not (
-            _api_key(data) in _LARGE_ANSWERS
-            and any(turn.api_key in _LARGE_ANSWERS for turn in self._turns)
+        return self._may_start_any() and not (
+            _api_key(data) in _LARGE_RESPONSES
+            and any(one.header.api_key in _LARGE_RESPONSES for one in self._requests)
         )
 
-    def _may_begin(self) -> bool:
-        return len(self._turns) < self._in_flight_max and self._is_writable and self.is_open
+    def _may_start_any(self) -> bool:
+        return len(self._requests) < self._in_flight_max and self._is_writable and self.is_open
 
-    def _may_read(self, budget: BudgetShare) -> bool:
+    def _may_read(self, share: MemoryShare) -> bool:
         """Return whether to read more bytes: the rest of a frame, or another request."""
-        if self._frames or self._splitter is None:
+        if self._frames or self._decoder is None:
             return False
-        if not self._splitter.expected_byte_count:
-            return self._may_begin() and budget.has_room
-        return budget.has_room or budget.may_overdraw(self._take_frames_later)
+        if not self._decoder.expected_byte_count:
+            return self._may_start_any() and share.has_room
+        return share.has_room or share.may_overdraw(self._start_requests_soon)
 
-    def _note_who_waits(self) -> None:
-        """Start or stop the pace, by whether the node waits for the peer."""
+    def _update_deadline(self) -> None:
+        """Start or stop the deadline, by whether the node waits for the peer."""
         is_receiving = (
-            self._is_reading and self._splitter is not None and self._splitter.expected_byte_count
+            self._is_reading and self._decoder is not None and self._decoder.expected_byte_count
         )
-        if is_receiving or self.held.unread_byte_count:
-            self._pace.await_peer(asyncio.get_running_loop().time())
+        if is_receiving or self.memory.unread_byte_count:
+            self._deadline.start(asyncio.get_running_loop().time())
         else:
-            self._pace.stop()
+            self._deadline.stop()
 
-    def _hold(self) -> None:
-        if self._origin is not None:
-            self.held.report(self._origin.budget)
+    def _report_memory(self) -> None:
+        if self._session is not None:
+            self.memory.report(self._session.memory)
 
-    def _let_frames_go(self) -> None:
+    def _discard_frames(self) -> None:
         """Discard the frames that are not started."""
-        self._splitter = None
+        self._decoder = None
         self._frames.clear()
-        self.held.clear_frames()
-        if self._origin is not None:
-            self._origin.budget.forget(self._take_frames_later)
-        self._hold()
-        self._note_who_waits()
+        self.memory.clear_frames()
+        if self._session is not None:
+            self._session.memory.cancel_wait(self._start_requests_soon)
+        self._report_memory()
+        self._update_deadline()
 
     def _pause_or_resume(self, *, may_read: bool) -> None:
         assert self._transport is not None, "it is open"
@@ -277,57 +251,57 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         self._is_reading = may_read
 
-    def _take(self, data: bytes, origin: Origin) -> None:
-        self.last_asked_s = asyncio.get_running_loop().time()
-        turn = _Turn(len(data), _api_key(data))
+    def _start_request(self, data: bytes, session: Session) -> None:
+        self.last_request_s = asyncio.get_running_loop().time()
         try:
-            received = receive_request(data, origin.caller.listener)
+            received = receive_request(data, session.principal.listener)
         except WireError as error:
             self._end("refused", error.message())
             return
-        self._turns.append(turn)
-        self.held.turns_byte_count += turn.byte_count
-        self._hold()
         if isinstance(received, UnknownApiVersions):
-            head = encode_response_header(received.correlation_id, ApiKey.API_VERSIONS, 0)
-            self._answered(turn, head, encode_unsupported_version_response())
+            correlation_id, body_start = received.correlation_id, len(data)
+            header = RequestHeader(
+                api_key=ApiKey.API_VERSIONS, api_version=0, correlation_id=correlation_id
+            )
+        else:
+            header, body_start = received.header, received.body_start
+        request: Request[Any] = Request(session, header, data, body_start, self._respond)
+        self._requests.append(request)
+        self.memory.in_flight_byte_count += request.byte_count
+        self._report_memory()
+        if isinstance(received, UnknownApiVersions):
+            request.respond(encode_unsupported_version_response())
             return
-        header = received.header
-        head = encode_response_header(header.correlation_id, header.api_key, header.api_version)
-        asked = Asked(
-            header,
-            data,
-            received.body_start,
-            origin,
-            lambda body: self._answered(turn, head, body),
-        )
         try:
-            self._handle(self, asked)
+            self._handle(self, request)
         except WireError as error:
             self._end("refused", error.message())
 
     # --- responses --------------------------------------------------------------------------------
 
-    def _answered(self, turn: _Turn, head: bytes, body: bytes | None) -> None:
-        turn.is_answered = True
+    def _respond(self, request: Request[Any], body: bytes | None) -> None:
+        response = None
+        if body is not None and self._transport is not None:
+            header = request.header
+            head = encode_response_header(header.correlation_id, header.api_key, header.api_version)
+            response = frame(head, body)
+        before = request.byte_count
+        request.complete(response)
         if self._transport is None:
             return  # the connection is lost
-        turn.data = None if body is None else frame(head, body)
-        self.held.turns_byte_count -= turn.byte_count
-        turn.byte_count = 0 if turn.data is None else len(turn.data)
-        self.held.turns_byte_count += turn.byte_count
-        self._hold()
+        self.memory.in_flight_byte_count += request.byte_count - before
+        self._report_memory()
         self._flush()
 
     def _flush(self) -> None:
         ready: list[bytes] = []
         has_ended = False
-        while self._turns and self._turns[0].is_answered:
-            turn = self._turns.popleft()
-            self.held.turns_byte_count -= turn.byte_count
+        while self._requests and self._requests[0].is_answered:
+            request = self._requests.popleft()
+            self.memory.in_flight_byte_count -= request.byte_count
             has_ended = True
-            if turn.data is not None:
-                ready.append(turn.data)
+            if request.response is not None:
+                ready.append(request.response)
         if not has_ended:
             return  # the response to an older request is missing
         if ready:
@@ -336,27 +310,27 @@ class Connection(asyncio.Protocol):
         self._count_unread()
         self._close_if_finished()
         if self._frames or not self._is_reading:
-            self._take_frames_later()
+            self._start_requests_soon()
 
     def _write(self, data: bytes) -> None:
-        assert self._transport is not None, "checked by _answered"
+        assert self._transport is not None, "checked by _respond"
         view = memoryview(data)
-        for start in range(0, len(data), _WRITTEN_AT_ONCE_BYTES):
+        for start in range(0, len(data), _WRITE_BYTES_MAX):
             if self._transport.is_closing():  # perhaps since the previous write
                 return
-            self._transport.write(view[start : start + _WRITTEN_AT_ONCE_BYTES])
+            self._transport.write(view[start : start + _WRITE_BYTES_MAX])
 
     def _count_unread(self) -> None:
-        """Update the count of unread responses. A closing transport is not asked: TLS has no write
+        """Update the count of unread responses. A closing transport is skipped: TLS has no write
         buffer size any more."""
-        before = self.held.unread_byte_count
+        before = self.memory.unread_byte_count
         if self._transport is not None and not self._transport.is_closing():
-            self.held.unread_byte_count = self._transport.get_write_buffer_size()
-        taken = before - self.held.unread_byte_count
+            self.memory.unread_byte_count = self._transport.get_write_buffer_size()
+        taken = before - self.memory.unread_byte_count
         if taken > 0:
-            self._pace.move(taken, asyncio.get_running_loop().time())
-        self._hold()
-        self._note_who_waits()
+            self._deadline.extend(taken, asyncio.get_running_loop().time())
+        self._report_memory()
+        self._update_deadline()
 
     def refuse(self, reason: str) -> None:
         """Log ``reason`` and close, because of an invalid request."""
@@ -364,11 +338,11 @@ class Connection(asyncio.Protocol):
 
     def _end(self, what: str, reason: str) -> None:
         self._log_event(what, self.where, reason)
-        self._let_frames_go()
+        self._discard_frames()
         self._close()
 
     def _close_if_finished(self) -> None:
-        if self._is_finishing and not self._turns:
+        if self._is_finishing and not self._requests:
             self._close()
 
     def _close(self) -> None:
@@ -380,3 +354,63 @@ class Connection(asyncio.Protocol):
 def _api_key(data: bytes) -> int:
     """Return the API key: the first two bytes of a request frame."""
     return int.from_bytes(data[:2], "big", signed=True)
+
+
+class TransferDeadline:
+    """Time by which a peer must have sent the rest of a request, or read its responses.
+
+    A peer may pause for ``stalled_s``, and must transfer ``bytes_per_second_min`` on average: each
+    byte extends the deadline by 1 / ``bytes_per_second_min``, at most to ``stalled_s`` from now, so
+    that a byte now and then does not keep a connection open. Time in which the node itself does not
+    read, for lack of memory, does not count. Methods take the current time in seconds.
+    """
+
+    __slots__ = (
+        "_bytes_per_second_min",
+        "_deadline_s",
+        "_measured_s",
+        "_transferred_byte_count",
+        "stalled_s",
+    )
+
+    def __init__(self, stalled_s: float, bytes_per_second_min: float) -> None:
+        self.stalled_s: Final = stalled_s
+        self._bytes_per_second_min = bytes_per_second_min
+        self._deadline_s: float | None = None
+        self._measured_s: float | None = None
+        self._transferred_byte_count = 0
+
+    def start(self, now_s: float) -> None:
+        """Start the deadline, unless the node already waits for the peer."""
+        if self._deadline_s is None:
+            self._deadline_s = now_s + self.stalled_s
+            self._measured_s = None
+            self._transferred_byte_count = 0
+
+    def stop(self) -> None:
+        """Clear the deadline: the node does not wait for the peer."""
+        self._deadline_s = None
+
+    def extend(self, byte_count: int, now_s: float) -> None:
+        """Extend the deadline for bytes that the peer has sent or read."""
+        if self._deadline_s is not None:
+            later_s = self._deadline_s + byte_count / self._bytes_per_second_min
+            self._deadline_s = min(later_s, now_s + self.stalled_s)
+            self._transferred_byte_count += byte_count
+
+    def is_stalled(self, now_s: float) -> bool:
+        """Return whether the deadline has passed: the peer has stalled, or is too slow."""
+        return self._deadline_s is not None and now_s > self._deadline_s
+
+    def measure_remaining_s(self, remaining_byte_count: int, now_s: float) -> float | None:
+        """Return how many seconds the remaining bytes will take at the rate since the last call;
+        None if the node does not wait for the peer, or did not at the last call."""
+        if self._deadline_s is None:
+            return None
+        measured_s, transferred = self._measured_s, self._transferred_byte_count
+        self._measured_s, self._transferred_byte_count = now_s, 0
+        if measured_s is None or now_s <= measured_s:
+            return None
+        return (
+            remaining_byte_count * (now_s - measured_s) / transferred if transferred else math.inf
+        )

@@ -143,21 +143,21 @@ class ConnectionQuotas:
         strangers[entered] = None
         return entered
 
-    def admit(self, connection: CountedConnection, caller: Principal) -> LimitExceeded | None:
+    def admit(self, connection: CountedConnection, principal: Principal) -> LimitExceeded | None:
         """Move a connection to the pool of its principal, or return its refusal.
 
         A connection whose principal has no right stays in the pool of connections without right.
         """
-        if caller.rights is Rights.NONE:
+        if principal.rights is Rights.NONE:
             return None
-        is_voter = connection.listener == Listener.VOTERS or caller.node_id is not None
+        is_voter = connection.listener == Listener.VOTERS or principal.node_id is not None
         pool = self.voters if is_voter else self.clients
-        principal = None if caller.name in ("", ANONYMOUS) else caller.name
-        refusal = pool.refusal(connection.address, principal)
+        name = None if principal.name in ("", ANONYMOUS) else principal.name
+        refusal = pool.refusal(connection.address, name)
         if refusal is None:
             self._strangers[connection.listener].pop(connection, None)
-            connection.pool, connection.principal = pool, principal
-            pool.count_one(connection.address, principal, 1)
+            connection.pool, connection.principal = pool, name
+            pool.count_one(connection.address, name, 1)
         return refusal
 
     def leave(self, connection: CountedConnection) -> None:

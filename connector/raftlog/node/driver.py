@@ -51,8 +51,7 @@ from raftlog.quorum.roles import Leader, Resigned
 from raftlog.wire import LogIdentity
 
 from .pending_appends import PendingAppends
-from .raft_client import ReplicaRaftClient
-from .raft_listeners import RaftListener, RaftListeners
+from .raft_client import RaftListener, RaftListeners, ReplicaRaftClient
 from .replica import Outgoing, Replica, RunSync
 
 DISK_FULL_RESIGN_INTERVAL_MS: Final = 30_000
@@ -94,7 +93,7 @@ class Driver:
         self._send = send
         self._notify = notify
         self._loop = asyncio.get_running_loop()
-        self._appends = PendingAppends(replica, self._answer)
+        self._appends = PendingAppends(replica, self._complete_append)
         self._futures: dict[AppendRequest, asyncio.Future[RequestResult]] = {}
         self._unsubmitted: list[AppendRequest] = []
         self._unsubmitted_bytes = 0
@@ -121,9 +120,11 @@ class Driver:
     # --- time -------------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
+        """Return the quorum's clock: monotonic, with an arbitrary zero."""
         return int(self._clock.now_ms())
 
     def time_ms(self) -> int:
+        """Return the wall-clock time, in milliseconds since 1970."""
         return self._clock.wall_ms()
 
     @property
@@ -158,11 +159,11 @@ class Driver:
             raise
 
     def _act(self, act: _Act) -> None:
-        is_news = False
+        may_complete_appends = False
         for one in act(self.now_ms(), self.time_ms()):
             self._listeners.handle(one)
-            is_news = self._dispatch(one) or is_news
-        if is_news:
+            may_complete_appends |= self._dispatch(one)
+        if may_complete_appends:
             self._appends.poll()
             self._notify_listeners()
         self._wake()
@@ -202,7 +203,7 @@ class Driver:
         return request_id
 
     def is_waiting(self, request_id: int) -> bool:
-        """Return whether a request is not answered yet."""
+        """Return whether a request has no response yet."""
         return request_id in self._replies
 
     def drop(self, request_id: int) -> None:
@@ -210,25 +211,11 @@ class Driver:
         if self._replies.pop(request_id, None) is not None:
             self.handle(RequestDropped(request_id))
 
-    async def ask(self, request: Request) -> Response:
-        """Send a request to the replica, as another replica would."""
-        future: asyncio.Future[Response] = self._loop.create_future()
-
-        def reply(response: Response) -> None:
-            if not future.done():
-                future.set_result(response)
-
-        request_id = self.receive(request, reply)
-        try:
-            return await future
-        finally:
-            self.drop(request_id)
-
     def append(self, request: AppendRequest) -> asyncio.Future[RequestResult]:
         """Append to the log of this leader, in the order of the calls.
 
         Appends of one iteration of the event loop, and within ``linger.ms`` of the log, are written
-        together.
+        together. The result is set when it can no longer change.
         """
         future: asyncio.Future[RequestResult] = self._loop.create_future()
         if self.is_over:
@@ -285,7 +272,12 @@ class Driver:
         after: Callable[[], int] | None = None,
     ) -> bool:
         """Wait until ``is_due`` returns True; return False after the timeout, or if the replica has
-        ended."""
+        ended.
+
+        ``is_due`` is checked now, and after every append, advance of the high watermark and leader
+        change. With ``after``, for waiting fetches, it is checked only once the high watermark is
+        above that offset, and after a change of the leader or of the log's start.
+        """
         if is_due():
             return True
         if timeout_ms <= 0 or self.is_over:
@@ -403,12 +395,12 @@ class Driver:
                 self._break(error)
             raise error
 
-    def _answer(self, request: AppendRequest, answer: RequestResult) -> None:
-        if isinstance(answer, Failed) and isinstance(answer.error, DiskFullError):
+    def _complete_append(self, request: AppendRequest, result: RequestResult) -> None:
+        if isinstance(result, Failed) and isinstance(result.error, DiskFullError):
             self._loop.call_soon(self._resign_on_disk_full)
         future = self._futures.pop(request, None)
         if future is not None and not future.done():
-            future.set_result(answer)
+            future.set_result(result)
 
     def _resign_on_disk_full(self) -> None:
         """Resign, so that a voter with disk space may lead."""

@@ -77,14 +77,14 @@ class NetworkChannel:
         self._failures: dict[int, int] = {}
         """Number of consecutive failures, by node id."""
 
-    def send(self, asked: Send) -> None:
+    def send(self, outgoing: Send) -> None:
         """Send a request to a node. The resulting event follows, never before this returns."""
-        node_id = asked.node_id
+        node_id = outgoing.node_id
         under_way = self._in_flight.pop(node_id, None)
         if under_way is not None and not under_way.done():
             under_way.cancel()
             self._disconnect(node_id)
-        self._in_flight[node_id] = asyncio.get_running_loop().create_task(self._ask(asked))
+        self._in_flight[node_id] = asyncio.get_running_loop().create_task(self._send(outgoing))
 
     def disconnect(self) -> None:
         """Close all connections, so that nodes authenticate again. Requests in flight fail."""
@@ -98,43 +98,45 @@ class NetworkChannel:
         await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
         self.disconnect()
 
-    async def _ask(self, asked: Send) -> None:
+    async def _send(self, outgoing: Send) -> None:
         try:
-            response = await self._answer(asked)
+            response = await self._exchange(outgoing)
         except (NoCommonVersionError, UnsupportedFieldError) as error:
-            self._fail(asked, str(error), is_version_unsupported=True)
+            self._fail(outgoing, str(error), is_version_unsupported=True)
         except (OSError, EOFError, ssl.SSLError, WireError, *_NO_ADDRESS) as error:
-            self._disconnect(asked.node_id)
-            failures = self._failures[asked.node_id] = self._failures.get(asked.node_id, 0) + 1
+            self._disconnect(outgoing.node_id)
+            failures = self._failures[outgoing.node_id] = (
+                self._failures.get(outgoing.node_id, 0) + 1
+            )
             if failures > 1:
                 await asyncio.sleep(min(_PAUSE_S * 2 ** (failures - 2), _PAUSE_S_MAX))
-            self._fail(asked, str(error) or type(error).__name__)
+            self._fail(outgoing, str(error) or type(error).__name__)
         else:
-            self._failures.pop(asked.node_id, None)
+            self._failures.pop(outgoing.node_id, None)
             if isinstance(response, RequestError):
-                self._fail(asked, f"error code {response.error}: {response.reason}")
+                self._fail(outgoing, f"error code {response.error}: {response.reason}")
             else:
-                self._end(asked, ResponseReceived(asked.correlation_id, response))
+                self._end(outgoing, ResponseReceived(outgoing.correlation_id, response))
 
-    def _fail(self, asked: Send, reason: str, *, is_version_unsupported: bool = False) -> None:
-        what = request_api_key(asked.request).name
-        self._log_event(asked.node_id, f"{what} request failed: {reason}")
-        failed = SendFailed(asked.correlation_id, is_version_unsupported=is_version_unsupported)
-        self._end(asked, failed)
+    def _fail(self, outgoing: Send, reason: str, *, is_version_unsupported: bool = False) -> None:
+        what = request_api_key(outgoing.request).name
+        self._log_event(outgoing.node_id, f"{what} request failed: {reason}")
+        failed = SendFailed(outgoing.correlation_id, is_version_unsupported=is_version_unsupported)
+        self._end(outgoing, failed)
 
-    def _end(self, asked: Send, event: Event) -> None:
+    def _end(self, outgoing: Send, event: Event) -> None:
         """End a request before its event, because the core may send the next one to this node."""
-        del self._in_flight[asked.node_id]
+        del self._in_flight[outgoing.node_id]
         self._handle(event)
 
-    async def _answer(self, asked: Send) -> Response | RequestError:
-        connection = await self._connection(asked.node_id, asked.endpoints)
-        if isinstance(asked.request, VersionsRequest):
-            return connection.answered_versions
-        key = request_api_key(asked.request)
-        version = common_version(key, connection.offered)
-        body = encode_request(asked.request, version, self._identity)
-        data, start = await connection.ask(key, version, body)
+    async def _exchange(self, outgoing: Send) -> Response | RequestError:
+        connection = await self._connection(outgoing.node_id, outgoing.endpoints)
+        if isinstance(outgoing.request, VersionsRequest):
+            return connection.versions_response
+        key = request_api_key(outgoing.request)
+        version = common_version(key, connection.api_versions)
+        body = encode_request(outgoing.request, version, self._identity)
+        data, start = await connection.exchange(key, version, body)
         return decode_response(key, version, data, self._identity, start=start)
 
     async def _connection(self, node_id: int, endpoints: tuple[Endpoint, ...]) -> _Connection:
@@ -156,7 +158,7 @@ class NetworkChannel:
         )
         connection = _Connection(endpoint, reader, writer, self._client_id, self._frame_bytes_max)
         try:
-            await connection.ask_versions(self._software_version, self._identity)
+            await connection.request_versions(self._software_version, self._identity)
             if self._tls(node_id) is not tls:
                 raise ConnectionError("certificates were reloaded during the connection attempt")
         except BaseException:
@@ -183,26 +185,26 @@ class _Connection:
         frame_bytes_max: int,
     ) -> None:
         self.endpoint: Final = endpoint
-        self.offered: Mapping[int, VersionRange] = {}
-        self.answered_versions: Response | RequestError
+        self.api_versions: Mapping[int, VersionRange] = {}
+        self.versions_response: Response | RequestError
         self._reader = reader
         self._writer = writer
         self._client_id = client_id
-        self._splitter = FrameDecoder(frame_bytes_max, f"{endpoint.host}:{endpoint.port}")
+        self._decoder = FrameDecoder(frame_bytes_max, f"{endpoint.host}:{endpoint.port}")
         self._frames: list[bytes] = []
         self._last_id = 0
 
-    async def ask_versions(self, software_version: str, identity: LogIdentity) -> None:
+    async def request_versions(self, software_version: str, identity: LogIdentity) -> None:
         """Request the API versions of the peer."""
         key, version = ApiKey.API_VERSIONS, _API_VERSIONS_VERSION
         body = encode_versions_request(
             version, software="raftlog", software_version=software_version
         )
-        data, start = await self.ask(key, version, body)
-        self.offered = decode_versions_response(version, data, start=start).versions
-        self.answered_versions = decode_response(key, version, data, identity, start=start)
+        data, start = await self.exchange(key, version, body)
+        self.api_versions = decode_versions_response(version, data, start=start).versions
+        self.versions_response = decode_response(key, version, data, identity, start=start)
 
-    async def ask(self, key: ApiKey, version: int, body: bytes) -> tuple[bytes, int]:
+    async def exchange(self, key: ApiKey, version: int, body: bytes) -> tuple[bytes, int]:
         """Send a request; return the frame of its response and the position of the body.
 
         Raises ``OSError``, ``EOFError`` and ``WireError``.
@@ -229,7 +231,7 @@ class _Connection:
             data = await self._reader.read(_READ_BYTES)
             if not data:
                 raise EOFError("the peer closed the connection")
-            self._frames += self._splitter.feed(data)
+            self._frames += self._decoder.feed(data)
         return self._frames.pop(0)
 
     def close(self) -> None:

@@ -1,18 +1,18 @@
-"""Appends of users at the leader: written immediately, answered once the answer is final.
+"""Appends of users at the leader: written immediately, completed once their result is final.
 
 Invariants:
 
 1. Appends submitted together are written together, and may share a batch, as in an embedded log.
 2. An append succeeds when its last record is committed in the epoch in which it was written. If the
    leader changes before, its outcome is unknown.
-3. A rejection because of the log's content is answered after the end of that log is committed. A
-   rejection because the log is shorter than required or the epoch older, and the answer to an empty
+3. A rejection because of the log's content is reported after the end of that log is committed. A
+   rejection because the log is shorter than required or the epoch older, and the result of an empty
    append, wait until a majority has confirmed this leader. A rejected append leaves no trace in the
    log of any leader.
 4. A duplicate waits until the first append is committed.
 5. An append that does not fit on the disk is rejected, together with the appends submitted with it,
    and the leader continues. Later appends of its ``InOrderGate`` are rejected too.
-6. The records of a written append are released; only its answer waits.
+6. The records of a written append are released; only its result is kept.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from raftlog.quorum.roles import Leader
 from .replica import Outgoing, Replica
 
 _IMMEDIATE: Final = (DiskFullError, AppendUnknownError)
-"""Errors that are answered immediately, because waiting cannot change them."""
+"""Errors that are reported immediately, because waiting cannot change them."""
 
 
 _ABOUT_THE_LOG: Final = (
@@ -57,10 +57,10 @@ _ABOUT_THE_LOG: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DelayedProduce:
-    """Answer that waits until the high watermark is at ``end_offset`` and ``ticket`` confirmed."""
+    """Result that waits until the high watermark is at ``end_offset`` and ``ticket`` confirmed."""
 
     request: AppendRequest
-    answer: RequestResult
+    result: RequestResult
     is_empty: bool
     """Whether the request has no records."""
     epoch: int
@@ -74,7 +74,7 @@ class PendingAppends:
     def __init__(
         self, replica: Replica, complete: Callable[[AppendRequest, RequestResult], None]
     ) -> None:
-        """``complete`` is called once for each request, with its answer."""
+        """``complete`` is called once for each request, with its result."""
         self._replica: Final = replica
         self._complete = complete
         self._waiting: list[DelayedProduce] = []
@@ -94,27 +94,27 @@ class PendingAppends:
         """
         replica = self._replica
         role = replica.core.role
-        refusal = self._refusal()
+        refusal = replica.append_refusal()
         if refusal is not None or not isinstance(role, Leader):
             for request in requests:
                 self._refuse(request, failed(refusal or self._not_leader()))
             return []
         before = replica.log.end_offset
-        answers = self._write(requests, time_ms)
+        results = self._write(requests, time_ms)
         outgoing: list[Outgoing] = []
         if replica.log.end_offset != before:
             outgoing += replica.appended(now_ms=now_ms, time_ms=time_ms)
         last_ticket = self._last_ticket
-        for request, answer in zip(requests, answers, strict=True):
-            if isinstance(answer, Failed) and isinstance(answer.error, _IMMEDIATE):
-                self._refuse(request, answer)
+        for request, result in zip(requests, results, strict=True):
+            if isinstance(result, Failed) and isinstance(result.error, _IMMEDIATE):
+                self._refuse(request, result)
                 continue
             is_empty = not request.records
             request.records = ()
-            ticket = self._ticket_for(answer, is_empty=is_empty)
-            end_offset = self._end_to_wait_for(answer)
+            ticket = self._ticket_for(result, is_empty=is_empty)
+            end_offset = self._end_to_wait_for(result)
             self._waiting.append(
-                DelayedProduce(request, answer, is_empty, role.epoch, end_offset, ticket)
+                DelayedProduce(request, result, is_empty, role.epoch, end_offset, ticket)
             )
         if self._last_ticket != last_ticket:
             confirm = ReadIndex(self._last_ticket)
@@ -122,18 +122,8 @@ class PendingAppends:
         self.poll()
         return outgoing
 
-    def _refusal(self) -> RaftlogError | None:
-        """Return why no append is possible now, None if appends are possible."""
-        replica = self._replica
-        if not isinstance(replica.core.role, Leader):
-            return self._not_leader()
-        if replica.is_stalled_on_disk_full:
-            reason = "the first batch of the leader's epoch could not be written"
-            return DiskFullError(path=replica.log.path, reason=reason)
-        return None
-
     def _refuse(self, request: AppendRequest, refused: Failed) -> None:
-        """Answer a rejected request immediately."""
+        """Complete a rejected request immediately."""
         if request.gate is not None and isinstance(refused.error, DiskFullError):
             request.gate.refuse(request.identity, refused.error)
         self._complete(request, refused)
@@ -142,32 +132,32 @@ class PendingAppends:
         """Write appends to the log; those that do not fit on the disk are rejected."""
         log = self._replica.log
         group = AppendBatch(log, time_ms)
-        answers: list[RequestResult] = []
+        results: list[RequestResult] = []
         try:
             for request in requests:
                 refusal = request.gate and request.gate.refusal_of(request.identity)
-                answers.append(failed(refusal) if refusal else group.process(request))
+                results.append(failed(refusal) if refusal else group.process(request))
             group.write()
         except DiskFullError as full:
-            answers = [fail_if_unwritten(one, log.end_offset, full) for one in answers]
-            answers += [failed(full) for _ in requests[len(answers) :]]
+            results = [fail_if_unwritten(one, log.end_offset, full) for one in results]
+            results += [failed(full) for _ in requests[len(results) :]]
         except LogError as error:
             for request in requests:
                 self._complete(request, self._unknown(error.message()))
             raise
-        return answers
+        return results
 
-    def _ticket_for(self, answer: RequestResult, *, is_empty: bool) -> int:
-        must_ask = _is_log_shorter(answer.error) if isinstance(answer, Failed) else is_empty
-        if not must_ask:
+    def _ticket_for(self, result: RequestResult, *, is_empty: bool) -> int:
+        must_confirm = _is_log_shorter(result.error) if isinstance(result, Failed) else is_empty
+        if not must_confirm:
             return 0
         self._last_ticket += 1
         return self._last_ticket
 
-    def _end_to_wait_for(self, answer: RequestResult) -> int:
-        if isinstance(answer, Done):
-            return int(answer.value.end_offset)
-        if isinstance(answer.error, _ABOUT_THE_LOG):
+    def _end_to_wait_for(self, result: RequestResult) -> int:
+        if isinstance(result, Done):
+            return int(result.value.end_offset)
+        if isinstance(result.error, _ABOUT_THE_LOG):
             return self._replica.log.end_offset
         return 0
 
@@ -177,7 +167,7 @@ class PendingAppends:
         self.poll()
 
     def poll(self) -> None:
-        """Answer the appends that are final, after a new high watermark or a leader change."""
+        """Complete the appends that are final, after a new high watermark or a leader change."""
         role = self._replica.core.role
         epoch = role.epoch if isinstance(role, Leader) else None
         high_watermark = self._replica.core.high_watermark or 0
@@ -186,21 +176,21 @@ class PendingAppends:
             if one.epoch != epoch:
                 self._complete(one.request, self._lost(one))
             elif one.end_offset <= high_watermark and one.ticket <= self._confirmed_ticket:
-                self._complete(one.request, one.answer)
+                self._complete(one.request, one.result)
             else:
                 self._waiting.append(one)
 
     def give_up(self, reason: str) -> None:
-        """Answer all pending appends after the end of the replica: outcome unknown, or not leader
+        """Complete all pending appends after the end of the replica: outcome unknown, or not leader
         for requests without records."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            answer = failed(self._not_leader()) if one.is_empty else self._unknown(reason)
-            self._complete(one.request, answer)
+            result = failed(self._not_leader()) if one.is_empty else self._unknown(reason)
+            self._complete(one.request, result)
 
     def _lost(self, one: DelayedProduce) -> RequestResult:
-        """Return the answer after a leader change: unknown, unless nothing was appended."""
-        if isinstance(one.answer, Failed) or one.is_empty:
+        """Return the result after a leader change: unknown, unless nothing was appended."""
+        if isinstance(one.result, Failed) or one.is_empty:
             return failed(self._not_leader())
         return self._unknown("another node became the leader")
 

@@ -1,9 +1,10 @@
 """Process of a node: lock the directory, open the log, serve the listeners until a signal.
 
-SIGTERM and SIGINT hand over leadership, answer the requests in progress and close the log; a second
-signal ends the process immediately. SIGHUP reloads certificates and ``[access]``: on an error the
-old ones stay in use; connections whose principal has changed are closed. A failed log ends the
-process with ``EXIT_FAILED``: the next start recovers the log.
+SIGTERM and SIGINT hand over leadership, complete the requests in progress and close the log; a
+second signal ends the process immediately. SIGHUP reloads certificates and ``[access]``: on an
+error the old ones stay in use; connections whose principal has changed are closed. A failed log
+ends the process with ``EXIT_FAILED``: the next start recovers the log. A node with more connections
+in its limits than file descriptors does not start: it would fail later, under load.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import resource
 import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from raftlog import __version__
@@ -28,9 +29,7 @@ from raftlog.quorum.effects import (
     LeaderChanged,
     LogMessage,
     RoleChanged,
-    Send,
 )
-from raftlog.quorum.events import Event
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import VoterSet
 from raftlog.storage.local import ReservedDescriptorStorage
@@ -41,15 +40,12 @@ from .access import AccessTable, Principal, principal_of
 from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
-from .descriptors import raise_descriptor_limit
 from .driver import Driver, Notification
 from .formatting import NODE_LOCK_NAME, read_identity, topic_id_of
 from .log_lines import LogLines, asyncio_lines
-from .metrics import NodeCollector
-from .metrics_server import MetricsServer
+from .metrics import METRICS_CONNECTIONS_MAX, MetricsServer, NodeCollector
 from .network_channel import NetworkChannel
-from .raft_client import RaftClient
-from .raft_listeners import RaftListener
+from .raft_client import RaftClient, RaftListener
 from .replica import Replica
 from .server import ListenerSocket, Server
 from .tls import TlsContexts
@@ -57,13 +53,16 @@ from .tls import TlsContexts
 EXIT_FAILED: Final = 1
 HAND_OVER_MS: Final = 5_000
 DRAIN_TIMEOUT_MS: Final = 2_000
+FILES_RESERVE: Final = 128
+"""Descriptors for the log's files, connections to other nodes, Python and system libraries."""
 StateMachine: TypeAlias = Callable[[RaftClient], RaftListener]
+"""Constructor of a state machine, with the client through which it appends."""
 
 
 def run_node(config: NodeConfig, *, state_machines: Sequence[StateMachine] = ()) -> int:
     """Run a node until a signal ends it and return the exit code. Log lines are written to stderr.
 
-    ``state_machines`` are called once the node serves; their listeners receive what is committed.
+    ``state_machines`` are created once the node serves, and receive all committed records.
 
     Raises ``NotFormattedError``, ``WrongDirectoryError``, ``ConfigError``, ``NodeRunningError``,
     ``NodeAddressError`` and the errors of opening a log; all of them before it serves.
@@ -141,11 +140,6 @@ def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -
         lines.log("access", reason="reloaded", closed_connections=closed_count)
 
 
-@dataclass(slots=True)
-class _Counts:
-    elections: int = 0
-
-
 class Node:
     """A node on the running event loop."""
 
@@ -162,7 +156,7 @@ class Node:
         self._config = config
         self._lines = lines
         self._tls = tls
-        self._counts = _Counts()
+        self._election_count = 0
         clock = Clock()
         assert meta.cluster_id is not None, "checked by read_identity"
         assert meta.directory_id is not None, "checked by read_identity"
@@ -187,13 +181,17 @@ class Node:
             time_ms=clock.wall_ms(),
         )
         self.driver: Final = Driver(
-            replica, self.log_identity, send=self._send, notify=self._log_notification, clock=clock
+            replica,
+            self.log_identity,
+            send=lambda outgoing: self._channel.send(outgoing),
+            notify=self._log_notification,
+            clock=clock,
         )
         self._channel = NetworkChannel(
             self.log_identity,
             client_id=f"raftlog-{config.node_id}",
             software_version=__version__,
-            handle=self._handle_event,
+            handle=self.driver.handle,
             log_event=self._log_peer,
             tls=tls.for_peer,
             frame_bytes_max=config.limits.frame_bytes_max,
@@ -216,7 +214,7 @@ class Node:
         """Open the listeners and start the replica. Raises ``NodeAddressError``."""
         config, log = self._config, self.driver.replica.log
         if config.metrics is not None:
-            collector = NodeCollector(self.driver, self.server, lambda: self._counts.elections)
+            collector = NodeCollector(self.driver, self.server, lambda: self._election_count)
             self._metrics = MetricsServer(collector)
             await self._metrics.start(config.metrics.host, config.metrics.port)
         self.server.listen()
@@ -267,7 +265,7 @@ class Node:
             self._lines.log("stopping", level="warning", reason=reason)
 
     async def close(self) -> None:
-        """Answer the requests in progress, then close connections and log."""
+        """Complete the requests in progress, then close connections and log."""
         if self._cleaning is not None:
             self._cleaning.cancel()
         await self.server.close(timeout_ms=DRAIN_TIMEOUT_MS)
@@ -307,19 +305,13 @@ class Node:
             tls=lambda: self._tls.for_listener(listener),
         )
 
-    def _send(self, asked: Send) -> None:
-        self._channel.send(asked)
-
-    def _handle_event(self, event: Event) -> None:
-        self.driver.handle(event)
-
     # --- log lines --------------------------------------------------------------------------------
 
     def _log_notification(self, notification: Notification) -> None:
         match notification:
             case RoleChanged():
                 if notification.new is Leader:
-                    self._counts.elections += 1
+                    self._election_count += 1
                 self._lines.log(
                     "role",
                     old=None if notification.old is None else notification.old.__name__.lower(),
@@ -340,3 +332,39 @@ class Node:
     def _log_connection(self, event: str, where: str, reason: str) -> None:
         host = where.rpartition(":")[0] or where
         self._lines.log_throttled(event, host, f"{where}: {reason}")
+
+
+# --- file descriptors -----------------------------------------------------------------------------
+
+
+def descriptors_needed(config: NodeConfig) -> int:
+    """Return the maximum number of descriptors that a node has open."""
+    limits = config.limits
+    return (
+        limits.connections_max
+        + limits.voters_connections_max
+        + limits.stranger_connections_max * len(config.listeners)
+        + METRICS_CONNECTIONS_MAX
+        + FILES_RESERVE
+    )
+
+
+def raise_descriptor_limit(config: NodeConfig) -> None:
+    """Raise the soft limit of open files (RLIMIT_NOFILE) if the node needs more.
+
+    Raises ``ConfigError`` if the hard limit is too low.
+    """
+    needed = descriptors_needed(config)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except (OSError, ValueError):
+        raise ConfigError(
+            path=config.path or "the configuration",
+            key="limits.connections_max",
+            reason=f"the connections of [limits] and the log's files need {needed} file "
+            f"descriptors, but the limit of open files is {hard}: raise it (`ulimit -n`, or "
+            "LimitNOFILE= in systemd), or lower connections_max",
+        ) from None

@@ -1,16 +1,30 @@
-"""Access to a quorum's log for a state machine on one of its nodes: append, resign, snapshot.
+"""Interface between a quorum's log and the state machines on one of its nodes.
 
 Appended records are not committed yet: the listener receives them once they are. After a leader
 change its uncommitted records may still be committed, or never. An append names the epoch in which
 the listener became leader, so it is rejected after a later election; no part of a rejected append
 is in the log.
 
-Kafka: ``RaftClient.scheduleAppend``, ``scheduleAtomicAppend``, ``resign``, ``createSnapshot``.
+Invariants of the listeners:
+
+1. A listener receives every committed batch exactly once, in order and without a gap, including
+   control batches, in chunks of a bounded size. It never receives a batch that is not committed.
+2. A snapshot replaces records for a new listener, if there is a snapshot, and for a listener whose
+   next offset is below the log's start. The records from the snapshot's end on follow.
+3. Leader changes are delivered in the order of epochs. That this node leads is delivered only after
+   all records up to and including the first record of its epoch: the listener has then applied
+   everything committed before, and may append. That it leads no longer is delivered immediately.
+4. A listener is never called from within a call to a listener. It calls the log through
+   ``RaftClient`` only.
+
+Kafka: ``RaftClient``, ``RaftClient.Listener``, ``KafkaRaftClient.ListenerContext`` (KIP-595, 630).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from raftlog.append.append_batch import AppendBatch
@@ -22,8 +36,12 @@ from raftlog.errors import (
     LogClosedError,
     NotLeaderError,
 )
+from raftlog.log.reading.snapshot import SnapshotReader
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.log.writing.snapshots import SnapshotWriter
+from raftlog.quorum.effects import LeaderChanged
 from raftlog.quorum.events import Resign
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
 
 from .replica import Outgoing, Replica
 
@@ -103,19 +121,19 @@ class ReplicaRaftClient:
         current = replica.core.epoch
         if epoch > current:
             raise FutureEpochError(epoch=epoch, current_epoch=current)
-        if epoch < current or not replica.core.is_leader:
+        if epoch < current:
             raise NotLeaderError(epoch=epoch, current_epoch=current)
-        if replica.is_stalled_on_disk_full:
-            reason = "the first batch of the leader's epoch could not be written"
-            raise DiskFullError(path=replica.log.path, reason=reason)
+        refusal = replica.append_refusal()
+        if refusal is not None:
+            raise refusal
         group = AppendBatch(replica.log, time_ms)
-        answer = group.process(request)
-        if isinstance(answer, Failed):
-            assert isinstance(answer.error, AppendError), "no other failure is possible"
-            raise answer.error
+        result = group.process(request)
+        if isinstance(result, Failed):
+            assert isinstance(result.error, AppendError), "no other failure is possible"
+            raise result.error
         group.write()
-        assert isinstance(answer.value, AppendResult), "the request is an append"
-        return answer.value.base_offset
+        assert isinstance(result.value, AppendResult), "the request is an append"
+        return result.value.base_offset
 
     def resign(self, epoch: int) -> None:
         resign = Resign(epoch)
@@ -125,3 +143,147 @@ class ReplicaRaftClient:
 
     def begin_snapshot(self, end_offset: int) -> SnapshotWriter | None:
         return self._replica.begin_snapshot(end_offset, time_ms=self._time_ms())
+
+
+# --- listeners ------------------------------------------------------------------------------------
+
+CHUNK_BYTES_MAX: Final = 1 << 20
+"""Maximum bytes of one ``handle_commit`` call; a larger batch is delivered alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderNotification:
+    """Leader of ``epoch``; ``leader_id`` is None if it is unknown.
+
+    ``end_offset``: base offset of the next append if this node leads, else None.
+    """
+
+    epoch: int
+    leader_id: int | None
+    end_offset: int | None = None
+
+
+class RaftListener(Protocol):
+    """State machine over the log. It is called on the thread that drives the replica."""
+
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+        """Apply committed batches, which follow the ones delivered before."""
+
+    def handle_load_snapshot(self, snapshot: SnapshotReader) -> None:
+        """Replace the state by that of a snapshot."""
+
+    def handle_leader_change(self, leader: LeaderNotification) -> None:
+        """Handle a new epoch, or the leader of the current one becoming known."""
+
+    def begin_shutdown(self) -> None:
+        """Handle the shutdown of the node: no appends any more. This is the last call."""
+
+
+class RaftListeners:
+    """Listeners of one replica. Not thread-safe.
+
+    The replica's driver passes every output of the replica, from its first step on, to ``handle``,
+    then calls ``poll`` until it returns False.
+    """
+
+    def __init__(self, replica: Replica, *, chunk_bytes_max: int = CHUNK_BYTES_MAX) -> None:
+        self._replica: Final = replica
+        self._chunk_bytes_max = chunk_bytes_max
+        self._leader: LeaderChanged | None = None
+        self._all: list[_ListenerContext] = []
+        self._is_polling = False
+
+    def register(self, listener: RaftListener) -> None:
+        """Add a listener; it starts at the newest snapshot, or else at the first record."""
+        progress = _ListenerContext(self._replica, listener, self._chunk_bytes_max)
+        if self._leader is not None:
+            progress.leaders.append(self._leader)
+        self._all.append(progress)
+
+    def next_offset(self, listener: RaftListener) -> int:
+        """Return the offset of the next record to deliver to a listener."""
+        (found,) = (one for one in self._all if one.listener is listener)
+        return found.next_offset
+
+    def handle(self, outgoing: Outgoing) -> None:
+        """Queue a leader change for all listeners; ignore other outputs."""
+        if isinstance(outgoing, LeaderChanged):
+            self._leader = outgoing
+            for one in self._all:
+                one.leaders.append(outgoing)
+
+    def poll(self) -> bool:
+        """Deliver one chunk to each listener; return whether there is more to deliver."""
+        if self._is_polling:
+            return True  # a listener has appended records: deliver them later
+        self._is_polling = True
+        try:
+            more = [one.advance() for one in list(self._all)]
+        finally:
+            self._is_polling = False
+        return any(more)
+
+    def begin_shutdown(self) -> None:
+        """Notify all listeners of the shutdown, and remove them."""
+        listening, self._all = self._all, []
+        for one in listening:
+            one.listener.begin_shutdown()
+
+
+class _ListenerContext:
+    """Position of one listener."""
+
+    def __init__(self, replica: Replica, listener: RaftListener, chunk_bytes_max: int) -> None:
+        self.listener: Final = listener
+        self.next_offset = 0
+        self.leaders: Final[deque[LeaderChanged]] = deque()
+        """Leader changes not delivered yet, the oldest first."""
+        self._replica = replica
+        self._chunk_bytes_max = chunk_bytes_max
+
+    def advance(self) -> bool:
+        """Deliver one chunk, or a snapshot; return whether there is more."""
+        log, committed = self._replica.log, self._replica.core.high_watermark or 0
+        is_overtaken = self.next_offset < log.log_start_offset
+        if (is_overtaken or self.next_offset == 0) and log.snapshots:
+            snapshot_id = log.snapshots[-1]
+            self.listener.handle_load_snapshot(log.open_snapshot(snapshot_id))
+            self.next_offset = snapshot_id.end_offset
+        elif self.next_offset < committed:
+            batches = committed_batches(log, self.next_offset, committed, self._chunk_bytes_max)
+            self.listener.handle_commit(batches)
+            self.next_offset = batches[-1].next_offset
+        while self.leaders and self._notify_leader(self.leaders[0]):
+            self.leaders.popleft()
+        return self.next_offset < (self._replica.core.high_watermark or 0)
+
+    def _notify_leader(self, leader: LeaderChanged) -> bool:
+        """Deliver a leader change if it is due; return whether it is delivered or obsolete."""
+        end_offset = None
+        if leader.epoch_start_offset is not None:
+            if leader is not self.leaders[-1]:
+                return True  # this node no longer leads that epoch
+            if self.next_offset <= leader.epoch_start_offset:
+                return False  # the first record of that epoch is not delivered yet
+            end_offset = self._replica.log.end_offset
+        self.listener.handle_leader_change(
+            LeaderNotification(leader.epoch, leader.leader_id, end_offset)
+        )
+        return True
+
+
+def committed_batches(
+    log: QuorumLog, start_offset: int, end_offset: int, byte_count_max: int
+) -> tuple[RecordBatch, ...]:
+    """Return the batches from ``start_offset`` to ``end_offset``, both batch boundaries: at least
+    one batch, and otherwise at most ``byte_count_max`` bytes."""
+    data, position = log.read_bytes(start_offset, byte_count_max), 0
+    found: list[RecordBatch] = []
+    while not isinstance(batch := read_batch(data, position), TornTail):
+        if batch.base_offset >= end_offset:
+            break
+        found.append(batch)
+        position += batch.byte_count
+    assert found, "there is a committed batch at start_offset"
+    assert found[-1].next_offset <= end_offset, "end_offset is a batch boundary"
+    return tuple(found)

@@ -8,11 +8,12 @@ responses contain the leader where Kafka's schemas have a field for it, and are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode as WireCode
 
 from raftlog.errors import WireError
+from raftlog.quorum import messages
 from raftlog.quorum.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
@@ -21,8 +22,6 @@ from raftlog.quorum.messages import (
     FetchRequest,
     FetchSnapshotRequest,
     RemoveVoterRequest,
-    Request,
-    Response,
     UpdateVoterRequest,
     VersionsRequest,
     VoterChangeResponse,
@@ -35,12 +34,12 @@ from raftlog.wire import (
     decode_request,
     encode_error_response,
     encode_response,
-    latest_schemas,
 )
 
 from .access import Principal, Rights
-from .connection import Asked, Connection
+from .connection import Connection
 from .driver import Driver
+from .request import Request
 
 _FOR_LEADERS: Final = (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
 """APIs whose requests only the leader accepts. An admin client repeats them on its connection,
@@ -61,87 +60,85 @@ class RaftRequestHandler:
     def _identity(self) -> LogIdentity:
         return self._driver.identity
 
-    def handle(
-        self, connection: Connection, asked: Asked, decoded: latest_schemas.FetchRequest | None
-    ) -> None:
+    def handle(self, connection: Connection, request: Request[Any]) -> None:
         """Pass a request to the replica, and send its response once there is one.
 
-        ``decoded``: the body, if it is decoded already. Raises ``MalformedMessageError``.
+        The body of a Fetch is decoded already. Raises ``MalformedMessageError``.
         """
-        header = asked.header
-        key, version = ApiKey(header.api_key), header.api_version
-        request = decode_request(
-            key, version, asked.frame, self._identity, start=asked.body_start, decoded=decoded
+        key, version = ApiKey(request.header.api_key), request.version
+        message = decode_request(
+            key,
+            version,
+            request.frame,
+            self._identity,
+            start=request.body_start,
+            decoded=request.body,
         )
-        if not isinstance(request, RequestError) and not is_allowed(request, asked.origin.caller):
-            request = RequestError(
+        if not isinstance(message, RequestError) and not is_allowed(message, request.principal):
+            message = RequestError(
                 api_key=key,
                 error=WireCode.cluster_authorization_failed,
                 reason="the principal is not authorized for this request",
             )
-        if isinstance(request, RequestError):
-            self._log_event("refused", connection.where, f"{key.name}: {request.reason}")
-            leader_and_epoch = self._driver.replica.core.leader_and_epoch
-            asked.answer(encode_error_response(request, version, leader_and_epoch, self._identity))
+        if isinstance(message, RequestError):
+            self._log_event("refused", connection.where, f"{key.name}: {message.reason}")
+            self._respond_error(request, message)
             return
-        assert not isinstance(request, VersionsRequest), "answered by Server"
-        if isinstance(request, AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest):
-            self._log_event(
-                "voters", connection.where, f"{key.name} by principal {asked.origin.caller.name}"
-            )
-        self._ask(connection, asked, request)
+        assert not isinstance(message, VersionsRequest), "Server responds to it"
+        if isinstance(message, AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest):
+            reason = f"{key.name} by principal {request.principal.name}"
+            self._log_event("voters", connection.where, reason)
+        self._pass_to_replica(connection, request, message)
 
-    def _ask(self, connection: Connection, asked: Asked, request: Request) -> None:
-        version, key = asked.header.api_version, asked.header.api_key
-        numbers: list[int] = []
+    def _pass_to_replica(
+        self, connection: Connection, request: Request[Any], message: messages.Request
+    ) -> None:
+        key, version = ApiKey(request.header.api_key), request.version
+        ids: list[int] = []
 
-        def reply(response: Response) -> None:
-            connection.requests_under_way.difference_update(numbers)
+        def reply(response: messages.Response) -> None:
+            connection.raft_request_ids.difference_update(ids)
             if key in _FOR_LEADERS and _is_not_leader(response):
-                self._refuse_not_leader(connection, asked)
+                # after NOT_CONTROLLER and the end of the connection Kafka's tools try another node
+                reason = "this node is not the leader"
+                error = RequestError(api_key=key, error=WireCode.not_controller, reason=reason)
+                self._respond_error(request, error)
+                connection.finish()
                 return
             try:
                 body = encode_response(key, version, response, self._identity)
             except WireError as error:  # must not propagate into the replica's step
                 connection.refuse(error.message())
             else:
-                asked.answer(body)
+                request.respond(body)
 
-        number = self._driver.receive(request, reply)
-        numbers.append(number)
-        if self._driver.is_waiting(number):
-            connection.requests_under_way.add(number)
+        request_id = self._driver.receive(message, reply)
+        ids.append(request_id)
+        if self._driver.is_waiting(request_id):
+            connection.raft_request_ids.add(request_id)
 
-    def _refuse_not_leader(self, connection: Connection, asked: Asked) -> None:
-        """Send NOT_CONTROLLER, after which Kafka's tools try another node, and close."""
-        header = asked.header
-        refusal = RequestError(
-            api_key=ApiKey(header.api_key),
-            error=WireCode.not_controller,
-            reason="this node is not the leader",
-        )
+    def _respond_error(self, request: Request[Any], error: RequestError) -> None:
         leader_and_epoch = self._driver.replica.core.leader_and_epoch
-        asked.answer(
-            encode_error_response(refusal, header.api_version, leader_and_epoch, self._identity)
+        request.respond(
+            encode_error_response(error, request.version, leader_and_epoch, self._identity)
         )
-        connection.finish()
 
 
-def is_allowed(request: Request, caller: Principal) -> bool:
-    """Return whether a principal may send a request, under the node id in the request."""
-    match request:
+def is_allowed(message: messages.Request, principal: Principal) -> bool:
+    """Return whether a principal may send a message, under the node id in the message."""
+    match message:
         case AddVoterRequest() | RemoveVoterRequest():
-            return Rights.ADMIN in caller.rights
-        case FetchSnapshotRequest() if request.replica.node_id == CONSUMER_REPLICA_ID:
-            return Rights.READ in caller.rights
+            return Rights.ADMIN in principal.rights
+        case FetchSnapshotRequest() if message.replica.node_id == CONSUMER_REPLICA_ID:
+            return Rights.READ in principal.rights
         case VersionsRequest():
             return True
         case _:
-            is_proven = caller.node_id is None or caller.node_id == _claimed_node_id(request)
-            return Rights.VOTE in caller.rights and is_proven
+            is_proven = principal.node_id in (None, _claimed_node_id(message))
+            return Rights.VOTE in principal.rights and is_proven
 
 
-def _is_not_leader(response: Response) -> bool:
+def _is_not_leader(response: messages.Response) -> bool:
     """Return whether a change of voters failed because this node is not the leader."""
     return (
         isinstance(response, VoterChangeResponse)
@@ -149,16 +146,16 @@ def _is_not_leader(response: Response) -> bool:
     )
 
 
-def _claimed_node_id(request: Request) -> int | None:
-    """Return the node id that a request claims for its sender, or None."""
-    match request:
+def _claimed_node_id(message: messages.Request) -> int | None:
+    """Return the node id that a message claims for its sender, or None."""
+    match message:
         case VoteRequest():
-            return request.candidate.node_id
+            return message.candidate.node_id
         case BeginQuorumEpochRequest() | EndQuorumEpochRequest():
-            return request.leader_id
+            return message.leader_id
         case FetchRequest() | FetchSnapshotRequest():
-            return request.replica.node_id
+            return message.replica.node_id
         case UpdateVoterRequest():
-            return request.voter.key.node_id
+            return message.voter.key.node_id
         case _:
             return None

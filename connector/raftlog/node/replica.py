@@ -30,6 +30,7 @@ from raftlog.errors import (
     LogGapError,
     LogLockedError,
     LogReadOnlyError,
+    NotLeaderError,
 )
 from raftlog.log.format.directory import QUORUM_STATE_NAME
 from raftlog.log.reading.snapshot import bootstrap_voters
@@ -221,6 +222,16 @@ class Replica:
     def is_stalled_on_disk_full(self) -> bool:
         """Return whether a full disk prevents a write that must precede any further step."""
         return self._retry_at_ms is not None
+
+    def append_refusal(self) -> NotLeaderError | DiskFullError | None:
+        """Return why users cannot append now, None if they can."""
+        epoch = self.core.epoch
+        if not self.core.is_leader:
+            return NotLeaderError(epoch=epoch, current_epoch=epoch)
+        if self.is_stalled_on_disk_full:
+            reason = "the first batch of the leader's epoch could not be written"
+            return DiskFullError(path=self.log.path, reason=reason)
+        return None
 
     @property
     def next_deadline_ms(self) -> int | None:

@@ -5,7 +5,7 @@
    request or response; while other connections wait for memory, slow ones earlier.
 2. Requests of replicas are handled by the replica, requests of clients by ``ClientApis``. A Fetch
    is a replica's if its replica id is not negative.
-3. Voters have a memory budget of their own, so that clients cannot delay votes. In either budget
+3. Voters have a memory pool of their own, so that clients cannot delay votes. In either pool
    every principal has a share, or every host without an authenticated principal.
 """
 
@@ -19,7 +19,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from raftlog.errors import NodeAddressError, WireError
 from raftlog.wire import (
@@ -34,22 +34,21 @@ from raftlog.wire import (
 
 from .access import ANONYMOUS, Principal, Rights
 from .apis.client_apis import ClientApis
-from .apis.last_answer import LastAnswer
 from .config import LimitsConfig
-from .connection import Asked, Connection
+from .connection import Connection, TransferDeadline
 from .connection_quotas import ConnectionQuotas, CountedConnection, LimitExceeded
 from .driver import Driver
-from .pace import Pace
+from .memory_pool import MemoryPool
 from .raft_request_handler import RaftRequestHandler
-from .request_budget import RequestBudget
+from .request import Request
 
 _BACKLOG: Final = 1024
 _PAUSE_AFTER_FAILURE_S: Final = 0.1
-_LOOKS: Final = 4
+_CHECKS: Final = 4
 """Number of checks for overdue connections within the shortest timeout."""
-_LOOK_S_MAX: Final = 1.0
+_CHECK_S_MAX: Final = 1.0
 _RELIEF: Final = 4
-"""While connections wait for memory, each check frees about this fraction (1/4) of the budget."""
+"""While connections wait for memory, each check frees about this fraction (1/4) of the pool."""
 _NO_RIGHT: Final = (
     "not authorized in time: the TLS handshake is incomplete, or [access] gives the certificate no "
     "right"
@@ -101,8 +100,8 @@ class Server:
         self._raft_handler = RaftRequestHandler(driver, log_event)
         self._listener_sockets = listener_sockets
         self._limits = limits
-        self.clients_budget: Final = RequestBudget(limits.queued_bytes_max)
-        self.voters_budget: Final = RequestBudget(limits.queued_bytes_max)
+        self.clients_memory: Final = MemoryPool(limits.queued_bytes_max)
+        self.voters_memory: Final = MemoryPool(limits.queued_bytes_max)
         self._log_event = log_event
         self._has_descriptors = has_descriptors
         self._loop = asyncio.get_running_loop()
@@ -216,24 +215,24 @@ class Server:
 
         def closed(connection: Connection) -> None:
             self._connections.discard(connection)
-            for number in connection.requests_under_way:
+            for number in connection.raft_request_ids:
                 self._driver.drop(number)
             self._left(entered)
 
         def authenticate(transport: asyncio.Transport) -> Principal | None:
             nonlocal is_known
-            caller = listener_socket.authenticate(transport.get_extra_info("ssl_object"))
+            principal = listener_socket.authenticate(transport.get_extra_info("ssl_object"))
             if is_known:
-                return caller  # for needs_reauthentication
+                return principal  # for needs_reauthentication
             is_known = True
-            if caller is None:
+            if principal is None:
                 self._log_event("refused", where, "the peer is not authenticated")
                 return None
-            refusal = self.quotas.admit(entered, caller)
+            refusal = self.quotas.admit(entered, principal)
             if refusal is not None:
                 self._refuse(refusal, where)
                 return None
-            return caller
+            return principal
 
         connection = Connection(
             where=where,
@@ -243,8 +242,12 @@ class Server:
             log_event=self._log_event,
             frame_bytes_max=self._frame_bytes_max,
             in_flight_max=self._limits.requests_in_flight_max,
-            budget=lambda caller: self._budget_of(caller).share_of(_principal(caller, host)),
-            pace=Pace(self._limits.stalled_ms / 1000, self._limits.bytes_per_second_min),
+            memory_share=lambda principal: self._memory_of(principal).share_of(
+                _memory_key(principal, host)
+            ),
+            deadline=TransferDeadline(
+                self._limits.stalled_ms / 1000, self._limits.bytes_per_second_min
+            ),
         )
         self._connections.add(connection)
         tls = listener_socket.tls()
@@ -272,20 +275,20 @@ class Server:
         self.metrics.connections -= 1
         self.quotas.leave(entered)
 
-    def _frame_bytes_max(self, caller: Principal) -> int:
+    def _frame_bytes_max(self, principal: Principal) -> int:
         """Return the limit of a request: small, unless the principal may append or replicate."""
         limits = self._limits
-        sends_records = caller.rights & (Rights.APPEND | Rights.VOTE)
+        sends_records = principal.rights & (Rights.APPEND | Rights.VOTE)
         return limits.frame_bytes_max if sends_records else limits.stranger_frame_bytes_max
 
-    def _budget_of(self, caller: Principal) -> RequestBudget:
-        return self.voters_budget if caller.rights & Rights.VOTE else self.clients_budget
+    def _memory_of(self, principal: Principal) -> MemoryPool:
+        return self.voters_memory if principal.rights & Rights.VOTE else self.clients_memory
 
     async def _close_idle_connections(self) -> None:
         limits, idle_s = self._limits, self._limits.idle_ms / 1000
         shortest_s = min(limits.idle_ms, limits.stalled_ms, limits.handshake_ms) / 1000
         while True:
-            await asyncio.sleep(min(shortest_s / _LOOKS, _LOOK_S_MAX))
+            await asyncio.sleep(min(shortest_s / _CHECKS, _CHECK_S_MAX))
             now_s = self._loop.time()
             self.quotas.close_overdue(now_s)
             for connection in list(self._connections):
@@ -293,7 +296,7 @@ class Server:
                     reason = "the peer stalled inside a request, or does not read its responses"
                     self._abort_connection(connection, "stalled", reason)
                     continue
-                silent_s = now_s - connection.last_asked_s
+                silent_s = now_s - connection.last_request_s
                 if connection.in_flight_count or silent_s <= idle_s:
                     continue
                 if silent_s > 2 * idle_s:  # it does not read its last responses either
@@ -305,20 +308,23 @@ class Server:
     def _free_memory(self, now_s: float) -> None:
         """While connections wait for memory, close those that hold most of it and whose peers are
         too slow to send or read it within ``stalled_ms``."""
-        slow: dict[RequestBudget, list[Connection]] = {}
+        slow: dict[MemoryPool, list[Connection]] = {}
         for connection in self._connections:
-            left_s, share = connection.look_at_pace(now_s), connection.held_budget
+            left_s = connection.measure_remaining_s(now_s)
+            share = connection.memory_share
             if left_s is None or share is None or not connection.is_open:
                 continue
             if left_s * 1000 <= self._limits.stalled_ms:
                 continue
-            slow.setdefault(share.budget, []).append(connection)
-        for budget, connections in slow.items():
-            wanted = budget.byte_count_max // _RELIEF if budget.waiting_count else 0
-            for connection in sorted(connections, key=_held_byte_count, reverse=True):
+            slow.setdefault(share.pool, []).append(connection)
+        for pool, connections in slow.items():
+            wanted = pool.byte_count_max // _RELIEF if pool.waiting_count else 0
+            for connection in sorted(
+                connections, key=lambda one: one.memory.byte_count, reverse=True
+            ):
                 if wanted <= 0:
                     break
-                wanted -= _held_byte_count(connection)
+                wanted -= connection.memory.byte_count
                 reason = "the peer is too slow, and other connections wait for memory that it holds"
                 self._abort_connection(connection, "memory", reason)
 
@@ -329,66 +335,55 @@ class Server:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _handle(self, connection: Connection, asked: Asked) -> None:
+    def _handle(self, connection: Connection, request: Request[Any]) -> None:
         """Dispatch a request. Raises ``MalformedMessageError``."""
-        key, version = ApiKey(asked.header.api_key), asked.header.api_version
+        key = ApiKey(request.header.api_key)
         self.metrics.requests[key.name] += 1
-        fetch = None
+        is_from_consumer = False
         if key is ApiKey.FETCH:
-            fetch = decode(
-                latest_schemas.FetchRequest, version, asked.frame, start=asked.body_start
+            request.body = decode(
+                latest_schemas.FetchRequest,
+                request.version,
+                request.frame,
+                start=request.body_start,
             )
-        is_from_consumer = fetch is not None and fetching_replica_id(fetch, version) < 0
+            is_from_consumer = fetching_replica_id(request.body, request.version) < 0
         if key is ApiKey.API_VERSIONS:
-            asked.answer(self._versions(asked))
+            request.respond(self._versions(request))
         elif key in QUORUM_APIS and not is_from_consumer:
-            self._raft_handler.handle(connection, asked, fetch)
+            self._raft_handler.handle(connection, request)
         else:
-            task = self._loop.create_task(self._answer(connection, asked, fetch))
+            task = self._loop.create_task(self._handle_client_request(connection, request))
             connection.tasks.add(task)
             task.add_done_callback(connection.tasks.discard)
 
-    async def _answer(
-        self, connection: Connection, asked: Asked, decoded: latest_schemas.FetchRequest | None
-    ) -> None:
-        header = asked.header
+    async def _handle_client_request(self, connection: Connection, request: Request[Any]) -> None:
         try:
-            body = await self._apis.answer(
-                header.api_key,
-                header.api_version,
-                asked.frame,
-                asked.body_start,
-                asked.origin,
-                decoded=decoded,
-            )
+            body = await self._apis.handle(request)
         except WireError as error:
             connection.refuse(error.message())
             return
         except Exception:
             connection.refuse("internal error: the request has no response")
             raise
-        asked.answer(body)
-        if isinstance(body, LastAnswer):
+        request.respond(body)
+        if request.closes_connection:
             connection.finish()
 
-    def _versions(self, asked: Asked) -> bytes:
+    def _versions(self, request: Request[Any]) -> bytes:
         core = self._driver.replica.core
         known = core.voters_at(core.high_watermark or 0)
         return encode_versions_response(
-            asked.header.api_version,
-            asked.origin.caller.listener,
+            request.version,
+            request.principal.listener,
             kraft_version=None if known is None else known[1],
             features_epoch=core.high_watermark,
         )
 
 
-def _principal(caller: Principal, host: str) -> str:
+def _memory_key(principal: Principal, host: str) -> str:
     """Return the key of a memory share: the authenticated principal, else the peer's host."""
-    return f"host {host}" if caller.name in ("", ANONYMOUS) else f"name {caller.name}"
-
-
-def _held_byte_count(connection: Connection) -> int:
-    return connection.held.byte_count
+    return f"host {host}" if principal.name in ("", ANONYMOUS) else f"name {principal.name}"
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -146,12 +146,12 @@ def _prepare(context: ssl.SSLContext, tls: TlsConfig) -> None:
         # An encrypted key must fail: OpenSSL would prompt for the password on the terminal.
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
     except OSError as error:  # ssl.SSLError is one
-        reason = _reason(error, tls.certificate, "certificate and key")
+        reason = _reason(error, "certificate and key")
         raise ConfigError(path=tls.certificate, key=None, reason=reason) from None
     try:
         context.load_verify_locations(cafile=tls.ca)
     except OSError as error:
-        reason = _reason(error, tls.ca, "CA certificates")
+        reason = _reason(error, "CA certificates")
         raise ConfigError(path=tls.ca, key=None, reason=reason) from None
     if not context.get_ca_certs():
         raise ConfigError(path=tls.ca, key=None, reason="the file contains no CA certificate")
@@ -167,16 +167,16 @@ def _check_key_file(path: str) -> None:
         raise ConfigError(path=path, key=None, reason=reason)
 
 
-class _PasswordAskedError(OSError):
+class _EncryptedKeyError(OSError):
     """The private key is encrypted."""
 
 
 def _no_password() -> str:
-    raise _PasswordAskedError("the key is encrypted")
+    raise _EncryptedKeyError("the key is encrypted")
 
 
-def _reason(error: OSError, path: str, what: str) -> str:
-    if isinstance(error, _PasswordAskedError):
+def _reason(error: OSError, what: str) -> str:
+    if isinstance(error, _EncryptedKeyError):
         return "the key is encrypted: store it without a password, in a file of mode 0600"
     if isinstance(error, ssl.SSLError):
         word = (error.reason or "").replace("_", " ").lower()

@@ -13,16 +13,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from raftlog.append.requests import AppendRequest, RequestResult
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
-from raftlog.node.apis import ClientApis, LastAnswer
-from raftlog.node.origin import Origin
+from raftlog.node.apis import ClientApis
+from raftlog.node.driver import Driver
+from raftlog.node.memory_pool import MemoryPool
 from raftlog.node.pending_appends import PendingAppends
 from raftlog.node.replica import Outgoing, Replica, RunSync
-from raftlog.node.request_budget import RequestBudget
+from raftlog.node.request import Request, Session
+from raftlog.quorum import messages
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
@@ -39,11 +41,11 @@ from raftlog.quorum.events import (
     SendFailed,
     TimePassed,
 )
-from raftlog.quorum.messages import Request, Response
+from raftlog.quorum.messages import Response
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.types import ReplicaKey
-from raftlog.wire import ApiKey, Listener, LogIdentity, decode, encode
+from raftlog.wire import ApiKey, Listener, LogIdentity, RequestHeader, decode, encode
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 TOPIC: Final = "orders"
@@ -61,11 +63,23 @@ def caller(
     return Principal(name="somebody", node_id=None, listener=listener, rights=rights)
 
 
-def origin(principal: Principal | None = None) -> Origin:
-    """Return the request context of a client connection, with unlimited memory."""
-    return Origin(
-        caller() if principal is None else principal, RequestBudget(2**30).share_of("a test")
+def session(principal: Principal | None = None) -> Session:
+    """Return the session of a client connection, with unlimited memory."""
+    return Session(
+        caller() if principal is None else principal, MemoryPool(2**30).share_of("a test")
     )
+
+
+def received(
+    key: ApiKey, version: int, frame: bytes, body_start: int, of: Session | None = None
+) -> Request[Any]:
+    """Return a request as received from a connection."""
+    header = RequestHeader(api_key=key, api_version=version, correlation_id=1)
+    return Request(of or session(), header, frame, body_start, lambda *_: None)
+
+
+class LastResponse(bytes):
+    """Body of a response after which the connection is closed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +92,7 @@ class _Waiter:
 
 
 class Node:
-    """Node, as far as its request handlers need one."""
+    """Node, with the part of ``Driver`` that request handlers use."""
 
     def __init__(self, cluster: Cluster, voter: Voter, log_config: LogConfig) -> None:
         self.node_id: Final = voter.key.node_id
@@ -107,7 +121,7 @@ class Node:
             time_ms=self.time_ms(),
         )
         self._appends = PendingAppends(self.replica, self._answer)
-        self.apis = ClientApis(self)
+        self.apis = ClientApis(cast("Driver", self))
 
     # --- used by request handlers -----------------------------------------------------------------
 
@@ -126,11 +140,6 @@ class Node:
         self._futures[request] = future
         self._do(lambda now, time: self._appends.submit([request], now_ms=now, time_ms=time))
         return future
-
-    async def ask(self, request: Request) -> Response:
-        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self.receive(request, future.set_result)
-        return await future
 
     async def wait_until(
         self,
@@ -157,7 +166,7 @@ class Node:
     def notify(self, event: Event) -> None:
         self._do(lambda now, time: self.replica.step(event, now_ms=now, time_ms=time))
 
-    def receive(self, request: Request, reply: Callable[[Response], None]) -> None:
+    def receive(self, request: messages.Request, reply: Callable[[Response], None]) -> None:
         request_id = self._next_request_id
         self._next_request_id += 1
         self._replies[request_id] = reply
@@ -226,15 +235,20 @@ class Node:
     # --- requests ---------------------------------------------------------------------------------
 
     def start(
-        self, key: ApiKey, version: int, request: Any, principal: Principal | Origin
+        self, key: ApiKey, version: int, request: Any, principal: Principal | Session
     ) -> asyncio.Task[Any]:
         """Start a request as a connection does: it is processed before this returns to the loop.
         Each caller has a connection of its own.
         """
         frame = b"head" + encode(request, version)
-        asked_by = principal if isinstance(principal, Origin) else origin(principal)
-        work = self.apis.answer(key, version, frame, 4, asked_by)
-        return asyncio.get_running_loop().create_task(work)
+        of = principal if isinstance(principal, Session) else session(principal)
+        return asyncio.get_running_loop().create_task(
+            self._handle(received(key, version, frame, 4, of))
+        )
+
+    async def _handle(self, request: Request[Any]) -> bytes | None:
+        body = await self.apis.handle(request)
+        return LastResponse(body) if body is not None and request.closes_connection else body
 
     async def ask_client(
         self,
@@ -360,7 +374,7 @@ def answer_of(task: asyncio.Task[Any], kind: type[T], version: int) -> T:
 
 
 def is_last(task: asyncio.Task[Any]) -> bool:
-    return isinstance(task.result(), LastAnswer)
+    return isinstance(task.result(), LastResponse)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -19,7 +19,7 @@ from tests.support.hostile_bytes import mutations
 from tests.support.wire_messages import message_kinds, random_message
 
 from .batches import batch, commit_header
-from .cluster import TIME_MS, TOPIC, TOPIC_ID, Cluster, Node, caller, origin, run, settle
+from .cluster import TIME_MS, TOPIC, TOPIC_ID, Cluster, Node, caller, received, run, session, settle
 
 SERVED: Final = (
     ApiKey.PRODUCE,
@@ -124,7 +124,7 @@ async def answer(
     node: Node, cluster: Cluster, key: ApiKey, version: int, frame: bytes, principal: Any
 ) -> Any:
     """Return the response to a request, or its error, however long it takes."""
-    work = node.apis.answer(key, version, frame, 0, origin(principal))
+    work = node.apis.handle(received(key, version, frame, 0, session(principal)))
     task = asyncio.get_running_loop().create_task(work)
     await settle()
     for _ in range(8):

@@ -7,14 +7,13 @@ import tracemalloc
 import pytest
 
 import raftlog.node.apis.produced_batch as produced_batch_module
-import raftlog.node.apis.produced_records as produced_records_module
+import raftlog.node.apis.produced_batch as produced_records_module
 from raftlog.append.append_batch import named_records
 from raftlog.errors import InvalidAppendError
 from raftlog.limits import KIB, MIB
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_header
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.apis.produced_batch import read_header
-from raftlog.node.apis.produced_records import produced_records
+from raftlog.node.apis.produced_batch import produced_records, read_header
 from raftlog.records import BatchAccumulator, BatchBuilder
 from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, read_batch
 from raftlog.records.compression import compress
@@ -23,7 +22,7 @@ from raftlog.wire import ApiKey
 from tests.support.batch_encoding import to_new_batch
 
 from .batches import batch, produce
-from .cluster import TIME_MS, Cluster, origin, run, settle
+from .cluster import TIME_MS, Cluster, run, session, settle
 
 
 @pytest.mark.parametrize("values", list(ValueKind))
@@ -94,18 +93,19 @@ def test_more_records_than_are_decoded_are_refused(monkeypatch: pytest.MonkeyPat
 
 def test_memory_of_a_decompressed_batch_is_held_until_it_is_answered() -> None:
     async def work() -> None:
-        leader, asked_by = Cluster(config=LogConfig(compression=Compression.ZSTD)).elect(), origin()
+        config = LogConfig(compression=Compression.ZSTD)
+        leader, client = Cluster(config=config).elect(), session()
         data = batch(*[bytes(KIB)] * 100, compression=Compression.ZSTD)
         assert len(data) < KIB
         leader.is_sync_held = True
-        task = leader.start(ApiKey.PRODUCE, 13, produce(data), asked_by)
+        task = leader.start(ApiKey.PRODUCE, 13, produce(data), client)
         await settle()
         assert not task.done()
-        assert asked_by.budget.held_byte_count > 100 * KIB
+        assert client.memory.held_byte_count > 100 * KIB
         leader.release_syncs()
         await settle()
         assert task.done()
-        assert asked_by.budget.held_byte_count == 0
+        assert client.memory.held_byte_count == 0
 
     run(work())
 
@@ -119,7 +119,7 @@ def test_header_names_that_are_not_utf_8_are_stored_unchanged(record_count: int)
         ] * record_count
         data = batch(*records)
         assert data.count(b"n\xffme") == record_count
-        task = leader.start(ApiKey.PRODUCE, 13, produce(data), origin())
+        task = leader.start(ApiKey.PRODUCE, 13, produce(data), session())
         await settle()
         assert task.done()
         log = leader.replica.log

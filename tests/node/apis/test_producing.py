@@ -25,8 +25,8 @@ from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
-from raftlog.node.apis.produced_records import produced_records
-from raftlog.node.origin import Origin
+from raftlog.node.apis.produced_batch import produced_records
+from raftlog.node.request import Session
 from raftlog.records.batch import (
     Compression,
     Header,
@@ -40,7 +40,7 @@ from raftlog.wire import ApiKey, latest_schemas
 from raftlog.wire.produce_error_messages import parse_appended_message, parse_error_message
 
 from .batches import batch, commit_header, produce, with_attributes
-from .cluster import TIME_MS, Cluster, Node, answer_of, caller, is_last, origin, run, settle
+from .cluster import TIME_MS, Cluster, Node, answer_of, caller, is_last, run, session, settle
 
 VERSIONS = range(3, 14)
 
@@ -173,10 +173,10 @@ def test_appends_are_written_in_the_order_of_arrival() -> None:
 def test_appends_of_one_connection_keep_their_order_when_the_disk_is_full() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        one, other = origin(), origin()
+        one, other = session(), session()
         leader.disk.leave_room(4_000)
 
-        async def ask(data: bytes, producer_id: int, connection: Origin) -> ErrorCode:
+        async def ask(data: bytes, producer_id: int, connection: Session) -> ErrorCode:
             asked = produce(batch(data, producer=(producer_id, 0, 0)))
             task = leader.start(ApiKey.PRODUCE, 9, asked, connection)
             await settle()

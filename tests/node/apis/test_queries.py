@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
@@ -20,7 +20,8 @@ from raftlog.errors import MalformedMessageError
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
-from raftlog.node.apis import ClientApis, producer_ids
+from raftlog.node.apis import ClientApis
+from raftlog.node.driver import Driver
 from raftlog.records.batch import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire import ApiKey, Listener, decode, encode, latest_schemas
@@ -37,7 +38,7 @@ from .cluster import (
     answer_of,
     caller,
     is_last,
-    origin,
+    received,
     run,
     settle,
 )
@@ -126,8 +127,8 @@ def test_voters_with_one_listener_serve_clients_there(names_clients: bool) -> No
 
     async def work() -> None:
         cluster = Cluster(3, names_clients=names_clients)
-        apis = ClientApis(cluster.elect(), is_one_socket=True)
-        body = await apis.answer(ApiKey.METADATA, 9, encode(metadata(), 9), 0, origin())
+        apis = ClientApis(cast("Driver", cluster.elect()), is_one_socket=True)
+        body = await apis.handle(received(ApiKey.METADATA, 9, encode(metadata(), 9), 0))
         assert body is not None
         decoded = decode(latest_schemas.MetadataResponse, 9, bytes(body))
         hosts = [f"node{at}.public" if names_clients else f"node{at}" for at in (1, 2, 3)]
@@ -171,9 +172,9 @@ def test_trailing_bytes_are_ignored_and_malformed_requests_are_not() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         frame = encode(metadata(), 13) + b"\0\0\0"
-        assert await leader.apis.answer(ApiKey.METADATA, 13, frame, 0, origin())
+        assert await leader.apis.handle(received(ApiKey.METADATA, 13, frame, 0))
         with pytest.raises(MalformedMessageError):
-            await leader.apis.answer(ApiKey.METADATA, 13, b"\x05", 0, origin())
+            await leader.apis.handle(received(ApiKey.METADATA, 13, b"\x05", 0))
 
     run(work())
 
@@ -211,7 +212,7 @@ def test_producer_ids_are_of_the_epoch_and_never_reused(version: int) -> None:
 def test_an_exhausted_range_of_ids_is_refused_until_the_next_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(producer_ids, "_COUNTER_BITS", 1)
+    monkeypatch.setattr("raftlog.node.apis.produce._COUNTER_BITS", 1)
 
     async def work() -> None:
         cluster = Cluster(3)

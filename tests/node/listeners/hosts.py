@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raftlog.node.raft_client import RaftClient
-from raftlog.node.raft_listeners import RaftListener
+from raftlog.node.raft_client import RaftClient, RaftListener
 from tests.support.one_replica import OneReplica
 from tests.support.shared_log import SharedLog
 

@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.errors import FutureEpochError, NotLeaderError, UnexpectedEndOffsetError
 from raftlog.log.reading.snapshot import SnapshotReader
-from raftlog.node.raft_listeners import LeaderNotification
+from raftlog.node.raft_client import LeaderNotification
 from raftlog.records.batch import RecordBatch
 from raftlog.types import SnapshotId
 from tests.node.listeners.hosts import Host, ReplicaHost, SharedHost

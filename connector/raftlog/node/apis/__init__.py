@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from .client_apis import ClientApis
-from .last_answer import LastAnswer
 
-__all__ = ["ClientApis", "LastAnswer"]
+__all__ = ["ClientApis"]

@@ -3,13 +3,14 @@
 Handlers do not deal with frames, and with versions only where the meaning of a field depends on
 them. Trailing bytes after a request are ignored, as by Kafka's brokers: librdkafka 2.16 appends
 three to a Metadata request for all topics. The appends of one connection keep their order, because
-handlers are started in the order of requests, and hold ``Origin.placing`` until the append is
+handlers are started in the order of requests, and hold ``Session.append_lock`` until the append is
 submitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
 
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
@@ -21,35 +22,29 @@ from kio.schema.list_offsets.v11.request import ListOffsetsRequest
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 
 from raftlog.errors import UnsupportedApiError
-from raftlog.node.log_service import LogService
-from raftlog.node.origin import Origin
+from raftlog.node.driver import Driver
+from raftlog.node.request import Request
 from raftlog.wire import ApiKey, decode, encode, latest_schemas
 
 from .cluster import handle_describe_cluster, handle_describe_quorum
 from .configs import handle_describe_configs
-from .epoch_ends import handle_offset_for_leader_epoch
-from .executor import Executor
 from .fetch import handle_fetch
 from .groups import handle_find_coordinator, handle_offset_fetch
-from .last_answer import LastAnswer
-from .list_offsets import handle_list_offsets
-from .metadata import handle_metadata
+from .metadata import handle_describe_topic_partitions, handle_metadata
 from .metadata_cache import MetadataCache
-from .produce import handle_produce
-from .producer_ids import ProducerIds
-from .question import Question
-from .topic_partitions import handle_describe_topic_partitions
+from .offsets import handle_list_offsets, handle_offset_for_leader_epoch
+from .produce import ProducerIds, handle_produce
 
-_Handler: TypeAlias = Callable[[Question[Any]], Awaitable[object]]
+_Handler: TypeAlias = Callable[[MetadataCache, Request[Any]], Awaitable[object]]
 
 
 class ClientApis:
     """Handlers of client requests of one node, on the node's event loop."""
 
-    def __init__(self, node: LogService, *, is_one_socket: bool = False) -> None:
+    def __init__(self, driver: Driver, *, is_one_socket: bool = False) -> None:
         """``is_one_socket``: the nodes have one listener for clients and voters."""
-        self._executor: Final = Executor()
-        self._view: Final = MetadataCache(node, self._executor, is_one_socket=is_one_socket)
+        self._executor: Final = ThreadPoolExecutor(1, thread_name_prefix="raftlog-executor")
+        self._cache: Final = MetadataCache(driver, self._executor, is_one_socket=is_one_socket)
         self._handlers: Final[dict[int, tuple[type[Any], _Handler]]] = {
             ApiKey.PRODUCE: (latest_schemas.ProduceRequest, handle_produce),
             ApiKey.FETCH: (latest_schemas.FetchRequest, handle_fetch),
@@ -60,7 +55,7 @@ class ClientApis:
                 latest_schemas.FindCoordinatorRequest,
                 handle_find_coordinator,
             ),
-            ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest, ProducerIds().answer),
+            ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest, ProducerIds().handle),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: (
                 OffsetForLeaderEpochRequest,
                 handle_offset_for_leader_epoch,
@@ -74,38 +69,26 @@ class ClientApis:
             ),
         }
 
-    async def answer(
-        self,
-        api_key: int,
-        version: int,
-        frame: bytes,
-        body_start: int,
-        origin: Origin,
-        *,
-        decoded: latest_schemas.FetchRequest | None = None,
-    ) -> bytes | None:
-        """Handle a request whose header is decoded; return the body of the response.
+    async def handle(self, request: Request[Any]) -> bytes | None:
+        """Handle a request; return the body of the response.
 
-        ``decoded``: the request's body, if it is decoded already. Returns None if there is no
-        response (Produce with acks 0), and a ``LastAnswer`` if the connection must be closed after
-        the response. Raises ``MalformedMessageError``, and ``UnacknowledgedAppendError`` if an
+        Decodes the body unless it is decoded already. Returns None if there is no response (Produce
+        with acks 0). Raises ``MalformedMessageError``, and ``UnacknowledgedAppendError`` if an
         append without a response failed: then close the connection.
         """
+        api_key, version = request.header.api_key, request.version
         entry = self._handlers.get(api_key)
         if entry is None:
-            listener = str(origin.caller.listener)
+            listener = str(request.principal.listener)
             raise UnsupportedApiError(api_key=api_key, version=version, listener=listener)
         kind, handler = entry
-        request = decoded
-        if request is None:
-            request = decode(kind, version, frame, start=body_start, may_trail=True)
-        question = Question(self._view, version, request, origin)
-        response = await handler(question)
-        if response is None:
-            return None
-        body = encode(response, version)
-        return LastAnswer(body) if question.is_last else body
+        if request.body is None:
+            request.body = decode(
+                kind, version, request.frame, start=request.body_start, may_trail=True
+            )
+        response = await handler(self._cache, request)
+        return None if response is None else encode(response, version)
 
     def close(self) -> None:
         """Stop the executor. There must be no further requests."""
-        self._executor.close()
+        self._executor.shutdown(cancel_futures=True)

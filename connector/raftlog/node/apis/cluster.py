@@ -3,7 +3,7 @@
 The listener for clients describes brokers, the one for voters controllers, and a listener for both
 either (KIP-919); otherwise the error is MISMATCHED_ENDPOINT_TYPE. Only the leader knows the offsets
 of the replicas. Another node returns an error and closes the connection, so that the tool tries the
-next node (Kafka's brokers forward the request instead). Kafka's tools ask for
+next node (Kafka's brokers forward the request instead). Kafka's tools request
 ``__cluster_metadata``, whatever the name of the log: both names are accepted, and the response
 contains the one of the request.
 """
@@ -19,6 +19,7 @@ from kio.schema.describe_quorum.v2 import response as responses
 from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 
+from raftlog.node.request import Request
 from raftlog.quorum.progress import ReplicaProgress
 from raftlog.quorum.roles import Leader
 from raftlog.types import CLUSTER_METADATA_TOPIC, ReplicaKey
@@ -36,7 +37,6 @@ from raftlog.wire.log_identity import (
 )
 
 from .metadata_cache import MetadataCache, may_describe, operations
-from .question import Question
 
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
@@ -49,32 +49,32 @@ _TYPES_FROM: Final = 1
 
 
 async def handle_describe_cluster(
-    question: Question[cluster_requests.DescribeClusterRequest],
+    cache: MetadataCache, request: Request[cluster_requests.DescribeClusterRequest]
 ) -> cluster_responses.DescribeClusterResponse:
-    view, request, caller = question.view, question.request, question.caller
-    kind = int(request.endpoint_type)
-    if question.version < _TYPES_FROM and Listener.CLIENTS not in caller.listener:
+    body, principal = request.body, request.principal
+    kind = int(body.endpoint_type)
+    if request.version < _TYPES_FROM and Listener.CLIENTS not in principal.listener:
         kind = _CONTROLLERS
     error, text = ErrorCode.none, None
-    if not may_describe(caller):
+    if not may_describe(principal):
         error = ErrorCode.cluster_authorization_failed
     elif kind not in _LISTENERS:
         error, text = ErrorCode.unsupported_endpoint_type, f"unsupported endpoint type {kind}"
-    elif _LISTENERS[kind] not in caller.listener:
+    elif _LISTENERS[kind] not in principal.listener:
         error = ErrorCode.mismatched_endpoint_type
-        text = f"this listener is for {caller.listener}"
+        text = f"this listener is for {principal.listener}"
     if error is not ErrorCode.none:
-        return _cluster(view, error=error, text=text, kind=kind)
-    is_asked = request.include_cluster_authorized_operations
-    found = view.brokers() if kind == _BROKERS else view.controllers()
-    leader_id = view.leader_id()
+        return _cluster(cache, error=error, text=text, kind=kind)
+    is_requested = body.include_cluster_authorized_operations
+    found = cache.brokers() if kind == _BROKERS else cache.controllers()
+    leader_id = cache.leader_id()
     if all(one.node_id != leader_id for one in found):
         leader_id = None
     return cluster_responses.DescribeClusterResponse(
         throttle_time=duration(0),
         error_code=ErrorCode.none,
         endpoint_type=int8(kind),
-        cluster_id=view.identity.cluster_id,
+        cluster_id=cache.identity.cluster_id,
         controller_id=node(leader_id),
         brokers=tuple(
             cluster_responses.DescribeClusterBroker(
@@ -85,62 +85,63 @@ async def handle_describe_cluster(
             )
             for one in found
         ),
-        cluster_authorized_operations=int32(operations(caller, is_asked=is_asked)),
+        cluster_authorized_operations=int32(operations(principal, is_requested=is_requested)),
     )
 
 
 def _cluster(
-    view: MetadataCache, *, error: ErrorCode, text: str | None, kind: int
+    cache: MetadataCache, *, error: ErrorCode, text: str | None, kind: int
 ) -> cluster_responses.DescribeClusterResponse:
     return cluster_responses.DescribeClusterResponse(
         throttle_time=duration(0),
         error_code=error,
         error_message=text,
         endpoint_type=int8(kind),
-        cluster_id=view.identity.cluster_id,
+        cluster_id=cache.identity.cluster_id,
         brokers=(),
     )
 
 
 # --- DescribeQuorum -------------------------------------------------------------------------------
 
-_Q = Question[quorum_requests.DescribeQuorumRequest]
+_Request = Request[quorum_requests.DescribeQuorumRequest]
 
 
-async def handle_describe_quorum(question: _Q) -> responses.DescribeQuorumResponse:
-    view = question.view
-    role = view.core.role
-    if not may_describe(question.caller):
+async def handle_describe_quorum(
+    cache: MetadataCache, request: _Request
+) -> responses.DescribeQuorumResponse:
+    role = cache.core.role
+    if not may_describe(request.principal):
         return _quorum_error(ErrorCode.cluster_authorization_failed)
-    if not _is_our_log(question):
+    if not _is_our_log(cache, request):
         return responses.DescribeQuorumResponse(
             error_code=ErrorCode.none,
             error_message=None,
-            topics=tuple(_unknown(topic) for topic in question.request.topics),
+            topics=tuple(_unknown(topic) for topic in request.body.topics),
             nodes=(),
         )
     if not isinstance(role, Leader):
-        question.is_last = True
-        return _quorum_error(ErrorCode.not_leader_or_follower, view.core.election_problem)
+        request.closes_connection = True
+        return _quorum_error(ErrorCode.not_leader_or_follower, cache.core.election_problem)
     topic = responses.TopicData(
-        topic_name=question.request.topics[0].topic_name,
-        partitions=(_partition(view, role),),
+        topic_name=request.body.topics[0].topic_name,
+        partitions=(_partition(cache, role),),
     )
-    has_nodes = question.version >= _NODES_FROM
+    has_nodes = request.version >= _NODES_FROM
     return responses.DescribeQuorumResponse(
         error_code=ErrorCode.none,
         error_message=None,
         topics=(topic,),
-        nodes=_nodes(view) if has_nodes else (),
+        nodes=_nodes(cache) if has_nodes else (),
     )
 
 
-def _is_our_log(question: _Q) -> bool:
+def _is_our_log(cache: MetadataCache, request: _Request) -> bool:
     """Return whether the request is for exactly the partition of this quorum."""
-    topics = question.request.topics
+    topics = request.body.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:
         return False
-    names = (question.view.identity.topic, CLUSTER_METADATA_TOPIC)
+    names = (cache.identity.topic, CLUSTER_METADATA_TOPIC)
     return topics[0].topic_name in names and topics[0].partitions[0].partition_index == PARTITION
 
 
@@ -163,16 +164,16 @@ def _unknown(topic: quorum_requests.TopicData) -> responses.TopicData:
     )
 
 
-def _partition(view: MetadataCache, role: Leader) -> responses.PartitionData:
-    core = view.core
+def _partition(cache: MetadataCache, role: Leader) -> responses.PartitionData:
+    core = cache.core
     voters = tuple(
-        _own_state(view, voter.key)
+        _own_state(cache, voter.key)
         if voter.key.node_id == core.node_id
-        else _state(view, voter.key, role.progress.voter(core.voters, voter.key.node_id))
+        else _state(cache, voter.key, role.progress.voter(core.voters, voter.key.node_id))
         for voter in core.voters
     )
     observers = tuple(
-        _state(view, progress.key, progress) for progress in role.progress.observers(core.voters)
+        _state(cache, progress.key, progress) for progress in role.progress.observers(core.voters)
     )
     return responses.PartitionData(
         partition_index=int32(PARTITION),
@@ -180,30 +181,30 @@ def _partition(view: MetadataCache, role: Leader) -> responses.PartitionData:
         error_message=None,
         leader_id=node(core.node_id),
         leader_epoch=int32(role.epoch),
-        high_watermark=int64(view.high_watermark if role.has_committed_in_epoch else -1),
+        high_watermark=int64(cache.high_watermark if role.has_committed_in_epoch else -1),
         current_voters=voters,
         observers=observers,
     )
 
 
-def _own_state(view: MetadataCache, key: ReplicaKey) -> responses.ReplicaState:
-    now_ms = int64(view.node.time_ms())
+def _own_state(cache: MetadataCache, key: ReplicaKey) -> responses.ReplicaState:
+    now_ms = int64(cache.driver.time_ms())
     return responses.ReplicaState(
         replica_id=node(key.node_id),
         replica_directory_id=directory_of(key),
-        log_end_offset=int64(view.node.replica.log.end_offset),
+        log_end_offset=int64(cache.driver.replica.log.end_offset),
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,
     )
 
 
 def _state(
-    view: MetadataCache, key: ReplicaKey, progress: ReplicaProgress | None
+    cache: MetadataCache, key: ReplicaKey, progress: ReplicaProgress | None
 ) -> responses.ReplicaState:
     """Return the state of a replica, with times of the quorum's clock as wall-clock times."""
     if progress is None:
         progress = ReplicaProgress(key=key)
-    ahead_ms = view.node.time_ms() - view.node.now_ms()
+    ahead_ms = cache.driver.time_ms() - cache.driver.now_ms()
     fetched_ms, caught_up_ms = progress.fetched_ms, progress.caught_up_ms
     return responses.ReplicaState(
         replica_id=node(key.node_id),
@@ -214,7 +215,7 @@ def _state(
     )
 
 
-def _nodes(view: MetadataCache) -> tuple[responses.Node, ...]:
+def _nodes(cache: MetadataCache) -> tuple[responses.Node, ...]:
     return tuple(
         responses.Node(
             node_id=node(voter.key.node_id),
@@ -223,7 +224,7 @@ def _nodes(view: MetadataCache) -> tuple[responses.Node, ...]:
                 for one in voter.endpoints
             ),
         )
-        for voter in view.core.voters
+        for voter in cache.core.voters
     )
 
 

@@ -17,10 +17,10 @@ from kio.schema.errors import ErrorCode
 
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal
+from raftlog.node.request import Request
 from raftlog.wire.log_identity import duration, int8
 
 from .metadata_cache import MetadataCache, may_describe
-from .question import Question
 
 VALUES_NAME: Final = "raftlog.values"
 
@@ -58,23 +58,25 @@ class _Setting:
     documentation: str
 
 
-_Q = Question[requests.DescribeConfigsRequest]
+_Request = Request[requests.DescribeConfigsRequest]
 
 
-async def handle_describe_configs(question: _Q) -> responses.DescribeConfigsResponse:
+async def handle_describe_configs(
+    cache: MetadataCache, request: _Request
+) -> responses.DescribeConfigsResponse:
     return responses.DescribeConfigsResponse(
         throttle_time=duration(0),
-        results=tuple(_result(question, resource) for resource in question.request.resources),
+        results=tuple(_result(cache, request, resource) for resource in request.body.resources),
     )
 
 
 def _result(
-    question: _Q, resource: requests.DescribeConfigsResource
+    cache: MetadataCache, request: _Request, resource: requests.DescribeConfigsResource
 ) -> responses.DescribeConfigsResult:
-    error, text = _error(question.view, question.caller, resource)
+    error, text = _error(cache, request.principal, resource)
     settings: tuple[_Setting, ...] = ()
     if error is ErrorCode.none:
-        settings = _settings(question.view, resource)
+        settings = _settings(cache, resource)
     keys = resource.configuration_keys
     return responses.DescribeConfigsResult(
         error_code=error,
@@ -82,7 +84,7 @@ def _result(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=tuple(
-            _build_response(question.request, one)
+            _build_response(request.body, one)
             for one in settings
             if keys is None or one.name in keys
         ),
@@ -90,32 +92,32 @@ def _result(
 
 
 def _error(
-    view: MetadataCache, caller: Principal, resource: requests.DescribeConfigsResource
+    cache: MetadataCache, principal: Principal, resource: requests.DescribeConfigsResource
 ) -> tuple[ErrorCode, str | None]:
     match resource.resource_type:
-        case _Resource.TOPIC if not may_describe(caller):
+        case _Resource.TOPIC if not may_describe(principal):
             return ErrorCode.topic_authorization_failed, None
         case _Resource.TOPIC:
-            return view.name_error(resource.resource_name), None
-        case _Resource.BROKER if not may_describe(caller):
+            return cache.name_error(resource.resource_name), None
+        case _Resource.BROKER if not may_describe(principal):
             return ErrorCode.cluster_authorization_failed, None
-        case _Resource.BROKER if resource.resource_name in ("", str(view.core.node_id)):
+        case _Resource.BROKER if resource.resource_name in ("", str(cache.core.node_id)):
             return ErrorCode.none, None
         case _Resource.BROKER:
-            node_id = view.core.node_id
+            node_id = cache.core.node_id
             return ErrorCode.invalid_request, f"this node describes node {node_id} only"
         case kind:
             return ErrorCode.invalid_request, f"unsupported resource type {kind}"
 
 
 def _settings(
-    view: MetadataCache, resource: requests.DescribeConfigsResource
+    cache: MetadataCache, resource: requests.DescribeConfigsResource
 ) -> tuple[_Setting, ...]:
     if int(resource.resource_type) == _Resource.TOPIC:
-        return topic_settings(view.node.replica.log.config)
+        return topic_settings(cache.driver.replica.log.config)
     if not resource.resource_name:  # cluster-wide defaults: there are none
         return ()
-    node_id = str(view.core.node_id)
+    node_id = str(cache.core.node_id)
     source = _Source.STATIC_BROKER_CONFIG
     return (_Setting("node.id", node_id, _Type.INT, source, "The node id of this node."),)
 
@@ -196,10 +198,10 @@ _INTS: Final = ("max.message.bytes", "segment.bytes")
 
 
 def _build_response(
-    request: requests.DescribeConfigsRequest, setting: _Setting
+    body: requests.DescribeConfigsRequest, setting: _Setting
 ) -> responses.DescribeConfigsResourceResult:
     synonyms: tuple[responses.DescribeConfigsSynonym, ...] = ()
-    if request.include_synonyms:
+    if body.include_synonyms:
         synonyms = (
             responses.DescribeConfigsSynonym(
                 name=setting.name, value=setting.value, source=int8(setting.source)
@@ -213,5 +215,5 @@ def _build_response(
         is_sensitive=False,
         synonyms=synonyms,
         config_type=int8(setting.kind),
-        documentation=setting.documentation if request.include_documentation else None,
+        documentation=setting.documentation if body.include_documentation else None,
     )

@@ -3,7 +3,7 @@
 1. A group id is an application id. Its committed offset is the version of its last commit, the
    metadata the query id, the leader epoch the epoch of the commit's batch; -1 and "" if the log has
    no commit of it.
-2. The read is linearizable: the leader answers after the commit that it returns is committed in the
+2. The read is linearizable: the leader results after the commit that it returns is committed in the
    quorum, and a majority has confirmed that it still leads. Clients decide by it what to write
    next.
 3. Only the owners of an application id, and principals with READ or ADMIN, may read its commits.
@@ -22,11 +22,11 @@ from kio.schema.find_coordinator.v6 import response as found_coordinator
 from kio.schema.offset_fetch.v10 import response as responses
 
 from raftlog.append.requests import AppendRequest, Failed
+from raftlog.node.request import Request
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, int64, name, node
 
-from .metadata_cache import may_describe
-from .question import Question
+from .metadata_cache import MetadataCache, may_describe
 
 _KEYS_FROM: Final = 4
 _GROUPS_FROM: Final = 8
@@ -50,12 +50,12 @@ class _Kind(enum.IntEnum):
 
 
 async def handle_find_coordinator(
-    question: Question[latest_schemas.FindCoordinatorRequest],
+    cache: MetadataCache, request: Request[latest_schemas.FindCoordinatorRequest]
 ) -> latest_schemas.FindCoordinatorResponse:
-    request = question.request
-    has_keys = question.version >= _KEYS_FROM
-    keys = request.coordinator_keys if has_keys else (request.key,)
-    found = tuple(_coordinator(question, key) for key in keys)
+    body = request.body
+    has_keys = request.version >= _KEYS_FROM
+    keys = body.coordinator_keys if has_keys else (body.key,)
+    found = tuple(_coordinator(cache, request, key) for key in keys)
     if has_keys:
         return latest_schemas.FindCoordinatorResponse(throttle_time=duration(0), coordinators=found)
     (only,) = found
@@ -71,12 +71,12 @@ async def handle_find_coordinator(
 
 
 def _coordinator(
-    question: Question[latest_schemas.FindCoordinatorRequest], key: str
+    cache: MetadataCache, request: Request[latest_schemas.FindCoordinatorRequest], key: str
 ) -> found_coordinator.Coordinator:
-    leader = question.view.leader()
+    leader = cache.leader()
     error, text = ErrorCode.none, None
-    match question.request.key_type:
-        case _Kind.GROUP if not may_describe(question.caller):
+    match request.body.key_type:
+        case _Kind.GROUP if not may_describe(request.principal):
             error = ErrorCode.group_authorization_failed
         case _Kind.GROUP if leader is None:
             error, text = ErrorCode.coordinator_not_available, "no leader is known"
@@ -86,7 +86,7 @@ def _coordinator(
             # Java's producer shows the message of an unexpected error code. librdkafka, which uses
             # versions below these, repeats the request until its timeout and shows no message,
             # except for this error code.
-            is_java = question.version >= _KEYS_FROM
+            is_java = request.version >= _KEYS_FROM
             denied = ErrorCode.transactional_id_authorization_failed
             error, text = ErrorCode.unsupported_version if is_java else denied, NO_TRANSACTIONS
         case _:
@@ -120,55 +120,54 @@ class _Commit:
     epoch: int = -1
 
 
-_Q = Question[latest_schemas.OffsetFetchRequest]
+_Request = Request[latest_schemas.OffsetFetchRequest]
 
 
-async def handle_offset_fetch(question: _Q) -> latest_schemas.OffsetFetchResponse:
-    request = question.request
-    groups = request.groups
-    if question.version < _GROUPS_FROM:
-        groups = (
-            latest_schemas.OffsetFetchGroup(group_id=request.group_id, topics=request.topics),
-        )
-    commits = [_last_commit(question, group.group_id) for group in groups]
-    error = await _confirmed(question)
-    answers = tuple(
-        _group(question, group, commit, _access_error(question, group) or error)
+async def handle_offset_fetch(
+    cache: MetadataCache, request: _Request
+) -> latest_schemas.OffsetFetchResponse:
+    body = request.body
+    groups = body.groups
+    if request.version < _GROUPS_FROM:
+        groups = (latest_schemas.OffsetFetchGroup(group_id=body.group_id, topics=body.topics),)
+    commits = [_last_commit(cache, group.group_id) for group in groups]
+    error = await _confirmed(cache, request)
+    results = tuple(
+        _group(cache, request, group, commit, _access_error(request, group) or error)
         for group, commit in zip(groups, commits, strict=True)
     )
-    if question.version >= _GROUPS_FROM:
-        return latest_schemas.OffsetFetchResponse(throttle_time=duration(0), groups=answers)
-    (only,) = answers
+    if request.version >= _GROUPS_FROM:
+        return latest_schemas.OffsetFetchResponse(throttle_time=duration(0), groups=results)
+    (only,) = results
     return latest_schemas.OffsetFetchResponse(
         throttle_time=duration(0), groups=(), topics=only.topics, error_code=only.error_code
     )
 
 
-async def _confirmed(question: _Q) -> ErrorCode:
+async def _confirmed(cache: MetadataCache, request: _Request) -> ErrorCode:
     """Wait until the present log is committed, and this node is confirmed as leader."""
-    view = question.view
-    if not may_describe(question.caller):
+    if not may_describe(request.principal):
         return ErrorCode.group_authorization_failed
-    if not view.is_leader:
+    if not cache.is_leader:
         return ErrorCode.not_coordinator
-    deadline_ms = view.node.now_ms() + CONFIRM_MS
-    check = AppendRequest(records=(), epoch=view.core.epoch, deadline_ms=deadline_ms)
-    answer = view.node.append(check)
-    if not answer.done():
-        await view.node.wait_until(answer.done, timeout_ms=CONFIRM_MS)
-    if not answer.done():
+    deadline_ms = cache.driver.now_ms() + CONFIRM_MS
+    check = AppendRequest(records=(), epoch=cache.core.epoch, deadline_ms=deadline_ms)
+    result = cache.driver.append(check)
+    if not result.done():
+        await cache.driver.wait_until(result.done, timeout_ms=CONFIRM_MS)
+    if not result.done():
         return ErrorCode.coordinator_load_in_progress
-    return ErrorCode.not_coordinator if isinstance(answer.result(), Failed) else ErrorCode.none
+    return ErrorCode.not_coordinator if isinstance(result.result(), Failed) else ErrorCode.none
 
 
-def _access_error(question: _Q, group: latest_schemas.OffsetFetchGroup) -> ErrorCode | None:
-    if question.caller.may_read_commit(group.group_id):
+def _access_error(request: _Request, group: latest_schemas.OffsetFetchGroup) -> ErrorCode | None:
+    if request.principal.may_read_commit(group.group_id):
         return None
     return ErrorCode.group_authorization_failed
 
 
-def _last_commit(question: _Q, application_id: str) -> _Commit:
-    log = question.view.node.replica.log
+def _last_commit(cache: MetadataCache, application_id: str) -> _Commit:
+    log = cache.driver.replica.log
     last = log.producer_state.last_commit(application_id)
     if last is None:
         return _Commit()
@@ -177,11 +176,15 @@ def _last_commit(question: _Q, application_id: str) -> _Commit:
 
 
 def _group(
-    question: _Q, group: latest_schemas.OffsetFetchGroup, commit: _Commit, error: ErrorCode
+    cache: MetadataCache,
+    request: _Request,
+    group: latest_schemas.OffsetFetchGroup,
+    commit: _Commit,
+    error: ErrorCode,
 ) -> latest_schemas.FetchedOffsetsGroup:
     """Return the result of a group. Before version 2 its error is in every partition."""
-    has_place = question.version >= _GROUP_ERROR_FROM
-    topics = _topics(question, group, commit, ErrorCode.none if has_place else error)
+    has_place = request.version >= _GROUP_ERROR_FROM
+    topics = _topics(cache, request, group, commit, ErrorCode.none if has_place else error)
     if error is not ErrorCode.none and has_place:
         topics = ()
     return latest_schemas.FetchedOffsetsGroup(
@@ -190,32 +193,39 @@ def _group(
 
 
 def _topics(
-    question: _Q, group: latest_schemas.OffsetFetchGroup, commit: _Commit, error: ErrorCode
+    cache: MetadataCache,
+    request: _Request,
+    group: latest_schemas.OffsetFetchGroup,
+    commit: _Commit,
+    error: ErrorCode,
 ) -> tuple[latest_schemas.FetchedOffsetsTopic, ...]:
-    identity = question.view.identity
+    identity = cache.identity
     if group.topics is None:  # all partitions with a commit
         if commit.version < 0:
             return ()
         return (
             latest_schemas.FetchedOffsetsTopic(
-                topic_id=question.view.topic_uuid,
+                topic_id=cache.topic_uuid,
                 name=name(identity.topic),
                 partitions=(_partition(PARTITION, commit, error),),
             ),
         )
-    return tuple(_topic(question, topic, commit, error) for topic in group.topics)
+    return tuple(_topic(cache, request, topic, commit, error) for topic in group.topics)
 
 
 def _topic(
-    question: _Q, topic: latest_schemas.OffsetFetchTopic, commit: _Commit, error: ErrorCode
+    cache: MetadataCache,
+    request: _Request,
+    topic: latest_schemas.OffsetFetchTopic,
+    commit: _Commit,
+    error: ErrorCode,
 ) -> latest_schemas.FetchedOffsetsTopic:
-    view = question.view
     partitions = []
     for index in topic.partition_indexes:
-        if question.version >= _TOPIC_IDS_FROM:
-            missing = view.id_error(topic.topic_id, index)
+        if request.version >= _TOPIC_IDS_FROM:
+            missing = cache.id_error(topic.topic_id, index)
         else:
-            missing = view.name_error(topic.name, index)
+            missing = cache.name_error(topic.name, index)
         if missing is ErrorCode.none:
             partitions.append(_partition(index, commit, error))
         else:  # another topic or partition has no commits

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from raftlog.node.access import Principal, Rights
-from raftlog.node.log_service import LogService
+from raftlog.node.addresses import CLIENTS_NAME
+from raftlog.node.driver import Driver
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.quorum.voters import Endpoint
 from raftlog.wire import LogIdentity
 from raftlog.wire.log_identity import PARTITION, uuid_or_none, uuid_text
 
-from .executor import Executor
-
-CLIENTS_LISTENER: Final = "CLIENTS"
-"""Name of the endpoint of a voter's listener for clients."""
 IN_SYNC_MS: Final = 30_000
 """Maximum time since an in-sync replica has caught up (Kafka: ``replica.lag.time.max.ms``)."""
 
@@ -41,41 +39,38 @@ class Broker:
 class MetadataCache:
     """Cluster metadata as known to one node."""
 
-    def __init__(self, node: LogService, executor: Executor, *, is_one_socket: bool) -> None:
-        """``executor`` runs long work outside the event loop. ``is_one_socket``: nodes have one
-        listener for clients and voters, so every voter's endpoint is also a broker's."""
-        self._node: Final = node
+    def __init__(self, driver: Driver, executor: Executor, *, is_one_socket: bool) -> None:
+        """``executor`` runs long work outside the event loop, in one thread to bound its memory.
+        ``is_one_socket``: nodes have one listener for clients and voters, so every voter's endpoint
+        is also a broker's."""
+        self.driver: Final = driver
         self._is_one_socket: Final = is_one_socket
         self.executor: Final = executor
         self.waiting_fetches: Final[Counter[str]] = Counter()
         """Number of fetches that wait for records, by principal."""
 
     @property
-    def node(self) -> LogService:
-        return self._node
-
-    @property
     def identity(self) -> LogIdentity:
-        return self._node.identity
+        return self.driver.identity
 
     @property
     def core(self) -> QuorumCore:
-        return self._node.replica.core
+        return self.driver.replica.core
 
     # --- nodes ------------------------------------------------------------------------------------
 
     def brokers(self) -> tuple[Broker, ...]:
         """Return the voters with a listener for clients, ascending by node id."""
-        return self.listeners_named(CLIENTS_LISTENER)
+        return self._listeners_named(CLIENTS_NAME)
 
     def controllers(self) -> tuple[Broker, ...]:
         """Return the voters with their endpoints for voters, ascending by node id."""
-        return self.listeners_named(self.identity.listener_name)
+        return self._listeners_named(self.identity.listener_name)
 
-    def listeners_named(self, name: str) -> tuple[Broker, ...]:
+    def _listeners_named(self, name: str) -> tuple[Broker, ...]:
         found: dict[int, Endpoint] = {}
         names = [name]
-        if self._is_one_socket and name == CLIENTS_LISTENER:
+        if self._is_one_socket and name == CLIENTS_NAME:
             names.insert(0, self.identity.listener_name)
         for one in names:
             for voter in self.core.voters:
@@ -97,7 +92,7 @@ class MetadataCache:
     @property
     def is_leader(self) -> bool:
         """Return whether this node leads and its log is open (not failed or stopping)."""
-        return isinstance(self.core.role, Leader) and not self._node.replica.log.is_closed
+        return isinstance(self.core.role, Leader) and not self.driver.replica.log.is_closed
 
     @property
     def has_committed_in_epoch(self) -> bool:
@@ -109,7 +104,7 @@ class MetadataCache:
     @property
     def high_watermark(self) -> int:
         """Return the high watermark; the start of the log while it is unknown."""
-        log = self._node.replica.log
+        log = self.driver.replica.log
         return max(self.core.high_watermark or 0, log.log_start_offset)
 
     def leader_error(self, epoch: int) -> ErrorCode:
@@ -125,7 +120,7 @@ class MetadataCache:
         core, role = self.core, self.core.role
         if not isinstance(role, Leader):
             return core.voters.node_ids
-        since_ms = self._node.now_ms() - IN_SYNC_MS
+        since_ms = self.driver.now_ms() - IN_SYNC_MS
         found = []
         for node_id in core.voters.node_ids:
             progress = role.progress.voter(core.voters, node_id)
@@ -154,7 +149,7 @@ class MetadataCache:
 
 # --- rights ---------------------------------------------------------------------------------------
 
-NOT_ASKED: Final = -(2**31)
+NOT_REQUESTED: Final = -(2**31)
 _OPERATIONS: Final = {
     Rights.READ: (3, 8),
     Rights.APPEND: (4, 8),
@@ -166,15 +161,15 @@ _OPERATIONS: Final = {
 cluster action 9, describe configs 10."""
 
 
-def may_describe(caller: Principal) -> bool:
+def may_describe(principal: Principal) -> bool:
     """Return whether a principal may describe topic and cluster: every right implies it (Kafka: an
     ACL that allows read or write implies describe)."""
-    return bool(caller.rights)
+    return bool(principal.rights)
 
 
-def operations(caller: Principal, *, is_asked: bool) -> int:
+def operations(principal: Principal, *, is_requested: bool) -> int:
     """Return the authorized operations as a bit set, or Kafka's constant if not requested."""
-    if not is_asked:
-        return NOT_ASKED
-    bits = {bit for right in caller.rights for bit in _OPERATIONS[right]}
+    if not is_requested:
+        return NOT_REQUESTED
+    bits = {bit for right in principal.rights for bit in _OPERATIONS[right]}
     return sum(1 << bit for bit in bits)

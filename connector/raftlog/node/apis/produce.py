@@ -1,4 +1,4 @@
-"""Handler of Produce: appends, one batch per partition.
+"""Handlers of Produce, with one batch per partition, and of InitProducerId.
 
 1. Every append waits for its commit, whatever the value of acks; with acks 0 there is no response,
    and the connection is closed if the append fails.
@@ -20,11 +20,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 from kio.schema.produce.v13 import request as requests
 from kio.schema.produce.v13 import response as responses
+from kio.schema.types import ProducerId
 
 from raftlog.append.requests import AppendRequest, AppendResult, Failed, RequestResult, failed
 from raftlog.errors import (
@@ -38,11 +41,20 @@ from raftlog.errors import (
 )
 from raftlog.limits import KIB
 from raftlog.node.access import Rights
-from raftlog.node.request_budget import BudgetShare
+from raftlog.node.memory_pool import MemoryShare
+from raftlog.node.request import Request
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import PackedRecords
 from raftlog.wire import latest_schemas
-from raftlog.wire.log_identity import duration, int32, int64, milliseconds, node, or_minus_one
+from raftlog.wire.log_identity import (
+    duration,
+    int16,
+    int32,
+    int64,
+    milliseconds,
+    node,
+    or_minus_one,
+)
 from raftlog.wire.produce_error_messages import (
     Appended,
     appended_message,
@@ -53,7 +65,6 @@ from raftlog.wire.produce_error_messages import (
 from .groups import NO_TRANSACTIONS
 from .metadata_cache import MetadataCache
 from .produced_batch import append_request, read_header
-from .question import Question
 
 READ_AT_ONCE_BYTES_MAX: Final = 256 * KIB
 """Maximum size of a batch, also decompressed, that is decoded on the event loop: a larger one would
@@ -61,6 +72,7 @@ delay the quorum's heartbeats."""
 _TOPIC_IDS_FROM: Final = 13
 _ZSTD_FROM: Final = 7
 _TEXT_FROM: Final = 8
+_COUNTER_BITS: Final = 32
 _ACKS: Final = (-1, 0, 1)
 _CODES: Final = {int(one): one for one in ErrorCode}
 _WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
@@ -77,36 +89,41 @@ class Refused:
 _Submitted: TypeAlias = asyncio.Future[RequestResult] | Refused
 
 
+_Request = Request[latest_schemas.ProduceRequest]
+
+
 async def handle_produce(
-    question: Question[latest_schemas.ProduceRequest],
+    cache: MetadataCache, request: _Request
 ) -> latest_schemas.ProduceResponse | None:
-    view, request = question.view, question.request
-    async with question.origin.placing:
+    body = request.body
+    async with request.session.append_lock:
         submitted = [
-            [await _submit(question, topic, partition) for partition in topic.partition_data]
-            for topic in request.topic_data
+            [await _submit(cache, request, topic, partition) for partition in topic.partition_data]
+            for topic in body.topic_data
         ]
-    until_ms = view.node.now_ms() + max(milliseconds(request.timeout), 0)
+    until_ms = cache.driver.now_ms() + max(milliseconds(body.timeout), 0)
     topics = [
         latest_schemas.ProducedTopic(
             topic_id=topic.topic_id,
             name=topic.name,
             partition_responses=tuple(
                 [
-                    _build_response(question, partition.index, await _outcome(view, one, until_ms))
+                    _build_response(
+                        cache, request, partition.index, await _outcome(cache, one, until_ms)
+                    )
                     for partition, one in zip(topic.partition_data, appends, strict=True)
                 ]
             ),
         )
-        for topic, appends in zip(request.topic_data, submitted, strict=True)
+        for topic, appends in zip(body.topic_data, submitted, strict=True)
     ]
-    if request.acks == 0:
+    if body.acks == 0:
         _raise_if_failed(topics)
         return None
     return latest_schemas.ProduceResponse(
         responses=tuple(topics),
         throttle_time=duration(0),
-        node_endpoints=_endpoints(view, topics),
+        node_endpoints=_endpoints(cache, topics),
     )
 
 
@@ -114,20 +131,21 @@ async def handle_produce(
 
 
 async def _submit(
-    question: Question[latest_schemas.ProduceRequest],
+    cache: MetadataCache,
+    request: _Request,
     topic: latest_schemas.ProduceTopic,
     partition: requests.PartitionProduceData,
 ) -> _Submitted:
     """Submit one batch to the log, or return why it is rejected."""
-    view, request = question.view, question.request
-    error = _error(question, topic.topic_id, topic.name, partition.index)
+    body = request.body
+    error = _error(cache, request, topic.topic_id, topic.name, partition.index)
     if error is not ErrorCode.none:
         return Refused(error)
-    if request.transactional_id is not None:
+    if body.transactional_id is not None:
         return Refused(ErrorCode.unsupported_version, NO_TRANSACTIONS)
-    if not view.is_leader:
-        return _not_leader(view)
-    config = view.node.replica.log.config
+    if not cache.is_leader:
+        return _not_leader(cache)
+    config = cache.driver.replica.log.config
     data = partition.records
     if not data:
         return _refused(
@@ -135,37 +153,35 @@ async def _submit(
         )
     try:
         header = read_header(data, byte_count_max=config.batch_bytes_max)
-        if header.compression is Compression.ZSTD and question.version < _ZSTD_FROM:
+        if header.compression is Compression.ZSTD and request.version < _ZSTD_FROM:
             return Refused(ErrorCode.unsupported_compression_type)
-        deadline_ms = view.node.now_ms() + milliseconds(request.timeout)
-        gate = question.origin.gate
+        deadline_ms = cache.driver.now_ms() + milliseconds(body.timeout)
+        gate = request.session.append_gate
         read = partial(append_request, data, header, config, deadline_ms=deadline_ms, gate=gate)
-        append = await _read(question, read, len(data))
+        append = await _read(cache, read, len(data))
     except LogError as refusal:
         return _refused(refusal)
-    if not view.is_leader:
-        return _not_leader(view)
-    commit_refusal = _commit_refusal(question, append)
+    if not cache.is_leader:
+        return _not_leader(cache)
+    commit_refusal = _commit_refusal(cache, request, append)
     if commit_refusal is not None:
         return commit_refusal
     records = append.records
-    result = view.node.append(append)
+    result = cache.driver.append(append)
     if isinstance(records, PackedRecords):
-        _hold(question.origin.budget, records.byte_count(), result)
+        _hold(request.session.memory, records.byte_count(), result)
     return result
 
 
-def _hold(budget: BudgetShare, byte_count: int, result: asyncio.Future[RequestResult]) -> None:
+def _hold(memory: MemoryShare, byte_count: int, result: asyncio.Future[RequestResult]) -> None:
     """Count the decompressed size of a batch until its append is done: it may be a thousand times
     the size of the request."""
-    budget.take(byte_count)
-    result.add_done_callback(lambda _: budget.give(byte_count))
+    memory.allocate(byte_count)
+    result.add_done_callback(lambda _: memory.release(byte_count))
 
 
 async def _read(
-    question: Question[latest_schemas.ProduceRequest],
-    read: Callable[..., AppendRequest],
-    byte_count: int,
+    cache: MetadataCache, read: Callable[..., AppendRequest], byte_count: int
 ) -> AppendRequest:
     """Decode a batch here, or on the executor if it is large. Raises the errors of ``read``."""
     if byte_count <= READ_AT_ONCE_BYTES_MAX:
@@ -173,45 +189,46 @@ async def _read(
             return read(decompressed_bytes_max=READ_AT_ONCE_BYTES_MAX)
         except DecompressionLimitError:
             pass  # large once decompressed
-    return await question.view.executor(read)
+    return await asyncio.get_running_loop().run_in_executor(cache.executor, read)
 
 
-def _not_leader(view: MetadataCache) -> Refused:
-    epoch = view.core.epoch
+def _not_leader(cache: MetadataCache) -> Refused:
+    epoch = cache.core.epoch
     return _refused(NotLeaderError(epoch=epoch, current_epoch=epoch))
 
 
 def _error(
-    question: Question[latest_schemas.ProduceRequest],
+    cache: MetadataCache,
+    request: _Request,
     topic_id: uuid.UUID | None,
     name: str,
     partition: int,
 ) -> ErrorCode:
     """Return the error of an append by topic, partition, rights and acks, or ``none``."""
-    view, request = question.view, question.request
-    if request.acks not in _ACKS:
+    body = request.body
+    if body.acks not in _ACKS:
         return ErrorCode.invalid_required_acks
-    if Rights.APPEND not in question.caller.rights:
+    if Rights.APPEND not in request.principal.rights:
         return ErrorCode.topic_authorization_failed
-    if question.version >= _TOPIC_IDS_FROM:
-        return view.id_error(topic_id, partition)
-    return view.name_error(name, partition)
+    if request.version >= _TOPIC_IDS_FROM:
+        return cache.id_error(topic_id, partition)
+    return cache.name_error(name, partition)
 
 
 def _commit_refusal(
-    question: Question[latest_schemas.ProduceRequest], append: AppendRequest
+    cache: MetadataCache, request: _Request, append: AppendRequest
 ) -> Refused | None:
     """Return why the principal may not append a named commit, None if it may."""
     if append.commit is None:
         return None
-    caller, name = question.caller, append.commit.application_id
-    if not caller.may_commit(name):
+    principal, name = request.principal, append.commit.application_id
+    if not principal.may_commit(name):
         return Refused(
             ErrorCode.transactional_id_authorization_failed,
-            f"{caller.name!r} may not commit under application id {name!r}: no pattern in "
+            f"{principal.name!r} may not commit under application id {name!r}: no pattern in "
             "[access.commits] of the nodes allows it",
         )
-    memory, commits = question.view.node.replica.log.producer_state, caller.commits
+    memory, commits = cache.driver.replica.log.producer_state, principal.commits
     if commits is None or memory.last_commit(name) is not None:
         return None
     own = (one for one in reversed(memory.commits) if commits.owns(one.name.application_id))
@@ -219,7 +236,7 @@ def _commit_refusal(
         return None
     return Refused(
         ErrorCode.policy_violation,
-        f"the log has {commits.names_max} application ids of {caller.name!r}, the maximum, and "
+        f"the log has {commits.names_max} application ids of {principal.name!r}, the maximum, and "
         f"{name!r} is not one of them: reuse one, or raise commit_names_max in [access] of the "
         "nodes",
     )
@@ -236,22 +253,21 @@ def _refused(error: LogError) -> Refused:
 
 
 async def _outcome(
-    view: MetadataCache, submitted: _Submitted, until_ms: int
+    cache: MetadataCache, submitted: _Submitted, until_ms: int
 ) -> RequestResult | Refused:
     if isinstance(submitted, Refused):
         return submitted
     if not submitted.done():
-        await view.node.wait_until(submitted.done, timeout_ms=until_ms - view.node.now_ms())
+        await cache.driver.wait_until(submitted.done, timeout_ms=until_ms - cache.driver.now_ms())
     if submitted.done():
         return submitted.result()
     reason = "it was not committed within the timeout of the request"
-    return failed(AppendUnknownError(path=view.node.replica.log.path, reason=reason))
+    return failed(AppendUnknownError(path=cache.driver.replica.log.path, reason=reason))
 
 
 def _build_response(
-    question: Question[latest_schemas.ProduceRequest], index: int, outcome: RequestResult | Refused
+    cache: MetadataCache, request: _Request, index: int, outcome: RequestResult | Refused
 ) -> responses.PartitionProduceResponse:
-    view = question.view
     if isinstance(outcome, Failed):
         code = _CODES.get(produce_error_code(outcome.error), ErrorCode.unknown_server_error)
         outcome = Refused(code, produce_error_message(outcome.error))
@@ -259,7 +275,7 @@ def _build_response(
         leader = responses.LeaderIdAndEpoch()
         if outcome.error in _WITH_LEADER:
             leader = responses.LeaderIdAndEpoch(
-                leader_id=node(view.leader_id()), leader_epoch=int32(view.core.epoch)
+                leader_id=node(cache.leader_id()), leader_epoch=int32(cache.core.epoch)
             )
         return responses.PartitionProduceResponse(
             index=int32(index),
@@ -277,24 +293,24 @@ def _build_response(
         error_code=ErrorCode.none,
         base_offset=int64(result.base_offset),
         log_append_time=None,
-        log_start_offset=int64(or_minus_one(view.node.replica.log.log_start_offset)),
+        log_start_offset=int64(or_minus_one(cache.driver.replica.log.log_start_offset)),
         record_errors=(),
         error_message=appended_message(
             Appended(result.epoch, result.was_duplicate, result.last_offset)
         )
-        if question.version >= _TEXT_FROM
+        if request.version >= _TEXT_FROM
         else None,
     )
 
 
 def _endpoints(
-    view: MetadataCache, topics: Sequence[latest_schemas.ProducedTopic]
+    cache: MetadataCache, topics: Sequence[latest_schemas.ProducedTopic]
 ) -> tuple[responses.NodeEndpoint, ...]:
     """Return the leader's endpoint if a partition's response refers to the leader (KIP-951)."""
-    is_asked = any(
+    is_requested = any(
         one.current_leader.leader_id >= 0 for topic in topics for one in topic.partition_responses
     )
-    leader = view.leader() if is_asked else None
+    leader = cache.leader() if is_requested else None
     if leader is None:
         return ()
     endpoint = responses.NodeEndpoint(
@@ -309,3 +325,59 @@ def _raise_if_failed(topics: Sequence[latest_schemas.ProducedTopic]) -> None:
             if one.error_code is not ErrorCode.none:
                 reason = one.error_message or one.error_code.name
                 raise UnacknowledgedAppendError(reason=reason)
+
+
+# --- InitProducerId -------------------------------------------------------------------------------
+
+
+class ProducerIds:
+    """Ids of idempotent producers assigned by one node, unique without being stored.
+
+    1. A producer id is (leader epoch << 32) | counter. Only the leader assigns ids, and an epoch
+       has at most one leader, so no id is assigned twice.
+    2. Clients send the request to any node. A node that does not lead returns
+       COORDINATOR_LOAD_IN_PROGRESS, which every client retries (Kafka:
+       ``TransactionManager.InitProducerIdHandler``; librdkafka:
+       ``rd_kafka_idemp_request_pid_failed``), and closes the connection, so that the client retries
+       with another node.
+    3. Transactions are not supported: a transactional id gets an error that clients do not retry.
+    """
+
+    def __init__(self) -> None:
+        self._epoch = -1
+        self._next = 0
+
+    async def handle(
+        self, cache: MetadataCache, request: Request[InitProducerIdRequest]
+    ) -> InitProducerIdResponse:
+        if Rights.APPEND not in request.principal.rights:
+            return _producer_id_response(ErrorCode.cluster_authorization_failed)
+        if request.body.transactional_id is not None:
+            # transactions are not supported
+            return _producer_id_response(ErrorCode.unsupported_version)
+        if not cache.is_leader:
+            request.closes_connection = True
+            return _producer_id_response(ErrorCode.coordinator_load_in_progress)
+        producer_id = self._next_id(cache.core.epoch)
+        if producer_id is None:
+            return _producer_id_response(ErrorCode.coordinator_load_in_progress)
+        return _producer_id_response(ErrorCode.none, producer_id)
+
+    def _next_id(self, epoch: int) -> int | None:
+        """Return the next id, None if the ids of this epoch are used up."""
+        if epoch != self._epoch:
+            self._epoch, self._next = epoch, 0
+        if self._next >= 1 << _COUNTER_BITS:
+            return None
+        taken = (epoch << _COUNTER_BITS) | self._next
+        self._next += 1
+        return taken
+
+
+def _producer_id_response(error: ErrorCode, producer_id: int = -1) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        throttle_time=duration(0),
+        error_code=error,
+        producer_id=cast("ProducerId", producer_id),
+        producer_epoch=int16(-1 if producer_id < 0 else 0),
+    )

@@ -1,0 +1,191 @@
+"""Memory of requests and responses, shared by principals.
+
+1. Reading a frame of any size may start while memory is free. Without free memory one frame of each
+   principal is still received to its end: otherwise incomplete frames would wait for each other.
+   So the maximum is exceeded by at most one frame of each principal, or one response, and a large
+   request is not delayed forever.
+2. A principal may hold as much as is free (the "dynamic threshold" of shared packet buffers): half
+   of the pool alone, a third beside a second one. So there is always memory for one more.
+3. When memory is freed, all waiting connections that have room are called; they wait again if
+   others have taken it (Kafka: ``queued.max.request.bytes``, ``MemoryPool``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakValueDictionary
+
+
+class MemoryPool:
+    """Memory of all connections: incomplete frames, requests in flight, unread responses."""
+
+    def __init__(self, byte_count_max: int) -> None:
+        self.byte_count_max: Final = byte_count_max
+        self._byte_count = 0
+        self._shares: WeakValueDictionary[str, MemoryShare] = WeakValueDictionary()
+        self._waiting: dict[Callable[[], None], MemoryShare] = {}
+
+    @property
+    def held_byte_count(self) -> int:
+        """Return how many bytes all principals hold."""
+        return self._byte_count
+
+    @property
+    def free_byte_count(self) -> int:
+        """Return how many bytes are free; negative if the maximum is exceeded."""
+        return self.byte_count_max - self._byte_count
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether a principal that holds nothing may start to send a request."""
+        return self.free_byte_count > 0
+
+    @property
+    def waiting_count(self) -> int:
+        """Return how many connections and requests wait for free memory."""
+        return len(self._waiting)
+
+    def share_of(self, principal: str) -> MemoryShare:
+        """Return the share of a principal, common to all of its connections."""
+        found = self._shares.get(principal)
+        if found is None:
+            found = self._shares[principal] = MemoryShare(self)
+        return found
+
+    def _allocate(self, byte_count: int) -> None:
+        self._byte_count += byte_count
+
+    def _release(self, byte_count: int) -> None:
+        self._byte_count -= byte_count
+        assert self._byte_count >= 0, "not more than was allocated"
+        self._resume_if(lambda share: share.has_room)
+
+    def _resume_if(self, is_ready: Callable[[MemoryShare], bool]) -> None:
+        ready = [resume for resume, share in self._waiting.items() if is_ready(share)]
+        for resume in ready:
+            del self._waiting[resume]
+        for resume in ready:
+            resume()
+
+
+class MemoryShare:
+    """Memory of one principal within a pool."""
+
+    def __init__(self, pool: MemoryPool) -> None:
+        self.pool: Final = pool
+        self._byte_count = 0
+        self._overdrawn_by: Callable[[], None] | None = None
+
+    @property
+    def held_byte_count(self) -> int:
+        """Return how many bytes this principal holds."""
+        return self._byte_count
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether this principal may send a request, or more of one."""
+        return self._byte_count < self.pool.free_byte_count
+
+    def allocate(self, byte_count: int) -> None:
+        """Add bytes to the count."""
+        self._byte_count += byte_count
+        self.pool._allocate(byte_count)
+
+    def release(self, byte_count: int) -> None:
+        """Subtract bytes from the count, and call waiting connections that have room now."""
+        self._byte_count -= byte_count
+        assert self._byte_count >= 0, "not more than was allocated"
+        self.pool._release(byte_count)
+
+    def may_overdraw(self, resume: Callable[[], None]) -> bool:
+        """Return whether a connection may receive the rest of its frame without free memory.
+
+        One connection of a principal at a time, identified by ``resume``.
+        """
+        if self._overdrawn_by is None:
+            self._overdrawn_by = resume
+        return self._overdrawn_by == resume
+
+    def end_overdraft(self, resume: Callable[[], None]) -> None:
+        """End the overdraft of a connection, and call the principal's waiting connections."""
+        if self._overdrawn_by == resume:
+            self._overdrawn_by = None
+            self.pool._resume_if(lambda share: share is self)
+
+    def wait(self, resume: Callable[[], None]) -> None:
+        """Call ``resume`` once when there is room, however often it was registered."""
+        self.pool._waiting[resume] = self
+
+    def cancel_wait(self, resume: Callable[[], None]) -> None:
+        """Unregister ``resume``, and end its overdraft."""
+        self.pool._waiting.pop(resume, None)
+        self.end_overdraft(resume)
+
+    async def wait_for_room(self) -> None:
+        """Wait until there is room. Memory allocated before the next ``await`` is not above it."""
+        while not self.has_room:
+            has_room = asyncio.get_running_loop().create_future()
+
+            def resume(future: asyncio.Future[None] = has_room) -> None:
+                if not future.done():
+                    future.set_result(None)
+
+            self.wait(resume)
+            try:
+                await has_room
+            finally:
+                self.pool._waiting.pop(resume, None)
+
+
+class ConnectionMemory:
+    """Memory of one connection by purpose. ``report`` adds changes of the sum to its share."""
+
+    __slots__ = (
+        "_reported_byte_count",
+        "in_flight_byte_count",
+        "partial_byte_count",
+        "queued_byte_count",
+        "unread_byte_count",
+    )
+
+    def __init__(self) -> None:
+        self.partial_byte_count = 0
+        """Received part of an incomplete frame."""
+        self.queued_byte_count = 0
+        """Frames of requests that are not started."""
+        self.in_flight_byte_count = 0
+        """Requests in flight, and responses that wait for the responses to older requests."""
+        self.unread_byte_count = 0
+        """Responses that the peer has not read, at the last count."""
+        self._reported_byte_count = 0
+
+    @property
+    def byte_count(self) -> int:
+        """Return the sum of all counts."""
+        return (
+            self.partial_byte_count
+            + self.queued_byte_count
+            + self.in_flight_byte_count
+            + self.unread_byte_count
+        )
+
+    def report(self, share: MemoryShare) -> None:
+        """Add the change since the last report to the share, which must always be the same."""
+        before = self._reported_byte_count
+        self._reported_byte_count = self.byte_count
+        more = self._reported_byte_count - before
+        if more > 0:
+            share.allocate(more)
+        elif more < 0:
+            share.release(-more)
+
+    def clear_frames(self) -> None:
+        """Clear the counts of requests that are not started."""
+        self.partial_byte_count = self.queued_byte_count = 0
+
+    def clear(self) -> None:
+        """Clear all counts, after the connection is lost."""
+        self.clear_frames()
+        self.in_flight_byte_count = self.unread_byte_count = 0
