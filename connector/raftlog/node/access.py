@@ -230,7 +230,7 @@ def _principal(certificate: PeerCertificate) -> str:
     """Return the only common name, else the only DNS name; empty if ambiguous."""
     common = _common_names(certificate)
     names = common or list(certificate_names(certificate))
-    return names[0] if len(names) == 1 and _is_printable(names[0]) else ""
+    return names[0] if len(names) == 1 and names[0].isprintable() else ""
 
 
 def _common_names(certificate: PeerCertificate) -> list[str]:
@@ -264,7 +264,3 @@ def _ids_of(name: str, patterns: tuple[str, ...]) -> re.Pattern[str]:
         for one in patterns
     ]
     return re.compile("|".join(found) if found else "(?!)", re.DOTALL)
-
-
-def _is_printable(name: str) -> bool:
-    return name.isprintable()

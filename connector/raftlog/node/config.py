@@ -289,10 +289,11 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
         voters=voters,
         static_voters=_static_voters(node),
         bootstrap_servers=_bootstrap_servers(node),
-        retention_check_interval_ms=(
-            node.number("retention_check_interval_ms", at_least=1, at_most=_DAY_MS)
-            if node.has("retention_check_interval_ms")
-            else RETENTION_CHECK_INTERVAL_MS
+        retention_check_interval_ms=node.number(
+            "retention_check_interval_ms",
+            at_least=1,
+            at_most=_DAY_MS,
+            default=RETENTION_CHECK_INTERVAL_MS,
         ),
         allow_plaintext_beyond_loopback=node.flag("allow_plaintext_beyond_loopback"),
         access=_access(root),
@@ -322,12 +323,12 @@ def voter_of(config: NodeConfig, directory_id: str) -> Voter:
 
 
 def _listeners(root: ConfigTable) -> tuple[ListenerConfig | None, ListenerConfig | None]:
+    missing = root.wrong(
+        "listeners", "missing: add [listeners.clients] and [listeners.voters], or [listeners.both]"
+    )
     tables = root.table("listeners")
     if tables is None:
-        raise root.wrong(
-            "listeners",
-            "missing: add [listeners.clients] and [listeners.voters], or [listeners.both]",
-        )
+        raise missing
     both = tables.table("both")
     clients, voters = tables.table("clients"), tables.table("voters")
     tables.finish()
@@ -340,10 +341,7 @@ def _listeners(root: ConfigTable) -> tuple[ListenerConfig | None, ListenerConfig
         shared = _listener(both, Listener.CLIENTS | Listener.VOTERS)
         return shared, shared
     if clients is None and voters is None:
-        raise root.wrong(
-            "listeners",
-            "missing: add [listeners.clients] and [listeners.voters], or [listeners.both]",
-        )
+        raise missing
     return (
         None if clients is None else _listener(clients, Listener.CLIENTS),
         None if voters is None else _listener(voters, Listener.VOTERS),
@@ -450,10 +448,8 @@ def _access(root: ConfigTable) -> AccessTable:
         nodes={} if table.is_text("nodes") else _names_of_nodes(table.table("nodes")),
         node_names=_names_of_all_nodes(table) if table.is_text("nodes") else None,
         commits=_commits(table.table("commits")),
-        commit_names_max=(
-            table.number("commit_names_max", at_least=1, at_most=COMMITS_MAX)
-            if table.has("commit_names_max")
-            else COMMITS_PER_PRINCIPAL_MAX
+        commit_names_max=table.number(
+            "commit_names_max", at_least=1, at_most=COMMITS_MAX, default=COMMITS_PER_PRINCIPAL_MAX
         ),
     )
     table.finish()

@@ -23,7 +23,7 @@ class ConfigTable:
         self._path = path
         self._name = name
         self._values = values
-        self._asked: set[str] = set()
+        self._read_keys: set[str] = set()
 
     def wrong(self, key: str, reason: str) -> ConfigError:
         """Return the error of a key, for the caller to raise."""
@@ -31,7 +31,7 @@ class ConfigTable:
 
     def has(self, key: str) -> bool:
         """Return whether the table has a key, and mark it as known."""
-        self._asked.add(key)
+        self._read_keys.add(key)
         return key in self._values
 
     def is_text(self, key: str) -> bool:
@@ -44,9 +44,9 @@ class ConfigTable:
 
     def finish(self, also_known: Iterable[str] = ()) -> None:
         """Raise for the first key that was not read. ``also_known``: keys for the hint."""
-        known = sorted(self._asked.union(also_known))
+        known = sorted(self._read_keys.union(also_known))
         for key in self._values:
-            if key not in self._asked:
+            if key not in self._read_keys:
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else "known keys: " + ", ".join(known)
                 raise self.wrong(key, f"unknown key; {hint}")
@@ -83,8 +83,10 @@ class ConfigTable:
             raise self.wrong(key, 'expected an array of strings: ["...", "..."]')
         return tuple(value)
 
-    def number(self, key: str, *, at_least: int, at_most: int) -> int:
-        """Return an integer within bounds, both inclusive."""
+    def number(self, key: str, *, at_least: int, at_most: int, default: int | None = None) -> int:
+        """Return an integer within bounds, both inclusive, or ``default`` if the key is missing."""
+        if default is not None and not self.has(key):
+            return default
         value = self._value(key)
         if (
             isinstance(value, bool)
