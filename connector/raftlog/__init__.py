@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .append.requests import AppendResult
-    from .client.embedded import EmbeddedLog
-    from .client.embedded import open_embedded as open  # noqa: A004 - as `raftlog.open`
-    from .client.remote.follow import follow
-    from .client.remote.handle import ConnectedLog, connect
-    from .client.repair import repair_log as repair
+    from .client.embedded.handle import EmbeddedLog
+    from .client.embedded.handle import open_embedded as open  # noqa: A004 - as `raftlog.open`
+    from .client.embedded.repair import repair_log as repair
+    from .client.remote.handle import ConnectedLog, connect, follow
     from .log.writing.batch_metadata import CommitName, ValueKind
     from .log.writing.properties import LogConfig
 
@@ -40,13 +39,13 @@ _EXPORTS = {
     "AppendResult": ("raftlog.append.requests", "AppendResult"),
     "CommitName": ("raftlog.log.writing.batch_metadata", "CommitName"),
     "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
-    "EmbeddedLog": ("raftlog.client.embedded", "EmbeddedLog"),
+    "EmbeddedLog": ("raftlog.client.embedded.handle", "EmbeddedLog"),
     "LogConfig": ("raftlog.log.writing.properties", "LogConfig"),
     "ValueKind": ("raftlog.log.writing.batch_metadata", "ValueKind"),
     "connect": ("raftlog.client.remote.handle", "connect"),
-    "follow": ("raftlog.client.remote.follow", "follow"),
-    "open": ("raftlog.client.embedded", "open_embedded"),
-    "repair": ("raftlog.client.repair", "repair_log"),
+    "follow": ("raftlog.client.remote.handle", "follow"),
+    "open": ("raftlog.client.embedded.handle", "open_embedded"),
+    "repair": ("raftlog.client.embedded.repair", "repair_log"),
 }
 
 

@@ -156,7 +156,7 @@ def log_settings(where: HasLocation) -> LogSettings:
     if where.nodes is not None:
         with open_log(where) as log:
             return open_log_settings(log)
-    from raftlog.client.log_settings import read_settings as settings_in
+    from raftlog.client.embedded.directory import read_settings as settings_in
 
     try:
         settings = settings_in(where.path)

@@ -7,7 +7,7 @@ from typing import Final
 from tests.planted.plant import Plant
 
 SENT: Final = "tests/client/remote/test_sent_batches.py"
-SENDINGS: Final = "tests/client/remote/test_producer_batches.py"
+BATCHES: Final = "tests/client/remote/test_producer_batches.py"
 GROUPS: Final = "tests/client/embedded/test_group_commit.py"
 CLIENT: Final = "connector/raftlog/client"
 REMOTE: Final = "connector/raftlog/client/remote"
@@ -15,19 +15,19 @@ REMOTE: Final = "connector/raftlog/client/remote"
 CLIENT_PLANTS: Final = (
     Plant(
         bug="an append is refused at its deadline and written with its batch later",
-        path=f"{REMOTE}/packing.py",
-        old="""        is_removed = not sending.is_uncertain and without(
-            sending, late, self._settings, self._clock.wall_ms()
+        path=f"{REMOTE}/record_accumulator.py",
+        old="""        is_removed = not batch.may_be_appended and remove_requests(
+            batch, expired, self._settings, self._clock.wall_ms()
         )
 """,
-        new="        is_removed = not sending.is_uncertain\n",
-        tests=(SENDINGS, SENT),
+        new="        is_removed = not batch.may_be_appended\n",
+        tests=(BATCHES, SENT),
     ),
     Plant(
         bug="an append that may be in the log is refused at its deadline",
-        path=f"{REMOTE}/packing.py",
-        old="        is_removed = not sending.is_uncertain and without(",
-        new="        is_removed = without(",
+        path=f"{REMOTE}/record_accumulator.py",
+        old="        is_removed = not batch.may_be_appended and remove_requests(",
+        new="        is_removed = remove_requests(",
         tests=(SENT,),
     ),
     Plant(
@@ -39,37 +39,44 @@ CLIENT_PLANTS: Final = (
     ),
     Plant(
         bug="a transaction written in part on a full disk is reported as refused",
-        path=f"{CLIENT}/group_committer.py",
+        path="connector/raftlog/client/embedded/writer.py",
         old="full:\n                answers += group.interrupted()\n",
         new="full:\n",
         tests=(GROUPS,),
     ),
     Plant(
         bug="a named append whose write failed is reported as refused",
-        path=f"{CLIENT}/group_committer.py",
+        path="connector/raftlog/client/embedded/writer.py",
         old="            if len(answers) < len(requests):\n",
         new="            if False:\n",
         tests=(GROUPS,),
     ),
     Plant(
         bug="an append answered at its deadline waits for a leader forever",
-        path=f"{REMOTE}/sender.py",
-        old="        self._again = self._waiting.wanted(self._again)\n",
-        new="",
+        path=f"{REMOTE}/record_accumulator.py",
+        old="            if batch.is_done:\n",
+        new="            if False:\n",
         tests=(SENT,),
     ),
     Plant(
         bug="a closed client keeps searching for a leader that no request needs",
         path=f"{REMOTE}/sender.py",
-        old="        if not self._has_work and self._search is not None:\n",
+        old="        if not self.accumulator.has_undrained and self._search is not None:\n",
         new="        if False:\n",
         tests=(SENT,),
     ),
     Plant(
         bug="a closed client waits for an unresponsive leader",
         path=f"{REMOTE}/sender.py",
-        old="any(one.is_wanted for one in self._in_flight)",
-        new="bool(self._in_flight)",
+        old="not one.is_done for one in self._in_flight",
+        new="True for one in self._in_flight",
         tests=(SENT,),
+    ),
+    Plant(
+        bug="a batch that could not be sent is sent before an earlier one that was lost",
+        path=f"{REMOTE}/record_accumulator.py",
+        old="        insort(self._built, batch, key=lambda one: one.ordinal)\n",
+        new="        self._built.append(batch)\n",
+        tests=(BATCHES,),
     ),
 )

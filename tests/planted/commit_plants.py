@@ -50,11 +50,11 @@ COMMIT_PLANTS: Final = (
     ),
     Plant(
         bug="the last commit is not returned once its batch is deleted",
-        path=f"{REMOTE}/last_commit.py",
-        old="        timestamp_ms = _timestamp_of(quorum, appended)\n",
-        new="        timestamp_ms = _timestamp_of(quorum, appended)\n"
-        "        if timestamp_ms < 0:\n"
-        "            continue\n",
+        path=f"{REMOTE}/handle.py",
+        old="            timestamp_ms = self._timestamp_of(appended)\n",
+        new="            timestamp_ms = self._timestamp_of(appended)\n"
+        "            if timestamp_ms < 0:\n"
+        "                continue\n",
         tests=(AFTER_RETENTION,),
     ),
     Plant(
@@ -146,14 +146,14 @@ COMMIT_PLANTS: Final = (
     ),
     Plant(
         bug="an append without records is uncertain when its response is lost",
-        path=f"{REMOTE}/sendings.py",
+        path=f"{REMOTE}/producer_batches.py",
         old="        return self.record_count > 0\n",
         new="        return self.record_count >= 0\n",
         tests=(SENT,),
     ),
     Plant(
         bug="an append without records is uncertain when the disk fails",
-        path="connector/raftlog/client/group_committer.py",
+        path="connector/raftlog/client/embedded/writer.py",
         old="failed(unknown if request.writes else problem)",
         new="failed(unknown)",
         tests=(GROUPS,),

@@ -17,7 +17,7 @@ LOG_PLANTS: Final = (
     # --- acknowledgements ---------------------------------------------------------------------
     Plant(
         bug="an append is answered before its sync",
-        path=f"{CLIENT}/group_committer.py",
+        path="connector/raftlog/client/embedded/writer.py",
         old="""            if log.end_offset != log.synced_end_offset:
                 log.flush()
 """,
@@ -87,7 +87,7 @@ LOG_PLANTS: Final = (
         old="        if duplicate is not None:\n",
         new="        if duplicate is not None and not request.has_required_offset:\n",
         tests=(
-            "tests/client/embedded/test_embedded_log.py::test_a_repeated_commit_is_recognised_before_its_required_offset_is_checked",
+            "tests/client/embedded/test_handle.py::test_a_repeated_commit_is_recognised_before_its_required_offset_is_checked",
         ),
     ),
     Plant(
@@ -96,21 +96,21 @@ LOG_PLANTS: Final = (
         old="        epoch = current if request.epoch is None else request.epoch\n",
         new="        epoch = current\n",
         tests=(
-            "tests/client/embedded/test_embedded_log.py::test_a_claim_fences_appends_with_an_older_epoch",
+            "tests/client/embedded/test_handle.py::test_a_claim_fences_appends_with_an_older_epoch",
         ),
     ),
     Plant(
         bug="the lock of writers is not shared by processes",
-        path=f"{CLIENT}/group_committer.py",
+        path="connector/raftlog/client/embedded/writer.py",
         old="self._lock_path = storage.join(directory, LOCK_NAME)",
         new='self._lock_path = storage.join(directory, f"{LOCK_NAME}{id(self)}")',
         tests=(
-            "tests/client/embedded/test_embedded_log.py::test_an_append_that_times_out_on_the_lock_changes_nothing",
+            "tests/client/embedded/test_handle.py::test_an_append_that_times_out_on_the_lock_changes_nothing",
         ),
     ),
     Plant(
         bug="a writer does not read the appends of others",
-        path=f"{CLIENT}/group_committer.py",
+        path="connector/raftlog/client/embedded/writer.py",
         old="            self._log.refresh(now_ms=now_ms)\n        except",
         new="            self._log._check_open()\n        except",
         tests=(
@@ -129,9 +129,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/producer_state.py",
         old="        if name.version < self.name.version:\n",
         new="        if name.version < 0:\n",
-        tests=(
-            "tests/client/embedded/test_embedded_log.py::test_older_and_foreign_commits_are_refused",
-        ),
+        tests=("tests/client/embedded/test_handle.py::test_older_and_foreign_commits_are_refused",),
     ),
     Plant(
         bug="a producer of an older epoch is not fenced",
@@ -169,7 +167,7 @@ LOG_PLANTS: Final = (
         old="        if request.is_atomic or request.needs_own_batch:\n",
         new="        if request.needs_own_batch:\n",
         tests=(
-            "tests/client/embedded/test_embedded_log.py::test_an_atomic_append_is_one_batch_or_refused",
+            "tests/client/embedded/test_handle.py::test_an_atomic_append_is_one_batch_or_refused",
         ),
     ),
     Plant(
@@ -177,7 +175,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/producer_state.py",
         old="        if producer_id < 0:\n",
         new="        if producer_id:\n",
-        tests=("tests/client/embedded/test_embedded_log.py::test_producer_sequences_are_checked",),
+        tests=("tests/client/embedded/test_handle.py::test_producer_sequences_are_checked",),
     ),
     Plant(
         bug="a gap in a producer's sequences is accepted",
@@ -205,9 +203,7 @@ LOG_PLANTS: Final = (
         path=f"{WRITING}/replicated_log.py",
         old="if self._producer_state.open_transaction is not None:\n",
         new="if self._producer_state.open_transaction is not None and self.is_read_only:\n",
-        tests=(
-            "tests/client/embedded/test_embedded_log.py::test_a_claim_aborts_an_open_transaction",
-        ),
+        tests=("tests/client/embedded/test_handle.py::test_a_claim_aborts_an_open_transaction",),
     ),
     Plant(
         bug="a follower appends a batch that does not continue its log",

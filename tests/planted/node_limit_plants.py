@@ -179,10 +179,10 @@ NODE_LIMIT_PLANTS: Final = (
     ),
     Plant(
         bug="others can write a client's key",
-        path="connector/raftlog/client/remote/tls.py",
+        path="connector/raftlog/client/remote/connection.py",
         old="        _check_rights(options.key or options.certificate)\n",
         new="",
-        tests=("tests/client/remote/test_addresses_and_tls.py",),
+        tests=("tests/client/remote/test_nodes.py",),
     ),
     Plant(
         bug="others can write the directory of a key",

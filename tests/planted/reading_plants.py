@@ -174,7 +174,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="a password in an address is echoed",
-        path="connector/raftlog/client/remote/addresses.py",
+        path="connector/raftlog/client/remote/nodes.py",
         old="""    if "@" in text:
 """,
         new="""    if "@" in text and "@" not in text:

@@ -139,7 +139,7 @@ RECOVERY_PLANTS: Final = (
     # --- file modes -------------------------------------------------------------------------------
     Plant(
         bug="a snapshot is created readable for all, and private afterwards",
-        path="connector/raftlog/client/directory.py",
+        path="connector/raftlog/client/location.py",
         old="    files = PrivateLocalStorage()\n",
         new="""    from raftlog.storage.local import WritableLocalStorage
 
@@ -308,7 +308,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="repair does not check the indexes of sealed segments",
-        path="connector/raftlog/client/repair.py",
+        path="connector/raftlog/client/embedded/repair.py",
         old="        if report.read_only is None:\n            rebuilt = _rebuild",
         new="        if report.read_only is not None:\n            rebuilt = _rebuild",
         tests=(

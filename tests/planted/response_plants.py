@@ -346,14 +346,14 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a shared batch that may be written is sent as separate ones",
         path=SENDER,
-        old="        if len(sending.requests) > 1 and not is_known:\n",
-        new="        if False:\n",
+        old="        elif batch.may_be_appended:\n",
+        new="        elif False:\n",
         tests=(SENT,),
     ),
     Plant(
         bug="an impossible offset is sent without an epoch",
         path=SENDER,
-        old="        if leader.epoch < 1 and sending.has_condition:\n",
+        old="        if leader.epoch < 1 and batch.is_conditional:\n",
         new="        if False:\n",
         tests=(SENT,),
     ),

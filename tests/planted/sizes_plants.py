@@ -65,7 +65,7 @@ SIZES_PLANTS: Final = (
         old="                log.check_offset(start_offset)\n",
         new="                pass\n",
         tests=(
-            "tests/client/embedded/test_embedded_log.py"
+            "tests/client/embedded/test_handle.py"
             "::test_an_offset_above_the_last_stable_offset_is_in_range",
         ),
     ),
@@ -81,12 +81,10 @@ SIZES_PLANTS: Final = (
     ),
     Plant(
         bug="a map with an array as key ends a msgpack append without a response",
-        path="connector/raftlog/append/user_records.py",
+        path="connector/raftlog/append/requests.py",
         old="        except TypeError:\n            _refuse",
         new="        except KeyError:\n            _refuse",
-        tests=(
-            "tests/client/embedded/test_user_records.py::test_a_map_with_an_invalid_key_is_refused",
-        ),
+        tests=("tests/append/test_user_records.py::test_a_map_with_an_invalid_key_is_refused",),
     ),
     Plant(
         bug="a record's headers are counted after they are decoded",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from raftlog.client.remote.addresses import parse_addresses
 from raftlog.client.remote.leader_client import LeaderClient
+from raftlog.client.remote.nodes import parse_addresses
 from raftlog.client.remote.voters import (
     NodeAddress,
     QuorumInfo,

@@ -25,7 +25,7 @@ from pyspark_raftlog import conflict
 from pyspark_raftlog.commit import append_rows, in_order, query_of
 from pyspark_raftlog.sink import RaftlogStreamWriter
 from pyspark_raftlog.source import RaftlogDataSource
-from raftlog.client.embedded import EmbeddedLog, open_embedded
+from raftlog.client.embedded.handle import EmbeddedLog, open_embedded
 from raftlog.storage.local import WritableLocalFile, WritableLocalStorage
 from tests.support.kill_points import HOME, arm, reach
 from tests.support.spark_session import JVM_OPTIONS

@@ -6,7 +6,7 @@ Invariants:
    required offset, in the same step that assigns the offsets. A refused append changes nothing, and
    the others of the group continue.
 2. No lock, sync or thread: the caller excludes other writers, and decides when records are durable
-   or committed. Used by an embedded log's writer (``group_committer``) and by a quorum's leader.
+   or committed. Used by an embedded log (``client.embedded.writer``) and by a quorum's leader.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from raftlog.log.reading.snapshot import SnapshotReader
     from raftlog.log.reading.transactions import METADATA_PRODUCER_ID, Outcome, TransactionSpan
 
-    from .directory import open_path, write_new_file
+    from .location import open_path, write_new_file
 
 __all__ = [
     "METADATA_PRODUCER_ID",
@@ -69,7 +69,7 @@ _HOMES: Final = {
     "raftlog.log.format.directory": ("MetaProperties", "QuorumState"),
     "raftlog.log.reading.snapshot": ("SnapshotReader",),
     "raftlog.log.reading.transactions": ("METADATA_PRODUCER_ID", "Outcome", "TransactionSpan"),
-    "raftlog.client.directory": ("open_path", "write_new_file"),
+    "raftlog.client.location": ("open_path", "write_new_file"),
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
 

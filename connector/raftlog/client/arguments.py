@@ -12,6 +12,7 @@ import re
 from typing import Any, Final
 
 from raftlog.errors import OptionError
+from raftlog.limits import DECOMPRESSED_BYTES_OPTION_MAX
 from raftlog.log.reading.reads import READ_UNCOMMITTED_NAME, Isolation
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.records.builder import ProducerStamp
@@ -65,6 +66,12 @@ def whole_number(value: Any, name: str, *, at_least: int = 0, at_most: int = INT
     if not at_least <= number <= at_most:
         raise OptionError(option=name, reason=f"it must be from {at_least} to {at_most}")
     return number
+
+
+def decompression_limit(value: Any) -> int:
+    """Return the largest size of a decompressed batch in bytes."""
+    limit = DECOMPRESSED_BYTES_OPTION_MAX
+    return whole_number(value, "decompressed_bytes_max", at_least=1, at_most=limit)
 
 
 def offset_or_none(value: Any, name: str) -> int | None:

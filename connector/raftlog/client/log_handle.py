@@ -12,8 +12,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
-from raftlog.append.requests import AppendRequest, AppendResult
-from raftlog.append.user_records import UserRecord, new_records
+from raftlog.append.requests import AppendRequest, AppendResult, UserRecord, new_records
 from raftlog.closeable import Closeable
 from raftlog.log.reading.reads import Isolation
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind

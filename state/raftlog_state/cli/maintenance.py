@@ -12,7 +12,7 @@ from .source import add_decompression_limit, add_kind, add_path, kind_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from raftlog.client.repair import RecoveryReport, TruncatedTail
+    from raftlog.client.embedded.repair import RecoveryReport, TruncatedTail
 
 
 # --- raftlog check --------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def run_configure(arguments: argparse.Namespace, output: Output, console: Consol
             arguments.parser.error(f"{setting!r} is not NAME=VALUE")
         changes[name] = value
 
-    from raftlog.client.log_settings import configure, read_settings
+    from raftlog.client.embedded.directory import configure, read_settings
 
     path = arguments.path
     settings = configure(path, changes) if changes else read_settings(path)
@@ -155,7 +155,7 @@ def add_repair(commands: Commands) -> None:
 
 def run_repair(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print what was found and done; return the exit code, 1 if the log is read-only."""
-    from raftlog.client.repair import recover_log, repair_log
+    from raftlog.client.embedded.repair import recover_log, repair_log
 
     path = arguments.path
     if arguments.cut_at is not None:

@@ -164,9 +164,8 @@ def leader_client(arguments: argparse.Namespace) -> LeaderClient:
     Raises ``OptionError``.
     """
     from raftlog.client.arguments import milliseconds
-    from raftlog.client.remote.addresses import parse_addresses
     from raftlog.client.remote.leader_client import LeaderClient
-    from raftlog.client.remote.tls import TlsOptions
+    from raftlog.client.remote.nodes import TlsOptions, parse_addresses
 
     tls = TlsOptions(
         ca=arguments.tls_ca, certificate=arguments.tls_certificate, key=arguments.tls_key

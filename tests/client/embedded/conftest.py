@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
-from raftlog.client.embedded import EmbeddedLog, open_embedded
+from raftlog.client.embedded.handle import EmbeddedLog, open_embedded
 from raftlog.log.writing.properties import LogConfig
 
 PATH = "/logs/orders-3"

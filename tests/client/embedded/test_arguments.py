@@ -10,7 +10,7 @@ import pytest
 from tests.client.embedded.conftest import Machine
 
 import raftlog
-from raftlog.client.embedded import EmbeddedLog
+from raftlog.client.embedded.handle import EmbeddedLog
 from raftlog.errors import LogNotFoundError, OptionError
 from raftlog.log.reading.reads import Isolation
 from raftlog.records.builder import ProducerStamp

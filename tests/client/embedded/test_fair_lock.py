@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
-from raftlog.client.group_committer import LOCK_NAME, TURNSTILE_NAME, FairLock
+from raftlog.client.clock import Clock
+from raftlog.client.embedded.writer import LOCK_NAME, TURNSTILE_NAME, FairLock
 
 
-def turns(disk: SimulatedDisk, pause: Callable[[float], None] = lambda _: None) -> FairLock:
-    return FairLock(disk.another_process(), "/", pause=pause)
+def fair_lock(disk: SimulatedDisk, pause: Callable[[float], None] = lambda _: None) -> FairLock:
+    return FairLock(disk.another_process(), "/", Clock(pause=pause))
 
 
 def always() -> bool:
@@ -24,17 +25,17 @@ def never() -> bool:
 def test_a_free_lock_is_acquired_without_waiting() -> None:
     disk = SimulatedDisk()
     pauses: list[float] = []
-    lock = turns(disk, pauses.append).acquire(never)
+    lock = fair_lock(disk, pauses.append).acquire(never)
     assert lock is not None
     assert pauses == []
-    assert turns(disk).acquire(never) is None
+    assert fair_lock(disk).acquire(never) is None
     lock.release()
-    assert turns(disk).acquire(never) is not None
+    assert fair_lock(disk).acquire(never) is not None
 
 
 def test_a_waiter_acquires_the_lock_when_it_is_released() -> None:
     disk = SimulatedDisk()
-    held = turns(disk).acquire(never)
+    held = fair_lock(disk).acquire(never)
     assert held is not None
     pauses: list[float] = []
 
@@ -43,7 +44,7 @@ def test_a_waiter_acquires_the_lock_when_it_is_released() -> None:
         if len(pauses) == 30:
             held.release()
 
-    assert turns(disk, pause).acquire(always) is not None
+    assert fair_lock(disk, pause).acquire(always) is not None
     assert len(pauses) == 30
     assert max(pauses) <= 0.005
     assert pauses == sorted(pauses)
@@ -51,7 +52,7 @@ def test_a_waiter_acquires_the_lock_when_it_is_released() -> None:
 
 def test_a_process_that_returns_waits_after_earlier_waiters() -> None:
     disk = SimulatedDisk()
-    first = turns(disk)
+    first = fair_lock(disk)
     held = first.acquire(never)
     assert held is not None
     back: list[object] = []
@@ -60,18 +61,18 @@ def test_a_process_that_returns_waits_after_earlier_waiters() -> None:
         held.release()
         back.append(first.acquire(never))
 
-    second = turns(disk, pause).acquire(always)
+    second = fair_lock(disk, pause).acquire(always)
     assert second is not None
     assert back == [None]
 
 
 def test_a_waiter_that_times_out_blocks_no_other() -> None:
     disk = SimulatedDisk()
-    held = turns(disk).acquire(never)
+    held = fair_lock(disk).acquire(never)
     assert held is not None
-    assert turns(disk).acquire(never) is None
+    assert fair_lock(disk).acquire(never) is None
     held.release()
-    assert turns(disk).acquire(never) is not None
+    assert fair_lock(disk).acquire(never) is not None
 
 
 def test_a_dead_process_holds_no_lock() -> None:
@@ -79,6 +80,6 @@ def test_a_dead_process_holds_no_lock() -> None:
     for name in (LOCK_NAME, TURNSTILE_NAME):
         other = disk.another_process()
         assert other.try_lock(f"/{name}") is not None
-        assert turns(disk).acquire(never) is None
+        assert fair_lock(disk).acquire(never) is None
         other.kill()
-    assert turns(disk).acquire(never) is not None
+    assert fair_lock(disk).acquire(never) is not None

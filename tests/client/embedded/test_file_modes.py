@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import raftlog
-from raftlog.client.directory import write_new_file
+from raftlog.client.location import write_new_file
 from raftlog.errors import OptionError
 
 

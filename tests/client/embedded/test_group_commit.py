@@ -22,9 +22,9 @@ from raftlog.append.requests import (
     RequestResult,
 )
 from raftlog.client.clock import Clock
-from raftlog.client.embedded import EmbeddedLog
-from raftlog.client.group_committer import GroupCommitter
-from raftlog.client.log_settings import configure
+from raftlog.client.embedded.directory import configure
+from raftlog.client.embedded.handle import EmbeddedLog
+from raftlog.client.embedded.writer import GroupCommitter
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,

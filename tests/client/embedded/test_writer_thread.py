@@ -12,7 +12,7 @@ import pytest
 
 from raftlog.append.requests import AppendRequest, Done, Request, RequestResult, failed
 from raftlog.client.clock import Clock
-from raftlog.client.writer_thread import GROUP_BYTES_MAX, WriterThread
+from raftlog.client.embedded.writer import GROUP_BYTES_MAX, WriterThread
 from raftlog.errors import (
     AppendUnknownError,
     BufferAllocationError,

@@ -24,7 +24,7 @@ from raftlog import ConnectedLog
 from raftlog.client.clock import Clock
 from raftlog.client.remote import metadata as client_metadata
 from raftlog.client.remote import sender
-from raftlog.client.remote.sendings import IMPOSSIBLE_OFFSET
+from raftlog.client.remote.producer_batches import IMPOSSIBLE_OFFSET
 from raftlog.errors import (
     AppendUnknownError,
     InvalidAppendError,

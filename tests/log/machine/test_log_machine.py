@@ -23,9 +23,9 @@ from tests.support.crash_injection import crashes_after
 
 from raftlog.append.requests import AppendResult, Done, Failed, Operation, Request, RequestResult
 from raftlog.client.clock import Clock
-from raftlog.client.create import find_or_create
-from raftlog.client.group_committer import GroupCommitter
-from raftlog.client.repair import repair_log
+from raftlog.client.embedded.directory import find_or_create
+from raftlog.client.embedded.repair import repair_log
+from raftlog.client.embedded.writer import GroupCommitter
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,

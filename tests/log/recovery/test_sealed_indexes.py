@@ -8,7 +8,7 @@ import pytest
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.written_logs import DIRECTORY, WrittenLog
 
-from raftlog.client.repair import recover_log
+from raftlog.client.embedded.repair import recover_log
 from raftlog.log.format.directory import CLEAN_SHUTDOWN_NAME, INDEX_SUFFIX, TIME_INDEX_SUFFIX
 
 Hurt = Callable[[SimulatedDisk, str], None]

@@ -15,7 +15,7 @@ from pyspark_raftlog.errors import CommitTooLargeError
 from pyspark_raftlog.options import WriteOptions
 from pyspark_raftlog.sink_rows import InputColumns, RecordForm
 from raftlog import AppendResult, CommitName, ValueKind
-from raftlog.client.embedded import EmbeddedLog, open_embedded
+from raftlog.client.embedded.handle import EmbeddedLog, open_embedded
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,

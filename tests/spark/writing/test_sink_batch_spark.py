@@ -24,7 +24,7 @@ from pyspark_raftlog.errors import (
     WriteSchemaError,
 )
 from raftlog import LogConfig
-from raftlog.client.log_settings import configure
+from raftlog.client.embedded.directory import configure
 from raftlog.errors import (
     LogAccessError,
     LogNotFoundError,

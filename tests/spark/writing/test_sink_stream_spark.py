@@ -15,7 +15,7 @@ import raftlog
 from pyspark_raftlog import typed_error
 from pyspark_raftlog.errors import AppendOnlyError, CommitTooLargeError
 from raftlog import LogConfig
-from raftlog.client.log_settings import configure
+from raftlog.client.embedded.directory import configure
 from raftlog.errors import ForeignCommitError
 from raftlog.records.record import Header, NewRecord
 

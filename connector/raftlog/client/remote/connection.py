@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import raftlog
-from raftlog.errors import AccessDeniedError, LogClosedError, NoCommonVersionError, WireError
+from raftlog.errors import (
+    AccessDeniedError,
+    LogClosedError,
+    NoCommonVersionError,
+    OptionError,
+    WireError,
+)
 from raftlog.limits import WIRE_FRAME_BYTES_MAX
+from raftlog.storage.file_rights import change_by_others, read_by_others
 from raftlog.wire import (
     ApiKey,
     FrameDecoder,
@@ -31,7 +40,9 @@ from raftlog.wire import (
     frame,
 )
 
-from .addresses import Address
+from .nodes import Address, TlsOptions
+
+_LOGGER: Final = logging.getLogger("raftlog")
 
 # --- Network thread of a client, and calls to it from other threads -------------------------------
 # Connections are used on this thread's event loop only. It is a daemon thread, and does not exist
@@ -156,23 +167,13 @@ class ConnectionLostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """Response frame to a request of this version; its body starts at ``body_start``."""
-
-    version: int
-    frame: bytes
-    body_start: int
-
-    def decoded(self, target: type[T]) -> T:
-        """Return the decoded body. Raises ``MalformedMessageError``."""
-        return decode(target, self.version, self.frame, start=self.body_start)
-
-
-@dataclass(frozen=True, slots=True)
 class _InFlightRequest:
+    """Request without a response. ``decode`` takes the version, the frame and the body's start."""
+
     api_key: int
     version: int
-    reply: asyncio.Future[Reply]
+    decode: Callable[..., Any]
+    response: asyncio.Future[Any]
 
 
 class Connection(asyncio.Protocol):
@@ -229,8 +230,9 @@ class Connection(asyncio.Protocol):
             body = encode_versions_request(
                 version, software="raftlog", software_version=raftlog.__version__
             )
-            reply = await self.wait(self._send(ApiKey.API_VERSIONS, version, body), timeout_s)
-            offered = decode_versions_response(reply.version, reply.frame, start=reply.body_start)
+            offered = await self.wait(
+                self._send(ApiKey.API_VERSIONS, version, body, decode_versions_response), timeout_s
+            )
             if not offered.is_version_unsupported:
                 break
             version = (
@@ -254,31 +256,32 @@ class Connection(asyncio.Protocol):
             return False
         return True
 
-    def send(self, api_key: ApiKey, message: Any) -> asyncio.Future[Reply]:
-        """Send a request, and return a future with the response.
+    def send(self, api_key: ApiKey, message: Any, target: type[T]) -> asyncio.Future[T]:
+        """Send a request, and return a future with the decoded response.
 
-        Raises ``ConnectionLostError``, ``NoCommonVersionError``, ``UnsupportedFieldError``.
+        Raises ``ConnectionLostError``, ``NoCommonVersionError``, ``UnsupportedFieldError``; the
+        future raises ``ConnectionLostError``, ``AccessDeniedError`` and ``MalformedMessageError``.
         """
         version = common_version(api_key, self.versions)
-        return self._send(api_key, version, encode(message, version))
+        return self._send(api_key, version, encode(message, version), partial(decode, target))
 
     async def request(
         self, api_key: ApiKey, message: Any, target: type[T], *, timeout_s: float
     ) -> T:
         """Send a request and wait for the response. Raises as ``send``, and ``WireError``."""
-        reply = await self.wait(self.send(api_key, message), timeout_s)
+        response = self.send(api_key, message, target)
         try:
-            return reply.decoded(target)
+            return await self.wait(response, timeout_s)
         except WireError:
             self.close("its response could not be decoded")
             raise
 
-    async def wait(self, reply: asyncio.Future[Reply], timeout_s: float) -> Reply:
+    async def wait(self, response: asyncio.Future[T], timeout_s: float) -> T:
         """Wait for a response; a timeout closes the connection."""
-        done, _ = await asyncio.wait((reply,), timeout=timeout_s)
+        done, _ = await asyncio.wait((response,), timeout=timeout_s)
         if not done:
             self.close(f"no response within {timeout_s:.1f} s")
-        return await reply
+        return await response
 
     def close(self, reason: str) -> None:
         """Close immediately. Requests in flight fail."""
@@ -308,7 +311,9 @@ class Connection(asyncio.Protocol):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _send(self, api_key: ApiKey, version: int, body: bytes) -> asyncio.Future[Reply]:
+    def _send(
+        self, api_key: ApiKey, version: int, body: bytes, decode: Callable[..., T]
+    ) -> asyncio.Future[T]:
         if self._lost is not None or self._transport is None:
             raise ConnectionLostError(f"{self.address}: {self._lost or 'not connected'}")
         number = self._next_correlation_id
@@ -316,10 +321,10 @@ class Connection(asyncio.Protocol):
         header = RequestHeader(
             api_key=api_key, api_version=version, correlation_id=number, client_id=CLIENT_ID
         )
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._in_flight[number] = _InFlightRequest(api_key, version, reply)
+        response: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._in_flight[number] = _InFlightRequest(api_key, version, decode, response)
         self._transport.write(frame(encode_request_header(header), body))
-        return reply
+        return response
 
     def _receive(self, data: bytes) -> None:
         number = int.from_bytes(data[:4], "big", signed=True)
@@ -328,8 +333,12 @@ class Connection(asyncio.Protocol):
             self.close("response with an unknown correlation id")
             return
         _, body_start = decode_response_header(data, request.api_key, request.version)
-        if not request.reply.done():
-            request.reply.set_result(Reply(request.version, data, body_start))
+        if request.response.done():
+            return
+        try:
+            request.response.set_result(request.decode(request.version, data, start=body_start))
+        except WireError as error:
+            _fail_response(request.response, error)
 
     def _fail(self, reason: str) -> None:
         if self._lost is None:
@@ -339,11 +348,62 @@ class Connection(asyncio.Protocol):
     def _fail_all(self, error: Exception) -> None:
         requests, self._in_flight = self._in_flight, {}
         for request in requests.values():
-            if not request.reply.done():
-                request.reply.set_exception(error)
-                request.reply.exception()  # retrieved, or asyncio logs it
+            if not request.response.done():
+                _fail_response(request.response, error)
+
+
+def _fail_response(response: asyncio.Future[Any], error: Exception) -> None:
+    response.set_exception(error)
+    response.exception()  # retrieved, or asyncio logs it
 
 
 def _error_text(error: BaseException) -> str:
     text = getattr(error, "strerror", None) or str(error)
     return text or type(error).__name__
+
+
+# --- TLS context ----------------------------------------------------------------------------------
+
+
+def tls_context(options: TlsOptions) -> ssl.SSLContext | None:
+    """Return the TLS context of connections; None for plain text.
+
+    Raises ``OptionError`` for a file that cannot be read or is invalid.
+    """
+    if options.ca is None:
+        return None
+    try:
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=options.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(option="tls_ca", reason=_reason(error)) from None
+    context.check_hostname = options.check_host
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if options.certificate is not None:
+        _check_rights(options.key or options.certificate)
+        try:
+            password = options.key_password or ""  # never prompt at the terminal
+            context.load_cert_chain(options.certificate, options.key, password)
+        except (OSError, ssl.SSLError) as error:
+            option = "tls_certificate, tls_key"
+            raise OptionError(option=option, reason=_reason(error)) from None
+    return context
+
+
+def _check_rights(path: str) -> None:
+    """Refuse a key that other users may change, and warn of one that they may read.
+
+    Keys that Spark copies to its executors are readable by others, so that is not refused.
+    """
+    try:
+        change, reading = change_by_others(path), read_by_others(path)
+    except OSError as error:
+        raise OptionError(option="tls_certificate, tls_key", reason=_reason(error)) from None
+    if change is not None:
+        raise OptionError(option="tls_key", reason=change)
+    if reading is not None:
+        _LOGGER.warning("%s", reading)
+
+
+def _reason(error: OSError) -> str:
+    text = error.strerror or type(error).__name__
+    return f"the file cannot be used: {text}"

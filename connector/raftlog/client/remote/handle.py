@@ -1,4 +1,4 @@
-"""Handle of a quorum's log: the calls of an embedded log, answered by the leader.
+"""Handle of a quorum's log: the calls of an embedded log, answered by its leader.
 
 A handle is thread-safe. In a forked child it reads over its own connections, and refuses appends.
 An append whose response was lost is retried until its deadline, and never written twice: without
@@ -16,28 +16,42 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from raftlog.append.requests import AppendRequest, AppendResult
-from raftlog.client.arguments import milliseconds
+from raftlog.client.arguments import decompression_limit, milliseconds
 from raftlog.client.clock import Clock
 from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT, LogHandle
-from raftlog.errors import NotRemoteError, OptionError
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.errors import (
+    AppendUnknownError,
+    ForeignCommitError,
+    InvalidAppendError,
+    NotRemoteError,
+    OptionError,
+    QuorumUnavailableError,
+    StaleCommitError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.limits import DECOMPRESSED_BYTES_MAX
+from raftlog.log.writing.batch_metadata import CommitName, ValueKind
 from raftlog.log.writing.producer_state import LastCommit
+from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId
 
-from .addresses import parse_addresses
-from .appends import Appends
-from .last_commit import last_commit
 from .leader_client import LeaderClient
+from .nodes import parse_addresses, tls_from_files
+from .producer_batches import IMPOSSIBLE_OFFSET, LogSettings
 from .sender import Sender
-from .sendings import LogSettings
-from .tls import tls_from_files
 
 if TYPE_CHECKING:
     from raftlog.log.reading.log_reader import LogReader
 
     from .log import RemoteLog
 
+_LOOKUPS_MAX: Final = 100
+_ANY_VALUE: Final = {
+    ValueKind.BYTES: b"",
+    ValueKind.MSGPACK: b"\x93\x00\x00\x90",  # [0, 0, []]
+    ValueKind.KRAFT: b"\x01\x00\x00",  # frame version 1, api key 0, version 0
+}
 _AT_NODES: Final = "each node does it as configured; see `raftlog node --help`"
 
 
@@ -82,6 +96,45 @@ def connect(
         raise
 
 
+def follow(
+    bootstrap: str,
+    *,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_certificate: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
+    tls_key_password: str | None = None,
+    tls_check_host: bool = True,
+    timeout_ms: float = TIMEOUT_MS_DEFAULT,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> RemoteLog:
+    """Open the log of a quorum for reading, as a ``LogReader``.
+
+    The nodes are Kafka's controllers or a raftlog quorum. The reader is for one thread; its
+    connections are closed when it is garbage collected.
+
+    Args:
+        bootstrap: ``host:port`` of one or more nodes, separated by commas; of controllers those in
+            ``controller.quorum.bootstrap.servers``.
+        tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host, timeout_ms: as for
+            ``connect``.
+        decompressed_bytes_max: the largest size in bytes of a decompressed batch; a
+            larger one raises ``DecompressionLimitError`` when it is read.
+
+    Raises:
+        OptionError: an argument is invalid, or a file cannot be used.
+        QuorumUnavailableError: no leader answered within ``timeout_ms``.
+        AccessDeniedError: a certificate was not accepted, or this client has no access to the log.
+        NodeRefusedError: the nodes refuse a request, or have more than one topic.
+    """
+    from .log import RemoteLog
+
+    tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
+    wait_ms = milliseconds(timeout_ms, "timeout_ms")
+    limit = decompression_limit(decompressed_bytes_max)
+    quorum = LeaderClient(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
+    return RemoteLog(quorum, decompressed_bytes_max=limit)
+
+
 class ConnectedLog(LogHandle):
     """Open log of a quorum, from ``raftlog.connect``. Close it, or use it in ``with``."""
 
@@ -94,17 +147,16 @@ class ConnectedLog(LogHandle):
         identity = quorum.identity()
         self._topic = identity.topic
         self._cluster_id = identity.cluster_id
-        network = quorum.network
-        sender = Sender(quorum.metadata, self._settings, clock)
-        self._appends = Appends(self.path, network, sender, clock)
-        weakref.finalize(self, _end, self._appends, quorum).atexit = False
+        network = quorum.network  # first: in a forked child it replaces the metadata
+        self._sender = Sender(quorum.metadata, network, self._settings, clock)
+        weakref.finalize(self, self._sender.close_later, quorum.close).atexit = False
 
     def close(self) -> None:
         """Wait for the results of all appends, and disconnect. It may be called twice.
 
         It waits until the ``timeout_ms`` of the last append at most, even without a leader.
         """
-        self._appends.close()
+        self._sender.close()
         self._quorum.close()
 
     # --- properties -------------------------------------------------------------------------------
@@ -169,16 +221,6 @@ class ConnectedLog(LogHandle):
         deadline_ms = self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
         return self._last_commit(application_id, deadline_ms)
 
-    def _last_commit(self, application_id: str, deadline_ms: float) -> LastCommit | None:
-        return last_commit(
-            self._quorum,
-            self.values,
-            application_id,
-            deadline_ms,
-            self._appends.submit,
-            self._clock.now_ms,
-        )
-
     def _open_for_appends(self) -> Callable[[AppendRequest], None]:
         return self._submit
 
@@ -192,7 +234,7 @@ class ConnectedLog(LogHandle):
     def _submit(self, request: AppendRequest) -> None:
         """Queue an append. A commit without records is looked up: no batch can have its name."""
         if request.commit is None or request.records:
-            self._appends.submit(request)
+            self._sender.accumulator.append(request)
             return
         name = request.commit
         known = self._last_commit(name.application_id, request.deadline_ms)
@@ -202,10 +244,73 @@ class ConnectedLog(LogHandle):
             epoch = self.reader().epochs.epoch_at(first) or 0
             request.future.set_result(AppendResult(first, last, epoch, was_duplicate=True))
         elif request.has_required_offset or request.epoch is not None:
-            self._appends.submit(replace(request, commit=None, take_over_from=None))
+            self._sender.accumulator.append(replace(request, commit=None, take_over_from=None))
         else:
             end, epoch = self.end_offset, self._quorum.leader_epoch()
             request.future.set_result(AppendResult(end, end - 1, epoch))
+
+    # --- lookup of a commit -----------------------------------------------------------------------
+
+    # The last named commit of an application id is looked up by three requests:
+    #
+    # 1. OffsetFetch returns its version and query id, but no offsets.
+    # 2. Produce appends the same commit again, with a required offset that no log reaches. The
+    #    leader checks the identity first and returns the existing offsets, which it has even after
+    #    retention deleted the records; otherwise it refuses the offset. So nothing is ever written.
+    # 3. Fetch returns its batch, which has the timestamp.
+    #
+    # If another commit was appended in between, the lookup starts again.
+
+    def _last_commit(self, application_id: str, deadline_ms: float) -> LastCommit | None:
+        """Return the last commit. Its ``timestamp_ms`` is -1 if its records are deleted."""
+        began_ms = self._clock.now_ms()
+        for _ in range(_LOOKUPS_MAX):
+            left_ms = max(deadline_ms - self._clock.now_ms(), 0)
+            committed = self._quorum.last_commit(application_id, timeout_ms=left_ms)
+            if committed is None:
+                return None
+            name = CommitName(application_id, committed.query_id, committed.version)
+            try:
+                appended = self._appended(name, deadline_ms)
+            except AppendUnknownError as lost:  # nothing was written: the offset is impossible
+                waited_ms = int(self._clock.now_ms() - began_ms)
+                raise QuorumUnavailableError(
+                    path=self.path, waited_ms=waited_ms, reason=lost.reason
+                ) from None
+            if appended is None:
+                continue
+            timestamp_ms = self._timestamp_of(appended)
+            return LastCommit(name, appended.base_offset, appended.last_offset, timestamp_ms)
+        reason = f"{application_id!r} committed again in every attempt"
+        raise QuorumUnavailableError(path=self.path, waited_ms=0, reason=reason)
+
+    def _appended(self, name: CommitName, deadline_ms: float) -> AppendResult | None:
+        """Return the offsets of a commit in the log; None if it is not the last one any more."""
+        request = AppendRequest(
+            records=(_ANY_VALUE[self.values],),
+            required_base_offset=IMPOSSIBLE_OFFSET,
+            is_atomic=True,
+            commit=name,
+            deadline_ms=deadline_ms,
+        )
+        self._sender.accumulator.append(request)
+        try:
+            return request.future.result()
+        except (ForeignCommitError, StaleCommitError, UnexpectedEndOffsetError, InvalidAppendError):
+            return None
+
+    def _timestamp_of(self, appended: AppendResult) -> int:
+        """Return the timestamp of a commit's batch; -1 if the batch is deleted."""
+        byte_count_max = 1
+        while True:
+            fetched = self._quorum.fetch(appended.base_offset, byte_count_max=byte_count_max)
+            if not fetched.data:
+                return -1
+            batch = read_batch(fetched.data, path=self.path)
+            if isinstance(batch, RecordBatch):
+                is_found = batch.base_offset == appended.base_offset
+                return batch.max_timestamp_ms if is_found else -1
+            byte_count_max = max(2 * len(fetched.data), 1024)
 
     # --- operations of nodes ----------------------------------------------------------------------
 
@@ -239,8 +344,3 @@ class ConnectedLog(LogHandle):
         """Raise ``NotRemoteError``: the log's files are on the nodes."""
         del operation, timeout_ms
         raise NotRemoteError(what="an operation on the log's files", remedy=_AT_NODES)
-
-
-def _end(appends: Appends, quorum: LeaderClient) -> None:
-    """Finalize a handle that was not closed: send what is queued, then disconnect."""
-    appends.close_later(quorum.close)

@@ -22,6 +22,7 @@ from kio.schema.fetch_snapshot.v1.response import FetchSnapshotResponse
 from kio.schema.list_offsets.v11.response import ListOffsetsResponse
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
+from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT
 from raftlog.errors import (
     AccessDeniedError,
     NodeRefusedError,
@@ -34,15 +35,12 @@ from raftlog.types import OffsetAndEpoch, SnapshotId
 from raftlog.wire import ApiKey, latest_schemas
 
 from . import messages
-from .addresses import Address
-from .connection import ConnectionLostError, NetworkThread
+from .connection import ConnectionLostError, NetworkThread, tls_context
 from .messages import Committed, TopicIdentity
 from .metadata import LeaderConnection, Metadata, is_access_error
-from .sendings import LogSettings
-from .tls import NO_TLS, TlsOptions, tls_context
+from .nodes import NO_TLS, Address, TlsOptions
+from .producer_batches import LogSettings
 
-TIMEOUT_MS_DEFAULT: Final = 30_000
-"""Bound on a request with its retries (Kafka: ``default.api.timeout.ms``)."""
 RESPONSE_TIMEOUT_S: Final = 6.0
 FETCH_BYTES: Final = 1 * MIB
 PAUSE_FIRST_S: Final = 0.02
@@ -193,7 +191,7 @@ class LeaderClient:
                 leader.log, timestamp, is_committed_only=is_committed_only
             ),
             ListOffsetsResponse,
-            _parse_partition,
+            messages.parse_partition,
         )
         return None if partition.offset < 0 else int(partition.offset)
 
@@ -212,7 +210,7 @@ class LeaderClient:
             ApiKey.OFFSET_FOR_LEADER_EPOCH,
             lambda leader: messages.epoch_end_request(leader.log, epoch),
             OffsetForLeaderEpochResponse,
-            _parse_partition,
+            messages.parse_partition,
         )
         if partition.leader_epoch < 0 or partition.end_offset < 0:
             return None
@@ -244,11 +242,7 @@ class LeaderClient:
                 byte_count_max=byte_count_max,
             ),
             FetchSnapshotResponse,
-            lambda response: (
-                (int(response.error_code), None)
-                if response.error_code
-                else _parse_snapshot(response)
-            ),
+            messages.parse_partition,
             allowed=(_SNAPSHOT_NOT_FOUND,),
         )
         if error:
@@ -307,7 +301,11 @@ class LeaderClient:
             )
 
         error, partition, leader = await self._send_to_leader(
-            ApiKey.FETCH, build, latest_schemas.FetchResponse, _parse_fetch, (_OFFSET_OUT_OF_RANGE,)
+            ApiKey.FETCH,
+            build,
+            latest_schemas.FetchResponse,
+            lambda response: messages.parse_partition(response, response.responses),
+            (_OFFSET_OUT_OF_RANGE,),
         )
         return _fetch_result(partition, leader.epoch, is_out_of_range=bool(error))
 
@@ -327,11 +325,10 @@ class LeaderClient:
         while True:
             leader = await self._metadata.leader(until)
             try:
-                reply = leader.connection.send(api_key, build(leader))
-                self._metadata.watch(leader, reply)
+                sent = leader.connection.send(api_key, build(leader), target)
+                self._metadata.watch(leader, sent)
                 timeout_s = min(RESPONSE_TIMEOUT_S, max(until - loop.time(), 0))
-                response = await leader.connection.wait(reply, timeout_s)
-                error, content = parse(response.decoded(target))
+                error, content = parse(await leader.connection.wait(sent, timeout_s))
             except ConnectionLostError as lost:
                 self._metadata.invalidate(leader, str(lost), is_lost=True)
             except WireError as unreadable:
@@ -354,23 +351,6 @@ class LeaderClient:
 
     def _node_error(self, api_key: ApiKey, error: int, reason: str) -> NodeRefusedError:
         return NodeRefusedError(path=self.path, api=api_key.name, error=error, reason=reason)
-
-
-def _parse_partition(response: Any) -> tuple[int, Any]:
-    partition = messages.only_partition(response.topics)
-    return int(partition.error_code), partition
-
-
-def _parse_snapshot(response: FetchSnapshotResponse) -> tuple[int, Any]:
-    partition = messages.only_partition(response.topics)
-    return int(partition.error_code), partition
-
-
-def _parse_fetch(response: latest_schemas.FetchResponse) -> tuple[int, Any]:
-    if response.error_code:
-        return int(response.error_code), None
-    partition = messages.only_partition(response.responses)
-    return int(partition.error_code), partition
 
 
 def _fetch_result(partition: Any, leader_epoch: int, *, is_out_of_range: bool) -> FetchResult:

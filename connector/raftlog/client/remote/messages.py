@@ -16,7 +16,6 @@ from kio.schema.describe_cluster.v2.response import DescribeClusterResponse
 from kio.schema.describe_configs.v4 import request as describe_configs
 from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
 from kio.schema.describe_quorum.v2 import request as describe_quorum
-from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse
 from kio.schema.fetch.v18 import request as fetch
 from kio.schema.fetch_snapshot.v1 import request as fetch_snapshot
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
@@ -241,11 +240,15 @@ def parse_settings(response: DescribeConfigsResponse) -> tuple[int, dict[str, st
     return int(result.error_code), settings
 
 
-def parse_quorum(response: DescribeQuorumResponse) -> tuple[int, Any]:
-    """Return Kafka's error code, and the partition unless the error is the response's own."""
-    if response.error_code:
-        return int(response.error_code), None
-    partition = only_partition(response.topics)
+def parse_partition(response: Any, topics: Any = None) -> tuple[int, Any]:
+    """Return Kafka's error code, and the partition unless the error is the response's own.
+
+    ``topics``: those of the response; None: its ``topics``.
+    """
+    error = getattr(response, "error_code", 0)  # responses about offsets have none of their own
+    if error:
+        return int(error), None
+    partition = only_partition(response.topics if topics is None else topics)
     return int(partition.error_code), partition
 
 

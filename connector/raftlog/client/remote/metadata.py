@@ -34,9 +34,9 @@ from raftlog.wire import ApiKey, latest_schemas
 from raftlog.wire.log_identity import uuid_or_none
 
 from . import messages
-from .addresses import Address
 from .connection import Connection, ConnectionLostError
 from .messages import TopicIdentity
+from .nodes import Address
 
 ASK_TIMEOUT_S: Final = 5.0
 """Bound on connecting to a node, and on its response about the leader."""
@@ -135,7 +135,7 @@ class Metadata:
             self._leader = None
             self._invalidated_epoch = leader.epoch if not is_lost else leader.epoch - 1
 
-    def watch(self, leader: LeaderConnection, reply: asyncio.Future[Any]) -> None:
+    def watch(self, leader: LeaderConnection, response: asyncio.Future[Any]) -> None:
         """While a response is outstanding, ask the other nodes whether the leader changed.
 
         If so close the connection: a deposed leader responds late, or never.
@@ -144,13 +144,13 @@ class Metadata:
 
         def probe_later() -> None:
             nonlocal timer
-            if not reply.done():
+            if not response.done():
                 timer = loop.call_later(PROBE_AFTER_S, probe_later)
                 self._start_probe(leader)
 
         loop = asyncio.get_running_loop()
         timer = loop.call_later(PROBE_AFTER_S, probe_later)
-        reply.add_done_callback(lambda _: timer.cancel())
+        response.add_done_callback(lambda _: timer.cancel())
 
     def _start_probe(self, leader: LeaderConnection) -> None:
         if self._probing is None or self._probing.done():
@@ -312,7 +312,7 @@ class Metadata:
             DescribeQuorumResponse,
             timeout_s=ASK_TIMEOUT_S,
         )
-        error, quorum = messages.parse_quorum(response)
+        error, quorum = messages.parse_partition(response)
         _check_access(connection, "DescribeQuorum", error)
         if quorum is None or quorum.leader_id < 0 or (error and not quorum.leader_epoch):
             self._last_problem = f"{connection.address} knows no leader (Kafka's error {error})"

@@ -82,7 +82,7 @@ def describe_quorum(quorum: LeaderClient) -> QuorumInfo:
     """Return the leader, the voters and the observers, with their end offsets (DescribeQuorum)."""
 
     def parse(response: DescribeQuorumResponse) -> tuple[int, Any]:
-        error, partition = messages.parse_quorum(response)
+        error, partition = messages.parse_partition(response)
         return error, (partition, response.nodes)
 
     _, (partition, nodes) = quorum.send_to_leader(

@@ -1,8 +1,8 @@
-"""Embedded log: a directory without a server, used by any number of threads and processes.
+"""Handle of an embedded log.
 
 Reads take no lock and return what is synced. Appends go through one writer thread per handle, which
-holds the log's lock for one group of appends (``group_committer``). Any other directory, such as
-Kafka's, is read and never written, not even by a lock file.
+holds the log's lock for one group of appends (``writer``). Any other directory, such as Kafka's, is
+read and never written, not even by a lock file.
 
 A handle is thread-safe. In a forked child it reads, and refuses appends. The calls that embedded
 and remote logs have in common are in ``log_handle``.
@@ -22,8 +22,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from raftlog.append.requests import AppendRequest, AppendResult, Operation
-from raftlog.append.user_records import UserRecord, new_records
+from raftlog.append.requests import AppendRequest, AppendResult, Operation, UserRecord, new_records
+from raftlog.client.arguments import milliseconds, whole_number, without_scheme
+from raftlog.client.clock import Clock
+from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT, LogHandle
 from raftlog.errors import (
     AppendUnknownError,
     InvalidAppendError,
@@ -42,16 +44,13 @@ from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
-from .arguments import milliseconds, whole_number, without_scheme
-from .clock import Clock
-from .create import find_or_create
-from .group_committer import GroupCommitter
-from .log_handle import TIMEOUT_MS_DEFAULT, LogHandle
-from .writer_thread import WriterThread
+from .directory import find_or_create
+from .writer import GroupCommitter, WriterThread
 
 if TYPE_CHECKING:
     from raftlog.log.reading.log_reader import LogReader
     from raftlog.records.record import Record
+
 
 T = TypeVar("T")
 _PRIVATE_MODE: Final = 0o700
@@ -221,7 +220,7 @@ class EmbeddedLog(LogHandle):
                     option="snapshot_id", reason=f"no such snapshot; existing ones: {known}"
                 )
             snapshot = log.read_snapshot(found[0])
-        from .log_records import snapshot_records
+        from raftlog.client.log_records import snapshot_records
 
         return snapshot_records(snapshot)
 

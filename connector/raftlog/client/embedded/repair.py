@@ -1,7 +1,8 @@
 """Recovery and repair of an embedded log, under the lock of its writers.
 
 Opening a log recovers it without loss of acknowledged records. Repair truncates a damaged log at an
-offset that the caller names, and keeps a backup of what it removes.
+offset that the caller names, and keeps a backup of what it removes. Recovery of all segments needs
+numpy, which an appending process does not import.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from raftlog.client.arguments import whole_number, without_scheme
+from raftlog.client.clock import Clock
 from raftlog.errors import LogReadOnlyError, NotALogError
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_listing
 from raftlog.log.recovery.recover import RecoveryReport, TruncatedTail
@@ -18,12 +21,10 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
-from .arguments import whole_number, without_scheme
-from .clock import Clock
-from .create import embedded_properties
-from .group_committer import LOCK_WAIT_MS, FairLock
+from .directory import embedded_properties
+from .writer import LOCK_WAIT_MS, FairLock
 
-__all__ = ["TruncatedTail", "RecoveryReport", "Repaired", "recover_log", "repair_log"]
+__all__ = ["RecoveryReport", "Repaired", "TruncatedTail", "recover_log", "repair_log"]
 
 
 def recover_log(
@@ -39,8 +40,7 @@ def recover_log(
     files = WritableLocalStorage() if storage is None else storage
     clock = Clock()
     embedded_properties(files, directory)
-    fair_lock = FairLock(files, directory, pause=clock.pause)
-    with fair_lock.acquire_within(LOCK_WAIT_MS, clock.now_ms):
+    with FairLock(files, directory, clock).acquire_within(LOCK_WAIT_MS):
         log = ReplicatedLog.open(files, directory, now_ms=clock.wall_ms())
         report, extent = log.report, (log.log_start_offset, log.end_offset)
         log.close()
@@ -97,6 +97,5 @@ def repair_log(
             "never writes",
             remedy="start the Kafka node, which recovers its own log",
         ) from None
-    fair_lock = FairLock(files, directory, pause=clock.pause)
-    with fair_lock.acquire_within(LOCK_WAIT_MS, clock.now_ms):
+    with FairLock(files, directory, clock).acquire_within(LOCK_WAIT_MS):
         return truncate_log_at(files, directory, offset=cut_at, config=properties.config)

@@ -9,8 +9,8 @@ import pytest
 from tests.support.certificates import Authority
 
 import raftlog
-from raftlog.client.remote.addresses import Address, parse_addresses
-from raftlog.client.remote.tls import NO_TLS, TlsOptions, tls_context
+from raftlog.client.remote.connection import tls_context
+from raftlog.client.remote.nodes import NO_TLS, Address, TlsOptions, parse_addresses
 from raftlog.errors import OptionError
 
 

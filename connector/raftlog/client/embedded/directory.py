@@ -1,0 +1,254 @@
+"""Directory of an embedded log: creation and settings, changed under the lock of its writers."""
+
+from __future__ import annotations
+
+import base64
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+from raftlog.client.arguments import without_scheme
+from raftlog.client.clock import Clock
+from raftlog.errors import (
+    CorruptFileError,
+    LogNotFoundError,
+    NotALogError,
+    OptionError,
+)
+from raftlog.limits import SMALL_FILE_BYTES_MAX
+from raftlog.log.format.directory import (
+    CHECKSUMS_NAME,
+    EPOCH_CHECKPOINT_NAME,
+    PARTITION_METADATA_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+    encode_properties,
+    parse_partition_metadata,
+    parse_partition_name,
+    parse_properties,
+    read_listing,
+)
+from raftlog.log.writing.log_directory import read_checked, replace_checked
+from raftlog.log.writing.properties import (
+    LogConfig,
+    LogProperties,
+    encode_log_properties,
+    parse_log_properties,
+)
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.storage.local import WritableLocalStorage
+from raftlog.storage.protocol import WritableStorage
+from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
+
+from .writer import LOCK_NAME, LOCK_WAIT_MS, TURNSTILE_NAME, FairLock
+
+# --- Lookup and creation --------------------------------------------------------------------------
+# A log is created under the lock of its writers, so that of concurrent processes one creates it and
+# the others open it. An interrupted creation is completed. Nothing is written to a directory that
+# contains anything else: Kafka's log, or a user's files.
+
+_OWN_NAMES: Final = {
+    LOCK_NAME,
+    TURNSTILE_NAME,
+    CHECKSUMS_NAME,
+    EPOCH_CHECKPOINT_NAME,
+    PARTITION_METADATA_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+}
+"""Files of a log whose creation was interrupted."""
+_TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+def find_or_create(
+    storage: WritableStorage, path: str, config: LogConfig | None, clock: Clock
+) -> LogConfig | None:
+    """Return the configuration of the embedded log in ``path``, created if it does not exist.
+
+    None for anything else in ``path``, which may still be a log to read. ``config`` is that of a
+    new log; None: create nothing. The parent directory must exist.
+    Raises ``LogNotFoundError`` (nothing there and nothing to create, or no parent directory),
+    ``LogLockedError``, ``CorruptFileError``, ``LogAccessError``, ``DiskFullError``.
+    """
+    try:
+        if not storage.is_directory(path):
+            return None
+    except LogNotFoundError:
+        if config is None:
+            raise
+    else:
+        found = read_properties(storage, path)
+        names = storage.list_names(path)
+        has_segments = bool(read_listing(names).segments)
+        if found is not None and has_segments:
+            return found.config
+        is_free = all(_is_own(name) for name in names)
+        if found is None and (config is None or not is_free):
+            return None
+    return _create(storage, path, config or LogConfig(), clock)
+
+
+def read_properties(storage: WritableStorage, path: str) -> LogProperties | None:
+    """Return the properties of an embedded log; None if the directory has none.
+
+    Raises ``CorruptFileError``.
+    """
+    file_path = storage.join(path, RAFTLOG_PROPERTIES_NAME)
+    try:
+        data = read_checked(storage, file_path)
+    except CorruptFileError as error:
+        remedy = "restore it, or check it and accept it by a change with `raftlog configure`"
+        raise CorruptFileError(path=error.path, reason=f"{error.reason}; {remedy}") from None
+    return None if data is None else parse_log_properties(data, file_path)
+
+
+def embedded_properties(storage: WritableStorage, path: str) -> LogProperties:
+    """Return the properties of the embedded log in a directory.
+
+    Raises ``LogNotFoundError``, ``NotALogError`` if it is anything else, ``CorruptFileError``.
+    """
+    storage.is_directory(path)  # raises if it does not exist
+    properties = read_properties(storage, path)
+    if properties is None:
+        raise NotALogError(
+            path=path,
+            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is not an embedded log of raftlog",
+        )
+    return properties
+
+
+def _new_topic_id(name: str) -> str:
+    """Return the topic id of a new log in a directory of that name.
+
+    Cluster metadata has Kafka's fixed id; any other log has a random one, which as in Kafka never
+    begins with a dash (Kafka: ``Uuid.randomUuid``).
+    """
+    partition = parse_partition_name(name)
+    if partition is not None and partition.topic == CLUSTER_METADATA_TOPIC:
+        return CLUSTER_METADATA_TOPIC_ID
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+def _create(
+    storage: WritableStorage, path: str, config: LogConfig, clock: Clock
+) -> LogConfig | None:
+    parent, name = storage.split(path)
+    storage.is_directory(parent)  # raises with its name if it does not exist
+    if storage.make_directory(path):
+        storage.sync_directory(parent)
+    with FairLock(storage, path, clock).acquire_within(LOCK_WAIT_MS):
+        found = read_properties(storage, path)
+        now_ms = clock.wall_ms()
+        if found is None:
+            log = ReplicatedLog.create(
+                storage, path, config=config, topic_id=_new_topic_id(name), now_ms=now_ms
+            )
+        else:  # created meanwhile, or only in part by a process that died
+            log = ReplicatedLog.open(storage, path, now_ms=now_ms)
+        config = log.config
+        log.close()
+        return config
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN_NAMES or name.endswith(_TEMPORARY_SUFFIX)
+
+
+# --- Settings -------------------------------------------------------------------------------------
+# Settings have Kafka's names and are text, as in ``raftlog.properties``. The topic id and the kind
+# of values never change. Each writer reads the file again before its next group: no restart is
+# needed for a change.
+#
+# A ``raftlog.properties`` that was edited by hand fails its checksum and is refused as damaged.
+# Only ``configure`` accepts it, if it is valid and of this log, and writes it with a new checksum.
+
+_FIXED: Final = ("version", "topic.id", "values")
+
+
+def read_settings(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the settings of the embedded log in ``path``.
+
+    Raises ``LogNotFoundError``, ``NotALogError`` and ``CorruptFileError``.
+    """
+    return _settings(WritableLocalStorage(), without_scheme(os.fspath(path)))
+
+
+def configure(
+    path: str | os.PathLike[str],
+    changes: Mapping[str, str],
+    *,
+    storage: WritableStorage | None = None,
+    clock: Clock | None = None,
+) -> dict[str, str]:
+    """Change settings of the embedded log in ``path``, and return all of its settings.
+
+    Running writers use the new settings from their next group of appends on. If an argument is
+    refused, nothing is changed.
+
+    Args:
+        path: the directory of the log.
+        changes: values by setting, both as in ``raftlog.properties``, such as
+            ``{"retention.ms": "604800000"}``; ``"-1"`` is no limit.
+        storage: the file system; None: the local one.
+        clock: the time source; None: the system's.
+
+    Raises:
+        OptionError: a setting is unknown, cannot change, or cannot have this value.
+        LogNotFoundError, NotALogError: ``path`` does not exist, or is not an embedded log.
+        LogLockedError: a writer held the log's lock for 30 s (``LOCK_WAIT_MS``).
+        LogAccessError: the files cannot be read or written.
+        CorruptFileError: ``raftlog.properties`` is invalid, or of another log.
+    """
+    directory = without_scheme(os.fspath(path))
+    files = WritableLocalStorage() if storage is None else storage
+    is_edited = False
+    try:
+        _settings(files, directory)  # no lock file is written to what is not an embedded log
+    except CorruptFileError:
+        if not changes:
+            raise
+        is_edited = True
+    clock = Clock() if clock is None else clock
+    with FairLock(files, directory, clock).acquire_within(LOCK_WAIT_MS):
+        settings = (
+            _settings_as_edited(files, directory) if is_edited else _settings(files, directory)
+        )
+        for name in changes:
+            if name in _FIXED:
+                raise OptionError(option=name, reason="it is fixed when the log is created")
+            if name not in settings:
+                known = ", ".join(one for one in settings if one not in _FIXED)
+                raise OptionError(option=name, reason=f"no such setting; known settings: {known}")
+        changed = settings | dict(changes)
+        data = encode_properties(changed.items())
+        try:
+            parse_log_properties(data, directory)
+        except CorruptFileError as error:
+            wrong = next((name for name in changes if error.reason.startswith(f"{name}: ")), None)
+            reason = error.reason.removeprefix(f"{wrong}: ")
+            raise OptionError(option=wrong or ", ".join(changes), reason=reason) from None
+        if changed != settings or is_edited:
+            replace_checked(files, directory, {RAFTLOG_PROPERTIES_NAME: data})
+        return changed
+
+
+def _settings(files: WritableStorage, directory: str) -> dict[str, str]:
+    properties = embedded_properties(files, directory)
+    return dict(parse_properties(encode_log_properties(properties), directory))
+
+
+def _settings_as_edited(files: WritableStorage, directory: str) -> dict[str, str]:
+    """Return the settings in a file whose checksum does not match."""
+    path = files.join(directory, RAFTLOG_PROPERTIES_NAME)
+    with files.open_file(path) as file:
+        properties = parse_log_properties(file.read_at(0, SMALL_FILE_BYTES_MAX), path)
+    metadata_path = files.join(directory, PARTITION_METADATA_NAME)
+    metadata = read_checked(files, metadata_path)
+    if (
+        metadata is None
+        or properties.topic_id != parse_partition_metadata(metadata, metadata_path).topic_id
+    ):
+        raise CorruptFileError(path=path, reason=f"its topic.id is not that of {metadata_path}")
+    return dict(parse_properties(encode_log_properties(properties), directory))

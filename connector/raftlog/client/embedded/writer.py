@@ -1,0 +1,482 @@
+"""Writer of an embedded log: the lock of its files, group commit, and a handle's writer thread."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from raftlog.append.append_batch import AppendBatch, fail_if_unwritten
+from raftlog.append.requests import (
+    WAITING_BYTES_MAX,
+    Done,
+    Request,
+    RequestResult,
+    failed,
+)
+from raftlog.client.clock import Clock
+from raftlog.errors import (
+    AppendUnknownError,
+    BufferAllocationError,
+    DiskFailedError,
+    DiskFullError,
+    LogClosedError,
+    LogLockedError,
+    RaftlogError,
+)
+from raftlog.limits import MIB, SMALL_FILE_BYTES_MAX
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.recovery.recover import RecoveryReport
+from raftlog.log.writing.properties import parse_log_properties
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.storage.protocol import FileLock, WritableStorage
+
+# --- Fair file lock that the writers of an embedded log take for each group of appends ------------
+# ``.append.lock`` is held while one group is written. It is polled, with pauses that grow to a few
+# milliseconds, rather than waited for in the kernel, so that a waiter can stop at its deadline.
+#
+# A writer that releases the lock and takes it again would nearly always win. So ``.append.turn`` is
+# a turnstile: it is taken before the lock is tried, and released once the lock is held. The next
+# writer holds the turnstile while it waits for the lock, and the one that returns waits for the
+# turnstile.
+#
+# The operating system releases both locks when their process ends.
+
+LOCK_NAME: Final = ".append.lock"
+TURNSTILE_NAME: Final = ".append.turn"
+
+LOCK_WAIT_MS: Final = 30_000
+"""Wait for the lock by creation, configuration and repair of a log."""
+_PAUSE_FIRST_S: Final = 0.000_1
+_PAUSE_LONGEST_S: Final = 0.005
+
+
+class FairLock:
+    """Lock of one log."""
+
+    def __init__(self, storage: WritableStorage, directory: str, clock: Clock) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._lock_path = storage.join(directory, LOCK_NAME)
+        self._turnstile_path = storage.join(directory, TURNSTILE_NAME)
+        self._clock = clock
+
+    def acquire(self, is_wanted: Callable[[], bool]) -> FileLock | None:
+        """Wait for the lock. Returns None once ``is_wanted``, called after each try, is false.
+
+        Raises ``LogAccessError`` if the lock files cannot be created.
+        """
+        turn = self._wait_for(self._turnstile_path, is_wanted)
+        if turn is None:
+            return None
+        with turn:
+            return self._wait_for(self._lock_path, is_wanted)
+
+    def acquire_within(self, wait_ms: float) -> FileLock:
+        """Wait for the lock for ``wait_ms``. Raises as ``acquire``, and ``LogLockedError``."""
+        until_ms = self._clock.now_ms() + wait_ms
+        lock = self.acquire(lambda: self._clock.now_ms() < until_ms)
+        if lock is None:
+            raise LogLockedError(path=self._directory, waited_ms=round(wait_ms))
+        return lock
+
+    def _wait_for(self, path: str, is_wanted: Callable[[], bool]) -> FileLock | None:
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            lock = self._storage.try_lock(path)
+            if lock is not None or not is_wanted():
+                return lock
+            self._clock.pause(pause_s)
+            pause_s = min(pause_s * 1.5, _PAUSE_LONGEST_S)
+
+
+# --- Group commit: one group of requests, written while the lock is held --------------------------
+# Invariants:
+#
+# 1. The order is: lock, read what other processes appended, assign offsets, write, sync, publish,
+#    unlock, answer. No request is answered before its records are durable and published.
+# 2. On a full disk the complete batches are synced and answered, the rest is not appended, and the
+#    log stays open. After any other write failure the content of the disk is unknown: the appends
+#    of the group fail with ``AppendUnknownError``. After a failed sync the log stays closed;
+#    otherwise the next group opens it again, and recovery truncates what was not acknowledged.
+# 3. Single-threaded. Clocks and pauses are arguments.
+
+CLOSE_WAIT_MS: Final = 10_000
+"""Wait of ``close`` for the lock. Without it the next open validates the tail again."""
+CLEAN_INTERVAL_MS: Final = 5 * 60 * 1000
+"""Interval of retention checks (Kafka: ``log.retention.check.interval.ms``)."""
+
+
+class GroupCommitter:
+    """Embedded log of one writer thread, opened by the first group. Not thread-safe."""
+
+    def __init__(self, storage: WritableStorage, directory: str, clock: Clock) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._clock = clock
+        self._fair_lock = FairLock(storage, directory, clock)
+        self._properties_path = storage.join(directory, RAFTLOG_PROPERTIES_NAME)
+        self._properties: bytes | None = None
+        self._topic_id: str | None = None
+        self._log: ReplicatedLog | None = None
+        self._closed: str | None = None
+        self._last_retention_ms = clock.now_ms()
+        self.on_linger: Callable[[float], None] | None = None
+        """Called with ``linger.ms`` whenever the log is opened, also after a new configuration."""
+        self.report: RecoveryReport | None = None
+        """Recovery report of the last time the log was opened."""
+
+    def write(
+        self, requests: Sequence[Request], answer: Callable[[Request, RequestResult], None]
+    ) -> None:
+        """Execute requests in order, and answer each once."""
+        began_ms = self._clock.now_ms()
+        waiting = list(requests)
+
+        def is_wanted() -> bool:
+            """Fail requests past their deadline, and return whether any are left."""
+            now_ms = self._clock.now_ms()
+            for late in [one for one in waiting if one.deadline_ms <= now_ms]:
+                waiting.remove(late)
+                waited_ms = round(now_ms - began_ms)
+                answer(late, failed(LogLockedError(path=self._directory, waited_ms=waited_ms)))
+            return bool(waiting)
+
+        try:
+            lock = self._fair_lock.acquire(is_wanted)
+        except RaftlogError as error:
+            answers: list[RequestResult] = [failed(error) for _ in waiting]
+        else:
+            if lock is None:
+                return
+            with lock:
+                answers = self._write_locked(waiting)
+        for request, found in zip(waiting, answers, strict=True):
+            answer(request, found)
+
+    def close(self) -> None:
+        """Close the log cleanly, if it is open and the lock is free in time."""
+        self._closed = self._closed or "close() was called"
+        if self._log is None:
+            return
+        # Ignored: acknowledged records are durable already, and the next open validates the tail.
+        with contextlib.suppress(RaftlogError), self._fair_lock.acquire_within(CLOSE_WAIT_MS):
+            self._log.refresh(now_ms=self._clock.wall_ms())
+            self._drop()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _write_locked(self, requests: Sequence[Request]) -> list[RequestResult]:
+        if self._closed is not None:
+            error = LogClosedError(path=self._directory, reason=self._closed)
+            return [failed(error) for _ in requests]
+        try:
+            log = self._apply_retention(self._current_log())
+        except RaftlogError as problem:
+            self._fail(problem)
+            return [failed(problem) for _ in requests]
+        group = AppendBatch(log, self._clock.wall_ms())
+        answers: list[RequestResult] = []
+        try:
+            try:
+                for request in requests:
+                    answers.append(group.process(request))
+                group.write()
+            except DiskFullError as full:
+                answers += group.interrupted()
+                answers = [fail_if_unwritten(one, log.end_offset, full) for one in answers]
+                answers += [failed(full) for _ in requests[len(answers) :]]
+            if log.end_offset != log.synced_end_offset:
+                log.flush()
+        except RaftlogError as problem:
+            self._fail(problem)
+            if len(answers) < len(requests):
+                answers += group.interrupted()
+            unknown = AppendUnknownError(path=self._directory, reason=str(problem))
+            answers = [
+                failed(unknown if request.writes else problem) if isinstance(one, Done) else one
+                for request, one in zip(requests, answers, strict=False)
+            ]
+            answers += [failed(problem) for _ in requests[len(answers) :]]
+        if log.is_read_only:
+            self._drop()  # it may be repaired before the next group
+        return answers
+
+    def _current_log(self) -> ReplicatedLog:
+        """Return the log, with what other processes appended. Raises as ``ReplicatedLog.open``."""
+        with self._storage.open_file(self._properties_path) as file:
+            properties = file.read_at(0, SMALL_FILE_BYTES_MAX)
+        if properties != self._properties:
+            self._drop()  # its configuration was changed
+            self._check_identity(properties)
+            self._properties = properties
+        now_ms = self._clock.wall_ms()
+        if self._log is None:
+            self._log = ReplicatedLog.open(self._storage, self._directory, now_ms=now_ms)
+            self.report = self._log.report
+            if self.on_linger is not None:
+                self.on_linger(self._log.config.linger_ms)
+            return self._log
+        try:
+            self._log.refresh(now_ms=now_ms)
+        except LogClosedError:  # it failed in the last group
+            self._log = None
+            return self._current_log()
+        return self._log
+
+    def _check_identity(self, properties: bytes) -> None:
+        """Raise ``LogClosedError`` if the directory has another log, by topic id, than before."""
+        topic_id = parse_log_properties(properties, self._properties_path).topic_id
+        if self._topic_id not in (None, topic_id):
+            self._closed = "the directory was replaced by another log"
+            raise LogClosedError(path=self._directory, reason=self._closed)
+        self._topic_id = topic_id
+
+    def _apply_retention(self, log: ReplicatedLog) -> ReplicatedLog:
+        """Apply retention at its interval, and return the log to continue with.
+
+        Errors other than a failed disk do not fail the appends: the next interval retries.
+        """
+        now_ms = self._clock.now_ms()
+        if now_ms - self._last_retention_ms < CLEAN_INTERVAL_MS or log.is_read_only:
+            return log
+        self._last_retention_ms = now_ms
+        try:
+            log.clean(now_ms=self._clock.wall_ms())
+        except DiskFailedError:
+            raise
+        except (DiskFullError, LogLockedError):  # locked: a snapshot is being written
+            return log
+        except RaftlogError:
+            self._drop()
+            return self._current_log()
+        return log
+
+    def _fail(self, problem: RaftlogError) -> None:
+        """Close the log: for good if its disk failed, else until the next group opens it."""
+        if isinstance(problem, DiskFailedError):
+            self._closed = str(problem)
+        self._drop()
+
+    def _drop(self) -> None:
+        """Close the log's files, cleanly if they are undamaged. Requires the lock."""
+        log, self._log = self._log, None
+        if log is not None:
+            with contextlib.suppress(RaftlogError):  # acknowledged records are durable already
+                log.close()
+
+
+# --- Writer thread: queued requests are written in groups that share one sync ---------------------
+# Invariants:
+#
+# 1. Requests are answered in queue order. While one group is written the next one is collected; an
+#    idle writer starts a group ``linger_ms`` after its first request.
+# 2. The bytes of requests without an answer are bounded. ``submit`` blocks for room until the
+#    request's deadline (``BufferAllocationError``, Kafka: ``max.block.ms``).
+# 3. Every future completes: with its result; with ``LogClosedError`` if the request was never
+#    started; with ``AppendUnknownError`` if the thread failed while the request was being written.
+# 4. Requests queued in a handle that is not closed are written before the process exits. A forked
+#    child has no writer thread: ``submit`` raises before it takes the lock, which the parent may
+#    have held during the fork.
+# 5. It uses no files or file locks: ``write_group`` writes a group and answers its requests.
+
+GROUP_BYTES_MAX: Final = 16 * MIB
+"""Bound on a group, so that other processes get the lock in between."""
+GROUP_REQUESTS_MAX: Final = 4096
+
+WriteGroup: TypeAlias = Callable[
+    [Sequence[Request], Callable[[Request, RequestResult], None]], None
+]
+"""Executes requests in order and answers each once. An exception from it is a bug."""
+
+
+class WriterThread:
+    """Request queue and the thread that writes it, started by the first request. Thread-safe.
+
+    ``on_close`` is called on the thread after the last group.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        write_group: WriteGroup,
+        *,
+        on_close: Callable[[], None],
+        linger_ms: float = 0,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._path = path
+        self._write_group = write_group
+        self._on_close = on_close
+        self._linger_ms = linger_ms
+        self._waiting_bytes_max = waiting_bytes_max
+        self._now_ms = now_ms
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[Request, int]] = deque()
+        self._queue_bytes = 0
+        self._held_bytes = 0
+        self._linger_until_ms = 0.0
+        self._closed: str | None = None
+        self._thread: threading.Thread | None = None
+        self._process_id = os.getpid()
+
+    def submit(self, request: Request) -> None:
+        """Queue a request, whose future gets the result.
+
+        Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room until the
+        request's deadline.
+        """
+        byte_count = request.byte_count()
+        if os.getpid() != self._process_id:
+            reason = "it was opened before this process was forked"
+            raise LogClosedError(path=self._path, reason=reason)
+        with self._changed:
+            self._check_open()
+            while self._held_bytes and self._held_bytes + byte_count > self._waiting_bytes_max:
+                left_ms = request.deadline_ms - self._now_ms()
+                if left_ms <= 0:
+                    raise BufferAllocationError(
+                        byte_count=byte_count, byte_count_max=self._waiting_bytes_max
+                    )
+                self._changed.wait(left_ms / 1000)
+                self._check_open()
+            if not self._queue:
+                self._linger_until_ms = self._now_ms() + self._linger_ms
+            self._queue.append((request, byte_count))
+            self._queue_bytes += byte_count
+            self._held_bytes += byte_count
+            if self._thread is None:
+                self._start()
+            self._changed.notify_all()
+
+    def close(self, timeout_ms: float | None = None) -> bool:
+        """Refuse new requests, write the queued ones and end the thread.
+
+        Returns False if that takes longer than ``timeout_ms``. A second call waits like the first.
+        """
+        if os.getpid() != self._process_id:
+            return True  # the parent writes the requests that the fork copied
+        with self._changed:
+            if self._closed is None:
+                self._closed = "close() was called"
+                if self._thread is None:
+                    self._start()
+                self._changed.notify_all()
+            thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(None if timeout_ms is None else timeout_ms / 1000)
+        return not thread.is_alive()
+
+    def set_linger(self, linger_ms: float) -> None:
+        """Set the linger time of the next groups."""
+        with self._changed:
+            self._linger_ms = linger_ms
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise LogClosedError(path=self._path, reason=self._closed)
+
+    def _start(self) -> None:
+        name = f"raftlog append {self._path}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _running.add(self)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while group := self._next_group():
+                self._answer(group)
+            self._on_close()
+        finally:
+            self._fail_queued()
+            _running.discard(self)
+
+    def _next_group(self) -> list[tuple[Request, int]]:
+        """Wait for the next group. Empty if the queue is drained and the log is being closed."""
+        with self._changed:
+            while not self._is_due():
+                if not self._queue:
+                    if self._closed is not None:
+                        return []
+                    self._changed.wait()
+                else:
+                    self._changed.wait((self._linger_until_ms - self._now_ms()) / 1000)
+            group: list[tuple[Request, int]] = []
+            group_bytes = 0
+            while self._queue and len(group) < GROUP_REQUESTS_MAX:
+                request, byte_count = self._queue[0]
+                if group and group_bytes + byte_count > GROUP_BYTES_MAX:
+                    break
+                self._queue.popleft()
+                self._queue_bytes -= byte_count
+                group_bytes += byte_count
+                group.append((request, byte_count))
+            return group
+
+    def _is_due(self) -> bool:
+        if not self._queue:
+            return False
+        return (
+            self._closed is not None
+            or self._queue_bytes >= GROUP_BYTES_MAX
+            or self._now_ms() >= self._linger_until_ms
+        )
+
+    def _answer(self, group: list[tuple[Request, int]]) -> None:
+        """Write a group and complete its futures. Cancelled requests are skipped."""
+        taken = [request for request, _ in group if request.future.set_running_or_notify_cancel()]
+        try:
+            if taken:
+                self._write_group(taken, _answer)
+        finally:
+            reason = "the writer thread failed"
+            for request in taken:
+                unknown = AppendUnknownError(path=self._path, reason=reason)
+                closed = LogClosedError(path=self._path, reason=reason)
+                _fail([request], unknown if request.writes else closed)
+            with self._changed:
+                self._held_bytes -= sum(byte_count for _, byte_count in group)
+                self._changed.notify_all()
+
+    def _fail_queued(self) -> None:
+        """Fail the requests that are still queued: the thread ends."""
+        with self._changed:
+            if self._closed is None:
+                self._closed = "the writer thread failed"
+            left = [request for request, _ in self._queue]
+            self._queue.clear()
+            reason = self._closed
+            self._changed.notify_all()
+        waiting = [request for request in left if request.future.set_running_or_notify_cancel()]
+        _fail(waiting, LogClosedError(path=self._path, reason=reason))
+
+
+_running: Final[set[WriterThread]] = set()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Write what is still queued when the interpreter exits."""
+    for writer in list(_running):
+        writer.close()
+
+
+def _answer(request: Request, answer: RequestResult) -> None:
+    if isinstance(answer, Done):
+        request.future.set_result(answer.value)
+    else:
+        request.future.set_exception(answer.error)
+
+
+def _fail(requests: Sequence[Request], error: RaftlogError) -> None:
+    for request in requests:
+        if not request.future.done():
+            _answer(request, failed(error))

@@ -1,0 +1,362 @@
+"""Batches of a client's appends, as they are sent to the leader. Pure: no clock, no connection.
+
+Rules of this file:
+
+1. A batch is sent again unchanged except for base offset and leader epoch, which its CRC does not
+   cover: a node that receives it twice recognizes its commit name or its producer.
+2. A batch has the epoch of the leader that it is sent to. So a later leader appends no batch after
+   an earlier leader has refused the one before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from raftlog.append.append_batch import named_records
+from raftlog.append.requests import AppendRequest, AppendResult
+from raftlog.errors import AppendUnknownError, RaftlogError
+from raftlog.limits import MIB
+from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp, finish_batch
+from raftlog.records.compression import Compression
+from raftlog.records.encoding import RecordToAppend
+from raftlog.records.record import Header, NewRecord
+
+TAKE_OVER_HEADER: Final = "raftlog.take-over"
+"""Header after a commit's name: the query id that the commit replaces, as UTF-8."""
+IMPOSSIBLE_OFFSET: Final = 2**62
+"""Required offset that no log reaches."""
+_SEQUENCES: Final = 2**31
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+_LEADER_EPOCH_POSITION: Final = struct.calcsize(">qi")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Settings of a quorum's log that its clients need, named as in ``LogConfig``."""
+
+    values: ValueKind
+    batch_bytes_max: int
+    compression: Compression
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """Producer id of this client and its next sequence, for one batch at a time (KIP-98)."""
+
+    producer_id: int
+    producer_epoch: int
+    next_sequence: int = 0
+
+    def stamp(self) -> ProducerStamp:
+        return ProducerStamp(self.producer_id, self.producer_epoch, self.next_sequence)
+
+    def advance(self, record_count: int) -> None:
+        """Use sequences for a batch; a negative count returns those of a batch not appended."""
+        self.next_sequence = (self.next_sequence + record_count) % _SEQUENCES
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ProducerBatch:
+    """Batch of one or more appends (Kafka: ``ProducerBatch``).
+
+    ``required_base_offset`` is -1 for none. ``epoch`` is that of the caller, None for the leader's.
+    ``may_be_appended``: an earlier attempt has an unknown outcome. ``epoch_error``: the caller's
+    epoch was refused, and the batch is sent only to learn whether an earlier attempt was appended.
+    ``ordinal``: the place in the order of all batches of the client.
+    """
+
+    requests: tuple[AppendRequest, ...]
+    data: bytearray
+    record_count: int
+    required_base_offset: int = -1
+    epoch: int | None = None
+    producer_state: ProducerState | None = None
+    may_be_appended: bool = False
+    epoch_error: RaftlogError | None = None
+    last_problem: str = ""
+    split: SplitAppend | None = None
+    ordinal: int = 0
+
+    def data_for(self, leader_epoch: int) -> bytes:
+        """Return the bytes to send to the leader of this epoch."""
+        base_offset, epoch = self.required_base_offset, self.epoch
+        if self.epoch_error is not None:
+            base_offset, epoch = IMPOSSIBLE_OFFSET, None
+        epoch = leader_epoch if epoch is None else epoch
+        _BASE_OFFSET.pack_into(self.data, 0, base_offset)
+        _LEADER_EPOCH.pack_into(self.data, _LEADER_EPOCH_POSITION, epoch)
+        return bytes(self.data)
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether it has a required offset, which a leader ignores under an epoch below 1."""
+        return self.required_base_offset >= 0 or self.epoch_error is not None
+
+    @property
+    def writes(self) -> bool:
+        """Whether it has records. Without any, its outcome is never unknown."""
+        return self.record_count > 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of its appends have a result."""
+        return all(request.future.done() for request in self.requests)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it has a commit name or a producer of the caller."""
+        return self.requests[0].identity is not None
+
+    def expired_requests(self, now_ms: float) -> list[AppendRequest]:
+        """Return the appends without a result whose deadline has passed."""
+        return [
+            request
+            for request in self.requests
+            if request.deadline_ms <= now_ms and not request.future.done()
+        ]
+
+    def complete(self, result: AppendResult) -> None:
+        """Complete the appends with their offsets."""
+        if self.split is not None:
+            self.split.complete_part(result)
+            return
+        if len(self.requests) == 1:
+            _complete_request(self.requests[0], result)
+            return
+        base_offset = result.base_offset
+        for request in self.requests:
+            last_offset = base_offset + len(request.records) - 1
+            _complete_request(request, AppendResult(base_offset, last_offset, result.epoch))
+            base_offset = last_offset + 1
+
+    def fail(self, error: RaftlogError) -> None:
+        """Fail the appends."""
+        if self.split is not None:
+            self.split.fail(error)
+            return
+        for request in self.requests:
+            fail_request(request, error)
+
+
+class SplitAppend:
+    """Append that is too large for one batch. It is complete when all of its batches are."""
+
+    def __init__(self, request: AppendRequest, part_count: int) -> None:
+        self._request = request
+        self._left = part_count
+        self._base_offset: int | None = None
+        self._end_offset: int = 0
+
+    def complete_part(self, result: AppendResult) -> None:
+        """Add the result of the next batch."""
+        self._left -= 1
+        if self._base_offset is None:
+            self._base_offset = result.base_offset
+        self._end_offset = result.end_offset
+        if not self._left:
+            _complete_request(self._request, replace(result, base_offset=self._base_offset))
+
+    def fail(self, error: RaftlogError) -> None:
+        if self._base_offset is not None and not isinstance(error, AppendUnknownError):
+            reason = f"its records below offset {self._end_offset} were appended, and then: {error}"
+            error = AppendUnknownError(path=getattr(error, "path", "") or "the log", reason=reason)
+        fail_request(self._request, error)
+
+
+def _complete_request(request: AppendRequest, result: AppendResult) -> None:
+    if not request.future.done():
+        request.future.set_result(result)
+
+
+def fail_request(request: AppendRequest, error: RaftlogError) -> None:
+    """Fail an append with an error object of its own."""
+    if not request.future.done():
+        kind, (_, facts) = type(error), error.__reduce__()[1]
+        request.future.set_exception(kind(**facts))
+
+
+# --- Building of batches --------------------------------------------------------------------------
+
+
+def can_share_batch(request: AppendRequest) -> bool:
+    """Return whether other appends may be in the same batch."""
+    return not request.needs_own_batch and request.epoch is None and bool(request.records)
+
+
+def needs_producer_id(request: AppendRequest) -> bool:
+    """Return whether a retry could not be recognized without a producer id of this client."""
+    return bool(request.records) and request.identity is None
+
+
+def shared_batch(
+    requests: Sequence[AppendRequest],
+    settings: LogSettings,
+    now_ms: int,
+    producer_state: ProducerState,
+) -> ProducerBatch | None:
+    """Return one batch of appends that may share it; None if they do not fit."""
+    builder = _builder(settings, now_ms, producer_state.stamp())
+    encoded = builder.encode([record for request in requests for record in request.records])
+    if encoded is None:
+        return None
+    builder.add(encoded)
+    producer_state.advance(builder.record_count)
+    return ProducerBatch(
+        requests=tuple(requests),
+        data=bytearray(builder.build(-1, -1).data),
+        record_count=builder.record_count,
+        producer_state=producer_state,
+    )
+
+
+def single_batch(
+    request: AppendRequest,
+    settings: LogSettings,
+    now_ms: int,
+    producer_state: ProducerState | None,
+) -> ProducerBatch:
+    """Return the batch of one append.
+
+    Raises ``RecordBatchTooLargeError`` and, for too many headers, ``InvalidAppendError``.
+    """
+    records = _records_to_send(request, settings.values)
+    stamp = request.producer or (NO_PRODUCER if producer_state is None else producer_state.stamp())
+    if records:
+        builder = _builder(settings, now_ms, stamp)
+        builder.append(records)
+        data = builder.build(-1, -1).data
+    else:
+        data = _empty_batch(now_ms)
+    if producer_state is not None:
+        producer_state.advance(len(records))
+    return ProducerBatch(
+        requests=(request,),
+        data=bytearray(data),
+        record_count=len(records),
+        required_base_offset=required_base_offset(request, len(records)),
+        epoch=request.epoch,
+        producer_state=producer_state,
+    )
+
+
+def split_batches(
+    request: AppendRequest, settings: LogSettings, now_ms: int, producer_state: ProducerState
+) -> list[ProducerBatch]:
+    """Return the batches of an append that is too large for one. The last has the producer id.
+
+    Their sequences are consecutive, so that none is appended without those before it. Raises
+    ``RecordBatchTooLargeError`` if one record alone is too large.
+    """
+    parts = _parts(request.records, settings, now_ms)
+    split = SplitAppend(request, len(parts))
+    batches = []
+    for records in parts:
+        builder = _builder(settings, now_ms, producer_state.stamp())
+        builder.append(records)
+        producer_state.advance(len(records))
+        batches.append(
+            ProducerBatch(
+                requests=(request,),
+                data=bytearray(builder.build(-1, -1).data),
+                record_count=len(records),
+                split=split,
+            )
+        )
+    batches[-1].producer_state = producer_state
+    return batches
+
+
+def _parts(
+    records: Sequence[RecordToAppend], settings: LogSettings, now_ms: int
+) -> list[Sequence[RecordToAppend]]:
+    parts = []
+    start = 0
+    while start < len(records):
+        builder = _builder(settings, now_ms, NO_PRODUCER)
+        count = builder.fitting_record_count(records, start)
+        if count == 0:
+            builder.append(records[start : start + 1])  # raises, unless it fits when compressed
+            count = 1
+        parts.append(records[start : start + count])
+        start += count
+    return parts
+
+
+def remove_requests(
+    batch: ProducerBatch, removed: Sequence[AppendRequest], settings: LogSettings, now_ms: int
+) -> bool:
+    """Remove appends, and those that have a result, from a batch that is not in the log.
+
+    The batch is built again with the same producer id and sequence. Returns False if that fails;
+    the batch is then unchanged (a part of a compressed batch may be larger than the whole).
+    """
+    left = [one for one in batch.requests if one not in removed and not one.future.done()]
+    if not left or batch.producer_state is None or batch.split is not None:
+        return not left
+    batch.producer_state.advance(-batch.record_count)
+    rebuilt = shared_batch(left, settings, now_ms, batch.producer_state)
+    if rebuilt is None:
+        batch.producer_state.advance(batch.record_count)
+        return False
+    batch.requests, batch.data = rebuilt.requests, rebuilt.data
+    batch.record_count = rebuilt.record_count
+    return True
+
+
+def required_base_offset(request: AppendRequest, record_count: int) -> int:
+    """Return the required offset of a batch; -1 for none.
+
+    It is ``IMPOSSIBLE_OFFSET`` if the two required offsets of the append contradict each other.
+    """
+    base = request.required_base_offset
+    if request.required_end_offset is None:
+        return -1 if base is None else min(base, IMPOSSIBLE_OFFSET)
+    of_end = request.required_end_offset - record_count + 1
+    if of_end < 0 or base not in (None, of_end):
+        return IMPOSSIBLE_OFFSET
+    return min(of_end, IMPOSSIBLE_OFFSET)
+
+
+def _records_to_send(request: AppendRequest, values: ValueKind) -> Sequence[RecordToAppend]:
+    """Return the records with the name of their commit, and with the query id that it replaces."""
+    if request.commit is None or not request.records:
+        return request.records
+    records = named_records(request.records, request.commit, values)
+    if request.take_over_from is None:
+        return records
+    header = Header(TAKE_OVER_HEADER, request.take_over_from.encode())
+    first = records[0]
+    if isinstance(first, bytes):
+        first = NewRecord(None, first)
+    return (replace(first, headers=(*first.headers, header)), *records[1:])
+
+
+def _builder(settings: LogSettings, now_ms: int, stamp: ProducerStamp) -> BatchBuilder:
+    return BatchBuilder(
+        base_timestamp_ms=now_ms,
+        byte_count_max=settings.batch_bytes_max,
+        compression=settings.compression,
+        producer=stamp,
+    )
+
+
+def _empty_batch(now_ms: int) -> bytes:
+    """Return a batch header without records, to check a required offset or an epoch."""
+    return finish_batch(
+        b"",
+        base_offset=-1,
+        leader_epoch=-1,
+        byte_count_max=MIB,
+        compression=Compression.NONE,
+        flags=0,
+        last_offset_delta=0,
+        base_timestamp_ms=now_ms,
+        max_timestamp_ms=now_ms,
+        producer=(-1, -1, -1),
+        record_count=0,
+    )
