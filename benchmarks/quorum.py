@@ -6,7 +6,7 @@
 when a majority has synced them. raftlog receives Produce requests, etcd puts of new keys through
 its HTTP gateway, both from the same asyncio code in one process; the rounds of the two alternate
 on the same disk. etcd is the binary given by `--etcd` or found in PATH (Debian's package
-`etcd-server`), and is skipped if there is none. Members of etcd sync what they write, as raftlog's
+`etcd-server`), and is skipped if not found. Members of etcd sync what they write, as raftlog's
 nodes do.
 
 Failover: the leader is killed (SIGKILL) while a client appends; the time is from the kill to the
@@ -127,7 +127,7 @@ class RaftlogQuorum:
     async def connect(self) -> Callable[[bytes], Awaitable[bool]]:
         leader = self._leader()
         if leader is None:
-            raise ConnectionError("nobody leads")
+            raise ConnectionError("there is no leader")
         reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
         splitter = FrameDecoder(2**24, "the node")
 
@@ -224,7 +224,7 @@ class Etcd:
     async def connect(self) -> Callable[[bytes], Awaitable[bool]]:
         at = await self._leader()
         if at is None:
-            raise ConnectionError("nobody leads")
+            raise ConnectionError("there is no leader")
         post = await _http(self._clients[at])
 
         async def append(value: bytes) -> bool:

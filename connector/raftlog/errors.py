@@ -769,19 +769,23 @@ class UnsupportedApiError(WireError, code="RAFTLOG_UNSUPPORTED_API", kafka_code=
 class NoCommonVersionError(WireError, code="RAFTLOG_NO_COMMON_VERSION", kafka_code=35):
     """No version of an API that both this process and the peer support.
 
-    ``ours`` and ``theirs`` are first and last version; ``theirs`` is None if the peer does not
+    ``supported`` and ``peer_supported`` are first and last version; ``peer_supported`` is None if the peer does not
     support the API.
     """
 
     api: str
-    ours: tuple[int, ...]
-    theirs: tuple[int, ...] | None
+    supported: tuple[int, ...]
+    peer_supported: tuple[int, ...] | None
 
     def message(self) -> str:
-        theirs = "none" if self.theirs is None else f"{self.theirs[0]} to {self.theirs[1]}"
+        peer_supported = (
+            "none"
+            if self.peer_supported is None
+            else f"{self.peer_supported[0]} to {self.peer_supported[1]}"
+        )
         return (
-            f"{self.api}: no common version, this process supports {self.ours[0]} to "
-            f"{self.ours[1]} and the peer {theirs}; upgrade the older of the two, or connect to a "
+            f"{self.api}: no common version, this process supports {self.supported[0]} to "
+            f"{self.supported[1]} and the peer {peer_supported}; upgrade the older of the two, or connect to a "
             "listener that supports it"
         )
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # --- Commit message of a task: its rows as Arrow IPC bytes, with their length and CRC-32C ---------
 # The driver checks the bytes before it decodes them. Spark pickles the message, so it has plain
 # values only. A task whose rows exceed one record batch sends their size without the rows: the
-# driver fails the write, whereas an error in the task would be retried by Spark in vain.
+# driver fails the write, whereas an error in the task would be retried by Spark without success.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,19 +117,19 @@ def test_connections_without_rights_have_a_small_pool_and_a_short_timeout() -> N
     second = counted(here.enter(CLIENTS, "b", 0.5))
     assert limit_of(here.enter(CLIENTS, "c", 0.9)) == "stranger_connections_max"
     counted(here.enter(VOTERS, "d", 0.9))
-    assert here.quotas.stranger_count == 3
+    assert here.quotas.unprivileged_count == 3
     counted(here.enter(CLIENTS, "c", 1.0))
     assert here.closed == ["a"], "the oldest has reached its timeout"
     here.quotas.leave(first)
     assert here.quotas.admit(second, caller_on(CLIENTS, "unauthorized", rights=Rights.NONE)) is None
-    assert here.quotas.stranger_count == 3, "it still has no rights"
+    assert here.quotas.unprivileged_count == 3, "it still has no rights"
     here.quotas.close_overdue(5.0)
     assert here.closed == ["a"]
     here.quotas.close_overdue(5.6)
     assert here.closed == ["a", "b"]
     here.quotas.leave(second)
-    assert here.quotas.stranger_count == 2
-    assert here.quotas.close_oldest_stranger()
+    assert here.quotas.unprivileged_count == 2
+    assert here.quotas.close_oldest_unprivileged()
     assert here.closed == ["a", "b", "d"]
 
 
@@ -138,7 +138,7 @@ def test_a_connection_with_rights_is_kept() -> None:
     entered = counted(here.let_in(CLIENTS))
     here.quotas.close_overdue(1_000)
     assert here.closed == []
-    assert not here.quotas.close_oldest_stranger()
+    assert not here.quotas.close_oldest_unprivileged()
     here.quotas.leave(entered)
     assert here.quotas.clients.count == 0
     assert not here.quotas.clients.by_address

@@ -118,7 +118,7 @@ def test_a_connection_closed_before_its_handshake_is_not_counted(
                 while server.metrics.connections:
                     await asyncio.sleep(0.01)
             assert not server.connections
-            assert not server.quotas.stranger_count
+            assert not server.quotas.unprivileged_count
 
     asyncio.run(run())
 

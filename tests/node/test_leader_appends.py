@@ -74,7 +74,7 @@ def test_an_appended_request_releases_its_records_and_keeps_its_type() -> None:
     one.act(lambda now_ms, time_ms: appends.submit([full, empty], now_ms=now_ms, time_ms=time_ms))
     assert not results, "nothing is committed"
     assert not full.records
-    appends.give_up("it stops")
+    appends.abandon("it stops")
     unknown, refused = results[full], results[empty]
     assert isinstance(unknown, Failed)
     assert isinstance(unknown.error, AppendUnknownError)

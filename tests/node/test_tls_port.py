@@ -130,7 +130,7 @@ def test_a_certificate_without_rights_may_send_requests_and_is_disconnected_soon
             unauthorized.ask_versions(3)
             assert (await unauthorized.answer(ApiKey.API_VERSIONS, 3))[0] == 3
             quotas = node.node.server.quotas
-            assert (quotas.clients.count, quotas.stranger_count) == (1, 1)
+            assert (quotas.clients.count, quotas.unprivileged_count) == (1, 1)
             assert await unauthorized.next_frame() is None
             job.ask_versions(4)
             assert (await job.answer(ApiKey.API_VERSIONS, 3))[0] == 4

@@ -153,7 +153,7 @@ class DrivenNode(abc.ABC):
         self._running, self._asked = None, {}
         self.life += 1
         if appends is not None:
-            appends.give_up(reason)
+            appends.abandon(reason)
 
     # --- events -----------------------------------------------------------------------------------
 

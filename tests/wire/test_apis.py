@@ -49,6 +49,6 @@ def test_the_highest_common_version_is_used(theirs: VersionRange, version: int) 
 def test_a_missing_common_version_is_reported_with_both_ranges(theirs: VersionRange | None) -> None:
     with pytest.raises(NoCommonVersionError) as caught:
         common_version(ApiKey.VOTE, {} if theirs is None else {ApiKey.VOTE: theirs})
-    assert caught.value.ours == (0, 2)
-    assert caught.value.theirs == (None if theirs is None else (theirs.first, theirs.last))
+    assert caught.value.supported == (0, 2)
+    assert caught.value.peer_supported == (None if theirs is None else (theirs.first, theirs.last))
     assert "VOTE" in str(caught.value)

@@ -1,6 +1,6 @@
 """Authentication and authorization of requests: principals and their rights.
 
-Rights come from the connection's TLS certificate, never from the content of a request. With TLS,
+Rights derive from the connection's TLS certificate, never from the content of a request. With TLS,
 every right that the table does not grant is denied. Without TLS clients cannot be distinguished,
 and every client has all rights of the listener: such a listener is on loopback only.
 

@@ -115,7 +115,7 @@ class ConnectionQuotas:
         """Token buckets by address: tokens, and the time in seconds at which they were counted."""
 
     @property
-    def stranger_count(self) -> int:
+    def unprivileged_count(self) -> int:
         """Return the number of connections without any right."""
         return sum(map(len, self._strangers.values()))
 
@@ -167,7 +167,7 @@ class ConnectionQuotas:
         else:
             connection.pool.count_one(connection.address, connection.principal, -1)
 
-    def close_oldest_stranger(self) -> bool:
+    def close_oldest_unprivileged(self) -> bool:
         """Close the oldest connection without any right; return whether there was one."""
         oldest = [next(iter(strangers)) for strangers in self._strangers.values() if strangers]
         if not oldest:

@@ -287,7 +287,7 @@ class Driver:
             self._waiters.append(waiter)
         else:
             self._readers[waiter] = None
-        timer = self._loop.call_later(timeout_ms / 1000, self._give_up_waiting, waiter)
+        timer = self._loop.call_later(timeout_ms / 1000, self._abandon, waiter)
         try:
             return await waiter.future
         finally:
@@ -329,7 +329,7 @@ class Driver:
         self._is_over = True
         if error is not None and not self.ended.done():
             self.ended.set_result(error)
-        self._appends.give_up("the node is shutting down")
+        self._appends.abandon("the node is shutting down")
         for request, future in list(self._futures.items()):
             if not future.done():
                 future.set_result(self._unknown())
@@ -429,7 +429,7 @@ class Driver:
                 _complete_if_due(waiter)
         self._seen, self._seen_high_watermark = seen, high_watermark
 
-    def _give_up_waiting(self, waiter: _Waiter) -> None:
+    def _abandon(self, waiter: _Waiter) -> None:
         if not waiter.future.done():
             waiter.future.set_result(False)
 

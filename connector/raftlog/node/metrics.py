@@ -96,7 +96,7 @@ class NodeCollector(Collector):
         )
         pools.add_metric(["clients"], quotas.clients.count)
         pools.add_metric(["voters"], quotas.voters.count)
-        pools.add_metric(["without_right"], quotas.stranger_count)
+        pools.add_metric(["without_right"], quotas.unprivileged_count)
         yield pools
         yield _by_label(
             "connections_refused",

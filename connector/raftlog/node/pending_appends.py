@@ -90,7 +90,7 @@ class PendingAppends:
     ) -> list[Outgoing]:
         """Write appends in this order, or reject them; return the outputs of the replica.
 
-        After an error of the storage the replica has ended, and ``give_up`` must follow.
+        After an error of the storage the replica has ended, and ``abandon`` must follow.
         """
         replica = self._replica
         role = replica.core.role
@@ -180,7 +180,7 @@ class PendingAppends:
             else:
                 self._waiting.append(one)
 
-    def give_up(self, reason: str) -> None:
+    def abandon(self, reason: str) -> None:
         """Complete all pending appends after the end of the replica: outcome unknown, or not leader
         for requests without records."""
         waiting, self._waiting = self._waiting, []

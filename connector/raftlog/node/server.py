@@ -176,7 +176,7 @@ class Server:
         self.metrics.refused_connections[_DESCRIPTORS] += 1
         reason = "too many open files: no connection is accepted until file descriptors are free"
         self._log_event("limit", _DESCRIPTORS, reason)
-        self.quotas.close_oldest_stranger()
+        self.quotas.close_oldest_unprivileged()
 
     def _enter(
         self, listener_socket: ListenerSocket, peer: socket.socket, host: str, where: str

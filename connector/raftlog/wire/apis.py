@@ -154,13 +154,13 @@ def common_version(key: ApiKey, node_versions: Mapping[int, VersionRange]) -> in
 
     Raises ``NoCommonVersionError``.
     """
-    ours, theirs = APIS[key].versions, node_versions.get(key)
-    if theirs is not None:
-        highest = min(ours.last, theirs.last)
-        if highest in ours and highest in theirs:
+    own, peer = APIS[key].versions, node_versions.get(key)
+    if peer is not None:
+        highest = min(own.last, peer.last)
+        if highest in own and highest in peer:
             return highest
     raise NoCommonVersionError(
         api=key.name,
-        ours=(ours.first, ours.last),
-        theirs=None if theirs is None else (theirs.first, theirs.last),
+        supported=(own.first, own.last),
+        peer_supported=None if peer is None else (peer.first, peer.last),
     )

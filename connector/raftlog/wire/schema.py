@@ -132,14 +132,16 @@ def _plan(target: type[Any], version: int) -> StructPlan:
 
 
 def _struct_plan(source: type[Any], target: type[Any]) -> StructPlan:
-    wanted = {field.name: (field, hint) for field, hint in _fields_with_hints(target)}
+    target_field = {field.name: (field, hint) for field, hint in _fields_with_hints(target)}
     plans = [
-        _field_plan(field, hint, wanted.get(field.name))
+        _field_plan(field, hint, target_field.get(field.name))
         for field, hint in _fields_with_hints(source)
     ]
     here = {plan.name for plan in plans}
     absent = {
-        name: _default(field, hint)[0] for name, (field, hint) in wanted.items() if name not in here
+        name: _default(field, hint)[0]
+        for name, (field, hint) in target_field.items()
+        if name not in here
     }
     return StructPlan(
         target=target,
@@ -155,15 +157,15 @@ def _struct_plan(source: type[Any], target: type[Any]) -> StructPlan:
 def _field_plan(
     field: dataclasses.Field[Any],
     hint: Any,
-    wanted: tuple[dataclasses.Field[Any], Any] | None,
+    target_field: tuple[dataclasses.Field[Any], Any] | None,
 ) -> FieldPlan:
-    """Return the plan of a field; ``wanted`` is the target's field of the same name, if any.
+    """Return the plan of a field; ``target_field`` is the target's field of that name, if any.
 
     The default has the types of the target's field.
     """
     inner, is_array, is_nullable = _shape(hint)
     is_struct = isinstance(inner, type) and dataclasses.is_dataclass(inner)
-    target = inner if wanted is None else _shape(wanted[1])[0]
+    target = inner if target_field is None else _shape(target_field[1])[0]
     has_default = _default(field, hint)[1]
     return FieldPlan(
         name=field.name,
@@ -172,9 +174,9 @@ def _field_plan(
         is_nullable=is_nullable,
         tag=field.metadata.get("tag"),
         struct=_struct_plan(inner, target) if is_struct else None,
-        default=_default(*(wanted or (field, hint)))[0],
+        default=_default(*(target_field or (field, hint)))[0],
         has_default=has_default or field.metadata.get("tag") is not None,
-        is_kept=wanted is not None,
+        is_kept=target_field is not None,
     )
 
 

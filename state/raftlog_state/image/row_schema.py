@@ -95,7 +95,7 @@ def column(
         kind: its type; default: that of the record's field.
         record: name of the record's field; default: the same name, if the record has it.
         compare: False: not in a snapshot, so not part of equality and digest.
-        empty_is_null: in the record null stands for an empty tuple.
+        empty_is_null: in the record null means an empty tuple.
         sort: order of a tuple whose order in the record has no meaning.
     """
     declared = {"kind": kind, "record": record, "empty_is_null": empty_is_null, "sort": sort}

@@ -21,7 +21,7 @@ def test_an_unconfirmed_check_is_not_acknowledged_when_the_node_stops() -> None:
         )
         appends.submit([check], now_ms=cluster.now_ms, time_ms=TIME_MS)
         assert answers == []
-        appends.give_up("the node stops")
+        appends.abandon("the node stops")
         (answer,) = answers
         assert isinstance(answer, Failed)
         assert isinstance(answer.error, NotLeaderError)

@@ -65,16 +65,16 @@ class FairLock:
         self._turnstile_path = storage.join(directory, TURNSTILE_NAME)
         self._clock = clock
 
-    def acquire(self, is_wanted: Callable[[], bool]) -> FileLock | None:
-        """Wait for the lock. Returns None once ``is_wanted``, called after each try, is false.
+    def acquire(self, has_requests: Callable[[], bool]) -> FileLock | None:
+        """Wait for the lock. Returns None once ``has_requests``, called after each try, is false.
 
         Raises ``LogAccessError`` if the lock files cannot be created.
         """
-        turn = self._wait_for(self._turnstile_path, is_wanted)
+        turn = self._wait_for(self._turnstile_path, has_requests)
         if turn is None:
             return None
         with turn:
-            return self._wait_for(self._lock_path, is_wanted)
+            return self._wait_for(self._lock_path, has_requests)
 
     def acquire_within(self, wait_ms: float) -> FileLock:
         """Wait for the lock for ``wait_ms``. Raises as ``acquire``, and ``LogLockedError``."""
@@ -84,11 +84,11 @@ class FairLock:
             raise LogLockedError(path=self._directory, waited_ms=round(wait_ms))
         return lock
 
-    def _wait_for(self, path: str, is_wanted: Callable[[], bool]) -> FileLock | None:
+    def _wait_for(self, path: str, has_requests: Callable[[], bool]) -> FileLock | None:
         pause_s = _PAUSE_FIRST_S
         while True:
             lock = self._storage.try_lock(path)
-            if lock is not None or not is_wanted():
+            if lock is not None or not has_requests():
                 return lock
             self._clock.pause(pause_s)
             pause_s = min(pause_s * 1.5, _PAUSE_LONGEST_S)
@@ -137,7 +137,7 @@ class GroupCommitter:
         began_ms = self._clock.now_ms()
         waiting = list(requests)
 
-        def is_wanted() -> bool:
+        def has_requests() -> bool:
             """Fail requests past their deadline, and return whether any are left."""
             now_ms = self._clock.now_ms()
             for late in [one for one in waiting if one.deadline_ms <= now_ms]:
@@ -147,7 +147,7 @@ class GroupCommitter:
             return bool(waiting)
 
         try:
-            lock = self._fair_lock.acquire(is_wanted)
+            lock = self._fair_lock.acquire(has_requests)
         except RaftlogError as error:
             answers: list[RequestResult] = [failed(error) for _ in waiting]
         else:

@@ -28,8 +28,8 @@ Invariants of the changes:
 
 1. Every step may be interrupted and repeated, with the same result. No byte of the log is deleted
    before its backup is durable.
-2. What is kept is durable on return. After a boot, readable bytes came from the disk. In the same
-   boot, a failed fsync may have left pages that are readable but will never be written, or a
+2. What is kept is durable on return. After a boot, readable bytes were read from the disk. In the
+   same boot, a failed fsync may have left pages that are readable but will never be written, or a
    truncation that will not be: so unless the synced end was published, the last segment is
    rewritten and truncated again before it is synced.
 3. If nothing is wrong, and a writer of this boot published the synced end, only the directory is

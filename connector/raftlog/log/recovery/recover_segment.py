@@ -176,10 +176,10 @@ class IndexRebuild:
         )
 
 
-def _lookup(sorted_values: Int64s, wanted: Int64s) -> tuple[Int64s, Bools]:
-    """Return the index of each wanted value in ascending values, and whether it is present."""
-    at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
-    exists: Bools = sorted_values[at] == wanted
+def _lookup(sorted_values: Int64s, values: Int64s) -> tuple[Int64s, Bools]:
+    """Return the index of each value in ascending values, and whether it is present."""
+    at = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
+    exists: Bools = sorted_values[at] == values
     return at, exists
 
 

@@ -113,7 +113,7 @@ async def handle_describe_quorum(
     role = cache.core.role
     if not may_describe(request.principal):
         return _quorum_error(ErrorCode.cluster_authorization_failed)
-    if not _is_our_log(cache, request):
+    if not _is_own_log(cache, request):
         return responses.DescribeQuorumResponse(
             error_code=ErrorCode.none,
             error_message=None,
@@ -136,7 +136,7 @@ async def handle_describe_quorum(
     )
 
 
-def _is_our_log(cache: MetadataCache, request: _Request) -> bool:
+def _is_own_log(cache: MetadataCache, request: _Request) -> bool:
     """Return whether the request is for exactly the partition of this quorum."""
     topics = request.body.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:

@@ -157,7 +157,7 @@ _OPERATIONS: Final = {
     Rights.ADMIN: (7, 8, 10),
     Rights.VOTE: (8, 9),
 }
-"""Kafka's ``AclOperation`` that a right stands for: read 3, write 4, alter 7, describe 8,
+"""Kafka's ``AclOperation`` that corresponds to a right: read 3, write 4, alter 7, describe 8,
 cluster action 9, describe configs 10."""
 
 
