@@ -250,8 +250,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="the positions of a record's changes restart in the table",
         path=f"{STATE}/tables/convert.py",
-        old="            seqs[record.offset] = seq + 1\n",
-        new="",
+        old="next(seqs[record.offset])",
+        new="next(count())",
         tests=("tests/state/tables/test_tables_convert.py",),
     ),
     Plant(

@@ -9,6 +9,8 @@ from tests.planted.plant import Plant
 MATERIALIZE: Final = "state/raftlog_state/tables/materialize.py"
 SCHEDULE: Final = "tests/state/tables/test_publish_schedule.py"
 MATERIALIZED: Final = "tests/state/tables/test_tables_materialize_spark.py"
+CONVERT: Final = "state/raftlog_state/tables/convert.py"
+CONVERTED: Final = "tests/state/tables/test_tables_convert.py"
 
 TABLES_PLANTS: Final = (
     Plant(
@@ -52,6 +54,29 @@ TABLES_PLANTS: Final = (
         old="(visible <= to)",
         new="(visible < to)",
         tests=("tests/state/tables/test_tables_reads_spark.py",),
+    ),
+    Plant(
+        bug="a changed row is in the struct of another entity",
+        path=CONVERT,
+        old="(entities != ordinal)",
+        new="(entities != ordinal + 1)",
+        tests=(CONVERTED,),
+    ),
+    Plant(
+        bug="a deleted row is the row after its deletion",
+        path=CONVERT,
+        old="        side([id(change.before) for change in changes]),\n"
+        "        side([id(change.after) for change in changes]),\n",
+        new="        side([id(change.after and change.before) for change in changes]),\n"
+        "        side([id(change.after or change.before) for change in changes]),\n",
+        tests=(CONVERTED,),
+    ),
+    Plant(
+        bug="the endpoints of a broker begin where those of another end",
+        path=CONVERT,
+        old="accumulate(map(len, values))",
+        new="accumulate(map(len, reversed(values)))",
+        tests=(CONVERTED,),
     ),
     Plant(
         bug="records of a rewritten log that the tables have are skipped",

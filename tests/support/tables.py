@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from raftlog_state.image import MetadataImage
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.tables import ClusterTables, ClusterView, open_cluster
-from raftlog_state.tables.convert import plain_rows, row_of
+from raftlog_state.tables.convert import rows_of
 from raftlog_state.tables.parallel import for_each
 from raftlog_state.tables.schema import CHANGES, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
 from tests.support.source_rows import source_rows
@@ -73,11 +73,11 @@ def contents(view: ClusterView) -> list[tuple[str, str]]:
 def image_of(view: ClusterView) -> MetadataImage:
     """Return the typed tables of a view as an image that can be written as Kafka's records."""
 
-    def rows_of(table: TypedTable) -> list[Any]:
-        rows = plain_rows(view.table(table.name).drop(*ORIGIN_COLUMNS).toArrow())
-        return [row_of(table.entity, columns) for columns in rows]
+    def found_rows(table: TypedTable) -> list[Any]:
+        columns = view.table(table.name).drop(*ORIGIN_COLUMNS).toArrow()
+        return rows_of(table.entity, columns)
 
-    rows = [row for found in for_each(rows_of, TYPED_TABLES) for row in found]
+    rows = [row for found in for_each(found_rows, TYPED_TABLES) for row in found]
     return MetadataImage.from_rows(rows, offset=view.offset, leader_epoch=0)
 
 

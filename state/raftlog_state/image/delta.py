@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar, cast
 
 from raftlog_state.fast_dataclass import fast_dataclass
 
 from .metadata_image import Group, Groups, MetadataImage, Quorum, RowMaps, group_of, next_digest_sum
+from .row_schema import row_schema
 from .rows import STATE_ENTITIES, Entity, Key, Row
 
 R = TypeVar("R", bound=Row)
@@ -49,13 +50,13 @@ class RowChange:
         before, after = self.before, self.after
         if before is None or after is None:
             return ()
-        names = (f.name for f in fields(after))
+        names = (entry.name for entry in row_schema(type(after)))
         return tuple(name for name in names if getattr(before, name) != getattr(after, name))
 
     @property
     def key_json(self) -> str:
         """The key as compact JSON, an array: ``["topic id",0]``."""
-        return json.dumps(self.key, separators=(",", ":"), ensure_ascii=False)
+        return _to_json(self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class RecordChanges:
 
 
 _change = fast_dataclass(RowChange)
+_to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _NOT_WRITTEN: Final = object()
 
 

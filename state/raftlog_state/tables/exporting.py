@@ -17,7 +17,7 @@ from raftlog_state.image import MetadataImage
 from raftlog_state.image.rows import Row
 from raftlog_state.snapshot_writer import ExportedSnapshot, hidden_secrets, write_snapshot
 
-from .convert import MICROSECONDS, plain_rows, row_of
+from .convert import MICROSECONDS, rows_of
 from .parallel import for_each
 from .progress import quorum_of
 from .schema import LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
@@ -80,8 +80,8 @@ def _last_record(view: ClusterView) -> Any:
 
 
 def _rows_of(view: ClusterView) -> Any:
-    def rows_of(table: TypedTable) -> list[Row]:
-        found = plain_rows(view.table(table.name).drop(*ORIGIN_COLUMNS).toArrow())
-        return [row_of(table.entity, columns) for columns in found]
+    def rows(table: TypedTable) -> list[Row]:
+        columns = view.table(table.name).drop(*ORIGIN_COLUMNS).toArrow()
+        return rows_of(table.entity, columns)
 
-    return rows_of
+    return rows

@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from .convert import Columns, plain_rows
 from .schema import COMMITS, COMMITS_COLUMNS, KIND_TRUNCATE, arrow_schema, struct
 from .store import DeltaStore
 
@@ -48,8 +47,8 @@ class Manifest:
     software: str
 
     @classmethod
-    def of(cls, columns: Columns) -> Manifest:
-        """From a row of ``commits``."""
+    def of(cls, columns: Mapping[str, Any]) -> Manifest:
+        """From a row of ``commits``, its times in microseconds."""
         names = cls.__dataclass_fields__
         found: dict[str, Any] = {n: value for n, value in columns.items() if n in names}
         for name in ("table_versions", "row_counts"):
@@ -100,7 +99,11 @@ def live(rows: Iterable[Manifest]) -> list[Manifest]:
 
 
 def _manifests(table: pa.Table) -> Iterable[Manifest]:
-    return (Manifest.of(columns) for columns in plain_rows(table))
+    plain = [
+        part.with_type(pa.int64()) if pa.types.is_timestamp(part.type) else part
+        for part in table.schema
+    ]
+    return map(Manifest.of, table.cast(pa.schema(plain)).to_pylist())
 
 
 def _order(row: Manifest) -> tuple[int, int, int]:

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image.delta import Op, RecordChanges
 from raftlog_state.image.rows import Entity, Key, Row
 
 from .asof import OP, last_of_all
-from .convert import Columns, columns_of, microseconds, plain_rows, row_of
+from .convert import columns_of, microseconds, rows_of
 from .schema import ORIGIN_COLUMNS, STRING, TYPED_TABLES, TypedTable, arrow_schema, struct
 
-_ORIGIN: Final = tuple(ORIGIN_COLUMNS)
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+_ORIGIN: Final = (OP, *ORIGIN_COLUMNS)
+"""Columns that are fields of ``_Last``, which have the names without the underscore."""
 
 
 def source_schema(table: TypedTable) -> StructType:
@@ -45,6 +50,9 @@ class _Last:
     created_offset: int | None
 
 
+_last = fast_dataclass(_Last)
+
+
 class Pending:
     """The last change of every key since the last publication. Owned by one thread."""
 
@@ -54,15 +62,22 @@ class Pending:
     @classmethod
     def read(cls, changes: DataFrame) -> Pending:
         """From rows of ``changes``."""
+        return cls.of(last_of_all(changes).toArrow())
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Pending:
+        """From the last change of every key, as ``last_of_all`` returns them."""
         found = cls()
-        for columns in plain_rows(last_of_all(changes).toArrow()):
-            entity = Entity(columns["entity"])
-            row = row_of(entity, columns["row"][entity])
-            found._last.setdefault(entity, {})[row.key] = _Last(
-                row,
-                columns[OP],
-                *(columns[name] for name in _ORIGIN),
-            )
+        for entity in Entity:
+            is_of_entity = pc.equal(table["entity"], str(entity))
+            structs = pc.struct_field(table["row"], [str(entity)]).filter(is_of_entity)
+            rows = rows_of(entity, pa.Table.from_struct_array(structs))
+            columns = (table[name].filter(is_of_entity) for name in _ORIGIN)
+            origins = zip(*map(_plain, columns), strict=True)
+            if rows:
+                found._last[entity] = {
+                    row.key: _last(row, *origin) for row, origin in zip(rows, origins, strict=True)
+                }
         return found
 
     def note(self, record_changes: Iterable[RecordChanges]) -> None:
@@ -76,7 +91,7 @@ class Pending:
                 created = None if before is None else before.created_offset
                 if change.before is None:
                     created = record.offset
-                of_entity[change.key] = _Last(
+                of_entity[change.key] = _last(
                     row,
                     str(change.op),
                     record.offset,
@@ -101,19 +116,17 @@ class Pending:
 
     def rows(self, table: TypedTable, *, with_deleted: bool) -> pa.Table:
         """Return the last changes of a table's rows, in ``source_schema``."""
-        found: list[Columns] = []
-        for last in self._last.get(table.entity, {}).values():
-            if with_deleted or last.op != Op.DELETE:
-                found.append(columns_of(last.row) | _origin_of(last))
-        return pa.Table.from_pylist(found, schema=arrow_schema(source_schema(table)))
+        found = [
+            last
+            for last in self._last.get(table.entity, {}).values()
+            if with_deleted or last.op != Op.DELETE
+        ]
+        columns = columns_of(table.entity, [last.row for last in found])
+        for name in _ORIGIN:
+            columns[name] = [getattr(last, name.removeprefix("_")) for last in found]
+        return pa.Table.from_pydict(columns, schema=arrow_schema(source_schema(table)))
 
 
-def _origin_of(last: _Last) -> Columns:
-    return {
-        "_offset": last.offset,
-        "_visible_offset": last.visible_offset,
-        "_leader_epoch": last.leader_epoch,
-        "_log_time": last.log_time,
-        "_created_offset": last.created_offset,
-        OP: last.op,
-    }
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    is_time = pa.types.is_timestamp(column.type)
+    return list((column.cast(pa.int64()) if is_time else column).to_pylist())

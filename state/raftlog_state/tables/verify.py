@@ -27,7 +27,7 @@ from raftlog_state.image.rows import ScramRow
 from raftlog_state.records import is_secret_config
 
 from . import sql_cluster, sql_quorum, sql_topics
-from .convert import plain_rows, row_of
+from .convert import rows_of
 from .manifest import Manifest
 from .parallel import for_each
 from .schema import COMMITS, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
@@ -260,11 +260,10 @@ def _is_secret(table: TypedTable, key: str, column: str) -> bool:
 def _manifest_differences(tables: Mapping[str, DataFrame], manifest: Manifest) -> list[Difference]:
     """What the manifest row says of the tables, against the tables themselves."""
 
-    def rows_of(table: TypedTable) -> list[StateRow]:
-        found = plain_rows(tables[table.name].select(*table.columns).toArrow())
-        return [row_of(table.entity, columns) for columns in found]
+    def found_rows(table: TypedTable) -> list[StateRow]:
+        return rows_of(table.entity, tables[table.name].select(*table.columns).toArrow())
 
-    rows = for_each(rows_of, TYPED_TABLES)
+    rows = for_each(found_rows, TYPED_TABLES)
     found_counts = {table.name: len(found) for table, found in zip(TYPED_TABLES, rows, strict=True)}
     image = MetadataImage.from_rows(
         chain.from_iterable(rows), offset=manifest.offset, leader_epoch=manifest.leader_epoch

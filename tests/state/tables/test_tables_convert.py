@@ -1,23 +1,40 @@
-"""Rows round trip through columns, and the declared columns are those of the rows."""
+"""Rows and columns of the tables: the same as row by row, and the same rows back."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.metadata_logs import MetadataLog, at, metadata_log, restored
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.metadata_logs import CLUSTERS, MetadataLog, at, metadata_log, restored
 from tests.support.random_metadata import RandomLog
+from tests.support.row_wise_tables import plain_row, row_wise_changes
 
-from raftlog_state.image import MetadataImage
-from raftlog_state.image.rows import ROW_TYPES, ConfigRow, Entity, Row, TokenRow
+from raftlog_state.image.delta import Op, RecordChanges, RowChange
+from raftlog_state.image.row_schema import Kind, Parts, Special, row_schema
+from raftlog_state.image.rows import (
+    ROW_TYPES,
+    ConfigRow,
+    Entity,
+    QuotaRow,
+    Row,
+    TokenRow,
+)
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import ConfigRecord, RemoveTopicRecord, TopicRecord
-from raftlog_state.tables.convert import changes_table, columns_of, plain_rows, row_of
-from raftlog_state.tables.pending import Pending
+from raftlog_state.records.declare import Array, Scalar
+from raftlog_state.tables.asof import OP
+from raftlog_state.tables.convert import changes_table, columns_of, rows_of
+from raftlog_state.tables.pending import Pending, source_schema
 from raftlog_state.tables.schema import (
     BY_ENTITY,
     GROWING_TABLES,
+    ORIGIN_COLUMNS,
     TYPED_TABLES,
     Table,
     arrow_schema,
@@ -25,24 +42,181 @@ from raftlog_state.tables.schema import (
     struct,
 )
 
+TOPIC_ID = "wP1XW_XDTjOcp3STS81TJA"
+SHARED = {
+    "cluster_id": None,
+    "topic": "__cluster_metadata",
+    "partition": 0,
+    "incarnation": 1,
+    "_writer_epoch": 0,
+}
+LONG_MAX = 2**63 - 1
+EXACT_MS_MAX = LONG_MAX // 1_000
 
-def round_trip(rows: list[Row], entity: Entity) -> list[Row]:
+
+# --- columns of rows ------------------------------------------------------------------------------
+
+
+def table_of(entity: Entity, rows: Sequence[Row]) -> pa.Table:
     schema = arrow_schema(struct(BY_ENTITY[entity].columns))
-    table = pa.Table.from_pylist([columns_of(row) for row in rows], schema=schema)
-    return [row_of(entity, columns) for columns in plain_rows(table)]
+    return pa.Table.from_pydict(columns_of(entity, rows), schema=schema)
 
 
-def images() -> list[MetadataImage]:
-    found = []
-    for level in (8, 14, 21, 30):
-        log = RandomLog(level, level)
-        log.grow(400)
-        loader = MetadataLoader()
-        loader.append_columns(
-            range(len(log.records)), [1] * len(log.records), [0] * len(log.records), log.records
+def check_columns(entity: Entity, rows: Sequence[Row]) -> None:
+    """Check that the columns are those of the rows one by one."""
+    found = table_of(entity, rows)
+    found.validate(full=True)
+    assert found.equals(pa.Table.from_pylist(list(map(plain_row, rows)), schema=found.schema))
+
+
+def check_changes(changes: Sequence[RecordChanges]) -> None:
+    found = changes_table(changes, SHARED)
+    found.validate(full=True)
+    expected = row_wise_changes(changes, SHARED)
+    assert found.schema == expected.schema
+    assert found.equals(expected)
+
+
+def replayed(cluster: str, directory: Any) -> Iterator[list[RecordChanges]]:
+    """Return the changes of a bundled log, and of each of its snapshots."""
+    log = metadata_log(restored(cluster, directory))
+    yield MetadataLoader().append(log.records)
+    for checkpoint in log.checkpoints:
+        yield MetadataLoader().bootstrap(checkpoint.snapshot_id, checkpoint.log_records())
+
+
+def random_changes(level: int) -> list[RecordChanges]:
+    log = RandomLog(level, level)
+    log.grow(400)
+    count = len(log.records)
+    return MetadataLoader().append_columns(range(count), [1] * count, range(count), log.records)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_changes_of_real_logs_are_those_built_row_by_row(
+    cluster: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for changes in replayed(cluster, tmp_path_factory.mktemp("log")):
+        assert changes
+        check_changes(changes)
+
+
+@pytest.mark.parametrize("level", [8, 14, 21, 30])
+def test_changes_of_random_logs_are_those_built_row_by_row(level: int) -> None:
+    changes = random_changes(level)
+    check_changes(changes)
+    for start in range(0, len(changes), 37):
+        check_changes(changes[start : start + 37])
+
+
+# --- any values -----------------------------------------------------------------------------------
+
+SCALARS: dict[Scalar, st.SearchStrategy[Any]] = {
+    Scalar.BOOL: st.booleans(),
+    Scalar.INT8: st.integers(-(2**7), 2**7 - 1),
+    Scalar.INT16: st.integers(-(2**15), 2**15 - 1),
+    Scalar.UINT16: st.integers(0, 2**16 - 1),
+    Scalar.INT32: st.integers(-(2**31), 2**31 - 1),
+    Scalar.INT64: st.integers(-(2**63), LONG_MAX),
+    Scalar.FLOAT64: st.floats(allow_nan=False),
+    Scalar.UUID: st.text(max_size=22),
+    Scalar.STRING: st.text(max_size=9) | st.just("[redacted]") | st.just("hmac:" + "0f" * 16),
+    Scalar.BYTES: st.binary(max_size=9),
+}
+
+
+def values_of(kind: Kind) -> st.SearchStrategy[Any]:
+    """Any values of a field."""
+    if isinstance(kind, Parts):
+        name = row_schema(kind.part)[0].name
+        parts = st.lists(
+            instances(kind.part),
+            max_size=3,
+            unique_by=(lambda part: getattr(part, name)) if kind.by_name else None,
         )
-        found.append(loader.image)
-    return found
+        return parts.map(lambda found: by_name(found, name) if kind.by_name else tuple(found))
+    if isinstance(kind, Array):
+        assert isinstance(kind.element, Scalar)
+        return st.lists(SCALARS[kind.element], max_size=3).map(tuple)
+    if kind is Special.TIMESTAMP_MS:
+        return SCALARS[Scalar.INT64]
+    if kind is Special.TEXT_PAIRS:
+        names = st.dictionaries(st.text(max_size=3), st.none() | st.text(max_size=3), max_size=3)
+        return names.map(lambda found: tuple(sorted(found.items())))
+    return st.sampled_from(kind) if isinstance(kind, type) else SCALARS[kind]
+
+
+def by_name(parts: list[Any], name: str) -> tuple[Any, ...]:
+    return tuple(sorted(parts, key=lambda part: str(getattr(part, name))))
+
+
+def instances(kind: type) -> st.SearchStrategy[Any]:
+    """Any rows or parts of a type; fields that may be None are None at times."""
+    values = {entry.name: values_of(entry.kind) for entry in row_schema(kind)}
+    for name, annotation in kind.__annotations__.items():
+        if annotation.endswith("| None"):
+            values[name] |= st.none()
+    return st.builds(kind, **values)
+
+
+ROWS = {entity: instances(kind) for entity, kind in ROW_TYPES.items()}
+
+
+@st.composite
+def any_changes(draw: st.DrawFn) -> list[RecordChanges]:
+    """Changes of rows of any entities, some of which are changed again later."""
+    offset, changes = 0, []
+    current: dict[Entity, Row] = {}
+    for _ in range(draw(st.integers(0, 6))):
+        of_record = []
+        for entity in draw(st.lists(st.sampled_from(Entity), max_size=3)):
+            before = current.pop(entity, None)
+            after = draw(ROWS[entity] if before is None else ROWS[entity] | st.none())
+            op = Op.CREATE if before is None else Op.DELETE if after is None else Op.UPDATE
+            if before is None and draw(st.booleans()):
+                op = Op.READ
+            if after is not None and draw(st.booleans()):
+                current[entity] = after
+            row = after or before
+            assert row is not None
+            of_record.append(RowChange(entity, row.key, op, before, after))
+        changes.append(
+            RecordChanges(
+                offset=offset,
+                visible_offset=draw(st.integers(offset, LONG_MAX)),
+                leader_epoch=draw(SCALARS[Scalar.INT32]),
+                timestamp_ms=draw(SCALARS[Scalar.INT64]),
+                record_type="ANY_RECORD",
+                changes=tuple(of_record),
+            )
+        )
+        offset += draw(st.integers(0, 2))
+    return changes
+
+
+@settings(max_examples=60)
+@given(any_changes())
+def test_changes_of_any_rows_are_those_built_row_by_row(changes: list[RecordChanges]) -> None:
+    check_changes(changes)
+
+
+def without_clamped_times(row: Row) -> Row:
+    if not isinstance(row, TokenRow):
+        return row
+    names = [entry.name for entry in row_schema(TokenRow) if entry.kind is Special.TIMESTAMP_MS]
+    return replace(row, **{name: getattr(row, name) // 1_000 for name in names})
+
+
+@pytest.mark.parametrize("entity", Entity)
+def test_any_rows_are_converted_one_by_one_and_back(entity: Entity) -> None:
+    @settings(max_examples=30)
+    @given(st.lists(ROWS[entity], max_size=5))
+    def check(rows: list[Row]) -> None:
+        check_columns(entity, rows)
+        exact = list(map(without_clamped_times, rows))
+        assert rows_of(entity, table_of(entity, exact)) == exact
+
+    check()
 
 
 def test_rows_of_real_logs_round_trip(
@@ -54,14 +228,8 @@ def test_rows_of_real_logs_round_trip(
         loader.append(log.records)
         for entity in Entity:
             rows = loader.image.rows(entity)
-            assert round_trip(rows, entity) == rows
-
-
-def test_rows_of_random_logs_round_trip() -> None:
-    for image in images():
-        for entity in Entity:
-            rows = image.rows(entity)
-            assert round_trip(rows, entity) == rows
+            check_columns(entity, rows)
+            assert rows_of(entity, table_of(entity, rows)) == rows
 
 
 def test_every_field_of_a_row_is_a_column() -> None:
@@ -78,7 +246,7 @@ def test_a_redacted_config_is_marked() -> None:
     values = {"[redacted]": True, "hmac:" + "0f" * 16: True, "hmac:short": False, "1000": False}
     for value, redacted in values.items():
         row = ConfigRow(resource_type=2, resource_name="t", name="n", value=value)
-        assert columns_of(row)["redacted"] is redacted
+        assert columns_of(Entity.CONFIG, [row])["redacted"].to_pylist() == [redacted]
 
 
 def test_a_timestamp_outside_the_range_of_the_column_is_clamped() -> None:
@@ -91,15 +259,18 @@ def test_a_timestamp_outside_the_range_of_the_column_is_clamped() -> None:
         max_timestamp_ms=2**63 - 1,
         expiration_timestamp_ms=-(2**63),
     )
-    (back,) = round_trip([row], Entity.TOKEN)
+    (back,) = rows_of(Entity.TOKEN, table_of(Entity.TOKEN, [row]))
     assert isinstance(back, TokenRow)
     assert back.issue_timestamp_ms == -1
     assert back.max_timestamp_ms == (2**63 - 1) // 1_000
     assert back.expiration_timestamp_ms < 0
 
 
-TOPIC_ID = "wP1XW_XDTjOcp3STS81TJA"
-SHARED = dict.fromkeys(("cluster_id", "topic", "partition", "incarnation", "_writer_epoch"))
+def test_a_value_that_is_no_number_stays_one() -> None:
+    row = QuotaRow(entity=(), quota="q", value=math.nan)
+    (back,) = rows_of(Entity.QUOTA, table_of(Entity.QUOTA, [row]))
+    assert isinstance(back, QuotaRow)
+    assert math.isnan(back.value)
 
 
 def test_the_changes_of_one_record_are_numbered() -> None:
@@ -107,7 +278,7 @@ def test_the_changes_of_one_record_are_numbered() -> None:
     topic = TopicRecord(name="t", topic_id=TOPIC_ID)
     removed = RemoveTopicRecord(topic_id=TOPIC_ID)
     changes = MetadataLoader().append(at(0, topic, config, removed))
-    rows = changes_table(changes, {**SHARED, "topic": "t", "partition": 0}).to_pylist()
+    rows = changes_table(changes, SHARED).to_pylist()
     assert [(row["offset"], row["seq"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
 
@@ -122,6 +293,56 @@ def test_a_row_keeps_its_creation_offset() -> None:
         (row,) = pending.rows(BY_ENTITY[Entity.CONFIG], with_deleted=True).to_pylist()
         created.append((row["_created_offset"], row["_offset"]))
     assert created == [(0, 0), (0, 1), (0, 2), (3, 3)]
+
+
+@pytest.mark.parametrize("has_chunk", [False, True])
+def test_tables_without_rows_are_read(has_chunk: bool) -> None:
+    empty = last_of_all([])
+    table = empty if has_chunk else pa.Table.from_batches([], schema=empty.schema)
+    assert not Pending.of(table).living()
+    for entity in Entity:
+        columns = table_of(entity, [])
+        batches = columns.to_batches() if has_chunk else []
+        assert rows_of(entity, pa.Table.from_batches(batches, schema=columns.schema)) == []
+
+
+def last_of_all(changes: Sequence[RecordChanges]) -> pa.Table:
+    """Do with Python's dictionaries what ``asof.last_of_all`` does with a query."""
+    last: dict[tuple[str, str], dict[str, Any]] = {}
+    for columns in row_wise_changes(changes, SHARED).to_pylist():
+        key = columns["entity"], columns["key"]
+        created = last[key]["_created_offset"] if key in last else None
+        if columns["before"] is None:
+            created = columns["offset"]
+        origin = {
+            f"_{name[1:]}": columns[name[1:]] for name in ORIGIN_COLUMNS if name[1:] in columns
+        }
+        last[key] = {
+            "entity": columns["entity"],
+            "row": columns["after"] or columns["before"],
+            OP: columns["op"],
+            **origin,
+            "_created_offset": created,
+        }
+    schema = changes_table([], SHARED).schema
+    names = {"entity": "entity", "row": "after", OP: "op"}
+    origin_schema = arrow_schema(struct(ORIGIN_COLUMNS))
+    found = [schema.field(old).with_name(new) for new, old in names.items()]
+    return pa.Table.from_pylist(list(last.values()), schema=pa.schema([*found, *origin_schema]))
+
+
+@pytest.mark.parametrize("level", [14, 30])
+def test_last_changes_are_the_same_from_memory_and_from_the_table(level: int) -> None:
+    changes = random_changes(level)
+    noted, read = Pending(), Pending.of(last_of_all(changes))
+    noted.note(changes)
+    assert noted.tables() == read.tables()
+    assert len(noted.living()) == len(read.living())
+    for table in TYPED_TABLES:
+        for with_deleted in (False, True):
+            rows = noted.rows(table, with_deleted=with_deleted)
+            assert rows.schema == arrow_schema(source_schema(table))
+            assert rows.equals(read.rows(table, with_deleted=with_deleted))
 
 
 def test_tables_use_no_feature_that_other_engines_lack() -> None:
