@@ -7,6 +7,9 @@ no CRC covers) until it has enough records. Both print every record, NoOp and co
 included, without redaction, to /dev/null. Start-up is included. The rounds alternate, and the
 table has medians.
 
+A figure of its own is the conversion of row changes to Arrow rows of the table `changes`, compared
+with the tests' reference (tests/support/row_wise_tables.py), which is simple and not tuned.
+
 Kafka's jars are searched in --jars, $RAFTLOG_KAFKA_JARS and build/kafka/4.3.1. Without them, or
 without Java, only raftlog is measured.
 """
@@ -28,9 +31,14 @@ from pathlib import Path
 from typing import Any
 
 from raftlog.records import RecordBatch, iter_batches
+from raftlog_state.image.delta import RecordChanges
+from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.loader.payload import batch_records
 from raftlog_state.records import Redactor, decode, to_json_text
+from raftlog_state.tables.convert import changes_table
 
 HOME = Path(__file__).parents[1]
+sys.path.insert(0, str(HOME))
 LOGS = HOME / "tests" / "data" / "kraft-logs" / "three-nodes-4.3.1"
 DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
 
@@ -133,13 +141,42 @@ def measure_in_process(record_count: int, rounds: int) -> Iterator[dict[str, Any
         yield row(what, len(values) / statistics.median(times), None, None)
 
 
-def row(what: str, measured: float, against: float | None, other: str | None) -> dict[str, Any]:
+def measure_changes(record_count: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Measure the conversion of row changes to rows of `changes`, and that of row by row."""
+    from tests.support.row_wise_tables import row_wise_changes
+
+    records = [record for batch, _ in bundled_batches() for record in batch_records(batch)]
+    done: list[RecordChanges] = []
+    while len(done) < record_count:
+        done += MetadataLoader().append(records)
+    count = sum(len(record.changes) for record in done)
+    shared = {"cluster_id": None, "topic": "", "partition": 0, "incarnation": 0, "_writer_epoch": 0}
+    rates = []
+    for convert in (changes_table, row_wise_changes):
+        times = []
+        for _ in range(rounds):
+            start = time.process_time()
+            convert(done, shared)
+            times.append(time.process_time() - start)
+        rates.append(count / statistics.median(times))
+    what = "row changes to Arrow rows of the table changes, in process"
+    by_columns, by_rows = rates
+    yield row(what, by_columns, by_rows, "the tests' reference, row by row", "changes/s")
+
+
+def row(
+    what: str,
+    measured: float,
+    against: float | None,
+    other: str | None,
+    unit: str = "records/s",
+) -> dict[str, Any]:
     """Return one row of the table of all benchmarks."""
     return {
         "what": what,
         "measured": measured,
         "against": against,
-        "unit": "records/s",
+        "unit": unit,
         "other": other if against else None,
     }
 
@@ -157,6 +194,7 @@ def main() -> None:
     rows = [
         *measure(arguments.records, arguments.rounds, kafka),
         *measure_in_process(min(arguments.records, 100_000), arguments.rounds),
+        *measure_changes(min(arguments.records, 20_000), arguments.rounds),
     ]
     for figures in rows:
         if arguments.json:
