@@ -769,8 +769,8 @@ class UnsupportedApiError(WireError, code="RAFTLOG_UNSUPPORTED_API", kafka_code=
 class NoCommonVersionError(WireError, code="RAFTLOG_NO_COMMON_VERSION", kafka_code=35):
     """No version of an API that both this process and the peer support.
 
-    ``supported`` and ``peer_supported`` are first and last version; ``peer_supported`` is None if the peer does not
-    support the API.
+    ``supported`` and ``peer_supported`` are first and last version; the latter is None if the peer
+    does not support the API.
     """
 
     api: str
@@ -778,15 +778,12 @@ class NoCommonVersionError(WireError, code="RAFTLOG_NO_COMMON_VERSION", kafka_co
     peer_supported: tuple[int, ...] | None
 
     def message(self) -> str:
-        peer_supported = (
-            "none"
-            if self.peer_supported is None
-            else f"{self.peer_supported[0]} to {self.peer_supported[1]}"
-        )
+        own, peer = self.supported, self.peer_supported
+        versions = "none" if peer is None else f"{peer[0]} to {peer[1]}"
         return (
-            f"{self.api}: no common version, this process supports {self.supported[0]} to "
-            f"{self.supported[1]} and the peer {peer_supported}; upgrade the older of the two, or connect to a "
-            "listener that supports it"
+            f"{self.api}: no common version, this process supports {own[0]} to {own[1]} and the "
+            f"peer {versions}; upgrade the older of the two, or connect to a listener that "
+            "supports it"
         )
 
 
