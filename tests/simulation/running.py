@@ -46,7 +46,7 @@ faults at each of them, and effects of the network.
 """
 SEEDS_FOR_EVERY_FAULT: Final = 500
 """Number of seeds in which all of ``EXPECTED`` must occur."""
-PROMISE_CHARS: Final = 24
+INVARIANT_CHARS: Final = 24
 """Number of characters of a failure that identify the invariant."""
 TRACE_LINES: Final = 60
 HEAL_WITHIN_US: Final = 60_000_000
@@ -175,10 +175,10 @@ def shrink_seed(seed: int) -> bool:
     if failure is None:
         print(f"seed {seed}: no invariant was violated")
         return False
-    promise = failure.partition(":")[2][:PROMISE_CHARS]
+    invariant = failure.partition(":")[2][:INVARIANT_CHARS]
 
     def fails(plan: Plan) -> bool:
-        return promise in (run_seed(seed, plan=plan).failure or "")
+        return invariant in (run_seed(seed, plan=plan).failure or "")
 
     plan = shrunk(draw_plan(seed), fails)
     verdict = run_seed(seed, plan=plan, keeps_trace=True)
@@ -209,7 +209,7 @@ def run_many(seeds: range, workers: int) -> bool:
         f"({60 * len(seeds) / took_s / workers:.0f} seeds a minute and worker)"
     )
     if not failed:
-        print(f"so a seed breaks a promise in at most {3 / len(seeds):.2g} of cases (95 %)")
+        print(f"so a seed violates an invariant in at most {3 / len(seeds):.2g} of cases (95 %)")
     for name, count in sorted(counts.items()):
         print(f"  {name:32} {count}")
     never = never_counted(counts)
