@@ -335,14 +335,19 @@ def rebatch(batches: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.Re
                 part = batch.slice(start, row_count)
                 is_full = pending_rows + part.num_rows > row_count
                 if pending and (is_full or pending_bytes > BATCH_BYTES_SOFT_MAX):
-                    yield pa.concat_batches(pending)
+                    yield from _concatenated(pending)
                     pending, pending_rows, pending_bytes = [], 0, 0
                 pending.append(part)
                 pending_rows += part.num_rows
                 pending_bytes += part.nbytes
     except RaftlogError:
         if pending:
-            yield pa.concat_batches(pending)
+            yield from _concatenated(pending)
         raise
     if pending:
-        yield pa.concat_batches(pending)
+        yield from _concatenated(pending)
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the batches as one, also with pyarrow 17, which has no ``concat_batches``."""
+    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
