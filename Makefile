@@ -67,7 +67,7 @@ planted: $(VENV)/.dev-ready ## apply known bugs, one at a time, and verify that 
 	@$(BIN)/python -m tests.planted.run --seeds $(or $(SEEDS),0)
 
 bench: $(VENV)/.dev-ready ## run the benchmarks and write benchmarks/README.md
-	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python -m benchmarks.run
 
 wheel: $(VENV)/.dev-ready ## build the distribution into dist/
 	@$(BIN)/pip wheel -q --no-deps -w dist .

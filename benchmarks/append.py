@@ -1,6 +1,6 @@
 """Durable appends and opening: raftlog's embedded log compared with SQLite, aiokafka and files.
 
-    python benchmarks/append.py [--log-mib N ...] [--appends N] [--rounds N] [--quick]
+    python -m benchmarks.append [--log-mib N ...] [--appends N] [--rounds N] [--quick]
                                 [--directory D] [--json]
 
 Durable appends: one record of 100 bytes per append, synced before the next append of the same
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import multiprocessing
 import os
@@ -29,9 +30,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+
+from benchmarks.run import Row, row
 
 import raftlog
 from raftlog.limits import MIB
@@ -47,20 +51,6 @@ TIME_MS = 1_700_000_000_000
 APPENDERS = 64
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 SQLITE = "SQLite, WAL, synchronous=FULL"
-Row = dict[str, Any]
-
-
-def row(
-    what: str, measured: float, unit: str, against: float | None = None, other: str = ""
-) -> Row:
-    """Return one row of the table of all benchmarks."""
-    return {
-        "what": what,
-        "measured": measured,
-        "against": against,
-        "unit": unit,
-        "other": other or None,
-    }
 
 
 def values_of(count: int) -> list[bytes]:
@@ -149,26 +139,19 @@ def rate_of(appenders: int, append_count: int, append: Callable[[int, bytes], No
     each = append_count // appenders
     values = values_of(each)
     barrier = threading.Barrier(appenders + 1)
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
         barrier.wait()
-        try:
-            for value in values:
-                append(number, value)
-        except Exception as error:  # noqa: BLE001 - raised in the calling thread
-            failures.append(error)
+        for value in values:
+            append(number, value)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(appenders)]
-    for thread in threads:
-        thread.start()
-    barrier.wait()
-    start = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    elapsed = time.perf_counter() - start
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(appenders) as pool:
+        done = [pool.submit(work, number) for number in range(appenders)]
+        barrier.wait()
+        start = time.perf_counter()
+        for one in done:
+            one.result()
+        elapsed = time.perf_counter() - start
     return each * appenders / elapsed
 
 
@@ -322,9 +305,8 @@ def fill_and_die(directory: str, byte_count: int) -> float:
 
 def seconds_to_append(directory: str, is_closed: bool) -> float:
     """Return the seconds from ``raftlog.open`` to the first durable append; leave the log open."""
-    from raftlog.client.embedded import handle  # noqa: F401 - imports are not what is measured
-    from raftlog.log.recovery import recover  # noqa: F401
-
+    for imported in ("raftlog.client.embedded.handle", "raftlog.log.recovery.recover"):
+        importlib.import_module(imported)  # imports are not what is measured
     start = time.perf_counter()
     log = raftlog.open(directory)
     log.append([b"x" * VALUE_BYTES])

@@ -1,6 +1,6 @@
 """Count the source files, calls and classes that one operation enters.
 
-    python benchmarks/code_paths.py [--json] [--files] [--lines]
+    python -m benchmarks.code_paths [--json] [--files] [--lines]
 
 A profile function records every Python function of the three source packages that runs in any
 thread during one operation. Each operation runs once before it is counted, so that imports and
@@ -30,21 +30,19 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from benchmarks.quorum import PRODUCE_VERSION, produced
+from tests.support.served_node import ServedNode, served_node
+
+import raftlog
+from pyspark_raftlog.options import RaftlogOptions
+from pyspark_raftlog.reader import RaftlogReader
+from raftlog.client.location import open_reader
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records import BatchBuilder
+from raftlog.storage.local import WritableLocalStorage
+from raftlog.wire import ApiKey, RequestHeader, encode_request_header, frame
+
 HOME: Final = Path(__file__).parents[1]
-sys.path.insert(0, str(HOME))
-
-from benchmarks.quorum import PRODUCE_VERSION, produced  # noqa: E402
-from tests.support.served_node import ServedNode, served_node  # noqa: E402
-
-import raftlog  # noqa: E402
-from pyspark_raftlog.options import RaftlogOptions  # noqa: E402
-from pyspark_raftlog.reader import RaftlogReader  # noqa: E402
-from raftlog.client.location import open_reader  # noqa: E402
-from raftlog.log.writing.replicated_log import ReplicatedLog  # noqa: E402
-from raftlog.records import BatchBuilder  # noqa: E402
-from raftlog.storage.local import WritableLocalStorage  # noqa: E402
-from raftlog.wire import ApiKey, RequestHeader, encode_request_header, frame  # noqa: E402
-
 PACKAGES: Final = tuple(
     (root, HOME / root)
     for root in ("connector/raftlog", "state/raftlog_state", "python_datasource/pyspark_raftlog")
@@ -255,7 +253,7 @@ def measure() -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     """Print the counts as a table, or with ``--json`` a line each."""
-    parser = argparse.ArgumentParser(prog="benchmarks/code_paths.py")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.code_paths")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--files", action="store_true", help="list the files of each operation")
     parser.add_argument("--lines", action="store_true", help="modules and lines of the packages")

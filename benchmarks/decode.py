@@ -1,6 +1,6 @@
 """Decoding of record batches: raftlog's scan and aiokafka's reader, same bytes, same run, one core.
 
-    python benchmarks/decode.py [--records N] [--rounds N] [--json]
+    python -m benchmarks.decode [--records N] [--rounds N] [--json]
 
 Streams of records with values of 60 bytes and no keys, as in a metadata log: 100 per batch, one
 per batch, a controller's mix (60 % of the batches have one record, 30 % two to ten, 10 % 50 to
@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
+from benchmarks.run import Row, row
 
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.records.builder import BatchBuilder
@@ -136,16 +137,11 @@ def measure(shape: str, record_count: int, rounds: int) -> Figures:
     return Figures(shape, record_bytes, statistics.median(measured), statistics.median(compared))
 
 
-def as_json(row: Figures) -> dict[str, str | float]:
-    """Return one row of the table of all benchmarks."""
+def row_of(found: Figures) -> Row:
+    """Return the row of one stream."""
     kinds = {"mix": "a controller's mix of batches", "1": "batches of one record"}
-    return {
-        "what": "decode, " + kinds.get(row.shape, f"batches of {row.shape} records"),
-        "measured": row.measured,
-        "against": row.compared,
-        "unit": "records/s",
-        "other": OTHER,
-    }
+    what = "decode, " + kinds.get(found.shape, f"batches of {found.shape} records")
+    return row(what, found.measured, "records/s", found.compared, OTHER)
 
 
 def main() -> None:
@@ -162,16 +158,18 @@ def main() -> None:
         for shape in ("100", "1", "mix", "10000")
     ]
     if arguments.json:
-        for row in results:
-            print(json.dumps(as_json(row)))
+        for found in results:
+            print(json.dumps(row_of(found)))
         return
     print(f"beside {OTHER}; CRCs on, one core")
     print(f"{'batches of':>10} {'bytes/rec':>9} {'raftlog':>12} {'MB/s':>6}", end="")
     print(f" {'aiokafka':>12} {'ratio':>6}")
-    for row in results:
-        print(f"{row.shape:>10} {row.record_bytes:>9.1f}", end="")
-        print(f" {row.measured:>12,.0f} {row.measured * row.record_bytes / 1e6:>6.0f}", end="")
-        print(f" {row.compared:>12,.0f} {row.measured / row.compared:>6.2f}")
+    for found in results:
+        print(f"{found.shape:>10} {found.record_bytes:>9.1f}", end="")
+        print(
+            f" {found.measured:>12,.0f} {found.measured * found.record_bytes / 1e6:>6.0f}", end=""
+        )
+        print(f" {found.compared:>12,.0f} {found.measured / found.compared:>6.2f}")
 
 
 if __name__ == "__main__":

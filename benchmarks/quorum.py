@@ -1,6 +1,6 @@
 """Appends to three nodes on this machine: a raftlog quorum compared with etcd.
 
-    python benchmarks/quorum.py [--appends N] [--rounds N] [--kills N] [--etcd PATH] [--json]
+    python -m benchmarks.quorum [--appends N] [--rounds N] [--kills N] [--etcd PATH] [--json]
 
 1 or 64 clients, each with one connection and one append in flight: 100 random bytes, acknowledged
 when a majority has synced them. raftlog receives Produce requests, etcd puts of new keys through
@@ -26,26 +26,23 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
-
-from tests.support.quorum_processes import (  # noqa: E402
+from benchmarks.run import Row, row
+from tests.support.quorum_processes import (
     NodeProcess,
     QuorumProcesses,
     eventually,
     free_ports,
 )
 
-from raftlog.client.remote.messages import TopicIdentity, produce_request  # noqa: E402
-from raftlog.records import BatchBuilder  # noqa: E402
-from raftlog.wire import (  # noqa: E402
+from raftlog.client.remote.messages import TopicIdentity, produce_request
+from raftlog.records import BatchBuilder
+from raftlog.wire import (
     ApiKey,
     FrameDecoder,
     RequestHeader,
@@ -62,20 +59,6 @@ APPENDERS = 64
 LOG = TopicIdentity("raftlog", topic_id=None, cluster_id=None, is_controller=False)
 PRODUCE_VERSION = 11
 ETCD = "etcd, three members, HTTP gateway"
-Row = dict[str, Any]
-
-
-def row(
-    what: str, measured: float, unit: str, against: float | None = None, other: str = ""
-) -> Row:
-    """Return one row of the table of all benchmarks."""
-    return {
-        "what": what,
-        "measured": measured,
-        "against": against,
-        "unit": unit,
-        "other": other or None,
-    }
 
 
 class System(Protocol):
@@ -324,7 +307,7 @@ def measure_rates(systems: list[System], count: int, rounds: int) -> Iterator[Ro
         measured, compared = (median(name, appenders, 0) for name in (RaftlogQuorum.name, ETCD))
         plural = "" if appenders == 1 else "s"
         what = f"durable appends on three nodes, {appenders} client{plural}"
-        yield row(what, measured or 0, "appends/s", compared, ETCD if compared else "")
+        yield row(what, measured or 0, "appends/s", compared, ETCD)
     measured, compared = (median(name, 1, 1) for name in (RaftlogQuorum.name, ETCD))
     yield row("an append on three nodes, 1 client, median", measured or 0, "ms", compared, ETCD)
 

@@ -1,7 +1,6 @@
 """Run all benchmarks, one process after another, and write their figures into README.md.
 
-With `--json` a benchmark prints one JSON object per line: {"what", "measured", "against", "unit",
-"other"}; `other` names what `against` was measured with, in the same run. Machines are noisy:
+With `--json` a benchmark prints one JSON object per line, a `Row`. Machines are noisy:
 compare the ratios, not the absolute numbers.
 """
 
@@ -15,25 +14,33 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
-SCRIPTS = (
-    "decode.py",
-    "typed_records.py",
-    "append.py",
-    "quorum.py",
-    "spark_read.py",
-    "spark_write.py",
-)
+HOME = Path(__file__).parents[1]
+PAGE = HOME / "benchmarks" / "README.md"
+SCRIPTS = ("decode", "typed_records", "append", "quorum", "spark_read", "spark_write")
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
+Row: TypeAlias = dict[str, Any]
 
-def measure(script: str, options: list[str]) -> list[dict[str, Any]]:
+
+def row(
+    what: str, measured: float, unit: str, against: float | None = None, other: str | None = None
+) -> Row:
+    """Return one row of the table; ``other`` names what ``against`` was measured with."""
+    return {
+        "what": what,
+        "measured": measured,
+        "unit": unit,
+        "against": against,
+        "other": other if against else None,
+    }
+
+
+def measure(script: str, options: list[str]) -> list[Row]:
     print(f"running {script}", file=sys.stderr, flush=True)
-    command = [sys.executable, str(HERE / script), "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", f"benchmarks.{script}", "--json", *options]
+    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         print(done.stderr[-2000:], file=sys.stderr)
         print(f"{script} failed and is left out", file=sys.stderr)
@@ -47,16 +54,16 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
+def table(rows: list[Row]) -> list[str]:
     lines = [
         "| what | unit | raftlog | against | | ratio |",
         "| --- | --- | ---: | --- | ---: | ---: |",
     ]
-    for row in rows:
-        ratio = row["measured"] / row["against"] if row.get("against") else None
+    for one in rows:
+        ratio = one["measured"] / one["against"] if one["against"] else None
         lines.append(
-            f"| {row['what']} | {row['unit']} | {number(row['measured'])} "
-            f"| {row.get('other') or ''} | {number(row.get('against'))} | {number(ratio)} |"
+            f"| {one['what']} | {one['unit']} | {number(one['measured'])} "
+            f"| {one['other'] or ''} | {number(one['against'])} | {number(ratio)} |"
         )
     return lines
 
@@ -87,14 +94,13 @@ def etcd_options(directory: Path) -> list[str]:
 def main() -> None:
     download_kafka()
     with tempfile.TemporaryDirectory() as directory:
-        options = {"quorum.py": etcd_options(Path(directory))}
-        rows = [row for script in SCRIPTS for row in measure(script, options.get(script, []))]
+        options = {"quorum": etcd_options(Path(directory))}
+        rows = [one for script in SCRIPTS for one in measure(script, options.get(script, []))]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    page = HERE / "README.md"
-    before, _, rest = page.read_text().partition(BEGIN)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     body = "\n".join([BEGIN, f"Measured on {machine}.", "", *table(rows), END])
-    page.write_text(before + body + after)
+    PAGE.write_text(before + body + after)
     print("\n".join(table(rows)))
 
 

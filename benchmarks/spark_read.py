@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+from benchmarks.run import Row, row
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -139,26 +139,24 @@ def seconds(frame: DataFrame) -> float:
     return time.perf_counter() - started
 
 
-def compare(
-    spark: SparkSession, what: str, log: Path, columns: str, row_count: int
-) -> dict[str, Any]:
+def compare(spark: SparkSession, what: str, log: Path, columns: str, row_count: int) -> Row:
     options = {"minPartitions": "2", "maxRecordsPerPartition": str(row_count)}
     measured = spark.read.format("raftlog").options(**options).schema(columns).load(str(log))
     source = RaftlogDataSource({"path": str(log), **{k.lower(): v for k, v in options.items()}})
     prebuilt = prebuild(source, measured.schema, Path(tempfile.mkdtemp(dir=log.parent)) / "batches")
     other = spark.read.format("prebuilt").schema(columns).load(str(prebuilt))
     assert measured.count() == other.count() == row_count
-    best_ours = best_other = float("inf")
+    best_measured = best_other = float("inf")
     for _ in range(RUNS):
         best_other = min(best_other, seconds(other))
-        best_ours = min(best_ours, seconds(measured))
-    return {
-        "what": f"Spark batch read, {what}",
-        "unit": "rows/s",
-        "measured": row_count / best_ours,
-        "other": "the same rows ready in Arrow",
-        "against": row_count / best_other,
-    }
+        best_measured = min(best_measured, seconds(measured))
+    return row(
+        f"Spark batch read, {what}",
+        row_count / best_measured,
+        "rows/s",
+        row_count / best_other,
+        "the same rows ready in Arrow",
+    )
 
 
 def main() -> None:

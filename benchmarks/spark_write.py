@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from benchmarks.run import Row, row
 from pyspark.sql import DataFrame, SparkSession
 
 import raftlog
@@ -69,23 +69,23 @@ def seconds(action: Callable[[], None]) -> float:
     return time.perf_counter() - started
 
 
-def commits(spark: SparkSession, home: Path, mib: int) -> dict[str, Any]:
+def commits(spark: SparkSession, home: Path, mib: int) -> Row:
     """Measure commits of the largest permitted size, from two tasks."""
     row_count = mib * MIB // ROW_BYTES
     frame = spark.range(0, row_count, 1, 2).selectExpr(f"lpad(id, {VALUE_BYTES}, 'x') AS value")
     path = new_log(home / f"rows-{mib}")
     measured = min(seconds(lambda: save(frame, path)) for _ in range(RUNS))
     other = min(seconds(lambda: noop(frame)) for _ in range(RUNS))
-    return {
-        "what": f"Spark batch write, a commit of {mib} MiB",
-        "unit": "rows/s",
-        "measured": row_count / measured,
-        "other": "noop, the same frame",
-        "against": row_count / other,
-    }
+    return row(
+        f"Spark batch write, a commit of {mib} MiB",
+        row_count / measured,
+        "rows/s",
+        row_count / other,
+        "noop, the same frame",
+    )
 
 
-def small_writes(spark: SparkSession, home: Path) -> list[dict[str, Any]]:
+def small_writes(spark: SparkSession, home: Path) -> list[Row]:
     """Measure conditional writes of one row, without a concurrent writer."""
     frame = spark.createDataFrame([("one small decision",)], "value STRING").coalesce(1)
     path = new_log(home / "small-0")
@@ -97,18 +97,18 @@ def small_writes(spark: SparkSession, home: Path) -> list[dict[str, Any]]:
         measured.append(seconds(partial(save, frame, path, requiredBaseOffset=at)))
         other.append(seconds(partial(noop, frame)))
     return [
-        {
-            "what": f"Spark conditional write of one row, p{percent}",
-            "unit": "ms",
-            "measured": 1000 * statistics.quantiles(measured, n=100)[percent - 1],
-            "other": "noop, the same frame",
-            "against": 1000 * statistics.quantiles(other, n=100)[percent - 1],
-        }
+        row(
+            f"Spark conditional write of one row, p{percent}",
+            1000 * statistics.quantiles(measured, n=100)[percent - 1],
+            "ms",
+            1000 * statistics.quantiles(other, n=100)[percent - 1],
+            "noop, the same frame",
+        )
         for percent in (50, 99)
     ]
 
 
-def micro_batches(spark: SparkSession, home: Path) -> dict[str, Any]:
+def micro_batches(spark: SparkSession, home: Path) -> Row:
     """Measure the time between micro-batches of ten records."""
     source = home / "source-0"
     with raftlog.open(source) as log:
@@ -132,13 +132,13 @@ def micro_batches(spark: SparkSession, home: Path) -> dict[str, Any]:
         ]
         return statistics.median(taken)
 
-    return {
-        "what": "Spark micro-batch, log into log, median",
-        "unit": "ms",
-        "measured": median_ms("raftlog"),
-        "other": "log into noop",
-        "against": median_ms("noop"),
-    }
+    return row(
+        "Spark micro-batch, log into log, median",
+        median_ms("raftlog"),
+        "ms",
+        median_ms("noop"),
+        "log into noop",
+    )
 
 
 def main() -> None:

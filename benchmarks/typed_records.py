@@ -1,6 +1,6 @@
 """Printing of typed records: `raftlog cat` and kafka-dump-log, whole processes, the same segment.
 
-    python benchmarks/typed_records.py [--records N] [--rounds N] [--jars DIR] [--json]
+    python -m benchmarks.typed_records [--records N] [--rounds N] [--jars DIR] [--json]
 
 The segment is built from the batches of a bundled metadata log, repeated with new offsets (which
 no CRC covers) until it has enough records. Both print every record, NoOp and control records
@@ -28,7 +28,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from benchmarks.run import Row, row
 
 from raftlog.records import RecordBatch, iter_batches
 from raftlog_state.image.delta import RecordChanges
@@ -38,7 +39,6 @@ from raftlog_state.records import Redactor, decode, to_json_text
 from raftlog_state.tables.convert import changes_table
 
 HOME = Path(__file__).parents[1]
-sys.path.insert(0, str(HOME))
 LOGS = HOME / "tests" / "data" / "kraft-logs" / "three-nodes-4.3.1"
 DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
 
@@ -100,7 +100,7 @@ def cat_commands(segment: Path) -> dict[str, list[str]]:
     return {"revealed": [*cat, "--reveal"], "redacted": cat}
 
 
-def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[dict[str, Any]]:
+def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[Row]:
     """Print one row per figure, in records per second."""
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place) / "__cluster_metadata-0"
@@ -120,10 +120,10 @@ def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[dict
         ("revealed", f"raftlog cat, {count:,} typed records, whole process"),
         ("redacted", "the same with secrets redacted"),
     ):
-        yield row(what, rates[name], rates.get("dump-log"), "kafka-dump-log (JVM)")
+        yield row(what, rates[name], "records/s", rates.get("dump-log"), "kafka-dump-log (JVM)")
 
 
-def measure_in_process(record_count: int, rounds: int) -> Iterator[dict[str, Any]]:
+def measure_in_process(record_count: int, rounds: int) -> Iterator[Row]:
     """Measure decoding and JSON alone, without reading a log."""
     values = values_of(record_count)
     redact = Redactor().record_json
@@ -138,10 +138,10 @@ def measure_in_process(record_count: int, rounds: int) -> Iterator[dict[str, Any
             for value in values:
                 work(value)
             times.append(time.process_time() - start)
-        yield row(what, len(values) / statistics.median(times), None, None)
+        yield row(what, len(values) / statistics.median(times), "records/s")
 
 
-def measure_changes(record_count: int, rounds: int) -> Iterator[dict[str, Any]]:
+def measure_changes(record_count: int, rounds: int) -> Iterator[Row]:
     """Measure the conversion of row changes to rows of `changes`, and that of row by row."""
     from tests.support.row_wise_tables import row_wise_changes
 
@@ -161,24 +161,7 @@ def measure_changes(record_count: int, rounds: int) -> Iterator[dict[str, Any]]:
         rates.append(count / statistics.median(times))
     what = "row changes to Arrow rows of the table changes, in process"
     by_columns, by_rows = rates
-    yield row(what, by_columns, by_rows, "the tests' reference, row by row", "changes/s")
-
-
-def row(
-    what: str,
-    measured: float,
-    against: float | None,
-    other: str | None,
-    unit: str = "records/s",
-) -> dict[str, Any]:
-    """Return one row of the table of all benchmarks."""
-    return {
-        "what": what,
-        "measured": measured,
-        "against": against,
-        "unit": unit,
-        "other": other if against else None,
-    }
+    yield row(what, by_columns, "changes/s", by_rows, "the tests' reference, row by row")
 
 
 def main() -> None:
