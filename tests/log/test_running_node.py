@@ -255,11 +255,11 @@ class BusyStorage(MemoryStorage):
 
     def __init__(self) -> None:
         super().__init__()
-        self.todo: list[Callable[[], object]] = []
+        self.steps: list[Callable[[], object]] = []
 
     def open_file(self, path: str) -> MemoryFile:
-        if self.todo:
-            self.todo.pop(0)()
+        if self.steps:
+            self.steps.pop(0)()
         return super().open_file(path)
 
 
@@ -274,7 +274,7 @@ def test_a_log_that_rolls_while_it_is_read_is_followed() -> None:
         builder.roll()
         builder.no_ops(5)
 
-    storage.todo = [roll]
+    storage.steps = [roll]
     found = rows(log, 0, 15)  # planned by a process that saw a later end
     assert [row[0] for row in found] == list(range(15))
 
@@ -286,7 +286,7 @@ def test_a_requested_segment_deleted_before_it_is_opened_is_data_loss() -> None:
     builder.roll()
     builder.no_ops(5)
     log = opened(builder)
-    storage.todo = [lambda: builder.delete_segment(0)]
+    storage.steps = [lambda: builder.delete_segment(0)]
     with pytest.raises(DataLossError) as caught:
         rows(log, 2, 10)
     assert caught.value.condition == "OFFSETS_DELETED"

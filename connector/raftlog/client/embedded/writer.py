@@ -65,16 +65,16 @@ class FairLock:
         self._turnstile_path = storage.join(directory, TURNSTILE_NAME)
         self._clock = clock
 
-    def acquire(self, has_requests: Callable[[], bool]) -> FileLock | None:
-        """Wait for the lock. Returns None once ``has_requests``, called after each try, is false.
+    def acquire(self, keeps_waiting: Callable[[], bool]) -> FileLock | None:
+        """Wait for the lock. Returns None once ``keeps_waiting``, called after each try, is false.
 
         Raises ``LogAccessError`` if the lock files cannot be created.
         """
-        turn = self._wait_for(self._turnstile_path, has_requests)
+        turn = self._wait_for(self._turnstile_path, keeps_waiting)
         if turn is None:
             return None
         with turn:
-            return self._wait_for(self._lock_path, has_requests)
+            return self._wait_for(self._lock_path, keeps_waiting)
 
     def acquire_within(self, wait_ms: float) -> FileLock:
         """Wait for the lock for ``wait_ms``. Raises as ``acquire``, and ``LogLockedError``."""
@@ -84,11 +84,11 @@ class FairLock:
             raise LogLockedError(path=self._directory, waited_ms=round(wait_ms))
         return lock
 
-    def _wait_for(self, path: str, has_requests: Callable[[], bool]) -> FileLock | None:
+    def _wait_for(self, path: str, keeps_waiting: Callable[[], bool]) -> FileLock | None:
         pause_s = _PAUSE_FIRST_S
         while True:
             lock = self._storage.try_lock(path)
-            if lock is not None or not has_requests():
+            if lock is not None or not keeps_waiting():
                 return lock
             self._clock.pause(pause_s)
             pause_s = min(pause_s * 1.5, _PAUSE_LONGEST_S)
@@ -393,7 +393,7 @@ class WriterThread:
     def _run(self) -> None:
         try:
             while group := self._next_group():
-                self._answer(group)
+                self._write(group)
             self._on_close()
         finally:
             self._fail_queued()
@@ -430,7 +430,7 @@ class WriterThread:
             or self._now_ms() >= self._linger_until_ms
         )
 
-    def _answer(self, group: list[tuple[Request, int]]) -> None:
+    def _write(self, group: list[tuple[Request, int]]) -> None:
         """Write a group and complete its futures. Cancelled requests are skipped."""
         taken = [request for request, _ in group if request.future.set_running_or_notify_cancel()]
         try:
