@@ -65,6 +65,12 @@ def rows_of(entity: Entity, table: pa.Table) -> list[Row]:
     return list(map(_CONSTRUCTORS[entity], *fields))
 
 
+def plain_values(column: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column; times as microseconds, since Python may not have their year."""
+    is_time = pa.types.is_timestamp(column.type)
+    return list((column.cast(pa.int64()) if is_time else column).to_pylist())
+
+
 def changes_table(record_changes: Sequence[RecordChanges], shared: Mapping[str, Any]) -> pa.Table:
     """Return rows of ``changes``; ``shared`` has the columns that identify the log."""
     changes = [change for record in record_changes for change in record.changes]
@@ -191,9 +197,7 @@ def _parts_to_array(kind: Parts) -> ToArray:
 def _to_values(entry: ColumnSchema) -> ToValues:
     """Return the conversion of a column to a field's values."""
     convert = _to_field(entry.kind)
-    if entry.kind is Special.TIMESTAMP_MS:  # it may be in no year that Python has
-        return lambda column: map(convert, column.cast(pa.int64()).to_pylist())
-    return lambda column: map(convert, column.to_pylist())
+    return lambda column: map(convert, plain_values(column))
 
 
 def _to_field(kind: Kind) -> Callable[[Any], Any]:

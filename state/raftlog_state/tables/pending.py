@@ -20,7 +20,7 @@ from raftlog_state.image.delta import Op, RecordChanges
 from raftlog_state.image.rows import Entity, Key, Row
 
 from .asof import OP, last_of_all
-from .convert import columns_of, microseconds, rows_of
+from .convert import columns_of, microseconds, plain_values, rows_of
 from .schema import ORIGIN_COLUMNS, STRING, TYPED_TABLES, TypedTable, arrow_schema, struct
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -77,7 +77,7 @@ class Pending:
                 continue
             rows = rows_of(entity, pa.Table.from_struct_array(structs))
             columns = (table[name].filter(is_of_entity) for name in _ORIGIN)
-            origins = zip(*map(_plain, columns), strict=True)
+            origins = zip(*map(plain_values, columns), strict=True)
             found._last[entity] = {
                 row.key: _last(row, *origin) for row, origin in zip(rows, origins, strict=True)
             }
@@ -128,8 +128,3 @@ class Pending:
         for name in _ORIGIN:
             columns[name] = [getattr(last, name.removeprefix("_")) for last in found]
         return pa.Table.from_pydict(columns, schema=arrow_schema(source_schema(table)))
-
-
-def _plain(column: pa.ChunkedArray) -> list[Any]:
-    is_time = pa.types.is_timestamp(column.type)
-    return list((column.cast(pa.int64()) if is_time else column).to_pylist())
