@@ -61,7 +61,7 @@ COMMIT_PLANTS: Final = (
         bug="a principal commits under the application ids of others",
         path=f"{NODE}/apis/produce.py",
         old="    if not principal.may_commit(name):\n",
-        new="    if Rights.APPEND not in caller.rights:\n",
+        new="    if Rights.APPEND not in principal.rights:\n",
         tests=(OWNERS,),
     ),
     Plant(
@@ -75,7 +75,7 @@ COMMIT_PLANTS: Final = (
         bug="every caller is shown the commits of others",
         path=f"{NODE}/apis/groups.py",
         old="    if request.principal.may_read_commit(group.group_id):\n",
-        new="    if may_describe(question.caller):\n",
+        new="    if may_describe(request.principal):\n",
         tests=(OWNERS,),
     ),
     Plant(

@@ -130,7 +130,7 @@ QUORUM_PLANTS: Final = (
         bug="a deposed leader confirms a required offset",
         path=f"{NODE}/pending_appends.py",
         old="if isinstance(result, Failed) else is_empty\n",
-        new="if isinstance(answer, Failed) else False\n",
+        new="if isinstance(result, Failed) else False\n",
         tests=(
             "tests/quorum/test_read_index.py::"
             "test_a_deposed_leader_does_not_confirm_the_end_of_its_log",

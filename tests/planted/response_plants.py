@@ -24,7 +24,7 @@ ANSWER_PLANTS: Final = (
         bug="consumers read above the high watermark",
         path=f"{APIS}/fetch.py",
         old="        return cache.high_watermark\n",
-        new="        return view.node.replica.log.end_offset\n",
+        new="        return cache.driver.replica.log.end_offset\n",
         tests=(FETCHING,),
     ),
     Plant(

@@ -196,7 +196,7 @@ SPARK_PLANTS: Final = (
         bug="a row's timestamp is lost if it has neither key nor headers",
         path=f"{SPARK}/sink_rows.py",
         old="        if key is None and time_ms is None and not record_headers",
-        new="        if key is None and not made",
+        new="        if key is None and not record_headers",
         tests=(WRITTEN,),
     ),
     Plant(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -49,6 +52,31 @@ def missing_tests(plant: Plant) -> list[str]:
 
 def test_every_planted_bug_fits_the_sources() -> None:
     assert not [why for plant in EVERY_PLANT if (why := why_not_applicable(plant))]
+
+
+def test_no_planted_bug_uses_a_name_that_does_not_exist(tmp_path: Path) -> None:
+    """Any test that reaches such a line fails, whatever it checks."""
+    for number, plant in enumerate(EVERY_PLANT):
+        (tmp_path / f"plant_{number}.py").write_text(plant.plant_into(source(plant.path)))
+    command = ["ruff", "check", "--isolated", "--select", "F821", "--output-format", "concise", "."]
+    found = subprocess.run(
+        [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    undefined = re.findall(r"^plant_(\d+)\.py:\S+ F821 (.*)", found.stdout, re.MULTILINE)
+    assert not [f"{EVERY_PLANT[int(number)].bug}: {why}" for number, why in undefined]
+    assert found.returncode == 0, found.stderr
+
+
+def test_no_planted_bug_uses_an_attribute_that_no_source_has() -> None:
+    roots = ("connector", "state", "python_datasource")
+    texts = (path.read_text() for root in roots for path in (HOME / root).rglob("*.py"))
+    words = {word for text in texts for word in re.findall(r"\w+", text)}
+    assert not [
+        f"{plant.bug}: {name}"
+        for plant in EVERY_PLANT
+        for name in re.findall(r"[\w)\]]\.([a-z_]\w*)", plant.new)
+        if name not in words
+    ]
 
 
 def test_the_tests_that_must_find_a_planted_bug_exist() -> None:
