@@ -486,8 +486,7 @@ def parse_single_offset(data: bytes, path: str) -> int:
 
 # --- ``.kafka_cleanshutdown``: the end of the log when its last writer closed it ------------------
 # Everything below that end was synced before the file is written, indexes and producer snapshot
-# too.
-# The file is deleted, and the directory synced, before the first write after an open.
+# too. The file is deleted, and the directory synced, before the first write after an open.
 #
 # Several processes may have one log open, and one that closes it does not stop the others. So the
 # file holds the end offset, the last segment and its size, and counts only while they match the
@@ -545,8 +544,7 @@ def parse_clean_shutdown(data: bytes) -> CleanShutdown | None:
 # --- The file ``published``: synced end of an embedded log, shared by its writers with readers ----
 # Format: one line of fixed length with boot id, end offset (exclusive), base offset of the active
 # segment, position after the last synced batch in it, leader epoch, log start offset, and the
-# CRC-32C
-# of these.
+# CRC-32C of these.
 #
 # Invariants:
 #
@@ -555,8 +553,7 @@ def parse_clean_shutdown(data: bytes) -> CleanShutdown | None:
 # 2. A replica of a quorum keeps the same line in the file ``synced``, for the next start of that
 #    replica. Readers ignore it, since synced records may be uncommitted.
 # 3. A line with a wrong CRC was read during a write: it is read again, at most ``_READS_MAX``
-# times,
-#    and then treated as absent.
+#    times, and then treated as absent.
 
 PUBLISHED_NAME: Final = "published"
 SYNCED_NAME: Final = "synced"

@@ -53,9 +53,8 @@ from .valid_batch import find_valid_batch
 # --- Leader epochs of a log's batches, found with few reads ---------------------------------------
 # ``leader-epoch-checkpoint`` may be missing, older than the log, or truncated at a log start offset
 # below which segments are still on disk, so the batches are read. Epochs never decrease from batch
-# to
-# batch: if two batches have the same epoch, all batches between them have it. Hence a binary search
-# over the offset index, with a scan between two entries:
+# to batch: if two batches have the same epoch, all batches between them have it. Hence a binary
+# search over the offset index, with a scan between two entries:
 #
 #   epoch     3     3     3     4     4     7
 #   batches   |=====|=====|==*==|=====|==*==|      * first batch of another epoch
