@@ -12,8 +12,9 @@ later one raise ``StateInvariantError``: the loader returns no image any more.
 
 1. The next offset and the leader epoch never fall. A snapshot does not end before the next offset.
 2. Records are visible up to the last one; while a transaction is open, up to its begin marker.
-3. Each row change of the state was returned by exactly one call, at an offset that was not visible
-   before the call and is visible after it.
+3. Each row change of appended records was returned by exactly one call, at an offset that was not
+   visible before the call and is visible after it.
+4. While a snapshot is read, the state does not change. Its changes are at its last offset.
 
 Source: Kafka ``MetadataLoader``, ``MetadataBatchLoader``.
 """
@@ -194,11 +195,14 @@ class MetadataLoader:
         if snapshot_id.epoch < self._leader_epoch:
             last_offset, name = snapshot_id.end_offset - 1, f"snapshot {snapshot_id}"
             raise self._epoch_error(snapshot_id.epoch, last_offset, name)
-        snapshot_loader = SnapshotLoader(snapshot_id, before, self._decode)
-        for record in records:
-            snapshot_loader.load(record)
-        image, changes = snapshot_loader.finish()
         savepoint = self._savepoint()
+        snapshot_loader = SnapshotLoader(snapshot_id, before, self._decode)
+        try:
+            for record in records:
+                snapshot_loader.load(record)
+            image, changes = snapshot_loader.finish()
+        finally:
+            self._check_unchanged(savepoint)
         self._reset(image)
         for unknown in snapshot_loader.unknown:
             self._skip(False, unknown.api_key, unknown.version, image.offset)
@@ -376,6 +380,19 @@ class MetadataLoader:
     def _close(self, violation: AssertionError) -> NoReturn:
         self._violation = str(violation)
         raise StateInvariantError(reason=self._violation) from violation
+
+    def _check_unchanged(self, before: _Savepoint) -> None:
+        """Assert that reading a snapshot has changed nothing, or close the loader."""
+        try:
+            assert (self._next_offset, self._collected_count) == (
+                before.next_offset,
+                before.collected_count,
+            ), (
+                f"records from offset {before.next_offset} on were appended while a snapshot "
+                "was read"
+            )
+        except AssertionError as violation:
+            self._close(violation)
 
     def _check_invariants(self, before: _Savepoint, changes: list[RecordChanges]) -> None:
         """Assert what holds after a call that returns ``changes``, or close the loader."""

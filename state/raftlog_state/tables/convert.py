@@ -66,7 +66,7 @@ def rows_of(entity: Entity, table: pa.Table) -> list[Row]:
 
 
 def plain_values(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column; times as microseconds, since Python may not have their year."""
+    """Return the values of a column; times in microseconds, as Python may not have their year."""
     is_time = pa.types.is_timestamp(column.type)
     return list((column.cast(pa.int64()) if is_time else column).to_pylist())
 

@@ -108,7 +108,7 @@ def test_a_failed_call_is_checked_too() -> None:
     def records() -> Iterator[LogRecord]:
         yield from at(1, SECOND)
         loader._collected_count += 1
-        raise OSError("the disk is gone")
+        raise OSError("the disk failed")
 
     with pytest.raises(StateInvariantError, match="changes that no call returned: 1"):
         loader.append(records())
@@ -134,13 +134,20 @@ def test_a_snapshot_of_an_earlier_leader_epoch_is_refused() -> None:
     assert (loader.image.offset, loader.image.leader_epoch) == (0, 3)
 
 
-def test_an_input_of_a_snapshot_that_appends_to_its_loader_closes_it() -> None:
+@pytest.mark.parametrize("end_offset", [2, 50])
+@pytest.mark.parametrize("error", [None, OSError("the disk failed")])
+def test_an_input_of_a_snapshot_that_appends_to_its_loader_closes_it(
+    end_offset: int, error: OSError | None
+) -> None:
     loader = replayed(FIRST)
 
     def records() -> Iterator[LogRecord]:
         loader.append(at(1, SECOND, THIRD))
         yield from at(0, FIRST)
+        if error is not None:
+            raise error
 
-    with pytest.raises(StateInvariantError, match="the next offset fell from 3 to 2"):
-        loader.bootstrap(SnapshotId(epoch=1, end_offset=2), records())
-    assert_closed(loader, "the next offset fell from 3 to 2")
+    reason = "records from offset 1 on were appended while a snapshot was read"
+    with pytest.raises(StateInvariantError, match=reason):
+        loader.bootstrap(SnapshotId(epoch=1, end_offset=end_offset), records())
+    assert_closed(loader, reason)
