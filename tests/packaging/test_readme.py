@@ -20,7 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-from tests.support.quorum_processes import QuorumProcesses
+from tests.support.quorum_processes import RARE_ELECTIONS, QuorumProcesses
 
 HOME = Path(__file__).parents[2]
 QUORUM = "localhost:9192,localhost:9292,localhost:9392"
@@ -103,7 +103,7 @@ def test_the_python_examples_of_the_readme_run(
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(HOME)
     names = {"spark": spark}
-    with QuorumProcesses(tmp_path) as quorum:
+    with QuorumProcesses(tmp_path, extra=RARE_ELECTIONS) as quorum:
         for block in blocks:
             exec(block.replace(QUORUM, quorum.bootstrap), names)
     printed = capsys.readouterr().out

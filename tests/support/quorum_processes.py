@@ -27,6 +27,9 @@ T = TypeVar("T")
 PATIENCE_S: Final = 30.0
 """Timeout of any wait on a busy machine."""
 _LOOK_S: Final = 0.01
+RARE_ELECTIONS: Final = "[quorum]\nfetch_timeout_ms = 3_000\n"
+"""Table of nodes whose test expects exact offsets: an election, which writes a record, needs a
+pause of 3 s. Voters also update their endpoints once in this time."""
 COMMAND: Final = (sys.executable, "-m", "raftlog_state.cli")
 
 

@@ -22,7 +22,7 @@ from raftlog.errors import ForeignCommitError
 from raftlog.limits import MIB
 from raftlog.node.formatting import random_id
 from tests.support.kafka import kafka_jars, run_java
-from tests.support.quorum_processes import QuorumProcesses, eventually
+from tests.support.quorum_processes import RARE_ELECTIONS, QuorumProcesses, eventually
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPIC = "raftlog"
@@ -32,7 +32,8 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(scope="module")
 def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumProcesses]:
-    with QuorumProcesses(tmp_path_factory.mktemp("quorum")) as processes:
+    home = tmp_path_factory.mktemp("quorum")
+    with QuorumProcesses(home, extra=RARE_ELECTIONS) as processes:
         eventually(lambda: _agree(processes), "all nodes know the leader")
         yield processes
 

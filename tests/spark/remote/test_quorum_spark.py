@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.quorum_checks import wait_until_listeners_are_known
-from tests.support.quorum_processes import QuorumProcesses, free_ports
+from tests.support.quorum_processes import RARE_ELECTIONS, QuorumProcesses, free_ports
 
 import raftlog
 from pyspark_raftlog import append, commit_loop, conflict, typed_error
@@ -27,8 +27,9 @@ COLUMNS = ("key", "value", "headers", "timestamp")
 @pytest.fixture(scope="module")
 def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumProcesses]:
     """Three nodes, of which one is stopped: unreachable bootstrap addresses are normal."""
-    with QuorumProcesses(tmp_path_factory.mktemp("quorum")) as nodes:
-        nodes.nodes[0].kill()
+    home = tmp_path_factory.mktemp("quorum")
+    with QuorumProcesses(home, extra=RARE_ELECTIONS) as nodes:
+        nodes.nodes[0].stop()
         wait_until_listeners_are_known(nodes)
         yield nodes
 
