@@ -251,8 +251,8 @@ LOG_PLANTS: Final = (
     Plant(
         bug="a small file is renamed before it is synced",
         path=f"{WRITING}/log_directory.py",
-        old="            file.write_at(0, data)\n            file.sync()\n",
-        new="            file.write_at(0, data)\n",
+        old="                position += len(chunk)\n            file.sync()\n",
+        new="                position += len(chunk)\n",
         tests=("tests/storage/test_atomic_files.py",),
     ),
     Plant(
@@ -338,8 +338,8 @@ LOG_PLANTS: Final = (
     Plant(
         bug="the backup of a tail is not durable before the tail is truncated",
         path=f"{WRITING}/log_directory.py",
-        old="        copy.sync()\n",
-        new="",
+        old="                position += len(chunk)\n            file.sync()\n",
+        new="                position += len(chunk)\n",
         tests=(
             "tests/log/recovery/test_recovery.py::test_a_torn_tail_is_backed_up_truncated_and_reported",
         ),

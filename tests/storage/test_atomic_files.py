@@ -12,6 +12,7 @@ from raftlog.errors import CorruptFileError, DiskFailedError, DiskFullError
 from raftlog.limits import SMALL_FILE_BYTES_MAX
 from raftlog.log.format.directory import CHECKSUMS_NAME, encode_checksums, parse_checksums
 from raftlog.log.writing.log_directory import (
+    back_up,
     read_checked,
     read_checksums,
     rebuild_checksums,
@@ -48,6 +49,16 @@ def test_the_temporary_file_of_a_dead_writer_is_ignored(disk: SimulatedDisk) -> 
     disk.put("/d/a.tmp", b"much longer than what comes")
     replace_file(disk, "/d/a", b"x")
     assert disk.durable_files() == {"/d/a": b"x"}
+
+
+def test_a_file_that_does_not_fit_leaves_nothing_on_the_disk(disk: SimulatedDisk) -> None:
+    disk.put("/d/a", b"old")
+    disk.leave_room(1)
+    with pytest.raises(DiskFullError):
+        replace_file(disk, "/d/a", b"too long")
+    with pytest.raises(DiskFullError):
+        back_up(disk, "/d/a", 1)
+    assert disk.files() == {"/d/a": b"old"}
 
 
 def test_a_crash_leaves_the_old_file_or_the_new_one(disk: SimulatedDisk) -> None:

@@ -14,11 +14,13 @@ from raftlog.storage.local import PrivateLocalStorage, ReservedDescriptorStorage
 
 def test_files_are_opened_with_reserved_descriptors(tmp_path: Path) -> None:
     directory, path = str(tmp_path), str(tmp_path / "a.log")
+    boot_id = PrivateLocalStorage().boot_id()
     with ReservedDescriptorStorage(2) as storage:
         assert storage.refill()
         with occupy_descriptors(0) as taken:
             with pytest.raises(LogAccessError, match="too many open files"):
                 PrivateLocalStorage().create_file(path)
+            assert storage.boot_id() == boot_id
             with storage.create_file(path) as file:
                 file.write_at(0, b"abc")
                 with storage.open_file(path) as other:

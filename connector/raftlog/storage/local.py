@@ -336,7 +336,7 @@ class WritableLocalStorage(LocalStorage):
         """Return the random id of this boot, by Linux or macOS. Raises ``LogAccessError``."""
         try:
             if sys.platform == "linux":
-                with open(_LINUX_BOOT_ID, encoding="ascii") as file:
+                with self._with_descriptor(lambda: open(_LINUX_BOOT_ID, encoding="ascii")) as file:
                     return file.read().strip()
             answer = subprocess.run(_MACOS_BOOT_ID, capture_output=True, check=True, text=True)
             return answer.stdout.strip()

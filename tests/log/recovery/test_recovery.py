@@ -6,12 +6,19 @@ import pytest
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
+from tests.support.appending import TOPIC_ID
 from tests.support.log_builder import LogBuilder
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import DiskFailedError, DiskFullError, LogReadOnlyError
-from raftlog.log.recovery.recover import RecoveredLog, ScanEnd, recover
+from raftlog.log.recovery.recover import (
+    RecoveredLog,
+    ScanEnd,
+    read_checkpoint_files,
+    recover,
+)
 from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.producer_state import Duplicate
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import iter_batches
@@ -254,6 +261,59 @@ def test_damage_below_the_end_published_in_this_boot_is_not_truncated() -> None:
     assert recovered.report.anomalies[0].resumes_offset is not None
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_damage_below_the_end_of_a_clean_shutdown_is_not_truncated(is_closed: bool) -> None:
+    """The writer before the last one died: its records are synced by now, on disk too."""
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(5)
+    log.log.close()
+    log.reopen()
+    log.fill(10)
+    log.disk.kill()
+    log.reopen()
+    if not is_closed:
+        log.fill(1)
+    log.log.close()
+    end_offset = log.log.end_offset
+    log.reopen()
+    log.log.close()
+    assert read_checkpoint_files(log.disk, DIRECTORY).recovery_point == end_offset
+    power_loss(log)
+    log.disk.flip_bit(log.active, 8 * (len(log.disk.files()[log.active]) - 10))
+    recovered = log.recover()
+    assert recovered.report.read_only is not None
+    assert not recovered.report.truncated
+
+
+@pytest.mark.parametrize("is_reboot", [False, True])
+def test_the_recovery_point_in_memory_is_that_on_disk(is_reboot: bool) -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    for count in range(4):
+        log.fill(3)
+        if count % 2:
+            log.log.close()
+        if is_reboot:
+            log.disk.crash(Survival.EVERYTHING)
+        else:
+            log.disk.kill()
+        recovered = log.recover()
+        on_disk = read_checkpoint_files(log.disk, DIRECTORY).recovery_point
+        assert recovered.recovery_point == on_disk, count
+        log.reopen()
+
+
+def test_a_clean_opening_has_the_recovery_point_on_disk() -> None:
+    """Earlier releases closed a log with a recovery point below its end."""
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(5)
+    end_offset = log.log.end_offset
+    log.log.close()
+    LogDirectory(log.disk, DIRECTORY).write_recovery_point(2)
+    recovered = log.recover()
+    assert recovered.report.was_clean
+    assert (recovered.recovery_point, recovered.end_offset) == (2, end_offset)
+
+
 def test_kafkas_directory_is_never_written() -> None:
     builder = LogBuilder()
     builder.lead(1)
@@ -386,6 +446,34 @@ def test_a_damaged_or_missing_auxiliary_file_is_rebuilt(name: str, is_missing: b
     assert log.recover().report.anomalies == ()
 
 
+@pytest.mark.parametrize("is_reboot", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "leader-epoch-checkpoint",
+        "log-start-offset-checkpoint",
+        "partition.metadata",
+        "recovery-point-offset-checkpoint",
+    ],
+)
+def test_a_damaged_small_file_is_rewritten_once(name: str, is_reboot: bool) -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(20)
+    log.log.close()
+    LogDirectory(log.disk, DIRECTORY).write_log_start(7)
+    if is_reboot:
+        power_loss(log)
+    log.disk.flip_bit(log.path(name), 27)
+    assert [one.path for one in log.recover().report.anomalies] == [log.path(name)]
+    log.reopen()
+    assert log.log.report.anomalies == ()
+    log.append(b"the log is closed cleanly")
+    log.log.close()
+    assert log.recover().report.was_clean
+    if name == "partition.metadata":
+        assert TOPIC_ID.encode() in log.disk.files()[log.path(name)]
+
+
 def test_producer_state_is_rebuilt_from_batches_of_every_kind() -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(5)
@@ -445,6 +533,18 @@ def test_temporary_files_of_a_crash_are_deleted() -> None:
         log.disk.put(log.path(name), b"left over")
     log.recover()
     assert not [name for name in log.names() if log.disk.files()[log.path(name)] == b"left over"]
+
+
+def test_a_stray_segment_of_the_cleaner_does_not_stop_a_recovery() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(5)
+    log.disk.kill()
+    end_offset = log.log.end_offset
+    log.disk.put(log.segment(3, ".log.swap"), b"raftlog has no cleaner")
+    assert log.recover().end_offset == end_offset
+    log.disk.crash(Survival.EVERYTHING)
+    assert log.recover().end_offset == end_offset
+    assert log.segment(3, ".log.swap") not in log.disk.files()
 
 
 def test_an_outdated_epoch_checkpoint_is_completed_from_the_batches() -> None:

@@ -78,6 +78,17 @@ def test_repair_keeps_all_its_backups_and_deletes_older_ones() -> None:
     assert len(copies(log)) == BACKUPS_MAX
 
 
+def test_each_snapshot_that_a_repair_renames_has_a_number_of_its_own() -> None:
+    log = WrittenLog()
+    log.fill(60)
+    for end_offset in (20, 30, 40):
+        name = f"{end_offset:020d}-{1:010d}.checkpoint"
+        log.disk.put(log.path(name), b"a snapshot after the new end")
+    repaired = truncate_log_at(log.disk, log.directory, offset=10, config=log.config)
+    numbers = [int(path.rpartition("-")[2]) for path in repaired.set_aside]
+    assert len(set(numbers)) == 3
+
+
 def test_a_second_damaged_segment_does_not_replace_the_backup_of_the_first() -> None:
     disk = new_disk()
     log = opened(disk)

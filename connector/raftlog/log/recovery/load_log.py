@@ -48,6 +48,7 @@ from raftlog.errors import CorruptBatchError, LogReadOnlyError
 from raftlog.limits import MIB
 from raftlog.log.format.directory import (
     CHECKSUMS_NAME,
+    DELETED_SUFFIX,
     EPOCH_CHECKPOINT_NAME,
     INDEX_SUFFIX,
     INDEX_SUFFIXES,
@@ -57,6 +58,7 @@ from raftlog.log.format.directory import (
     PRODUCER_SNAPSHOT_SUFFIX,
     RAFTLOG_PROPERTIES_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     offset_name,
@@ -205,7 +207,7 @@ def _find_all(buffer: bytes, pattern: bytes) -> Iterator[int]:
 _CHUNK_BYTES: Final = 1 * MIB
 _UNPUBLISHED: Final = "a writer died before it synced these batches: they were not acknowledged"
 _OVERLAPPING: Final = "its offsets are in the segment before it, and were not acknowledged here"
-_UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, ".deleted", ".cleaned", ".swap")
+_UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, DELETED_SUFFIX, ".cleaned", SWAP_SUFFIX)
 _CHECKED_NAMES: Final = (
     EPOCH_CHECKPOINT_NAME,
     LOG_START_CHECKPOINT_NAME,
@@ -247,7 +249,8 @@ class LogLoader:
         self._files = LogDirectory(storage, directory)
         published = checkpoints.published
         last = INT64_MAX if published is None else published.segment_base_offset
-        segments = checkpoints.listing.segments
+        listing = checkpoints.listing
+        segments = [base for base in listing.segments if base not in listing.swapped]
         self._bases = tuple(base for base in segments if base <= last)
         self._unpublished = tuple(base for base in segments if base > last)
         self._log_start = max(checkpoints.log_start_offset, min(self._bases, default=0))
@@ -260,6 +263,7 @@ class LogLoader:
         self._is_contradicted = False
         self._stop: ScanStop | None = None
         self._anomalies = list(checkpoints.anomalies)
+        self._recovery_point = checkpoints.recovery_point
         self._is_this_boot = published is not None
         self._is_sync_unknown = published is None and not checkpoints.is_after_boot
         self._truncated: list[TruncatedTail] = []
@@ -283,7 +287,7 @@ class LogLoader:
             end_offset=end_offset,
             epochs=self._epochs,
             producer_state=self._producer_state,
-            recovery_point=end_offset if read_only is None else self._checkpoints.recovery_point,
+            recovery_point=self._recovery_point,
             report=RecoveryReport(
                 was_clean=False,
                 truncated=tuple(self._truncated),
@@ -499,9 +503,15 @@ class LogLoader:
         self._delete_strays()
         self._recover_checksums()
         self._recover_epochs()
-        if self._checkpoints.log_start_offset != self._log_start:
+        damaged = self._checkpoints.damaged
+        if self._checkpoints.log_start_offset != self._log_start or (
+            LOG_START_CHECKPOINT_NAME in damaged
+        ):
             self._files.write_log_start(self._log_start)
-        if not self._is_this_boot or self._truncated:
+        if PARTITION_METADATA_NAME in damaged and self._checkpoints.topic_id is not None:
+            self._files.write_partition_metadata(self._checkpoints.topic_id)
+        is_recovery_point_damaged = RECOVERY_POINT_CHECKPOINT_NAME in damaged
+        if not self._is_this_boot or self._truncated or is_recovery_point_damaged:
             self._make_durable()
         if self._truncated:
             self._deleted_backups = delete_old_backups(
@@ -559,8 +569,10 @@ class LogLoader:
                     file.truncate(segment.metadata.byte_count)
                 file.sync()
         self._files.sync()
-        if self._checkpoints.recovery_point != self._end_offset:
+        is_damaged = RECOVERY_POINT_CHECKPOINT_NAME in self._checkpoints.damaged
+        if self._recovery_point != self._end_offset or is_damaged:
             self._files.write_recovery_point(self._end_offset)
+            self._recovery_point = self._end_offset
 
     def _recover_indexes(self, segment: _ScannedSegment) -> None:
         indexes = segment.indexes

@@ -183,8 +183,7 @@ class RecoveredLog:
     """A recovered log: exactly what is on disk, and synced.
 
     If ``report.read_only`` is set, nothing was written, and the log ends before the damage.
-    ``recovery_point`` is the offset below which everything was known to be synced before this
-    recovery.
+    ``recovery_point`` is that of the checkpoint on disk.
     """
 
     segments: tuple[SegmentMetadata, ...]
@@ -208,7 +207,7 @@ class CheckpointFiles:
 
     ``log_start_offset`` and ``recovery_point`` are 0, and ``epochs`` is None, if unknown.
     ``damaged``: names of the files that must be rewritten. ``is_after_boot``: the log was written
-    before this boot of the machine, and not since.
+    before this boot of the machine, and not since. ``topic_id`` is that of ``raftlog.properties``.
     """
 
     listing: Listing
@@ -219,6 +218,7 @@ class CheckpointFiles:
     published: Published | None
     is_after_boot: bool
     clean: CleanShutdown | None
+    topic_id: str | None
     damaged: frozenset[str]
     anomalies: tuple[ScanStop, ...]
 
@@ -290,7 +290,7 @@ def read_checkpoint_files(storage: WritableStorage, directory: str) -> Checkpoin
     epochs = reader.read(EPOCH_CHECKPOINT_NAME, parse_epoch_checkpoint)
     clean = reader.read(CLEAN_SHUTDOWN_NAME, lambda data, _: parse_clean_shutdown(data))
     reader.read(PARTITION_METADATA_NAME, parse_partition_metadata)
-    reader.read(RAFTLOG_PROPERTIES_NAME, parse_log_properties)
+    properties = reader.read(RAFTLOG_PROPERTIES_NAME, parse_log_properties)
     # `synced` is a replica's, `published` an embedded log's.
     names_published = [name for name in (SYNCED_NAME, PUBLISHED_NAME) if name in names]
     in_this_boot = [
@@ -309,6 +309,7 @@ def read_checkpoint_files(storage: WritableStorage, directory: str) -> Checkpoin
         published=published,
         is_after_boot=published is None and any(one is not None for one in last_published),
         clean=clean,
+        topic_id=None if properties is None else properties.topic_id,
         damaged=frozenset(reader.damaged),
         anomalies=tuple(reader.anomalies),
     )
@@ -445,7 +446,7 @@ def _open_clean(
         end_offset=clean.end_offset,
         epochs=epochs,
         producer_state=producer_state,
-        recovery_point=clean.end_offset,
+        recovery_point=checkpoints.recovery_point,
         report=RecoveryReport(was_clean=True),
     )
 

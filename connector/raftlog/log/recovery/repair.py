@@ -9,8 +9,9 @@ bytes are backed up, and the lost offsets are reported. The order of the durable
     3. delete later producer snapshots and epochs
     4. recover
 
-An interrupted repair leaves a log that is still damaged, and is repeated. The log is truncated
-before the batch that contains the offset, which must be below any damage.
+An interrupted repair is repeated; from the first step on, the next opening may truncate damage at
+the end of the log as a torn tail. The log is truncated before the batch that contains the offset,
+which must be below any damage.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Repaired:
     """Result of a repair. ``recovered`` is still read-only if there is more damage below.
 
     The lost offsets are ``first_lost_offset`` to ``end_offset_before`` (exclusive, as far as the
-    log's length is known). ``set_aside`` ended after the new end; ``deleted_backups``:
-    older backups that were deleted to make room.
+    log's length is known). ``set_aside``: paths of the renamed snapshots, which ended after the
+    new end. ``deleted_backups``: older backups that were deleted to make room.
     """
 
     first_lost_offset: int
@@ -147,13 +148,9 @@ class _Repair:
         """Delete, rename or lower everything that claims a later end."""
         directory = self._directory
         directory.unlink([CLEAN_SHUTDOWN_NAME, PUBLISHED_NAME, SYNCED_NAME])
-        names = set(directory.storage.list_names(directory.path))
         for snapshot_id in self._checkpoints.listing.snapshots:
             if snapshot_id.end_offset > end_offset:
-                name = checkpoint_name(snapshot_id)
-                path = directory.file(backup_name(name, 0, names))
-                directory.storage.rename(directory.file(name), path)
-                self.set_aside.append(path)
+                self.set_aside.append(self._rename(checkpoint_name(snapshot_id)))
         directory.sync()
         if self._checkpoints.recovery_point > end_offset:
             directory.write_recovery_point(end_offset)
@@ -188,12 +185,18 @@ class _Repair:
         name = offset_name(base, LOG_SUFFIX)
         with directory.storage.open_file(directory.file(name)) as file:
             byte_count = file.byte_count()
-        names = set(directory.storage.list_names(directory.path))
-        saved_as = directory.file(backup_name(name, 0, names))
-        directory.storage.rename(directory.file(name), saved_as)
+        saved_as = self._rename(name)
         directory.unlink(offset_name(base, suffix) for suffix in INDEX_SUFFIXES)
         directory.sync()
         self._add_truncated(directory.file(name), 0, byte_count, base, saved_as)
+
+    def _rename(self, name: str) -> str:
+        """Rename a file as a backup, with a number of its own; return the path."""
+        directory = self._directory
+        names = directory.storage.list_names(directory.path)
+        path = directory.file(backup_name(name, 0, names))
+        directory.storage.rename(directory.file(name), path)
+        return path
 
     def _add_truncated(
         self, path: str, position: int, byte_count: int, offset: int, saved_as: str | None

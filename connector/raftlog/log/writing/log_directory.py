@@ -88,7 +88,7 @@ def replace_file(storage: WritableStorage, path: str, data: bytes) -> None:
     Raises ``DiskFullError`` and ``LogAccessError`` (the old file is unchanged), and
     ``DiskFailedError`` (it is unknown whether the old or the new one survives a power loss).
     """
-    _write_and_rename(storage, path, data)
+    _write_and_rename(storage, path, (data,))
     storage.sync_directory(storage.split(path)[0])
 
 
@@ -115,7 +115,7 @@ def replace_checked(storage: WritableStorage, directory: str, files: Mapping[str
         storage.sync_directory(directory)
         replace_file(storage, storage.join(directory, CHECKSUMS_NAME), encode_checksums(checksums))
     for name, data in files.items():
-        _write_and_rename(storage, storage.join(directory, name), data)
+        _write_and_rename(storage, storage.join(directory, name), (data,))
     storage.sync_directory(directory)
 
 
@@ -167,14 +167,17 @@ def read_checksums(storage: Storage, directory: str) -> Checksums | None:
     return None if data is None else parse_checksums(data, path)
 
 
-def _write_and_rename(storage: WritableStorage, path: str, data: bytes) -> None:
+def _write_and_rename(storage: WritableStorage, path: str, chunks: Iterable[bytes]) -> None:
     """Write, sync and rename. The new name is not durable yet."""
     temporary = path + TEMPORARY_SUFFIX
     with contextlib.suppress(LogNotFoundError):
         storage.unlink(temporary)  # left by a crash
     try:
         with storage.create_file(temporary) as file:
-            file.write_at(0, data)
+            position = 0
+            for chunk in chunks:
+                file.write_at(position, chunk)
+                position += len(chunk)
             file.sync()
     except DiskFullError:
         with contextlib.suppress(LogError):
@@ -266,8 +269,7 @@ def back_up(storage: WritableStorage, path: str, position: int) -> str | None:
                     if _is_same(file, position, other):
                         return backup_path
         backup_path = storage.join(directory, backup_name(name, position, names))
-        _write_copy(storage, file, position, backup_path + TEMPORARY_SUFFIX)
-    storage.rename(backup_path + TEMPORARY_SUFFIX, backup_path)
+        _write_and_rename(storage, backup_path, _chunks(file, position))
     storage.sync_directory(directory)
     return backup_path
 
@@ -282,18 +284,6 @@ def truncate_with_backup(storage: WritableStorage, path: str, position: int) -> 
         file.truncate(position)
         file.sync()
     return saved_as
-
-
-def _write_copy(storage: WritableStorage, file: ReadableFile, position: int, path: str) -> None:
-    directory, name = storage.split(path)
-    if name in storage.list_names(directory):
-        storage.unlink(path)
-    with storage.create_file(path) as copy:
-        at = 0
-        for chunk in _chunks(file, position):
-            copy.write_at(at, chunk)
-            at += len(chunk)
-        copy.sync()
 
 
 def _chunks(file: ReadableFile, position: int) -> Iterator[bytes]:
@@ -312,6 +302,10 @@ def _is_same(file: ReadableFile, position: int, copy: ReadableFile) -> bool:
 
 
 # --- Directory of a log ---------------------------------------------------------------------------
+
+
+def _partition_metadata(topic_id: str) -> bytes:
+    return encode_partition_metadata(PartitionMetadata(version=0, topic_id=topic_id))
 
 
 class LogDirectory:
@@ -359,13 +353,16 @@ class LogDirectory:
 
     def write_identity(self, properties: LogProperties, epochs: EpochCache) -> None:
         """Create ``raftlog.properties``, ``partition.metadata`` and ``leader-epoch-checkpoint``."""
-        metadata = PartitionMetadata(version=0, topic_id=properties.topic_id)
         files = {
             RAFTLOG_PROPERTIES_NAME: encode_log_properties(properties),
-            PARTITION_METADATA_NAME: encode_partition_metadata(metadata),
+            PARTITION_METADATA_NAME: _partition_metadata(properties.topic_id),
             EPOCH_CHECKPOINT_NAME: encode_epoch_checkpoint(epochs),
         }
         replace_checked(self.storage, self.path, files)
+
+    def write_partition_metadata(self, topic_id: str) -> None:
+        """Replace ``partition.metadata``."""
+        self._replace(PARTITION_METADATA_NAME, _partition_metadata(topic_id))
 
     # --- checkpoints ------------------------------------------------------------------------------
 
