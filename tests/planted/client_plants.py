@@ -79,4 +79,31 @@ CLIENT_PLANTS: Final = (
         new="        self._built.append(batch)\n",
         tests=(BATCHES,),
     ),
+    Plant(
+        bug="an append that is sent separately is kept for ever",
+        path=f"{REMOTE}/record_accumulator.py",
+        old="        self._separate.discard(request)\n",
+        new="",
+        tests=(BATCHES,),
+    ),
+    Plant(
+        bug="a call beside the end of a network thread raises an error of its loop",
+        path=f"{REMOTE}/connection.py",
+        old="""        with self._lock:
+            self._running_loop().call_soon_threadsafe(function)
+""",
+        new="        self._running_loop().call_soon_threadsafe(function)\n",
+        tests=("tests/client/remote/test_network_thread.py",),
+    ),
+    Plant(
+        bug="a request stays queued although its thread could not be started",
+        path="connector/raftlog/client/embedded/writer.py",
+        old="""        thread.start()  # raises if the process has too many threads
+        self._thread = thread
+""",
+        new="""        self._thread = thread
+        thread.start()
+""",
+        tests=("tests/client/embedded/test_writer_thread.py",),
+    ),
 )

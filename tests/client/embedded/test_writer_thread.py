@@ -239,8 +239,27 @@ def test_waiting_callers_fail_when_the_thread_fails(
 
 def test_a_log_without_appends_can_be_closed(groups: Groups) -> None:
     appender = WriterThread("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
+    count = threading.active_count()
+    assert appender.close()
     assert appender.close()
     assert (groups.closed, groups.seen) == (1, [])
+    assert threading.active_count() == count, "no thread was started for it"
+
+
+def test_a_request_is_not_queued_if_no_thread_can_be_started(
+    groups: Groups, appender: WriterThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, taken = request(), request()
+    monkeypatch.setattr(threading.Thread, "start", _no_thread)
+    with pytest.raises(RuntimeError, match="new thread"):
+        appender.submit(refused)
+    monkeypatch.undo()
+    assert submitted(appender, taken)[0].result(30) is taken
+    assert groups.seen == [[taken]]
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_forked_process_cannot_use_the_writer(

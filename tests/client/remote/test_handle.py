@@ -30,6 +30,8 @@ def test_connecting_without_a_reachable_node_fails() -> None:
         raftlog.connect(f"127.0.0.1:{port}", timeout_ms=200)
     assert caught.value.retriable
     assert f"127.0.0.1:{port}" in str(caught.value)
+    with pytest.raises(QuorumUnavailableError):
+        raftlog.follow(f"127.0.0.1:{port}", timeout_ms=200)
     assert not [one for one in threading.enumerate() if str(port) in one.name]
     with pytest.raises(OptionError):
         raftlog.connect(f"127.0.0.1:{port}", timeout_ms=-1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -216,6 +218,29 @@ def test_an_append_that_cannot_be_removed_from_its_batch_is_kept_past_its_deadli
     accumulator.expire(1, unavailable)
     assert isinstance(late.future.exception(0), AppendUnknownError)
     assert values_of(batch) == [b"a", bytes(range(150))]
+
+
+@pytest.mark.parametrize("end", ["sent", "cancelled", "refused", "expired", "failed"])
+def test_an_append_that_is_sent_separately_is_not_kept_after_its_result(end: str) -> None:
+    accumulator = accumulator_of()
+    epoch = 0 if end == "refused" else None
+    one = request(b"a", epoch=epoch)
+    shared = shared_batch((one,), SETTINGS, 7, ProducerState(1, 0))
+    assert shared is not None
+    accumulator.split_and_reenqueue(shared)
+    del shared
+    if end == "cancelled":
+        one.future.cancel()
+    elif end == "expired":
+        accumulator.expire(1, unavailable)
+    elif end == "failed":
+        accumulator.fail_all(unavailable())
+    if accumulator.needs_producer_id(3) is not None:
+        assert accumulator.drain(ProducerState(77, 2, 4)) is not None
+    kept = weakref.ref(one.future)
+    del one
+    gc.collect()
+    assert kept() is None
 
 
 def test_batches_to_be_sent_again_return_to_their_place() -> None:

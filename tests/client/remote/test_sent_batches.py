@@ -28,6 +28,7 @@ from raftlog.client.remote.producer_batches import IMPOSSIBLE_OFFSET
 from raftlog.errors import (
     AppendUnknownError,
     InvalidAppendError,
+    LogClosedError,
     NodeRefusedError,
     NotLeaderError,
     QuorumUnavailableError,
@@ -326,6 +327,23 @@ def test_an_append_without_records_is_not_uncertain_when_the_leader_stops_respon
         time.sleep_ms(1000)
         assert isinstance(asking.exception(PATIENCE_S), QuorumUnavailableError)
         leader.may_answer.set()
+
+
+# --- a bug of the sender --------------------------------------------------------------------------
+
+
+def test_appends_fail_if_the_deadlines_are_no_longer_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender.Sender, "_expire", lambda _: 1 // 0)
+    leader = LoneLeader([])
+    leader.may_give_ids.clear()
+    with leader.node as peer, raftlog.connect(peer.address) as log:
+        error = log.append_async(b"x").exception(PATIENCE_S)
+        assert "the sender failed: ZeroDivisionError" in str(error)
+        with pytest.raises(LogClosedError, match="the sender failed"):
+            log.append(b"later")
+        leader.may_give_ids.set()
 
 
 # --- close ----------------------------------------------------------------------------------------

@@ -297,7 +297,7 @@ WriteGroup: TypeAlias = Callable[
 class WriterThread:
     """Request queue and the thread that writes it, started by the first request. Thread-safe.
 
-    ``on_close`` is called on the thread after the last group.
+    ``on_close`` is called on the thread after the last group; by ``close`` if there is no thread.
     """
 
     def __init__(
@@ -345,13 +345,13 @@ class WriterThread:
                     )
                 self._changed.wait(left_ms / 1000)
                 self._check_open()
+            if self._thread is None:
+                self._start()
             if not self._queue:
                 self._linger_until_ms = self._now_ms() + self._linger_ms
             self._queue.append((request, byte_count))
             self._queue_bytes += byte_count
             self._held_bytes += byte_count
-            if self._thread is None:
-                self._start()
             self._changed.notify_all()
 
     def close(self, timeout_ms: float | None = None) -> bool:
@@ -362,13 +362,14 @@ class WriterThread:
         if os.getpid() != self._process_id:
             return True  # the parent writes the requests that the fork copied
         with self._changed:
-            if self._closed is None:
-                self._closed = "close() was called"
-                if self._thread is None:
-                    self._start()
-                self._changed.notify_all()
+            is_first, self._closed = self._closed is None, self._closed or "close() was called"
+            self._changed.notify_all()
             thread = self._thread
-        if thread is None or thread is threading.current_thread():
+        if thread is None:
+            if is_first:
+                self._on_close()
+            return True
+        if thread is threading.current_thread():
             return True
         thread.join(None if timeout_ms is None else timeout_ms / 1000)
         return not thread.is_alive()
@@ -386,9 +387,10 @@ class WriterThread:
 
     def _start(self) -> None:
         name = f"raftlog append {self._path}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        thread.start()  # raises if the process has too many threads
+        self._thread = thread
         _running.add(self)
-        self._thread.start()
 
     def _run(self) -> None:
         try:

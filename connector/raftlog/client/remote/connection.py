@@ -59,7 +59,8 @@ class NetworkThread:
         """``path`` names the quorum; ``on_end`` closes, on the loop, what is open."""
         self._path = path
         self._on_end = on_end
-        self._lock = threading.Lock()
+        # Reentrant: a handle that is garbage collected while it is held calls ``call``.
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_stopped = False
@@ -78,16 +79,18 @@ class NetworkThread:
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop. Raises ``LogClosedError`` after ``stop``."""
-        try:
-            loop = self._running_loop()
-        except LogClosedError:
-            work.close()
-            raise
-        return asyncio.run_coroutine_threadsafe(work, loop)
+        with self._lock:
+            try:
+                loop = self._running_loop()
+            except BaseException:
+                work.close()
+                raise
+            return asyncio.run_coroutine_threadsafe(work, loop)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop, without waiting for it."""
-        self._running_loop().call_soon_threadsafe(function)
+        """Call a function on the loop, without waiting for it. Raises as ``start``."""
+        with self._lock:
+            self._running_loop().call_soon_threadsafe(function)
 
     def stop(self) -> None:
         """Cancel all tasks and end the thread. It may be called twice."""
@@ -108,19 +111,24 @@ class NetworkThread:
         return self._thread is threading.current_thread()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._is_stopped:
-                raise self._closed()
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_serve,
-                    args=(self._loop, self._on_end),
-                    name=f"raftlog client of {self._path}",
-                    daemon=True,
-                )
-                self._thread.start()
-            return self._loop
+        """Return the loop, started if necessary. The lock is held until it is used."""
+        if self._is_stopped:
+            raise self._closed()
+        if self._loop is None:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=_serve,
+                args=(loop, self._on_end),
+                name=f"raftlog client of {self._path}",
+                daemon=True,
+            )
+            try:
+                thread.start()
+            except BaseException:  # the process has too many threads
+                loop.close()
+                raise
+            self._loop, self._thread = loop, thread
+        return self._loop
 
     def _closed(self) -> LogClosedError:
         return LogClosedError(path=self._path, reason="close() was called")

@@ -132,7 +132,11 @@ def follow(
     wait_ms = milliseconds(timeout_ms, "timeout_ms")
     limit = decompression_limit(decompressed_bytes_max)
     quorum = LeaderClient(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
-    return RemoteLog(quorum, decompressed_bytes_max=limit)
+    try:
+        return RemoteLog(quorum, decompressed_bytes_max=limit)
+    except BaseException:
+        quorum.close()
+        raise
 
 
 class ConnectedLog(LogHandle):
@@ -224,7 +228,8 @@ class ConnectedLog(LogHandle):
     def _open_for_appends(self) -> Callable[[AppendRequest], None]:
         return self._submit
 
-    def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
+    def _wait_for_append(self, request: AppendRequest, timeout_ms: int = 0) -> AppendResult:
+        del timeout_ms  # the append has its deadline
         try:
             return request.future.result()
         except BaseException:  # such as Ctrl-C: cancel it unless it was sent
@@ -279,10 +284,11 @@ class ConnectedLog(LogHandle):
                 ) from None
             if appended is None:
                 continue
-            timestamp_ms = self._timestamp_of(appended)
+            timestamp_ms = self._timestamp_of(appended, deadline_ms)
             return LastCommit(name, appended.base_offset, appended.last_offset, timestamp_ms)
         reason = f"{application_id!r} committed again in every attempt"
-        raise QuorumUnavailableError(path=self.path, waited_ms=0, reason=reason)
+        waited_ms = int(self._clock.now_ms() - began_ms)
+        raise QuorumUnavailableError(path=self.path, waited_ms=waited_ms, reason=reason)
 
     def _appended(self, name: CommitName, deadline_ms: float) -> AppendResult | None:
         """Return the offsets of a commit in the log; None if it is not the last one any more."""
@@ -295,15 +301,18 @@ class ConnectedLog(LogHandle):
         )
         self._sender.accumulator.append(request)
         try:
-            return request.future.result()
+            return self._wait_for_append(request)
         except (ForeignCommitError, StaleCommitError, UnexpectedEndOffsetError, InvalidAppendError):
             return None
 
-    def _timestamp_of(self, appended: AppendResult) -> int:
+    def _timestamp_of(self, appended: AppendResult, deadline_ms: float) -> int:
         """Return the timestamp of a commit's batch; -1 if the batch is deleted."""
         byte_count_max = 1
         while True:
-            fetched = self._quorum.fetch(appended.base_offset, byte_count_max=byte_count_max)
+            left_ms = max(deadline_ms - self._clock.now_ms(), 0)
+            fetched = self._quorum.fetch(
+                appended.base_offset, byte_count_max=byte_count_max, timeout_ms=left_ms
+            )
             if not fetched.data:
                 return -1
             batch = read_batch(fetched.data, path=self.path)

@@ -169,15 +169,17 @@ class LeaderClient:
         byte_count_max: int = FETCH_BYTES,
         last_epoch: int | None = None,
         wait_ms: int = 0,
+        timeout_ms: float | None = None,
     ) -> FetchResult:
         """Fetch batches from ``offset`` on, the last of which may be incomplete."""
         network = self.network
-        fetched: FetchResult = network.run(self._fetch(offset, byte_count_max, last_epoch, wait_ms))
+        work = self._fetch(offset, byte_count_max, last_epoch, wait_ms, timeout_ms)
+        fetched: FetchResult = network.run(work)
         return fetched
 
     def begin_fetch(self, offset: int, *, byte_count_max: int) -> Future[FetchResult]:
         """Start a ``fetch`` and return its future."""
-        return self.network.start(self._fetch(offset, byte_count_max, None, 0))
+        return self.network.start(self._fetch(offset, byte_count_max, None, 0, None))
 
     def pause(self, duration_ms: int) -> None:
         """Sleep. Raises ``LogClosedError`` when the client is closed."""
@@ -284,7 +286,12 @@ class LeaderClient:
         )
 
     async def _fetch(
-        self, offset: int, byte_count_max: int, last_epoch: int | None, wait_ms: int
+        self,
+        offset: int,
+        byte_count_max: int,
+        last_epoch: int | None,
+        wait_ms: int,
+        timeout_ms: float | None,
     ) -> FetchResult:
         def build(leader: LeaderConnection) -> Any:
             epoch = last_epoch
@@ -306,6 +313,7 @@ class LeaderClient:
             latest_schemas.FetchResponse,
             lambda response: messages.parse_partition(response, response.responses),
             (_OFFSET_OUT_OF_RANGE,),
+            timeout_ms,
         )
         return _fetch_result(partition, leader.epoch, is_out_of_range=bool(error))
 

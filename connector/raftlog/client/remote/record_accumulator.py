@@ -152,7 +152,7 @@ class RecordAccumulator:
         while self._queue:
             first = self._queue[0]
             if not _start(first) or self._is_refused(first, leader_epoch):
-                self._queue.popleft()
+                self._pop()
                 continue
             return needs_producer_id(first)
         return None
@@ -162,7 +162,7 @@ class RecordAccumulator:
         try:
             batches = self._build(producer_state)
         except (RecordBatchTooLargeError, InvalidAppendError) as error:
-            fail_request(self._queue.popleft(), error)
+            fail_request(self._pop(), error)
             if producer_state is not None:
                 self.idle_producers.append(producer_state)
             return None
@@ -181,7 +181,7 @@ class RecordAccumulator:
         now_ms, first, settings = self._clock.wall_ms(), self._queue[0], self._settings
         if producer_state is None or not can_share_batch(first):
             batches = [single_batch(first, settings, now_ms, producer_state)]
-            self._queue.popleft()
+            self._pop()
             return batches
         group = list(self._group())
         shared = shared_batch(group, settings, now_ms, producer_state)
@@ -194,10 +194,15 @@ class RecordAccumulator:
             return [single_batch(first, settings, now_ms, producer_state)]  # raises: too large
         else:
             batches = split_batches(first, settings, now_ms, producer_state)
-        for request in group:
-            self._queue.popleft()
-            self._separate.discard(request)
+        for _ in group:
+            self._pop()
         return batches
+
+    def _pop(self) -> AppendRequest:
+        """Remove the first append of the queue."""
+        request = self._queue.popleft()
+        self._separate.discard(request)
+        return request
 
     def _group(self) -> Iterator[AppendRequest]:
         """Yield appends from the front of the queue that may share a batch."""
@@ -256,7 +261,7 @@ class RecordAccumulator:
             unknown = AppendUnknownError(path=self._path, reason=reason)
             batch.fail(unknown if batch.may_be_appended else error)
         while self._queue:
-            request = self._queue.popleft()
+            request = self._pop()
             if _start(request):
                 fail_request(request, error)
 
@@ -273,11 +278,11 @@ class RecordAccumulator:
                 self._built.append(batch)
         if not any(request.deadline_ms <= now_ms for request in self._queue):
             return
-        waiting, self._queue = self._queue, deque()
-        for request in waiting:
+        for _ in range(len(self._queue)):
+            request = self._queue[0]
             if request.deadline_ms > now_ms:
-                self._queue.append(request)
-            elif _start(request):
+                self._queue.rotate(-1)
+            elif _start(self._pop()):
                 fail_request(request, unavailable())
 
     def _expire_batch(

@@ -142,15 +142,20 @@ class Sender:
 
     async def _run(self) -> None:
         """Send until it is closed and every append has a result."""
-        expiring = asyncio.ensure_future(self._expire_regularly())
+        reason = "the sender has ended"
         try:
-            while await self._wait_for_work():
-                leader = await self._find_leader()
-                if leader is not None:
-                    await self._serve(leader)
+            async with asyncio.TaskGroup() as group:
+                expiring = group.create_task(self._expire_regularly())
+                while await self._wait_for_work():
+                    leader = await self._find_leader()
+                    if leader is not None:
+                        await self._serve(leader)
+                expiring.cancel()
+        except ExceptionGroup as bugs:
+            reason = f"the sender failed: {bugs.exceptions[0]!r}"
+            raise
         finally:
-            expiring.cancel()
-            self._fail_unfinished()
+            self._fail_unfinished(reason)
 
     async def _wait_for_work(self) -> bool:
         while not self.accumulator.has_undrained:
@@ -187,9 +192,8 @@ class Sender:
             search.cancel()
             self._search = None
 
-    def _fail_unfinished(self) -> None:
-        """Fail the appends without a result: the sender has ended."""
-        reason = "the sender has ended"
+    def _fail_unfinished(self, reason: str) -> None:
+        """Fail the appends without a result, and later ones."""
         self.accumulator.close(reason)
         self.accumulator.collect()
         for batch in self._in_flight:

@@ -1,0 +1,58 @@
+"""Thread of a client's network: calls beside its end, and a process without room for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from raftlog.client.remote.connection import NetworkThread
+from raftlog.errors import LogClosedError
+
+PATIENCE_S = 30.0
+END_WAIT_S = 0.2
+"""The end waits for the call; without the lock it takes less."""
+
+
+def test_a_call_beside_the_end_is_done_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never with an error of the loop, which would have ended meanwhile."""
+    network = NetworkThread("a quorum", on_end=lambda: None)
+    is_ended, is_called = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        is_called.wait()
+        network.stop()
+        is_ended.set()
+
+    network.run(asyncio.sleep(0))
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    call_soon = asyncio.BaseEventLoop.call_soon_threadsafe
+
+    def call_late(*args: object) -> object:
+        if threading.current_thread() is threading.main_thread():
+            is_called.set()
+            is_ended.wait(END_WAIT_S)
+        return call_soon(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_soon_threadsafe", call_late)
+    network.call(lambda: None)
+    stopping.join(PATIENCE_S)
+    with pytest.raises(LogClosedError):
+        network.call(lambda: None)
+
+
+def test_a_network_whose_thread_cannot_be_started_is_started_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    network = NetworkThread("a quorum", on_end=lambda: None)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        network.run(asyncio.sleep(0))
+    monkeypatch.undo()
+    network.run(asyncio.sleep(0))
+    network.stop()
