@@ -80,7 +80,7 @@ CLIENT_PLANTS: Final = (
         tests=(BATCHES,),
     ),
     Plant(
-        bug="an append that is sent separately is kept for ever",
+        bug="an append that is sent separately is never released",
         path=f"{REMOTE}/record_accumulator.py",
         old="        self._separate.discard(request)\n",
         new="",

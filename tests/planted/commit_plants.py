@@ -51,8 +51,8 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="the last commit is not returned once its batch is deleted",
         path=f"{REMOTE}/handle.py",
-        old="            timestamp_ms = self._timestamp_of(appended)\n",
-        new="            timestamp_ms = self._timestamp_of(appended)\n"
+        old="            timestamp_ms = self._timestamp_of(appended, deadline_ms)\n",
+        new="            timestamp_ms = self._timestamp_of(appended, deadline_ms)\n"
         "            if timestamp_ms < 0:\n"
         "                continue\n",
         tests=(AFTER_RETENTION,),

@@ -295,8 +295,8 @@ def remove_requests(
     The batch is built again with the same producer id and sequence. Returns False if that fails;
     the batch is then unchanged (a part of a compressed batch may be larger than the whole).
     """
-    gone = set(removed)
-    left = [one for one in batch.requests if one not in gone and not one.future.done()]
+    excluded = set(removed)
+    left = [one for one in batch.requests if one not in excluded and not one.future.done()]
     if not left or batch.producer_state is None or batch.split is not None:
         return not left
     batch.producer_state.advance(-batch.record_count)
