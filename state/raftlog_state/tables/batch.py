@@ -1,11 +1,11 @@
-"""Rows of the source, put in order and checked before anything is written.
+"""Rows of the source, ordered and validated before anything is written.
 
 Rules of this file:
 
 1. Contiguity is checked by count, control records and aborted ones included: a gap, a duplicate, a
    fall of the leader epoch or a checkpoint that is not whole is an error, never skipped.
-2. What the tables hold already is clipped. What begins in a transaction that is still open is left
-   out: it comes again.
+2. Rows that the tables have are removed, and so are rows from the start of an open transaction on:
+   the source returns them again.
 3. Pure: Arrow in, Arrow out; the tables' own end is an argument.
 """
 

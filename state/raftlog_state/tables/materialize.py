@@ -156,7 +156,7 @@ class PublishSchedule:
     """When to publish what micro-batches have written. Times are seconds of one clock."""
 
     def __init__(self, every_s: float, target_offset: int | None) -> None:
-        """``target_offset`` is where the run ends, exclusive; None if it goes on."""
+        """``target_offset`` is the end of the run, exclusive; None if it continues."""
         self._every_s = every_s
         self._target_offset = target_offset
         self._published_at_s: float | None = None

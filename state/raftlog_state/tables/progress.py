@@ -33,11 +33,11 @@ NOTHING: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Where the three levels stand. Offsets are inclusive; owned by one thread.
+    """End offsets of the three levels. Offsets are inclusive; owned by one thread.
 
-    ``changes_to`` is the end that the newest commit of ``changes`` stated: what its next commit
-    must follow. ``pending`` is what changed since the manifest; ``gaps`` are the offsets, first
-    and last, that checkpoints stood for since then.
+    ``changes_to`` is the end in the newest commit of ``changes``, which its next commit must
+    follow. ``pending`` are the changes since the manifest; ``gaps`` are the offsets, first and
+    last, that checkpoints replaced since then.
     """
 
     incarnation: int = 0

@@ -2,10 +2,10 @@
 
 Rules of this file:
 
-1. Only tables whose rows changed are written, each with the last change of every key. A MERGE that
-   is repeated, or comes late, changes nothing: a row only gives way to a later offset.
-2. The manifest row is written last. A crash before it leaves readers where they were, and the next
-   publication writes the same tables again.
+1. Only tables whose rows changed are written, each with the last change of every key. A repeated or
+   late MERGE changes nothing: a row is replaced only by that of a later offset.
+2. The manifest row is written last. After a crash before it readers have the previous publication,
+   and the next one writes the same tables again.
 """
 
 from __future__ import annotations

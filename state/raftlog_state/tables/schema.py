@@ -3,7 +3,7 @@
 Rules of this file:
 
 1. A typed table's columns derive from its row's fields (``raftlog_state.image.rows``), in their
-   order, names after their codes; then come five columns with the record that wrote the row. Times
+   order, names after their codes; five columns with the record that wrote the row follow. Times
    are UTC TIMESTAMP, integers INT or BIGINT, never narrower.
 2. Every table can be read and written by any Delta engine: no column mapping, no deletion vectors,
    no generated columns, no identity; checks are plain comparisons.
@@ -250,7 +250,7 @@ CHANGES_COLUMNS: Final[Mapping[str, DataType]] = {
     "incarnation": INT,
     "_writer_epoch": BIGINT,
 }
-"""One row a change: ``op`` c, u, d, or r (it stood in a checkpoint); whole rows before and after.
+"""One row a change: ``op`` c, u, d, or r (of a checkpoint); whole rows before and after.
 
 ``before`` and ``after`` hold one struct an entity, null but for the one that ``entity`` names.
 (``offset``, ``seq``) is the order of changes, and the key of this table.
@@ -280,7 +280,7 @@ COMMITS_COLUMNS: Final[Mapping[str, DataType]] = {
 
 ``offset`` (inclusive) is what the tables hold; ``table_versions`` are the Delta versions that hold
 exactly that. ``gap_from`` and ``gap_to`` (inclusive) bound offsets whose history a checkpoint
-stood for. ``high_watermark`` is null where files were read: they do not say it.
+replaced. ``high_watermark`` is null if files were read, which do not have it.
 """
 
 KIND_APPLY: Final = "apply"

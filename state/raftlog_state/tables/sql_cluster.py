@@ -35,7 +35,7 @@ _BROKER_STATE: Final = (
 
 
 def brokers(records: Records) -> DataFrame:
-    """Registrations, with the partial changes that came after each."""
+    """Registrations, with the partial changes after each."""
     events = _broker_events(records)
     fields = [name for name in events.columns if name not in ("brokerId", "ord", "features")]
     folded = (

@@ -158,10 +158,10 @@ class DeltaStore:
         txn_version: int,
         written: Mapping[str, Any],
     ) -> None:
-        """Append rows in one commit; the first one makes the table.
+        """Append rows in one commit; the first one creates the table.
 
-        ``written`` stands in the commit's user metadata. Delta does nothing at all, and says
-        nothing, if ``app_id`` has been seen with this ``txn_version`` or a later one.
+        ``written`` is stored in the commit's user metadata. Delta writes nothing, and raises
+        nothing, if ``app_id`` was committed with this ``txn_version`` or a later one.
         """
         writer = (
             _writer(table, frame)

@@ -1,9 +1,9 @@
-"""``verify()``: do the typed tables hold what ``log`` says? Asked of a second replay, in SQL.
+"""``verify()``: compares the typed tables with a second replay of ``log``, in SQL.
 
 Rules of this file:
 
-1. What is expected comes from ``log`` alone, by Spark's SQL (the ``sql_*`` modules); the Python
-   fold that wrote the tables has no part in it.
+1. The expected rows are computed from ``log`` alone, by Spark's SQL (the ``sql_*`` modules), not by
+   the Python loader that wrote the tables.
 2. A difference names table, key, column and both values, and never shows a secret.
 """
 
@@ -37,7 +37,7 @@ from .store import DeltaStore
 HIDDEN: Final = "(hidden)"
 _SCRAM_SECRETS: Final = frozenset(entry.column for entry in row_schema(ScramRow) if entry.is_secret)
 _ROW: Final = "(row)"
-"""Stands for a column where a whole row is missing, double, or should not be there."""
+"""Column of a difference that concerns a whole row: missing, duplicate or unexpected."""
 _SIDES: Final = ("expected", "found")
 
 

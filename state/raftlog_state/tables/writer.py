@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 def no_step(_: str) -> None:
-    """What happens after a step of a write unless a caller wants to know: nothing."""
+    """Do nothing after a step of a write: the default."""
 
 
 @dataclass(slots=True, kw_only=True)
