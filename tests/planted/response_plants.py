@@ -22,17 +22,16 @@ REFUSALS: Final = "tests/wire/test_append_errors.py"
 ANSWER_PLANTS: Final = (
     Plant(
         bug="consumers read above the high watermark",
-        path=f"{APIS}/fetch.py",
-        old="        return cache.high_watermark\n",
-        new="        return cache.driver.replica.log.end_offset\n",
+        path=f"{APIS}/metadata_cache.py",
+        old="is_committed else self.high_watermark\n",
+        new="is_committed else self.driver.replica.log.end_offset\n",
         tests=(FETCHING,),
     ),
     Plant(
         bug="read_committed reads into an open transaction",
-        path=f"{APIS}/fetch.py",
-        old="    return cache.driver.replica.log.producer_state.last_stable_offset("
-        "cache.high_watermark)\n",
-        new="    return cache.high_watermark\n",
+        path=f"{APIS}/metadata_cache.py",
+        old="        return self.last_stable_offset if is_committed else",
+        new="        return self.high_watermark if is_committed else",
         tests=(FETCHING,),
     ),
     Plant(

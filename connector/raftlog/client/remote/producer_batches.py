@@ -19,14 +19,12 @@ from raftlog.append.append_batch import named_records
 from raftlog.append.requests import AppendRequest, AppendResult
 from raftlog.errors import AppendUnknownError, RaftlogError
 from raftlog.limits import MIB
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.writing.batch_metadata import TAKE_OVER_HEADER, ValueKind
 from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp, finish_batch
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import Header, NewRecord
 
-TAKE_OVER_HEADER: Final = "raftlog.take-over"
-"""Header after a commit's name: the query id that the commit replaces, as UTF-8."""
 IMPOSSIBLE_OFFSET: Final = 2**62
 """Required offset that no log reaches."""
 _SEQUENCES: Final = 2**31

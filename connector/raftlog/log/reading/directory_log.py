@@ -33,6 +33,7 @@ from raftlog.log.format.directory import (
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan
+from raftlog.records.header import INT64_MAX
 from raftlog.types import SnapshotId, TopicPartition
 
 from .aborted_transactions import (
@@ -52,7 +53,6 @@ from .timestamps import find_batch_after_timestamp, offset_for_timestamp
 from .transactions import TransactionSpan
 
 _ONE_BATCH: Final = HeaderDecoder(chunk_bytes=16 * 1024)
-_INT64_MAX: Final = 2**63 - 1
 _ATTEMPTS_MAX: Final = 5
 """Attempts of a look-up whose segments are deleted meanwhile."""
 
@@ -231,8 +231,8 @@ class DirectoryLog(LogReader):
         valid_end = self.cached.valid_end(start_offset, end_offset)
         if max_records is None and max_bytes is None and valid_end == end_offset:
             return end_offset
-        records_left = _INT64_MAX if max_records is None else max_records
-        bytes_left = _INT64_MAX if max_bytes is None else max_bytes
+        records_left = INT64_MAX if max_records is None else max_records
+        bytes_left = INT64_MAX if max_bytes is None else max_bytes
         cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
         boundary = start_offset
         try:
@@ -424,7 +424,7 @@ class DirectoryLog(LogReader):
             else replay.transactions.spans(start_offset, last + 1, with_committed=True)
         )
         for span in spans:
-            marker_offset = _INT64_MAX if span.marker_offset is None else span.marker_offset
+            marker_offset = INT64_MAX if span.marker_offset is None else span.marker_offset
             outside &= (ends <= span.first_offset) | (ends > marker_offset)
         return outside
 

@@ -7,16 +7,13 @@ used only as a start position, and only if its batch has the entry's timestamp.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from raftlog.records.batch_columns import BatchColumns, Scan
+from raftlog.records.header import INT64_MAX
 
 from .chunks import HeaderDecoder, LogCursor, read_chunks
 from .files import LogFiles
-
-INT64_MAX: Final = 2**63 - 1
 
 
 def offset_for_timestamp(scan: Scan, timestamp_ms: int) -> int | None:

@@ -41,9 +41,12 @@ from raftlog.records.control import (
     EndTransactionMarker,
     decode_control,
 )
+from raftlog.records.header import INT64_MAX
 
 COMMIT_HEADER: Final = "raftlog.commit"
-VERSION_MAX: Final = 2**63 - 1
+TAKE_OVER_HEADER: Final = "raftlog.take-over"
+"""Header after a commit's name: the query id that the commit replaces, as UTF-8."""
+VERSION_MAX: Final = INT64_MAX
 _HEADER_BYTES_MAX: Final = 2 * (COMMIT_ID_BYTES_MAX + 3) + 10
 _HEADERS_READ_MAX: Final = 16
 """Headers of a first record that are read: raftlog writes the name before the user's headers."""

@@ -20,13 +20,12 @@ from raftlog.errors import CorruptFileError, OptionError
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, KIB, LOG_BATCH_BYTES_MAX, MIB
 from raftlog.log.format.directory import encode_properties, parse_properties, whole_number
 from raftlog.records.compression import Compression
+from raftlog.records.header import INT32_MAX, INT64_MAX
 
 from .batch_metadata import ValueKind
 
 LOG_PROPERTIES_VERSION: Final = 1
 DAY_MS: Final = 24 * 60 * 60 * 1000
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 T = TypeVar("T")
 
 
@@ -80,7 +79,7 @@ class _Number:
     name: str
     field: str
     at_least: int
-    at_most: int = _INT64_MAX
+    at_most: int = INT64_MAX
     may_be_unlimited: bool = False
 
     def damage(self, value: int | None) -> str | None:
@@ -97,10 +96,10 @@ class _Number:
 _NUMBERS: Final = (
     _Number("max.message.bytes", "batch_bytes_max", KIB, LOG_BATCH_BYTES_MAX),
     _Number("linger.ms", "linger_ms", 0, DAY_MS),
-    _Number("segment.bytes", "segment_bytes", BATCH_HEADER_BYTES, _INT32_MAX),
+    _Number("segment.bytes", "segment_bytes", BATCH_HEADER_BYTES, INT32_MAX),
     _Number("segment.ms", "segment_ms", 1),
-    _Number("segment.index.bytes", "segment_index_bytes", 12, _INT32_MAX),
-    _Number("index.interval.bytes", "index_interval_bytes", 0, _INT32_MAX),
+    _Number("segment.index.bytes", "segment_index_bytes", 12, INT32_MAX),
+    _Number("index.interval.bytes", "index_interval_bytes", 0, INT32_MAX),
     _Number("retention.ms", "retention_ms", 0, may_be_unlimited=True),
     _Number("retention.bytes", "retention_bytes", 0, may_be_unlimited=True),
 )

@@ -39,15 +39,13 @@ from raftlog.types import OffsetAndEpoch
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import data_bytes, duration, int32, int64, milliseconds, node
 
-from .metadata_cache import MetadataCache
+from .metadata_cache import READ_COMMITTED, WITH_LEADER, MetadataCache
 
 _TOPIC_IDS_FROM: Final = 13
 _LEADER_FROM: Final = 12
 _ENDPOINTS_FROM: Final = 16
-_READ_COMMITTED: Final = 1
 _FIRST_EPOCHS: Final = (0, -1)
 """Session epochs for a new session, and for no session."""
-_WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
 _LAST_DELTA: Final = struct.Struct(">i")
 _LAST_DELTA_POSITION: Final = struct.calcsize(">qiibih")
@@ -191,7 +189,7 @@ def _check_all(cache: MetadataCache, request: _Request, parts: list[_Part]) -> N
             continue
         if part.partition.last_fetched_epoch >= 0:
             part.diverging, part.error = _divergence(cache, part.partition)
-        part.end_offset = _readable_end(cache, request.body.isolation_level)
+        part.end_offset = cache.readable_end(request.body.isolation_level)
 
 
 def _error(cache: MetadataCache, request: _Request, part: _Part) -> ErrorCode:
@@ -223,12 +221,6 @@ def _divergence(
     if end.epoch < partition.last_fetched_epoch or end.offset < partition.fetch_offset:
         return end, ErrorCode.none
     return None, ErrorCode.none
-
-
-def _readable_end(cache: MetadataCache, isolation_level: int) -> int:
-    if isolation_level != _READ_COMMITTED:
-        return cache.high_watermark
-    return cache.driver.replica.log.producer_state.last_stable_offset(cache.high_watermark)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -287,7 +279,7 @@ def _build_response(
     for part in parts:
         topics.setdefault((part.topic.topic_id, part.topic.topic), []).append(part)
     endpoints: tuple[responses.NodeEndpoint, ...] = ()
-    if request.version >= _ENDPOINTS_FROM and any(part.error in _WITH_LEADER for part in parts):
+    if request.version >= _ENDPOINTS_FROM and any(part.error in WITH_LEADER for part in parts):
         leader = cache.leader()
         if leader is not None:
             endpoints = (
@@ -313,9 +305,9 @@ def _build_response(
 
 def _partition(cache: MetadataCache, request: _Request, part: _Part) -> responses.PartitionData:
     is_known = part.error is ErrorCode.none
-    is_committed = request.body.isolation_level == _READ_COMMITTED
+    is_committed = request.body.isolation_level == READ_COMMITTED
     leader, diverging = responses.LeaderIdAndEpoch(), responses.EpochEndOffset()
-    if part.error in _WITH_LEADER and request.version >= _LEADER_FROM:
+    if part.error in WITH_LEADER and request.version >= _LEADER_FROM:
         leader = responses.LeaderIdAndEpoch(
             leader_id=node(cache.leader_id()), leader_epoch=int32(cache.core.epoch)
         )
@@ -324,12 +316,11 @@ def _partition(cache: MetadataCache, request: _Request, part: _Part) -> response
             epoch=int32(part.diverging.epoch), end_offset=int64(part.diverging.offset)
         )
     log = cache.driver.replica.log
-    stable = log.producer_state.last_stable_offset(cache.high_watermark) if is_known else -1
     return responses.PartitionData(
         partition_index=part.partition.partition,
         error_code=part.error,
         high_watermark=int64(cache.high_watermark if is_known else -1),
-        last_stable_offset=int64(stable),
+        last_stable_offset=int64(cache.last_stable_offset if is_known else -1),
         log_start_offset=int64(log.log_start_offset if is_known else -1),
         diverging_epoch=diverging,
         current_leader=leader,

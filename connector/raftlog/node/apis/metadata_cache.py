@@ -23,6 +23,10 @@ from raftlog.quorum.voters import Endpoint
 from raftlog.wire import LogIdentity
 from raftlog.wire.log_identity import PARTITION, uuid_or_none, uuid_text
 
+READ_COMMITTED: Final = 1
+"""Kafka's isolation level."""
+WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+"""Errors of a partition whose responses name its leader (KIP-951)."""
 IN_SYNC_MS: Final = 30_000
 """Maximum time since an in-sync replica has caught up (Kafka: ``replica.lag.time.max.ms``)."""
 
@@ -106,6 +110,16 @@ class MetadataCache:
         """Return the high watermark; the start of the log while it is unknown."""
         log = self.driver.replica.log
         return max(self.core.high_watermark or 0, log.log_start_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Return the end of the records outside open transactions, up to the high watermark."""
+        return self.driver.replica.log.producer_state.last_stable_offset(self.high_watermark)
+
+    def readable_end(self, isolation_level: int) -> int:
+        """Return the end of the records that a client may read at Kafka's isolation level."""
+        is_committed = isolation_level == READ_COMMITTED
+        return self.last_stable_offset if is_committed else self.high_watermark
 
     def leader_error(self, epoch: int) -> ErrorCode:
         """Return the error of a request with this leader epoch (-1: any), or ``none``."""

@@ -47,7 +47,6 @@ _NAMED_FROM: Final = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-_READ_COMMITTED: Final = 1
 _NOT_AVAILABLE_FROM: Final = 5
 
 
@@ -113,7 +112,7 @@ def _find(
         return _start(cache)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _Found()
-    end_offset = _end(cache, request)
+    end_offset = cache.readable_end(request.body.isolation_level)
     if timestamp == LATEST:
         if not cache.has_committed_in_epoch:
             return _not_available(request)
@@ -128,13 +127,6 @@ def _start(cache: MetadataCache) -> _Found:
     log = cache.driver.replica.log
     epoch = log.epochs.epoch_at(log.log_start_offset)
     return _Found(log.log_start_offset, leader_epoch=-1 if epoch is None else epoch)
-
-
-def _end(cache: MetadataCache, request: _Request) -> int:
-    """Return the end of the records that the request may read, by its isolation level."""
-    if request.body.isolation_level != _READ_COMMITTED:
-        return cache.high_watermark
-    return cache.driver.replica.log.producer_state.last_stable_offset(cache.high_watermark)
 
 
 def _by_time(cache: MetadataCache, request: _Request, timestamp: int, end_offset: int) -> _Found:

@@ -63,7 +63,7 @@ from raftlog.wire.produce_error_messages import (
 )
 
 from .groups import NO_TRANSACTIONS
-from .metadata_cache import MetadataCache
+from .metadata_cache import WITH_LEADER, MetadataCache
 from .produced_batch import append_request, read_header
 
 READ_AT_ONCE_BYTES_MAX: Final = 256 * KIB
@@ -75,7 +75,6 @@ _TEXT_FROM: Final = 8
 _COUNTER_BITS: Final = 32
 _ACKS: Final = (-1, 0, 1)
 _CODES: Final = {int(one): one for one in ErrorCode}
-_WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +272,7 @@ def _build_response(
         outcome = Refused(code, produce_error_message(outcome.error))
     if isinstance(outcome, Refused):
         leader = responses.LeaderIdAndEpoch()
-        if outcome.error in _WITH_LEADER:
+        if outcome.error in WITH_LEADER:
             leader = responses.LeaderIdAndEpoch(
                 leader_id=node(cache.leader_id()), leader_epoch=int32(cache.core.epoch)
             )

@@ -42,6 +42,7 @@ from raftlog.limits import (
 from raftlog.log.reading.transactions import Marker, marker_of, transaction_name
 from raftlog.log.writing.batch_metadata import (
     COMMIT_HEADER,
+    TAKE_OVER_HEADER,
     CommitName,
     ValueKind,
     parse_commit_header,
@@ -65,7 +66,6 @@ from raftlog.records.header import (
 )
 from raftlog.records.record import Header, NewRecord
 
-TAKE_OVER_HEADER: Final = "raftlog.take-over"
 NO_TIMESTAMP: Final = -1
 _PACKED_FROM: Final = 64
 """Below this number of records a small batch is decoded record by record: columns have a higher
