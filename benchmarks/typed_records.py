@@ -37,6 +37,7 @@ from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.payload import batch_records
 from raftlog_state.records import Redactor, decode, to_json_text
 from raftlog_state.tables.convert import changes_table
+from raftlog_state.tables.origins import RowOrigins
 
 HOME = Path(__file__).parents[1]
 LOGS = HOME / "tests" / "data" / "kraft-logs" / "three-nodes-4.3.1"
@@ -156,7 +157,7 @@ def measure_changes(record_count: int, rounds: int) -> Iterator[Row]:
         times = []
         for _ in range(rounds):
             start = time.process_time()
-            convert(done, shared)
+            convert(done, RowOrigins().follow(done)[0], shared)
             times.append(time.process_time() - start)
         rates.append(count / statistics.median(times))
     what = "row changes to Arrow rows of the table changes, in process"

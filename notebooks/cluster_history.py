@@ -133,22 +133,35 @@ ask(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Differences between two offsets
+# MAGIC ## Between two moments
+# MAGIC `at` returns the state at an offset or a time, `diff` the rows that differ between two. Each
+# MAGIC table has a history: every version of a row, and the offsets in which it was the state.
 
 # COMMAND ----------
 
-then = cluster.at(offset=1500)
-then.create_views("then_")
+cluster.diff(1500).createOrReplaceTempView("differences")
 ask(
-    f"Which configs differ between offset {then.offset} and now?",
+    "What differs between offset 1500 and now?",
     """
-    SELECT coalesce(c.resource_type_name, t.resource_type_name) AS kind,
-           coalesce(c.resource_name, t.resource_name) AS resource, coalesce(c.name, t.name) AS name,
-           t.value AS then_value, c.value AS now_value
-    FROM configs c FULL JOIN then_configs t
-      ON c.resource_type = t.resource_type AND c.resource_name = t.resource_name
-     AND c.name = t.name
-    WHERE c.value IS DISTINCT FROM t.value ORDER BY 1, 2, 3 LIMIT 8
+    SELECT entity, count_if(op = 'c') AS created, count_if(op = 'u') AS updated,
+           count_if(op = 'd') AS deleted
+    FROM differences GROUP BY entity ORDER BY entity
+    """,
+)
+ask(
+    "Which configs were changed in between?",
+    """
+    SELECT after.config.resource_type_name AS kind, after.config.resource_name AS resource,
+           after.config.name, before.config.value AS then_value, after.config.value AS now_value
+    FROM differences WHERE entity = 'config' AND op = 'u' ORDER BY 1, 2, 3 LIMIT 8
+    """,
+)
+ask(
+    "Which leaders has a partition had, and when?",
+    """
+    SELECT valid_from, valid_to, valid_from_time AS since, leader, isr
+    FROM partitions_history WHERE topic_name = 'orders-6' AND partition_id = 5
+    ORDER BY valid_from
     """,
 )
 

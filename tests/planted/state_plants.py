@@ -263,9 +263,9 @@ STATE_PLANTS: Final = (
     ),
     Plant(
         bug="an updated row loses its creation offset",
-        path=f"{STATE}/tables/pending.py",
-        old="                created = None if before is None else before.created_offset\n",
-        new="                created = None\n",
+        path=f"{STATE}/tables/origins.py",
+        old="Origin(*written, before.created_offset)",
+        new="created",
         tests=("tests/state/tables/test_tables_convert.py",),
     ),
 )

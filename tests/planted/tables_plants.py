@@ -9,6 +9,8 @@ from tests.planted.plant import Plant
 MATERIALIZE: Final = "state/raftlog_state/tables/materialize.py"
 SCHEDULE: Final = "tests/state/tables/test_publish_schedule.py"
 MATERIALIZED: Final = "tests/state/tables/test_tables_materialize_spark.py"
+HISTORY: Final = "state/raftlog_state/tables/history.py"
+READS: Final = "tests/state/tables/test_tables_reads_spark.py"
 CONVERT: Final = "state/raftlog_state/tables/convert.py"
 CONVERTED: Final = "tests/state/tables/test_tables_convert.py"
 
@@ -50,10 +52,45 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="a view of the past lacks the record at its offset",
-        path="state/raftlog_state/tables/asof.py",
+        path="state/raftlog_state/tables/view.py",
+        old="versions[CHANGES]), offset, manifest.offset)",
+        new="versions[CHANGES]), offset - 1, manifest.offset)",
+        tests=(f"{READS}::test_any_past_offset_can_be_viewed",),
+    ),
+    Plant(
+        bug="a view of unpublished offsets lacks the last record",
+        path=HISTORY,
         old="(visible <= to)",
         new="(visible < to)",
-        tests=("tests/state/tables/test_tables_reads_spark.py",),
+        tests=(f"{READS}::test_offsets_that_are_not_published_can_be_viewed",),
+    ),
+    Plant(
+        bug="a version of a row begins with the change before the last",
+        path="state/raftlog_state/tables/origins.py",
+        old="                    origins[change.key] = after\n",
+        new="                    origins.setdefault(change.key, after)\n",
+        tests=(f"{READS}::test_the_history_has_each_version_of_each_row_in_its_interval",),
+    ),
+    Plant(
+        bug="a difference has the first values of the later state",
+        path=HISTORY,
+        old='sf.max_by("after", order)',
+        new='sf.min_by("after", order)',
+        tests=(f"{READS}::test_the_difference_of_two_states_is_that_of_their_rows",),
+    ),
+    Plant(
+        bug="the state at a time has the first later record",
+        path="state/raftlog_state/tables/cluster.py",
+        old="int(later) - 1",
+        new="int(later)",
+        tests=(f"{READS}::test_a_time_is_the_state_before_the_first_later_record",),
+    ),
+    Plant(
+        bug="verify does not compare the intervals of rows",
+        path="state/raftlog_state/tables/verify.py",
+        old="    differences += _interval_differences(store.read(CHANGES, versions[CHANGES]))\n",
+        new="",
+        tests=("tests/state/tables/test_tables_verify_spark.py::test_a_changed_row_is_reported",),
     ),
     Plant(
         bug="a changed row is in the struct of another entity",

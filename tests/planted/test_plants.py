@@ -27,12 +27,17 @@ def names_of_tests(path: str) -> frozenset[str]:
     return frozenset(one.name for one in tree if isinstance(one, ast.FunctionDef))
 
 
+@cache
+def dumped(path: str) -> str:
+    return ast.dump(ast.parse(source(path)))
+
+
 def why_not_applicable(plant: Plant) -> str | None:
     try:
         planted = plant.plant_into(source(plant.path))
     except (ValueError, OSError) as error:
         return str(error)
-    if ast.dump(ast.parse(planted)) == ast.dump(ast.parse(source(plant.path))):
+    if ast.dump(ast.parse(planted)) == dumped(plant.path):
         return f"{plant.bug}: it changes nothing that runs"
     return None
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from raftlog_state.image.delta import RecordChanges, RowChange
 from raftlog_state.image.rows import ConfigRow, Row
+from raftlog_state.tables.origins import Origin
 from raftlog_state.tables.schema import BY_ENTITY, CHANGES_COLUMNS, arrow_schema, arrow_type, struct
 
 LONG_MAX = 2**63 - 1
@@ -64,14 +65,18 @@ def changed(change: RowChange) -> list[str]:
 
 
 def row_wise_changes(
-    record_changes: Iterable[RecordChanges], shared: Mapping[str, Any]
+    record_changes: Iterable[RecordChanges],
+    before_origins: Iterable[Origin | None],
+    shared: Mapping[str, Any],
 ) -> pa.Table:
     """Return rows of ``changes``, each of them built as a dictionary."""
+    origins = iter(before_origins)
     rows: list[dict[str, Any]] = []
     count_at: Counter[int] = Counter()
     for record in record_changes:
         for change in record.changes:
             before, after = change.before, change.after
+            origin = next(origins)
             columns = {
                 **shared,
                 "offset": record.offset,
@@ -86,6 +91,7 @@ def row_wise_changes(
                 "changed": changed(change),
                 "before": None if before is None else {change.entity: plain_row(before)},
                 "after": None if after is None else {change.entity: plain_row(after)},
+                "before_origin": None if origin is None else origin._asdict(),
             }
             rows.append(columns)
             count_at[record.offset] += 1

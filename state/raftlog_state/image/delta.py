@@ -10,7 +10,7 @@ minus those deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar, cast
@@ -56,7 +56,7 @@ class RowChange:
     @property
     def key_json(self) -> str:
         """The key as compact JSON, an array: ``["topic id",0]``."""
-        return _to_json(self.key)
+        return key_json(self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,11 @@ class RecordChanges:
 _change = fast_dataclass(RowChange)
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _NOT_WRITTEN: Final = object()
+
+
+def key_json(key: Sequence[int | str]) -> str:
+    """Return a row's key as compact JSON, an array: ``["topic id",0]``."""
+    return _to_json(key)
 
 
 def _no_writes() -> dict[Entity, dict[Key, Row | None]]:

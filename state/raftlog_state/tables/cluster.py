@@ -9,21 +9,24 @@ be open.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.client import open_path
-from raftlog.errors import OffsetOutOfRangeError
+from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage
+from raftlog_state.image.delta import key_json
 from raftlog_state.snapshot_writer import ExportedSnapshot
 
 from .batch import SOURCE_COLUMNS
 from .exporting import export_view, image_of_view
+from .history import change_feed, difference, visible_between
 from .manifest import Manifest, newest_live, newest_manifest
 from .materialize import Redaction, materialize, read_source
 from .progress import NOTHING
@@ -31,11 +34,14 @@ from .schema import CHANGES, COMMITS, LOG
 from .store import DeltaStore
 from .truncation import nothing_to_go_back_to
 from .verify import VerifyReport, verify
-from .view import ClusterView, published_view, replayed_view
+from .view import ClusterView, published_view, typed_table, view_after, view_before
 from .writer import Step, Writer, no_step
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+Moment: TypeAlias = int | datetime | str
+"""Offset (inclusive) or time of a state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,20 +188,96 @@ class ClusterTables:
         """Return the newest publication. Raises ``TablesError`` before the first one."""
         return published_view(self._store, self._newest())
 
-    def at(self, *, offset: int) -> ClusterView:
-        """Return the cluster state after ``offset`` (inclusive), published or not.
+    def at(self, *, offset: int | None = None, time: datetime | str | None = None) -> ClusterView:
+        """Return the cluster state after an offset (inclusive), published or not, or at a time.
+
+        Args:
+            offset: the last offset of the state.
+            time: the state before the first published record with a later timestamp took effect.
+                A ``datetime``, or ISO 8601 such as ``"2026-11-21 03:12"``; without a zone it is
+                UTC.
 
         Raises:
-            OffsetOutOfRangeError: the tables begin after ``offset``, or end before it.
-            TablesError: ``offset`` is in a gap: a snapshot was loaded instead of its history.
+            OptionError: not one of both is given, or the time is invalid.
+            OffsetOutOfRangeError: the tables begin after the offset, or end before it.
+            TablesError: the offset is in a gap: a snapshot was loaded instead of its history.
         """
-        self._newest()
-        log_version, changes_version = self._store.version(LOG), self._store.version(CHANGES)
-        log = self._store.read(LOG, log_version)
-        if log.where(sf.col("offset") == offset).isEmpty():
-            raise self._no_such_offset(log, offset)
-        return replayed_view(
-            self._store, offset, changes_version=changes_version, log_version=log_version
+        if (offset is None) == (time is None):
+            raise OptionError(option="offset", reason="one of offset and time must be given")
+        manifest = self._newest()
+        wanted = time if offset is None else offset
+        assert wanted is not None
+        return self._view(manifest, self._offset_of(manifest, wanted))
+
+    def history(self, name: str) -> DataFrame:
+        """Return the history of a typed table up to the newest publication.
+
+        Raises:
+            TablesError: there is no such table, or nothing was published.
+        """
+        return self.latest().history(name)
+
+    def changes(
+        self,
+        *,
+        table: str | None = None,
+        key: str | Sequence[str | int] | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> DataFrame:
+        """Return the changes after one state up to another one, in the order they took effect.
+
+        Args:
+            table: name of a typed table; None: of all.
+            key: the values of its key, or their JSON in the column ``key``; None: of all rows.
+            since: offset or time of the state, as for ``at``; None: from the tables' start.
+            until: the same; None: the newest publication.
+
+        Raises:
+            As ``at``; TablesError: there is no such table.
+        """
+        found = self._changes_between(since, until)
+        if table is not None:
+            entity = typed_table(table, self._store.place).entity
+            found = found.where(sf.col("entity") == str(entity))
+        if key is not None:
+            found = found.where(sf.col("key") == (key if isinstance(key, str) else key_json(key)))
+        return found.orderBy("visible_offset", "offset", "seq")
+
+    def diff(self, since: Moment, until: Moment | None = None) -> DataFrame:
+        """Return the rows that differ between two states, with their values in both.
+
+        Args:
+            since: offset or time of the earlier state, as for ``at``.
+            until: the same of the later one; None: the newest publication.
+
+        Returns:
+            ``entity``, ``key``, ``op`` (c: only in the later state, d: only in the earlier one, u),
+            ``changed`` (columns of updates that were changed in between), ``before`` and ``after``
+            as in ``changes``.
+
+        Raises:
+            As ``at``.
+        """
+        return difference(self._changes_between(since, until))
+
+    def table_changes(
+        self, name: str, since: Moment | None = None, until: Moment | None = None
+    ) -> DataFrame:
+        """Return changes of a typed table as Delta's change data feed does.
+
+        ``_change_type`` is insert, delete, update_preimage or update_postimage; ``_commit_version``
+        is the offset at which the change took effect, ``_commit_timestamp`` its record's time.
+
+        Args:
+            name: name of the table.
+            since, until: as for ``changes``.
+
+        Raises:
+            As ``changes``.
+        """
+        return change_feed(
+            typed_table(name, self._store.place), self._changes_between(since, until)
         )
 
     def image(self, offset: int | None = None) -> MetadataImage:
@@ -260,6 +342,38 @@ class ClusterTables:
 
     # --- helpers ----------------------------------------------------------------------------------
 
+    def _view(self, manifest: Manifest, offset: int) -> ClusterView:
+        if offset <= manifest.offset:
+            self._check_offset(self._store.read(LOG, manifest.table_versions[LOG]), offset)
+            return view_before(self._store, offset, manifest)
+        versions = {name: self._store.version(name) for name in (CHANGES, LOG)}
+        self._check_offset(self._store.read(LOG, versions[LOG]), offset)
+        return view_after(self._store, offset, manifest, versions)
+
+    def _changes_between(self, since: Moment | None, until: Moment | None) -> DataFrame:
+        manifest = self._newest()
+        ends = []
+        for moment, default in ((since, NOTHING), (until, manifest.offset)):
+            offset = default if moment is None else self._offset_of(manifest, moment)
+            if moment is not None:
+                self._check_offset(self._store.read(LOG, manifest.table_versions[LOG]), offset)
+            ends.append(offset)
+        changes = self._store.read(CHANGES, manifest.table_versions[CHANGES])
+        return visible_between(changes, *ends)
+
+    def _offset_of(self, manifest: Manifest, moment: Moment) -> int:
+        """Return the last offset of the state at an offset or a time."""
+        if isinstance(moment, int):
+            return moment
+        time = sf.timestamp_micros(sf.lit(microseconds_of(moment)))
+        log = self._store.read(LOG, manifest.table_versions[LOG])
+        later = log.where(sf.col("log_time") > time).agg(sf.min("visible_offset")).collect()[0][0]
+        return manifest.offset if later is None else int(later) - 1
+
+    def _check_offset(self, log: DataFrame, offset: int) -> None:
+        if log.where(sf.col("offset") == offset).isEmpty():
+            raise self._no_such_offset(log, offset)
+
     def _newest(self) -> Manifest:
         manifest = newest_manifest(self._store)
         if manifest is None:
@@ -297,6 +411,17 @@ class ClusterTables:
         return OffsetOutOfRangeError(
             path=self._store.place, offset=offset, log_start_offset=first, log_end_offset=last + 1
         )
+
+
+def microseconds_of(time: datetime | str) -> int:
+    """Return a time, without a zone in UTC, in microseconds since 1970. Raises ``OptionError``."""
+    try:
+        found = datetime.fromisoformat(time) if isinstance(time, str) else time
+    except ValueError:
+        reason = f"{time!r} is not a time such as '2026-11-21 03:12' or '2026-11-21T03:12:00Z'"
+        raise OptionError(option="time", reason=reason) from None
+    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def open_cluster(

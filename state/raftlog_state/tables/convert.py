@@ -42,6 +42,7 @@ MICROSECONDS: Final = 1_000
 _LONG_MAX: Final = 2**63 - 1
 _KEYED_HASH: Final = re.compile(r"hmac:[0-9a-f]{32}")
 _CHANGES_ARROW: Final = arrow_schema(struct(CHANGES_COLUMNS))
+_ORIGIN_FIELDS: Final = list(_CHANGES_ARROW.field("before_origin").type)
 
 ToArray: TypeAlias = Callable[[Sequence[Any]], pa.Array]
 """Conversion of values, or of the rows or parts that have them, to a column."""
@@ -71,8 +72,16 @@ def plain_values(column: pa.ChunkedArray) -> list[Any]:
     return list((column.cast(pa.int64()) if is_time else column).to_pylist())
 
 
-def changes_table(record_changes: Sequence[RecordChanges], shared: Mapping[str, Any]) -> pa.Table:
-    """Return rows of ``changes``; ``shared`` has the columns that identify the log."""
+def changes_table(
+    record_changes: Sequence[RecordChanges],
+    before_origins: Sequence[Sequence[Any] | None],
+    shared: Mapping[str, Any],
+) -> pa.Table:
+    """Return rows of ``changes``.
+
+    ``before_origins`` has the origin of each change's row before it, in the order of
+    ``BEFORE_ORIGIN``; ``shared`` has the columns that identify the log.
+    """
     changes = [change for record in record_changes for change in record.changes]
     records = [record for record in record_changes for _ in record.changes]
     before, after = _before_and_after(changes)
@@ -91,8 +100,20 @@ def changes_table(record_changes: Sequence[RecordChanges], shared: Mapping[str, 
         "changed": [change.changed for change in changes],
         "before": before,
         "after": after,
+        "before_origin": _origin_array(before_origins),
     }
     return pa.Table.from_pydict(columns, schema=_CHANGES_ARROW)
+
+
+def _origin_array(origins: Sequence[Sequence[Any] | None]) -> pa.StructArray:
+    nothing = (None,) * len(_ORIGIN_FIELDS)
+    columns = zip(*(origin or nothing for origin in origins), strict=True) if origins else nothing
+    arrays = [
+        pa.array([] if column is None else column, field.type)
+        for column, field in zip(columns, _ORIGIN_FIELDS, strict=True)
+    ]
+    mask = pa.array([origin is None for origin in origins], pa.bool_())
+    return pa.StructArray.from_arrays(arrays, fields=_ORIGIN_FIELDS, mask=mask)
 
 
 def _before_and_after(changes: Sequence[RowChange]) -> tuple[pa.StructArray, pa.StructArray]:

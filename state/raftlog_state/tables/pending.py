@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
@@ -19,14 +19,12 @@ from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image.delta import Op, RecordChanges
 from raftlog_state.image.rows import Entity, Key, Row
 
-from .asof import OP, last_of_all
-from .convert import columns_of, microseconds, plain_values, rows_of
+from .convert import columns_of, plain_values, rows_of
+from .history import OP, last_of_all
+from .origins import Origin, RowOrigins
 from .schema import ORIGIN_COLUMNS, STRING, TYPED_TABLES, TypedTable, arrow_schema, struct
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
-
-_ORIGIN: Final = (OP, *ORIGIN_COLUMNS)
-"""Columns that are fields of ``_Last``, which have the names without the underscore."""
 
 
 def source_schema(table: TypedTable) -> StructType:
@@ -36,18 +34,11 @@ def source_schema(table: TypedTable) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """Last change of a key: its row (the last one if deleted) and the record that changed it.
-
-    ``created_offset`` is None if the row is older than these changes.
-    """
+    """Last change of a key: its row (the last one if deleted) and the record that changed it."""
 
     row: Row
     op: str
-    offset: int
-    visible_offset: int
-    leader_epoch: int
-    log_time: int | None
-    created_offset: int | None
+    origin: Origin
 
 
 _last = fast_dataclass(_Last)
@@ -76,46 +67,38 @@ class Pending:
             if len(structs) == 0:  # pyarrow 17 raises for a table of a column without chunks
                 continue
             rows = rows_of(entity, pa.Table.from_struct_array(structs))
-            columns = (table[name].filter(is_of_entity) for name in _ORIGIN)
-            origins = zip(*map(plain_values, columns), strict=True)
+            ops, *columns = (
+                plain_values(table[name].filter(is_of_entity)) for name in (OP, *ORIGIN_COLUMNS)
+            )
+            origins = map(Origin, *columns)
             found._last[entity] = {
-                row.key: _last(row, *origin) for row, origin in zip(rows, origins, strict=True)
+                row.key: _last(row, op, origin)
+                for row, op, origin in zip(rows, ops, origins, strict=True)
             }
         return found
 
-    def note(self, record_changes: Iterable[RecordChanges]) -> None:
-        """Add changes, in order."""
-        for record in record_changes:
-            for change in record.changes:
-                row = change.before if change.after is None else change.after
-                assert row is not None
-                of_entity = self._last.setdefault(change.entity, {})
-                before = of_entity.get(change.key)
-                created = None if before is None else before.created_offset
-                if change.before is None:
-                    created = record.offset
-                of_entity[change.key] = _last(
-                    row,
-                    str(change.op),
-                    record.offset,
-                    record.visible_offset,
-                    record.leader_epoch,
-                    microseconds(record.timestamp_ms),
-                    created,
-                )
+    def note(self, record_changes: Iterable[RecordChanges], origins: Iterable[Origin]) -> None:
+        """Add changes, in order, with the origins that ``RowOrigins.follow`` returned for them."""
+        changes = (change for record in record_changes for change in record.changes)
+        for change, origin in zip(changes, origins, strict=True):
+            row = change.before if change.after is None else change.after
+            assert row is not None
+            of_entity = self._last.setdefault(change.entity, {})
+            of_entity[change.key] = _last(row, str(change.op), origin)
 
     def tables(self) -> tuple[TypedTable, ...]:
         """The tables whose rows changed."""
         return tuple(table for table in TYPED_TABLES if self._last.get(table.entity))
 
-    def living(self) -> list[Row]:
-        """Return the rows of all tables that are not deleted."""
-        return [
-            last.row
-            for of_entity in self._last.values()
-            for last in of_entity.values()
-            if last.op != Op.DELETE
-        ]
+    def living(self) -> tuple[list[Row], RowOrigins]:
+        """Return the rows of all tables that are not deleted, and their origins."""
+        rows, origins = [], RowOrigins()
+        for entity, of_entity in self._last.items():
+            for key, last in of_entity.items():
+                if last.op != Op.DELETE:
+                    rows.append(last.row)
+                    origins.set(entity, key, last.origin)
+        return rows, origins
 
     def rows(self, table: TypedTable, *, with_deleted: bool) -> pa.Table:
         """Return the last changes of a table's rows, in ``source_schema``."""
@@ -125,6 +108,7 @@ class Pending:
             if with_deleted or last.op != Op.DELETE
         ]
         columns = columns_of(table.entity, [last.row for last in found])
-        for name in _ORIGIN:
-            columns[name] = [getattr(last, name.removeprefix("_")) for last in found]
+        columns[OP] = [last.op for last in found]
+        for name in ORIGIN_COLUMNS:
+            columns[name] = [getattr(last.origin, name[1:]) for last in found]
         return pa.Table.from_pydict(columns, schema=arrow_schema(source_schema(table)))

@@ -20,11 +20,12 @@ from raftlog_state.image import MetadataImage, Quorum
 from raftlog_state.image.rows import EpochRow, Row
 from raftlog_state.loader.metadata_loader import MetadataLoader
 
-from .asof import visible_between
 from .convert import MICROSECONDS
+from .history import visible_between
 from .manifest import Manifest, newest_manifest
+from .origins import RowOrigins
 from .pending import Pending
-from .schema import CHANGES, KIND_TRUNCATE, LOG
+from .schema import CHANGES, CHANGES_COLUMNS, KIND_TRUNCATE, LOG
 from .store import DeltaStore
 
 NOTHING: Final = -1
@@ -125,10 +126,22 @@ def _read_log_end(store: DeltaStore, progress: Progress) -> None:
 def _read_changes_end(store: DeltaStore, progress: Progress) -> None:
     progress.changes_to = progress.folded_offset = progress.published_offset
     if store.exists(CHANGES):
+        _check_layout(store)
         progress.changes_version, written = store.newest(CHANGES, progress.incarnation)
         if written is not None:
             progress.changes_to = int(written["to"])
             progress.folded_offset = max(progress.folded_offset, progress.changes_to)
+
+
+def _check_layout(store: DeltaStore) -> None:
+    missing = set(CHANGES_COLUMNS) - set(store.read(CHANGES).columns)
+    if missing:
+        raise TablesError(
+            place=store.place,
+            reason=f"table {CHANGES} was created by an earlier release: it has no column "
+            f"{min(missing)}",
+            remedy="create new tables at another location from the log",
+        )
 
 
 def _read_unpublished(store: DeltaStore, progress: Progress) -> None:
@@ -147,12 +160,12 @@ def _read_unpublished(store: DeltaStore, progress: Progress) -> None:
         progress.gaps.append((0 if last is None else last + 1, end))
 
 
-def read_fold(store: DeltaStore, progress: Progress) -> MetadataLoader:
-    """The state as ``changes`` has it at ``folded_offset``, ready for the next record."""
+def read_state(store: DeltaStore, progress: Progress) -> tuple[MetadataLoader, RowOrigins]:
+    """Return the state at ``folded_offset`` from ``changes``, and the origins of its rows."""
     offset = progress.folded_offset
     if offset == NOTHING:
-        return MetadataLoader()
-    rows = Pending.read(
+        return MetadataLoader(), RowOrigins()
+    rows, origins = Pending.read(
         visible_between(store.read(CHANGES, progress.changes_version), NOTHING, offset)
     ).living()
     epoch, time = _epoch_and_time(store, progress, offset)
@@ -163,7 +176,7 @@ def read_fold(store: DeltaStore, progress: Progress) -> MetadataLoader:
         timestamp_ms=-1 if time is None else time // MICROSECONDS,
         quorum=quorum_of(rows),
     )
-    return MetadataLoader(image)
+    return MetadataLoader(image), origins
 
 
 def _epoch_and_time(store: DeltaStore, progress: Progress, offset: int) -> tuple[int, int | None]:

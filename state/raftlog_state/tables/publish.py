@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column
@@ -24,8 +23,8 @@ from raftlog_state.errors import ConcurrentWriterError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import Op
 
-from .asof import OP
 from .convert import MICROSECONDS
+from .history import OP, same_key
 from .manifest import Manifest
 from .parallel import for_each
 from .pending import Pending, source_schema
@@ -138,14 +137,13 @@ class Publisher:
         values: dict[str, str | Column] = {
             name: sf.col(f"s.{name}") for name in (*table.columns, *ORIGIN_COLUMNS)
         }
-        created = sf.coalesce("s._created_offset", "t._created_offset")
         with self._store.errors(table.name):
             (
                 self._store.delta_table(table.name)
                 .alias("t")
-                .merge(source, _same_key(table))
+                .merge(source, same_key(table, "s", "t"))
                 .whenMatchedDelete(is_deleted & is_newer)
-                .whenMatchedUpdate(~is_deleted & is_newer, {**values, "_created_offset": created})
+                .whenMatchedUpdate(~is_deleted & is_newer, values)
                 .whenNotMatchedInsert(~is_deleted, values)
                 .execute()
             )
@@ -176,11 +174,6 @@ class Publisher:
             gap_to=max(last for _, last in gaps) if gaps else None,
             software=SOFTWARE,
         )
-
-
-def _same_key(table: TypedTable) -> Column:
-    same = [sf.col(f"s.{name}") == sf.col(f"t.{name}") for name in table.key]
-    return reduce(Column.__and__, same, sf.lit(True))
 
 
 def truncation_of(target: Manifest, *, incarnation: int) -> Manifest:

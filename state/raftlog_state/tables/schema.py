@@ -147,6 +147,9 @@ ORIGIN_COLUMNS: Final[Mapping[str, DataType]] = {
 }
 """The record that wrote the row, when that took effect, and the record that created the row."""
 
+BEFORE_ORIGIN: Final = struct({name[1:]: kind for name, kind in ORIGIN_COLUMNS.items()})
+"""The same of the row before a change."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedTable:
@@ -247,12 +250,14 @@ CHANGES_COLUMNS: Final[Mapping[str, DataType]] = {
     "changed": STRINGS,
     "before": _ROWS,
     "after": _ROWS,
+    "before_origin": BEFORE_ORIGIN,
     "incarnation": INT,
     "_writer_epoch": BIGINT,
 }
 """One row a change: ``op`` c, u, d, or r (of a checkpoint); whole rows before and after.
 
 ``before`` and ``after`` hold one struct an entity, null but for the one that ``entity`` names.
+``before`` was the state from ``before_origin.visible_offset`` up to ``visible_offset`` (exclusive).
 (``offset``, ``seq``) is the order of changes, and the key of this table.
 """
 

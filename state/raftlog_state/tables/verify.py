@@ -16,7 +16,7 @@ from functools import partial, reduce
 from itertools import chain
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, MapType
 
@@ -28,9 +28,10 @@ from raftlog_state.records import is_secret_config
 
 from . import sql_cluster, sql_quorum, sql_topics
 from .convert import rows_of
+from .history import broken_intervals
 from .manifest import Manifest
 from .parallel import for_each
-from .schema import COMMITS, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
+from .schema import CHANGES, COMMITS, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
 from .sql_parts import Records, computed
 from .store import DeltaStore
 
@@ -108,6 +109,7 @@ def verify(store: DeltaStore, manifest: Manifest) -> VerifyReport:
         for table in TYPED_TABLES
         if table.name in results and results[table.name]["different"]
     ]
+    differences += _interval_differences(store.read(CHANGES, versions[CHANGES]))
     differences += _manifest_differences(found, manifest)
     return VerifyReport(
         offset=manifest.offset,
@@ -255,6 +257,23 @@ def _is_secret(table: TypedTable, key: str, column: str) -> bool:
         of = json.loads(key)
         return is_secret_config(int(of["resource_type"]), of["name"])
     return False
+
+
+def _interval_differences(changes: DataFrame) -> list[Difference]:
+    """Return the first change that does not name the one before it as the origin of its row."""
+    broken = broken_intervals(changes)
+    count = sf.count("*").over(Window.partitionBy()).alias("count")
+    return [
+        Difference(
+            table=CHANGES,
+            key=json.dumps({"offset": row["offset"], "entity": row["entity"], "key": row["key"]}),
+            column="before_origin.visible_offset",
+            expected=str(row["expected"]),
+            found=str(row["found"]),
+            row_count=row["count"],
+        )
+        for row in broken.select("*", count).orderBy("offset").limit(1).collect()
+    ]
 
 
 def _manifest_differences(tables: Mapping[str, DataFrame], manifest: Manifest) -> list[Difference]:

@@ -1,14 +1,14 @@
-"""What a cluster looked like at one offset: frames that belong together.
+"""The state of a cluster at one offset: frames that belong together.
 
 Rules of this file:
 
-1. Every frame of a view is pinned: to Delta versions that one manifest row names, or to a version
-   of ``changes``. A view never changes, and its frames never mix two offsets.
+1. Every frame of a view is pinned to Delta versions that one manifest row names, and to versions of
+   ``log`` and ``changes``. A view never changes, and its frames never mix two offsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from raftlog_state.errors import TablesError
 
-from .asof import rows_at, visible_between
+from .history import row_history, rows_after, rows_before, visible_between
 from .manifest import Manifest
 from .schema import BY_NAME, CHANGES, LOG, TypedTable
 from .store import DeltaStore
@@ -25,7 +25,7 @@ _GROWING: Final = (LOG, CHANGES)
 
 
 class ClusterView:
-    """A cluster after ``offset`` (inclusive). Every method but ``create_views`` gives a frame."""
+    """A cluster after ``offset`` (inclusive). Every method but ``create_views`` returns a frame."""
 
     def __init__(
         self,
@@ -53,18 +53,24 @@ class ClusterView:
         Raises:
             TablesError: there is no such table.
         """
-        typed = BY_NAME.get(name)
-        if typed is not None:
-            return self._read_typed(typed)
         if name == CHANGES:
             return visible_between(self._read_growing(CHANGES), -1, self.offset)
         if name == LOG:
             return self._read_growing(LOG).where(sf.col("offset") <= self.offset)
-        raise TablesError(
-            place=self._place,
-            reason=f"unknown table {name}",
-            remedy=f"tables are {', '.join((*BY_NAME, *_GROWING))}",
-        )
+        return self._read_typed(typed_table(name, self._place, _GROWING))
+
+    def history(self, name: str) -> DataFrame:
+        """Each version of each row of a typed table, with the offsets in which it was the state.
+
+        ``valid_from`` (inclusive) and ``valid_to`` (exclusive) are the offsets at which the
+        version took effect and was replaced, ``valid_from_time`` and ``valid_to_time`` the times
+        of these records; ``valid_to`` is null for the rows of this view.
+
+        Raises:
+            TablesError: there is no such table.
+        """
+        typed = typed_table(name, self._place)
+        return row_history(typed, self._read_typed(typed), self.table(CHANGES))
 
     def topics(self) -> DataFrame:
         """Topics by id."""
@@ -119,15 +125,31 @@ class ClusterView:
         return self.table("transactions")
 
     def create_views(self, prefix: str = "") -> tuple[str, ...]:
-        """Make a temporary view of every table, ``<prefix>topics`` and so on; their names."""
-        names = (*BY_NAME, *_GROWING)
-        for name in names:
-            self.table(name).createOrReplaceTempView(prefix + name)
-        return tuple(prefix + name for name in names)
+        """Create a temporary view of each table and history; return their names.
+
+        They are ``<prefix>topics``, ``<prefix>topics_history``, and so on.
+        """
+        frames = {name: self.table(name) for name in (*BY_NAME, *_GROWING)}
+        frames |= {f"{name}_history": self.history(name) for name in BY_NAME}
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(prefix + name)
+        return tuple(prefix + name for name in frames)
+
+
+def typed_table(name: str, place: str, others: tuple[str, ...] = ()) -> TypedTable:
+    """Return a typed table by its name. Raises ``TablesError``, which also lists ``others``."""
+    found = BY_NAME.get(name)
+    if found is None:
+        raise TablesError(
+            place=place,
+            reason=f"unknown table {name}",
+            remedy=f"tables are {', '.join((*BY_NAME, *others))}",
+        )
+    return found
 
 
 def published_view(store: DeltaStore, manifest: Manifest) -> ClusterView:
-    """The view of one publication."""
+    """Return the view of one publication."""
     versions = manifest.table_versions
     return ClusterView(
         store.place,
@@ -137,14 +159,31 @@ def published_view(store: DeltaStore, manifest: Manifest) -> ClusterView:
     )
 
 
-def replayed_view(
-    store: DeltaStore, offset: int, *, changes_version: int, log_version: int
+def view_before(store: DeltaStore, offset: int, manifest: Manifest) -> ClusterView:
+    """Return the view of an offset up to that of a publication."""
+    versions = manifest.table_versions
+    since = visible_between(store.read(CHANGES, versions[CHANGES]), offset, manifest.offset)
+
+    def rows(table: TypedTable) -> DataFrame:
+        return rows_before(table, offset, store.read(table.name, versions[table.name]), since)
+
+    return ClusterView(store.place, offset, rows, lambda name: store.read(name, versions[name]))
+
+
+def view_after(
+    store: DeltaStore, offset: int, manifest: Manifest, growing_versions: Mapping[str, int]
 ) -> ClusterView:
-    """The view of any offset, from the last changes up to it."""
-    versions = {CHANGES: changes_version, LOG: log_version}
+    """Return the view of an offset after that of the newest publication.
+
+    ``growing_versions``: versions of ``log`` and ``changes`` that have the offset.
+    """
+    versions = manifest.table_versions
+    changes = store.read(CHANGES, growing_versions[CHANGES])
+    since = visible_between(changes, manifest.offset, offset)
+
+    def rows(table: TypedTable) -> DataFrame:
+        return rows_after(table, store.read(table.name, versions[table.name]), since)
+
     return ClusterView(
-        store.place,
-        offset,
-        lambda table: rows_at(store.read(CHANGES, changes_version), table, offset),
-        lambda name: store.read(name, versions[name]),
+        store.place, offset, rows, lambda name: store.read(name, growing_versions[name])
     )

@@ -33,7 +33,8 @@ from .batch import CheckedBatch, check_batch, epoch_ranges
 from .convert import changes_table
 from .logrows import FOLD_COLUMNS, log_rows, replay_rows
 from .manifest import Manifest
-from .progress import NOTHING, Progress, read_fold, read_progress
+from .origins import RowOrigins
+from .progress import NOTHING, Progress, read_progress, read_state
 from .publish import Publisher, truncation_of
 from .schema import CHANGES, GROWING_TABLES, LOG
 from .store import Commit, DeltaStore, one_file
@@ -58,6 +59,7 @@ class State:
 
     progress: Progress
     fold: MetadataLoader
+    origins: RowOrigins
 
 
 class Writer:
@@ -83,7 +85,8 @@ class Writer:
                 progress = read_progress(self._store)
             if progress.log_offset == NOTHING:
                 self._store.prepare()
-            state = State(progress=progress, fold=read_fold(self._store, progress))
+            fold, origins = read_state(self._store, progress)
+            state = State(progress=progress, fold=fold, origins=origins)
             self._fold_rest_of_log(state)
             self._state = state
         return self._state
@@ -292,13 +295,14 @@ class Writer:
                 "incarnation": progress.incarnation,
                 "_writer_epoch": 0,
             }
-            rows = changes_table(changes, shared)
+            before_origins, origins = state.origins.follow(changes)
+            rows = changes_table(changes, before_origins, shared)
             first = progress.changes_to + 1
             written = {"from": first, "to": last}
             commit = self._append(CHANGES, rows, progress, txn_version=first, written=written)
             progress.changes_version = commit.version
             progress.changes_to = last
-            progress.pending.note(changes)
+            progress.pending.note(changes, origins)
         progress.folded_offset = last
 
     def _append(

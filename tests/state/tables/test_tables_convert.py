@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -28,8 +29,9 @@ from raftlog_state.image.rows import (
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from raftlog_state.records.declare import Array, Scalar
-from raftlog_state.tables.asof import OP
 from raftlog_state.tables.convert import changes_table, columns_of, rows_of
+from raftlog_state.tables.history import OP
+from raftlog_state.tables.origins import Origin, RowOrigins
 from raftlog_state.tables.pending import Pending, source_schema
 from raftlog_state.tables.schema import (
     BY_ENTITY,
@@ -69,10 +71,12 @@ def check_columns(entity: Entity, rows: Sequence[Row]) -> None:
     assert found.equals(pa.Table.from_pylist(list(map(plain_row, rows)), schema=found.schema))
 
 
-def check_changes(changes: Sequence[RecordChanges]) -> None:
-    found = changes_table(changes, SHARED)
+def check_changes(
+    changes: Sequence[RecordChanges], before_origins: Sequence[Origin | None]
+) -> None:
+    found = changes_table(changes, before_origins, SHARED)
+    expected = row_wise_changes(changes, before_origins, SHARED)
     found.validate(full=True)
-    expected = row_wise_changes(changes, SHARED)
     assert found.schema == expected.schema
     assert found.equals(expected)
 
@@ -98,15 +102,17 @@ def test_changes_of_real_logs_are_those_built_row_by_row(
 ) -> None:
     for changes in replayed(cluster, tmp_path_factory.mktemp("log")):
         assert changes
-        check_changes(changes)
+        check_changes(changes, RowOrigins().follow(changes)[0])
 
 
 @pytest.mark.parametrize("level", [8, 14, 21, 30])
 def test_changes_of_random_logs_are_those_built_row_by_row(level: int) -> None:
     changes = random_changes(level)
-    check_changes(changes)
+    check_changes(changes, RowOrigins().follow(changes)[0])
+    origins = RowOrigins()
     for start in range(0, len(changes), 37):
-        check_changes(changes[start : start + 37])
+        part = changes[start : start + 37]
+        check_changes(part, origins.follow(part)[0])
 
 
 # --- any values -----------------------------------------------------------------------------------
@@ -123,6 +129,12 @@ SCALARS: dict[Scalar, st.SearchStrategy[Any]] = {
     Scalar.STRING: st.text(max_size=9) | st.just("[redacted]") | st.just("hmac:" + "0f" * 16),
     Scalar.BYTES: st.binary(max_size=9),
 }
+
+
+INT64 = SCALARS[Scalar.INT64]
+ORIGINS = st.none() | st.builds(
+    Origin, INT64, INT64, SCALARS[Scalar.INT32], st.none() | INT64, INT64
+)
 
 
 def values_of(kind: Kind) -> st.SearchStrategy[Any]:
@@ -195,9 +207,12 @@ def any_changes(draw: st.DrawFn) -> list[RecordChanges]:
 
 
 @settings(max_examples=60)
-@given(any_changes())
-def test_changes_of_any_rows_are_those_built_row_by_row(changes: list[RecordChanges]) -> None:
-    check_changes(changes)
+@given(any_changes(), st.data())
+def test_changes_of_any_rows_are_those_built_row_by_row(
+    changes: list[RecordChanges], data: st.DataObject
+) -> None:
+    count = sum(len(record.changes) for record in changes)
+    check_changes(changes, data.draw(st.lists(ORIGINS, min_size=count, max_size=count)))
 
 
 def without_clamped_times(row: Row) -> Row:
@@ -278,7 +293,7 @@ def test_the_changes_of_one_record_are_numbered() -> None:
     topic = TopicRecord(name="t", topic_id=TOPIC_ID)
     removed = RemoveTopicRecord(topic_id=TOPIC_ID)
     changes = MetadataLoader().append(at(0, topic, config, removed))
-    rows = changes_table(changes, SHARED).to_pylist()
+    rows = changes_table(changes, RowOrigins().follow(changes)[0], SHARED).to_pylist()
     assert [(row["offset"], row["seq"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
 
@@ -286,10 +301,11 @@ def test_a_row_keeps_its_creation_offset() -> None:
     def config(value: str | None) -> ConfigRecord:
         return ConfigRecord(resource_type=4, resource_name="", name="n", value=value)
 
-    loader, pending = MetadataLoader(), Pending()
+    loader, pending, origins = MetadataLoader(), Pending(), RowOrigins()
     created = []
     for offset, value in enumerate(("1", "2", None, "3")):
-        pending.note(loader.append(at(offset, config(value))))
+        changes = loader.append(at(offset, config(value)))
+        pending.note(changes, origins.follow(changes)[1])
         (row,) = pending.rows(BY_ENTITY[Entity.CONFIG], with_deleted=True).to_pylist()
         created.append((row["_created_offset"], row["_offset"]))
     assert created == [(0, 0), (0, 1), (0, 2), (3, 3)]
@@ -299,7 +315,7 @@ def test_a_row_keeps_its_creation_offset() -> None:
 def test_tables_without_rows_are_read(has_chunk: bool) -> None:
     empty = last_of_all([])
     table = empty if has_chunk else pa.Table.from_batches([], schema=empty.schema)
-    assert not Pending.of(table).living()
+    assert not Pending.of(table).living()[0]
     for entity in Entity:
         columns = table_of(entity, [])
         batches = columns.to_batches() if has_chunk else []
@@ -307,13 +323,13 @@ def test_tables_without_rows_are_read(has_chunk: bool) -> None:
 
 
 def last_of_all(changes: Sequence[RecordChanges]) -> pa.Table:
-    """Do with Python's dictionaries what ``asof.last_of_all`` does with a query."""
+    """Do with Python's dictionaries what ``history.last_of_all`` does with a query."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
-    for columns in row_wise_changes(changes, SHARED).to_pylist():
+    before_origins, _ = RowOrigins().follow(changes)
+    for columns in row_wise_changes(changes, before_origins, SHARED).to_pylist():
         key = columns["entity"], columns["key"]
-        created = last[key]["_created_offset"] if key in last else None
-        if columns["before"] is None:
-            created = columns["offset"]
+        before = columns["before_origin"]
+        created = columns["offset"] if before is None else before["created_offset"]
         origin = {
             f"_{name[1:]}": columns[name[1:]] for name in ORIGIN_COLUMNS if name[1:] in columns
         }
@@ -324,7 +340,7 @@ def last_of_all(changes: Sequence[RecordChanges]) -> pa.Table:
             **origin,
             "_created_offset": created,
         }
-    schema = changes_table([], SHARED).schema
+    schema = changes_table([], [], SHARED).schema
     names = {"entity": "entity", "row": "after", OP: "op"}
     origin_schema = arrow_schema(struct(ORIGIN_COLUMNS))
     found = [schema.field(old).with_name(new) for new, old in names.items()]
@@ -334,10 +350,11 @@ def last_of_all(changes: Sequence[RecordChanges]) -> pa.Table:
 @pytest.mark.parametrize("level", [14, 30])
 def test_last_changes_are_the_same_from_memory_and_from_the_table(level: int) -> None:
     changes = random_changes(level)
-    noted, read = Pending(), Pending.of(last_of_all(changes))
-    noted.note(changes)
+    noted, read, origins = Pending(), Pending.of(last_of_all(changes)), RowOrigins()
+    noted.note(changes, origins.follow(changes)[1])
     assert noted.tables() == read.tables()
-    assert len(noted.living()) == len(read.living())
+    assert Counter(noted.living()[0]) == Counter(read.living()[0])
+    assert noted.living()[1] == read.living()[1] == origins
     for table in TYPED_TABLES:
         for with_deleted in (False, True):
             rows = noted.rows(table, with_deleted=with_deleted)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,14 @@ from tests.support.metadata_logs import MetadataLog
 from tests.support.source_rows import without_secrets
 from tests.support.tables import Feed, contents, image_of
 
-from raftlog.errors import OffsetOutOfRangeError
+from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog_state.errors import TablesError
-from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.image import MetadataImage
+from raftlog_state.image.delta import key_json
+from raftlog_state.image.rows import Entity, Key, Row, table_of
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.tables import ClusterTables
+from raftlog_state.tables.convert import rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -39,11 +45,11 @@ def _settings(feed: Feed) -> dict[str, str]:
     return {name: value for name, value in feed.spark.conf.getAll.items() if name != noted}
 
 
-@pytest.mark.parametrize("offset", [10, 11, pytest.param(150, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("offset", [10, 11, 128])
 def test_any_past_offset_can_be_viewed(
     feed: Feed, template: Path, three_nodes: MetadataLog, offset: int
 ) -> None:
-    """At offset 10 the first transaction is still open, at 11 it has ended."""
+    """At offset 10 the first transaction is still open, at 11 it has ended; 128 updates a row."""
     loader = MetadataLoader()
     loader.append(without_secrets(three_nodes.records[: offset + 1]))
     assert image_of(feed.open(template).at(offset=offset)).same_rows(loader.image)
@@ -97,3 +103,181 @@ def test_tables_may_be_in_a_schema_of_the_catalog(feed: Feed) -> None:
 def test_a_location_is_a_path_or_the_name_of_a_schema(feed: Feed, name: str) -> None:
     with pytest.raises(TablesError, match="neither a path nor"):
         feed.open(name)
+
+
+# --- between states -------------------------------------------------------------------------------
+
+
+def images(records: Sequence[LogRecord]) -> list[MetadataImage]:
+    """Return the state after each offset, by replay alone."""
+    loader, found = MetadataLoader(), []
+    for record in without_secrets(records):
+        loader.append([record])
+        found.append(loader.image)
+    return found
+
+
+@pytest.fixture(scope="module")
+def replayed(three_nodes: MetadataLog) -> list[MetadataImage]:
+    return images(three_nodes.records[:TEMPLATE_END])
+
+
+def rows_by_key(image: MetadataImage, entity: Entity) -> dict[Key, Row]:
+    return dict(image.map(entity))
+
+
+def test_the_history_has_each_version_of_each_row_in_its_interval(
+    feed: Feed, template: Path, replayed: list[MetadataImage]
+) -> None:
+    opened, closed_count = feed.open(template), 0
+    for entity in (Entity.TOPIC, Entity.PARTITION, Entity.BROKER, Entity.CONFIG):
+        expected = set()
+        for offset, image in enumerate(replayed):
+            before = replayed[offset - 1] if offset else MetadataImage()
+            for key, row in image.map(entity).items():
+                if before.get(entity, key) is not row:
+                    expected.add((key, offset, None))
+        found = opened.history(table_of(entity)).toArrow()
+        rows = rows_of(entity, found)
+        froms, tos = found["valid_from"].to_pylist(), found["valid_to"].to_pylist()
+        assert {(row.key, start, None) for row, start in zip(rows, froms, strict=True)} == expected
+        for row, start, end in zip(rows, froms, tos, strict=True):
+            last = TEMPLATE_END - 1 if end is None else end - 1
+            assert replayed[start].get(entity, row.key) == row
+            assert replayed[last].get(entity, row.key) == row
+            if end is not None:
+                closed_count += 1
+                assert replayed[end].get(entity, row.key) is not replayed[last].get(entity, row.key)
+    assert closed_count > 20
+
+
+@pytest.mark.parametrize(("since", "until"), [(11, 299), (150, 151), (120, 260), (299, 299)])
+def test_the_difference_of_two_states_is_that_of_their_rows(
+    feed: Feed, template: Path, replayed: list[MetadataImage], since: int, until: int
+) -> None:
+    found = feed.open(template).diff(since, until).collect()
+    expected = {}
+    for entity in Entity:
+        before = rows_by_key(replayed[since], entity)
+        after = rows_by_key(replayed[until], entity)
+        for key in before.keys() | after.keys():
+            if before.get(key) != after.get(key):
+                op = "c" if key not in before else "d" if key not in after else "u"
+                expected[str(entity), key_json(key)] = op
+    assert {(row["entity"], row["key"]): row["op"] for row in found} == expected
+    for row in found:
+        assert (row["before"] is None, row["after"] is None) == (row["op"] == "c", row["op"] == "d")
+        if row["op"] == "u":
+            before, after = (row[side][row["entity"]] for side in ("before", "after"))
+            differing = [name for name in before.asDict() if before[name] != after[name]]
+            assert set(row["changed"]) >= {name.removesuffix("_name") for name in differing}
+        else:
+            assert row["changed"] == []
+
+
+def test_a_time_is_the_state_before_the_first_later_record(
+    feed: Feed, template: Path, three_nodes: MetadataLog
+) -> None:
+    opened = feed.open(template)
+    times = [record.timestamp_ms for record in three_nodes.records[:TEMPLATE_END]]
+    at_ms = times[150]
+    expected = next(offset for offset, time in enumerate(times) if time > at_ms) - 1
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    assert opened.at(time=moment).offset == expected
+    assert opened.at(time=moment.replace(tzinfo=None).isoformat(" ")).offset == expected
+    assert opened.at(time=moment + timedelta(days=9)).offset == TEMPLATE_END - 1
+    changes = opened.changes(since=moment).agg({"visible_offset": "min"}).collect()[0][0]
+    assert changes == expected + 1
+    with pytest.raises(OffsetOutOfRangeError):
+        opened.at(time="1999-12-31T23:59:59+01:00")
+    with pytest.raises(OptionError, match="03:12"):
+        opened.at(time="yesterday")
+    for options in ({}, {"offset": 1, "time": moment}):
+        with pytest.raises(OptionError, match="offset"):
+            opened.at(**options)  # type: ignore[arg-type]
+
+
+def test_changes_are_found_by_table_key_and_range(
+    feed: Feed, template: Path, three_nodes: MetadataLog, replayed: list[MetadataImage]
+) -> None:
+    opened = feed.open(template)
+    loader = MetadataLoader()
+    expected = [
+        (record.visible_offset, record.offset, str(change.entity), change.key_json)
+        for record in loader.append(without_secrets(three_nodes.records[:TEMPLATE_END]))
+        for change in record.changes
+    ]
+    columns = ("visible_offset", "offset", "entity", "key")
+    found = [tuple(row) for row in opened.changes().select(*columns).collect()]
+    assert sorted(found) == sorted(expected)
+    assert found == sorted(found, key=lambda row: row[:2])
+    partition = next(iter(replayed[-1].map(Entity.PARTITION)))
+    since, until = 100, 280
+    wanted = [
+        one
+        for one in expected
+        if one[2:] == ("partition", key_json(partition)) and since < one[0] <= until
+    ]
+    for key in (partition, key_json(partition)):
+        of_one = opened.changes(table="partitions", key=key, since=since, until=until)
+        assert [tuple(row) for row in of_one.select(*columns).collect()] == sorted(wanted)
+    with pytest.raises(TablesError, match="unknown table partition"):
+        opened.changes(table="partition")
+    with pytest.raises(OffsetOutOfRangeError):
+        opened.changes(until=TEMPLATE_END)
+
+
+def test_the_change_feed_of_a_table_leads_from_one_state_to_the_other(
+    feed: Feed, template: Path, replayed: list[MetadataImage]
+) -> None:
+    since, until = 20, 290
+    frame = feed.open(template).table_changes("partitions", since, until)
+    feed_rows = frame.orderBy("_commit_version", "_change_type").toArrow()
+    rows = dict(replayed[since].map(Entity.PARTITION))
+    kinds = feed_rows["_change_type"].to_pylist()
+    versions = feed_rows["_commit_version"].to_pylist()
+    seen = rows_of(Entity.PARTITION, feed_rows)
+    assert set(kinds) <= {"insert", "delete", "update_preimage", "update_postimage"}
+    assert min(versions) > since
+    assert max(versions) <= until
+    last: dict[Key, Row | None] = {}
+    for kind, row in zip(kinds, seen, strict=True):
+        if kind in ("insert", "update_postimage"):
+            last[row.key] = row
+        elif kind == "delete":
+            last[row.key] = None
+    for key, newest in last.items():
+        assert replayed[until].get(Entity.PARTITION, key) == newest
+    changed = {
+        key
+        for key in rows.keys() | replayed[until].map(Entity.PARTITION).keys()
+        if replayed[since].get(Entity.PARTITION, key) != replayed[until].get(Entity.PARTITION, key)
+    }
+    assert changed <= set(last)
+
+
+def test_offsets_that_are_not_published_can_be_viewed(
+    feed: Feed, tables: Open, three_nodes: MetadataLog
+) -> None:
+    opened = tables()
+    end = TEMPLATE_END + 120
+    opened.apply(feed.frame(TEMPLATE_END, end), publish=False)
+    assert opened.latest().offset == TEMPLATE_END - 1
+    offset = TEMPLATE_END + 60
+    loader = MetadataLoader()
+    loader.append(without_secrets(three_nodes.records[: offset + 1]))
+    assert image_of(opened.at(offset=offset)).same_rows(loader.image)
+    before = contents(opened.at(offset=end - 1))
+    opened.publish()
+    assert contents(opened.latest()) == before
+
+
+def test_tables_of_an_earlier_layout_are_refused(feed: Feed, tables: Open, tmp_path: Path) -> None:
+    tables("old")
+    place = tmp_path / "old"
+    changes = feed.spark.read.format("delta").load(str(place / "changes")).drop("before_origin")
+    rows = changes.toArrow()
+    shutil.rmtree(place / "changes")
+    feed.of(rows).write.format("delta").save(str(place / "changes"))
+    with pytest.raises(TablesError, match="earlier release: it has no column before_origin"):
+        feed.open(place).apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 1))

@@ -40,7 +40,7 @@ from raftlog_state.records import (
 from raftlog_state.tables import ClusterTables
 from raftlog_state.tables.manifest import newest_manifest
 from raftlog_state.tables.publish import Publisher
-from raftlog_state.tables.schema import TYPED_TABLES
+from raftlog_state.tables.schema import CHANGES, TYPED_TABLES
 from raftlog_state.tables.store import DeltaStore
 from raftlog_state.tables.writer import no_step
 
@@ -138,7 +138,8 @@ def name_newest_versions(feed: Feed, place: Path) -> None:
     store = DeltaStore(feed.spark, str(place))
     manifest = newest_manifest(store)
     assert manifest is not None
-    versions = {table.name: store.version(table.name) for table in TYPED_TABLES}
+    names = (CHANGES, *(table.name for table in TYPED_TABLES))
+    versions = {name: store.version(name) for name in names}
     row = replace(
         manifest,
         table_versions={**manifest.table_versions, **versions},
@@ -163,6 +164,14 @@ def test_a_changed_row_is_reported(feed: Feed, tables: Open, tmp_path: Path) -> 
     for table, condition, values in tampered:
         DeltaTable.forPath(spark, str(place / table)).update(condition, values)
     DeltaTable.forPath(spark, str(place / "topics")).delete(f"topic_id = '{topic_id}'")
+    updated = opened.changes(table="partitions").where("before_origin IS NOT NULL").first()
+    assert updated is not None
+    changes = place / "changes"
+    spark.sql(f"ALTER TABLE delta.`{changes}` SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
+    DeltaTable.forPath(spark, str(changes)).update(
+        f"offset = {updated['offset']} AND key = '{updated['key']}'",
+        {"before_origin.visible_offset": "before_origin.visible_offset - 1"},
+    )
     assert opened.verify().ok, "a version that no manifest row names does not exist"
 
     name_newest_versions(feed, place)
@@ -174,6 +183,10 @@ def test_a_changed_row_is_reported(feed: Feed, tables: Open, tmp_path: Path) -> 
     assert (found["partitions"].column, found["partitions"].found) == ("leader", "99")
     assert (found["configs"].expected, found["configs"].found) == ('"1"', '"7"')
     assert (found["scram"].column, found["scram"].found) == ("salt", "(hidden)")
+    began = updated["before_origin"]["visible_offset"]
+    assert json.loads(found["changes"].key)["offset"] == updated["offset"]
+    assert found["changes"].column == "before_origin.visible_offset"
+    assert (found["changes"].expected, found["changes"].found) == (str(began), str(began - 1))
     assert {"image_digest", "topics"} == {d.column for d in report.differences[-2:]}
     assert report.first is report.differences[0]
     assert "tables differ" in str(report)

@@ -1,0 +1,73 @@
+"""Origin of each row of the state: the record that wrote it.
+
+A change has the origin of the row before it, which closes that row's interval in ``changes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from raftlog_state.image.delta import RecordChanges
+from raftlog_state.image.rows import Entity, Key
+
+from .convert import microseconds
+
+
+class Origin(NamedTuple):
+    """Record that wrote a row, as in the columns ``_offset``, ``_visible_offset``, and so on.
+
+    ``log_time`` is in microseconds; ``created_offset`` is the offset of the record that created the
+    row.
+    """
+
+    offset: int
+    visible_offset: int
+    leader_epoch: int
+    log_time: int | None
+    created_offset: int
+
+
+class RowOrigins:
+    """Origins of the rows of one state. Owned by one thread."""
+
+    def __init__(self) -> None:
+        self._origins: dict[Entity, dict[Key, Origin]] = {entity: {} for entity in Entity}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowOrigins) and self._origins == other._origins
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def set(self, entity: Entity, key: Key, origin: Origin) -> None:
+        """Set the origin of a row."""
+        self._origins[entity][key] = origin
+
+    def follow(
+        self, record_changes: Iterable[RecordChanges]
+    ) -> tuple[list[Origin | None], list[Origin]]:
+        """Apply changes. Return, for each row change, the origins of the rows before and after.
+
+        The origin after a deletion is that of the deletion, with the offset that created the row.
+        """
+        befores: list[Origin | None] = []
+        afters: list[Origin] = []
+        for record in record_changes:
+            written = (
+                record.offset,
+                record.visible_offset,
+                record.leader_epoch,
+                microseconds(record.timestamp_ms),
+            )
+            created = Origin(*written, record.offset)
+            for change in record.changes:
+                origins = self._origins[change.entity]
+                before = None if change.before is None else origins[change.key]
+                after = created if before is None else Origin(*written, before.created_offset)
+                if change.after is None:
+                    origins.pop(change.key, None)
+                else:
+                    origins[change.key] = after
+                befores.append(before)
+                afters.append(after)
+        return befores, afters
