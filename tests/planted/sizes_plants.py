@@ -75,7 +75,7 @@ SIZES_PLANTS: Final = (
         old='        return Header(key.decode("utf-8", "replace"), value, key)\n',
         new='        return Header(key.decode("utf-8", "replace"), value)\n',
         tests=(
-            "tests/node/apis/test_produced_records.py"
+            "tests/node/apis/test_produced_batch.py"
             "::test_header_names_that_are_not_utf_8_are_stored_unchanged",
         ),
     ),
@@ -93,7 +93,7 @@ SIZES_PLANTS: Final = (
         new="    if count > 2**31:\n",
         tests=(
             "tests/records/test_damage.py::test_an_excessive_header_count_is_refused_before_one_is_decoded",
-            "tests/node/apis/test_produced_records.py::test_a_batch_with_very_many_headers_creates_no_objects",
+            "tests/node/apis/test_produced_batch.py::test_a_batch_with_very_many_headers_creates_no_objects",
         ),
     ),
     Plant(
@@ -116,7 +116,7 @@ SIZES_PLANTS: Final = (
         old="        packed = packed.with_compressed(config.compression)\n",
         new="        pass\n",
         tests=(
-            "tests/node/apis/test_produced_records.py"
+            "tests/node/apis/test_produced_batch.py"
             "::test_a_large_batch_is_named_and_compressed_in_an_executor",
         ),
     ),
@@ -126,7 +126,7 @@ SIZES_PLANTS: Final = (
         old="        _hold(request.session.memory, records.byte_count(), result)\n",
         new="        pass\n",
         tests=(
-            "tests/node/apis/test_produced_records.py"
+            "tests/node/apis/test_produced_batch.py"
             "::test_memory_of_a_decompressed_batch_is_held_until_it_is_answered",
         ),
     ),

@@ -271,7 +271,7 @@ def new_records(
     Raises ``InvalidAppendError``.
     """
     if isinstance(records, BytesLike | RecordLike):
-        return (_new_record(records, values, 0),)
+        return (_new_record(records, values, first_ordinal),)
     if isinstance(records, str | dict) or not isinstance(records, Iterable):
         _refuse(None, f"records must be a list, not {type(records).__name__}")
     if values is ValueKind.BYTES:

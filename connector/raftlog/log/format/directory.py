@@ -1,7 +1,8 @@
 """Files of a log's directory other than segments: their names, and their content as values.
 
 Parsers take the bytes of a file and its path, and raise ``CorruptFileError`` only; encoders return
-the bytes that Kafka writes. An absent value is None, never -1 or the zero uuid.
+the bytes that Kafka writes. An absent value is None, never -1 or the zero uuid. ``read_small_file``
+and ``read_published`` alone take a storage.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def parse_time_index(data: bytes, base_offset: int) -> TimeIndex:
     return TimeIndex(timestamps_ms[:kept], deltas[:kept] + base_offset)
 
 
-# --------------------------------------------------------------------------------------------------
+# --- Segments, indexes and snapshots of one directory, opened once --------------------------------
 
 V = TypeVar("V")
 

@@ -153,8 +153,6 @@ def _next_change(
     return None
 
 
-# --------------------------------------------------------------------------------------------------
-
 # --- Search for the end of a log, from the last valid entry of its last segment's offset index ----
 # Example: a segment with base offset 40 and batches of five records.
 #

@@ -364,10 +364,10 @@ def _sources(listing: Listing, offset_max: int) -> Iterator[tuple[int, bool, str
 
 
 def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> RecoveredLog:
-    """Open the log in ``directory`` and repair what a crash left. The caller holds the log's lock.
+    """Open the log in ``directory`` and recover it after a crash. The caller holds the log's lock.
 
     Raises ``LogNotFoundError`` and ``LogAccessError``; ``DiskFullError`` and ``DiskFailedError``
-    during a repair: nothing is lost then, and the next opening repeats it.
+    during a recovery: nothing is lost then, and the next opening repeats it.
     """
     checkpoints = read_checkpoint_files(storage, directory)
     recovered = _open_clean(storage, directory, checkpoints) if checkpoints.is_raftlog else None

@@ -208,7 +208,7 @@ class SegmentIndexer:
         return entries
 
 
-# --------------------------------------------------------------------------------------------------
+# --- The segment that is appended to --------------------------------------------------------------
 
 _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 

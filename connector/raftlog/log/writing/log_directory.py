@@ -1,8 +1,8 @@
 """Crash-safe changes of a log's directory: small files, backups of what is truncated.
 
 Text files, which have no checksum of their own, are written with ``replace_checked``, the others
-with ``replace_file``. Only ``published`` is written in place and never synced: it counts within one
-boot.
+with ``replace_file``. Only ``published`` and ``synced`` are written in place and never synced: they
+are valid within one boot.
 """
 
 from __future__ import annotations
