@@ -133,7 +133,7 @@ ask(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Between two moments
+# MAGIC ## Between two states
 # MAGIC `at` returns the state at an offset or a time, `diff` the rows that differ between two. Each
 # MAGIC table has a history: every version of a row, and the offsets in which it was the state.
 
@@ -151,15 +151,17 @@ ask(
 ask(
     "Which configs were changed in between?",
     """
-    SELECT after.config.resource_type_name AS kind, after.config.resource_name AS resource,
-           after.config.name, before.config.value AS then_value, after.config.value AS now_value
-    FROM differences WHERE entity = 'config' AND op = 'u' ORDER BY 1, 2, 3 LIMIT 8
+    SELECT coalesce(after, before).config.resource_type_name AS kind,
+           coalesce(after, before).config.resource_name AS resource,
+           coalesce(after, before).config.name AS name,
+           before.config.value AS then_value, after.config.value AS now_value
+    FROM differences WHERE entity = 'config' ORDER BY 1, 2, 3 LIMIT 8
     """,
 )
 ask(
     "Which leaders has a partition had, and when?",
     """
-    SELECT valid_from, valid_to, valid_from_time AS since, leader, isr
+    SELECT valid_from, valid_to, written_time AS since, leader, isr
     FROM partitions_history WHERE topic_name = 'orders-6' AND partition_id = 5
     ORDER BY valid_from
     """,

@@ -60,8 +60,11 @@ def plain_row(row: Row) -> dict[str, Any]:
 def changed(change: RowChange) -> list[str]:
     if change.before is None or change.after is None:
         return []
-    names = [field.name for field in fields(change.after)]
-    return [name for name in names if getattr(change.before, name) != getattr(change.after, name)]
+    before, after = change.before, change.after
+    names = [field.name for field in fields(after)]
+    differing = [name for name in names if getattr(before, name) != getattr(after, name)]
+    columns = {field.name for field in ROWS_ARROW[change.entity]}
+    return [name if name in columns else name.removesuffix("_ms") for name in differing]
 
 
 def row_wise_changes(

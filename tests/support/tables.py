@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from raftlog_state.image import MetadataImage
+from raftlog_state.image.rows import Entity, Key, Row
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.tables import ClusterTables, ClusterView, open_cluster
 from raftlog_state.tables.convert import rows_of
@@ -68,6 +69,23 @@ def contents(view: ClusterView) -> list[tuple[str, str]]:
         frames.append(rows.select(sf.lit(name).alias("table"), as_text.alias("row")))
     everything = reduce(lambda left, right: left.unionAll(right), frames)
     return sorted((row["table"], row["row"]) for row in everything.collect())
+
+
+def apply_feed(rows: dict[Key, Row], feed: DataFrame, entity: Entity) -> set[str]:
+    """Apply the change feed of a table to its rows; return the kinds of its changes.
+
+    Each change must begin with the row that is there.
+    """
+    order = [("_commit_version", "ascending"), ("_change_type", "descending")]
+    found = feed.toArrow().sort_by(order)
+    kinds = found["_change_type"].to_pylist()
+    for kind, row in zip(kinds, rows_of(entity, found), strict=True):
+        if kind in ("delete", "update_preimage"):
+            assert rows.pop(row.key) == row
+        else:
+            assert row.key not in rows
+            rows[row.key] = row
+    return set(kinds)
 
 
 def image_of(view: ClusterView) -> MetadataImage:

@@ -8,10 +8,11 @@ be open.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,18 +30,18 @@ from .exporting import export_view, image_of_view
 from .history import change_feed, difference, visible_between
 from .manifest import Manifest, newest_live, newest_manifest
 from .materialize import Redaction, materialize, read_source
-from .progress import NOTHING
+from .progress import NOTHING, check_layout
 from .schema import CHANGES, COMMITS, LOG
 from .store import DeltaStore
 from .truncation import nothing_to_go_back_to
 from .verify import VerifyReport, verify
-from .view import ClusterView, published_view, typed_table, view_after, view_before
+from .view import ClusterView, published_view, typed_table, view_before
 from .writer import Step, Writer, no_step
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-Moment: TypeAlias = int | datetime | str
+OffsetOrTime: TypeAlias = int | datetime | str
 """Offset (inclusive) or time of a state."""
 
 
@@ -189,28 +190,33 @@ class ClusterTables:
         return published_view(self._store, self._newest())
 
     def at(self, *, offset: int | None = None, time: datetime | str | None = None) -> ClusterView:
-        """Return the cluster state after an offset (inclusive), published or not, or at a time.
+        """Return the published cluster state after an offset (inclusive) or at a time.
 
         Args:
             offset: the last offset of the state.
-            time: the state before the first published record with a later timestamp took effect.
-                A ``datetime``, or ISO 8601 such as ``"2026-11-21 03:12"``; without a zone it is
-                UTC.
+            time: the state before the first record with a later timestamp took effect, or the
+                newest one. A ``datetime``, or text that Spark casts to a TIMESTAMP, such
+                as ``"2026-11-21T03:12:00Z"``. Without a zone, text is in the session's time zone
+                and a ``datetime`` in the driver's, as PySpark returns them.
 
         Raises:
-            OptionError: not one of both is given, or the time is invalid.
-            OffsetOutOfRangeError: the tables begin after the offset, or end before it.
-            TablesError: the offset is in a gap: a snapshot was loaded instead of its history.
+            OptionError: neither or both are given, or one is invalid.
+            OffsetOutOfRangeError: the tables begin after the offset, or it is not published.
+            TablesError: the offset is in a gap, where a snapshot was loaded instead of the history;
+                or the tables begin after the time.
         """
         if (offset is None) == (time is None):
-            raise OptionError(option="offset", reason="one of offset and time must be given")
+            raise OptionError(option="offset, time", reason="exactly one of them must be given")
         manifest = self._newest()
-        wanted = time if offset is None else offset
-        assert wanted is not None
-        return self._view(manifest, self._offset_of(manifest, wanted))
+        if time is not None:
+            found = self._offset_at(manifest, time, "time")
+        else:
+            found = _offset(offset, "offset")
+        self._check_offset(manifest, found)
+        return view_before(self._store, found, manifest)
 
     def history(self, name: str) -> DataFrame:
-        """Return the history of a typed table up to the newest publication.
+        """Return each version of each row of a typed table; see ``ClusterView.history``.
 
         Raises:
             TablesError: there is no such table, or nothing was published.
@@ -221,53 +227,56 @@ class ClusterTables:
         self,
         *,
         table: str | None = None,
-        key: str | Sequence[str | int] | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
+        key: str | int | Sequence[str | int] | None = None,
+        since: OffsetOrTime | None = None,
+        until: OffsetOrTime | None = None,
     ) -> DataFrame:
-        """Return the changes after one state up to another one, in the order they took effect.
+        """Return the published changes between two states, in the order in which they took effect.
 
         Args:
-            table: name of a typed table; None: of all.
-            key: the values of its key, or their JSON in the column ``key``; None: of all rows.
-            since: offset or time of the state, as for ``at``; None: from the tables' start.
-            until: the same; None: the newest publication.
+            table: name of a typed table; None: all of them.
+            key: the values of the table's key, or their JSON in the column ``key``, such as
+                ``'["topic id",0]'``; None: all rows.
+            since: offset or time of the state before the changes, as for ``at``; None: before all.
+            until: the same of the state after them; None: the newest publication.
 
         Raises:
-            As ``at``; TablesError: there is no such table.
+            As ``at``; OptionError: ``since`` is after ``until``; TablesError: there is no such
+            table.
         """
         found = self._changes_between(since, until)
         if table is not None:
             entity = typed_table(table, self._store.place).entity
             found = found.where(sf.col("entity") == str(entity))
         if key is not None:
-            found = found.where(sf.col("key") == (key if isinstance(key, str) else key_json(key)))
+            found = found.where(sf.col("key") == _key_text(key))
         return found.orderBy("visible_offset", "offset", "seq")
 
-    def diff(self, since: Moment, until: Moment | None = None) -> DataFrame:
-        """Return the rows that differ between two states, with their values in both.
+    def diff(self, since: OffsetOrTime, until: OffsetOrTime | None = None) -> DataFrame:
+        """Return the rows that differ between two published states, with their values in both.
 
         Args:
-            since: offset or time of the earlier state, as for ``at``.
-            until: the same of the later one; None: the newest publication.
+            since, until: as for ``changes``.
 
         Returns:
             ``entity``, ``key``, ``op`` (c: only in the later state, d: only in the earlier one, u),
-            ``changed`` (columns of updates that were changed in between), ``before`` and ``after``
-            as in ``changes``.
+            ``changed`` (the columns of an update that differ), ``before`` and ``after`` as in
+            ``changes``.
 
         Raises:
-            As ``at``.
+            As ``changes``.
         """
         return difference(self._changes_between(since, until))
 
     def table_changes(
-        self, name: str, since: Moment | None = None, until: Moment | None = None
+        self, name: str, since: OffsetOrTime | None = None, until: OffsetOrTime | None = None
     ) -> DataFrame:
-        """Return changes of a typed table as Delta's change data feed does.
+        """Return the changes of a typed table in the columns of Delta's change data feed.
 
         ``_change_type`` is insert, delete, update_preimage or update_postimage; ``_commit_version``
-        is the offset at which the change took effect, ``_commit_timestamp`` its record's time.
+        is the offset at which the change took effect, ``_commit_timestamp`` the time of the record
+        that wrote it. A row has one change at each ``_commit_version``; updates to equal values are
+        left out.
 
         Args:
             name: name of the table.
@@ -276,9 +285,8 @@ class ClusterTables:
         Raises:
             As ``changes``.
         """
-        return change_feed(
-            typed_table(name, self._store.place), self._changes_between(since, until)
-        )
+        typed = typed_table(name, self._store.place)
+        return change_feed(typed, self._changes_between(since, until))
 
     def image(self, offset: int | None = None) -> MetadataImage:
         """Return the state after ``offset`` (inclusive; None: newest publication) as an image.
@@ -328,6 +336,8 @@ class ClusterTables:
     def verify(self, offset: int | None = None) -> VerifyReport:
         """Compare the typed tables with a second replay of ``log``, in SQL.
 
+        Also checks that each row of ``changes`` begins with the row that the one before it left.
+
         Args:
             offset: verifies the newest publication at or below it; None: the newest publication.
 
@@ -342,35 +352,50 @@ class ClusterTables:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _view(self, manifest: Manifest, offset: int) -> ClusterView:
-        if offset <= manifest.offset:
-            self._check_offset(self._store.read(LOG, manifest.table_versions[LOG]), offset)
-            return view_before(self._store, offset, manifest)
-        versions = {name: self._store.version(name) for name in (CHANGES, LOG)}
-        self._check_offset(self._store.read(LOG, versions[LOG]), offset)
-        return view_after(self._store, offset, manifest, versions)
-
-    def _changes_between(self, since: Moment | None, until: Moment | None) -> DataFrame:
+    def _changes_between(self, since: OffsetOrTime | None, until: OffsetOrTime | None) -> DataFrame:
         manifest = self._newest()
-        ends = []
-        for moment, default in ((since, NOTHING), (until, manifest.offset)):
-            offset = default if moment is None else self._offset_of(manifest, moment)
-            if moment is not None:
-                self._check_offset(self._store.read(LOG, manifest.table_versions[LOG]), offset)
-            ends.append(offset)
+        first, last = NOTHING, manifest.offset
+        if since is not None:
+            first = self._state(manifest, since, "since")
+        if until is not None:
+            last = self._state(manifest, until, "until")
+        if first > last:
+            raise OptionError(option="since", reason=f"offset {first} is after offset {last}")
         changes = self._store.read(CHANGES, manifest.table_versions[CHANGES])
-        return visible_between(changes, *ends)
+        return visible_between(changes, first, last)
 
-    def _offset_of(self, manifest: Manifest, moment: Moment) -> int:
-        """Return the last offset of the state at an offset or a time."""
-        if isinstance(moment, int):
-            return moment
-        time = sf.timestamp_micros(sf.lit(microseconds_of(moment)))
+    def _state(self, manifest: Manifest, wanted: OffsetOrTime, option: str) -> int:
+        """Return the offset of a state that can be read."""
+        if isinstance(wanted, str | datetime):
+            offset = self._offset_at(manifest, wanted, option)
+        else:
+            offset = _offset(wanted, option)
+        self._check_offset(manifest, offset)
+        return offset
+
+    def _offset_at(self, manifest: Manifest, time: datetime | str, option: str) -> int:
+        """Return the last offset of the state at a time."""
+        if not isinstance(time, str | datetime):
+            raise OptionError(option=option, reason="must be a datetime or text")
+        as_micros = sf.unix_micros(sf.lit(time).try_cast("timestamp"))
+        micros = self._spark.range(1).select(as_micros).collect()[0][0]
+        if micros is None:
+            raise OptionError(option=option, reason="must be a time such as 2026-11-21T03:12:00Z")
+        is_later = sf.col("log_time") > sf.timestamp_micros(sf.lit(micros))
         log = self._store.read(LOG, manifest.table_versions[LOG])
-        later = log.where(sf.col("log_time") > time).agg(sf.min("visible_offset")).collect()[0][0]
+        later, is_before_all = log.agg(
+            sf.min(sf.when(is_later, sf.col("visible_offset"))), sf.every(is_later)
+        ).collect()[0]
+        if is_before_all:
+            raise TablesError(
+                place=self._store.place,
+                reason="all their records are later than the time",
+                remedy="use a later time, or an offset from that of status().oldest_offset on",
+            )
         return manifest.offset if later is None else int(later) - 1
 
-    def _check_offset(self, log: DataFrame, offset: int) -> None:
+    def _check_offset(self, manifest: Manifest, offset: int) -> None:
+        log = self._store.read(LOG, manifest.table_versions[LOG])
         if log.where(sf.col("offset") == offset).isEmpty():
             raise self._no_such_offset(log, offset)
 
@@ -382,6 +407,7 @@ class ClusterTables:
                 reason="nothing was published yet",
                 remedy="call materialize, bootstrap or apply first, or correct the location",
             )
+        check_layout(self._store)
         return manifest
 
     def _oldest_offset(self) -> int | None:
@@ -413,15 +439,19 @@ class ClusterTables:
         )
 
 
-def microseconds_of(time: datetime | str) -> int:
-    """Return a time, without a zone in UTC, in microseconds since 1970. Raises ``OptionError``."""
+def _offset(value: object, option: str) -> int:
+    """Return an integer of any kind, such as numpy's."""
     try:
-        found = datetime.fromisoformat(time) if isinstance(time, str) else time
-    except ValueError:
-        reason = f"{time!r} is not a time such as '2026-11-21 03:12' or '2026-11-21T03:12:00Z'"
-        raise OptionError(option="time", reason=reason) from None
-    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise OptionError(option=option, reason="an offset must be an integer") from None
+
+
+def _key_text(key: str | int | Sequence[str | int]) -> str:
+    """Return a key as in the column ``key``."""
+    if isinstance(key, str) and key.startswith("["):
+        return key
+    return key_json([key] if isinstance(key, str | int) else key)
 
 
 def open_cluster(

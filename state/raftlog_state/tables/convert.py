@@ -97,12 +97,17 @@ def changes_table(
         "entity": [change.entity for change in changes],
         "key": [change.key_json for change in changes],
         "op": [change.op for change in changes],
-        "changed": [change.changed for change in changes],
+        "changed": [_changed_columns(change) for change in changes],
         "before": before,
         "after": after,
         "before_origin": _origin_array(before_origins),
     }
     return pa.Table.from_pydict(columns, schema=_CHANGES_ARROW)
+
+
+def _changed_columns(change: RowChange) -> list[str]:
+    names = _COLUMN_NAMES[change.entity]
+    return [names[field] for field in change.changed]
 
 
 def _origin_array(origins: Sequence[Sequence[Any] | None]) -> pa.StructArray:
@@ -253,6 +258,10 @@ _ORDINALS: Final = {entity: ordinal for ordinal, entity in enumerate(BY_ENTITY)}
 _STRUCTS: Final = {entity: arrow_type(struct(table.columns)) for entity, table in BY_ENTITY.items()}
 _CONSTRUCTORS: Final = {
     entity: positional_constructor(kind, [entry.name for entry in row_schema(kind)])
+    for entity, kind in ROW_TYPES.items()
+}
+_COLUMN_NAMES: Final = {
+    entity: {entry.name: entry.column for entry in row_schema(kind)}
     for entity, kind in ROW_TYPES.items()
 }
 _TO_COLUMNS: Final = {entity: _to_columns(entity) for entity in Entity}

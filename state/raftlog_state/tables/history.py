@@ -1,17 +1,16 @@
-"""Frames of ``changes``: rows as of an offset, intervals of rows, differences, change feed.
+"""Queries of ``changes``: rows as of an offset, intervals of rows, differences, change feed.
 
 Rules of this file:
 
 1. A change counts from its visible offset on; the last one by (visible offset, offset, seq) wins.
 2. A change closes the interval of the row before it, which began at the visible offset of
    ``before_origin``. So the rows at a past offset are current rows, and rows that later changes
-   closed: the cost is that of the rows and of the later changes, not of the earlier ones.
+   replaced: the cost is that of the rows and of the later changes, not of the earlier ones.
 3. Everything here is a Spark query; nothing is collected.
 """
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -21,22 +20,17 @@ from .schema import ORIGIN_COLUMNS, TypedTable
 
 OP: Final = "_op"
 _ORDER: Final = ("visible_offset", "offset", "seq")
-_EXACT_JSON: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
+_EXACT_JSON: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timeZone": "UTC",
+    "ignoreNullFields": "false",
+}
 
 
 def visible_between(changes: DataFrame, after: int, to: int) -> DataFrame:
-    """Changes that took effect after an offset and up to another (inclusive)."""
+    """Return the changes that took effect after an offset and up to another (inclusive)."""
     visible = sf.col("visible_offset")
     return changes.where((visible > after) & (visible <= to))
-
-
-def same_key(table: TypedTable, left: str, right: str) -> Column:
-    """Return whether rows of two aliases have the same key; a table without one has one row."""
-    same = [sf.col(f"{left}.{name}") == sf.col(f"{right}.{name}") for name in table.key]
-    return reduce(Column.__and__, same, sf.lit(True))
-
-
-# --- rows as of an offset -------------------------------------------------------------------------
 
 
 def last_of_all(changes: DataFrame) -> DataFrame:
@@ -44,71 +38,44 @@ def last_of_all(changes: DataFrame) -> DataFrame:
 
     ``row`` has the last values of deleted keys, too.
     """
-    row = sf.coalesce("after", "before")
-    return _last(changes, ["entity", "key"], row).select("entity", "row", OP, *ORIGIN_COLUMNS)
-
-
-def rows_before(table: TypedTable, offset: int, rows: DataFrame, changes: DataFrame) -> DataFrame:
-    """Return the rows after ``offset``, from the ``rows`` after later ``changes``."""
-    began = sf.col("before_origin.visible_offset")
-    replaced = _closed(table, changes).where(began <= offset)
-    was_there = replaced.select(
-        *_columns_of(table, "before"),
-        *(sf.col(f"before_origin.{name[1:]}").alias(name) for name in ORIGIN_COLUMNS),
-    )
-    return rows.where(sf.col("_visible_offset") <= offset).unionByName(was_there)
-
-
-def rows_after(table: TypedTable, rows: DataFrame, changes: DataFrame) -> DataFrame:
-    """Return the rows after ``changes``, which are few, from the ``rows`` before them."""
-    row = sf.coalesce(sf.col(f"after.{table.entity}"), sf.col(f"before.{table.entity}"))
-    tail = (
-        _last(_of_entity(table, changes), ["key"], row)
-        .select(OP, *(sf.col(f"row.{name}").alias(name) for name in table.columns), *ORIGIN_COLUMNS)
-        .alias("tail")
-    )
-    unchanged = rows.alias("rows").join(tail, same_key(table, "rows", "tail"), "left_anti")
-    return unchanged.unionByName(tail.where(sf.col(OP) != "d").drop(OP))
-
-
-def _last(changes: DataFrame, keys: list[str], row: Column) -> DataFrame:
-    newest_first = Window.partitionBy(*keys).orderBy(*(sf.col(name).desc() for name in _ORDER))
+    of_key = Window.partitionBy("entity", "key")
+    newest_first = of_key.orderBy(*(sf.col(name).desc() for name in _ORDER))
     ranked = changes.select(
-        *keys,
-        row.alias("row"),
+        "entity",
+        sf.coalesce("after", "before").alias("row"),
         sf.col("op").alias(OP),
-        sf.col("offset").alias("_offset"),
-        sf.col("visible_offset").alias("_visible_offset"),
-        sf.col("leader_epoch").alias("_leader_epoch"),
-        sf.col("log_time").alias("_log_time"),
-        sf.coalesce("before_origin.created_offset", "offset").alias("_created_offset"),
+        *(column.alias(name) for name, column in _origin_after().items()),
         sf.row_number().over(newest_first).alias("rank"),
     )
     return ranked.where(sf.col("rank") == 1).drop("rank")
 
 
-# --- histories ------------------------------------------------------------------------------------
+def rows_before(table: TypedTable, offset: int, rows: DataFrame, changes: DataFrame) -> DataFrame:
+    """Return the rows after ``offset``, from the ``rows`` after the later ``changes``."""
+    began = sf.col("before_origin.visible_offset")
+    replaced = _closed(table, changes).where(began <= offset)
+    replaced_rows = replaced.select(
+        *_columns_of(table, "before"),
+        *(sf.col(f"before_origin.{name[1:]}").alias(name) for name in ORIGIN_COLUMNS),
+    )
+    return rows.where(sf.col("_visible_offset") <= offset).unionByName(replaced_rows)
 
 
 def row_history(table: TypedTable, rows: DataFrame, changes: DataFrame) -> DataFrame:
-    """Return each version of each row with the half-open interval in which it was the state.
-
-    ``valid_from`` and ``valid_to`` are visible offsets; ``valid_to`` is null for ``rows``, the
-    current ones, which ``changes`` led to.
-    """
+    """Return each version of each row: the ``rows``, and those that ``changes`` replaced."""
     closed = _closed(table, changes).select(
         *_columns_of(table, "before"),
         sf.col("before_origin.visible_offset").alias("valid_from"),
         sf.col("visible_offset").alias("valid_to"),
-        sf.col("before_origin.log_time").alias("valid_from_time"),
-        sf.col("log_time").alias("valid_to_time"),
+        sf.col("before_origin.log_time").alias("written_time"),
+        sf.col("log_time").alias("replaced_time"),
     )
     current = rows.select(
         *table.columns,
         sf.col("_visible_offset").alias("valid_from"),
         sf.lit(None).cast("bigint").alias("valid_to"),
-        sf.col("_log_time").alias("valid_from_time"),
-        sf.lit(None).cast("timestamp").alias("valid_to_time"),
+        sf.col("_log_time").alias("written_time"),
+        sf.lit(None).cast("timestamp").alias("replaced_time"),
     )
     return closed.unionByName(current)
 
@@ -116,26 +83,20 @@ def row_history(table: TypedTable, rows: DataFrame, changes: DataFrame) -> DataF
 def difference(changes: DataFrame) -> DataFrame:
     """Return the rows that differ before and after ``changes``, one row for each key.
 
-    Columns: ``entity``, ``key``, ``op`` (c, u or d), ``changed`` (columns that any of the changes
-    changed), ``before`` and ``after``.
+    Columns: ``entity``, ``key``, ``op`` (c, u or d), ``changed`` (the columns of an update that
+    differ), ``before`` and ``after``.
     """
-    order = sf.struct(*_ORDER)
-    found = changes.groupBy("entity", "key").agg(
-        sf.sort_array(sf.array_distinct(sf.flatten(sf.collect_list("changed")))).alias("changed"),
-        sf.min_by("before", order).alias("before"),
-        sf.max_by("after", order).alias("after"),
-    )
-    # As text, because maps cannot be compared.
-    texts = [sf.to_json(sf.col(name), _EXACT_JSON) for name in ("before", "after")]
+    found = _net_changes(changes, "entity", "key")
+    # As JSON, because maps cannot be compared.
+    before, after = (_fields(side) for side in ("before", "after"))
+    differing = sf.filter(sf.map_keys(after), lambda name: ~before[name].eqNullSafe(after[name]))
     op = sf.when(sf.isnull("before"), "c").when(sf.isnull("after"), "d").otherwise("u")
-    is_update = op == "u"
-    return found.where(~texts[0].eqNullSafe(texts[1])).select(
+    nothing = sf.array().cast("array<string>")
+    return found.select(
         "entity",
         "key",
         op.alias("op"),
-        sf.when(is_update, sf.col("changed"))
-        .otherwise(sf.array().cast("array<string>"))
-        .alias("changed"),
+        sf.when(op == "u", differing).otherwise(nothing).alias("changed"),
         "before",
         "after",
     )
@@ -144,18 +105,17 @@ def difference(changes: DataFrame) -> DataFrame:
 def change_feed(table: TypedTable, changes: DataFrame) -> DataFrame:
     """Return changes of a table in the columns of Delta's change data feed.
 
-    ``_change_type`` is insert, delete, update_preimage or update_postimage; ``_commit_version``
-    the visible offset and ``_commit_timestamp`` the time of the record.
+    A row has one change at each ``_commit_version``, which is the visible offset.
     """
-    known = _of_entity(table, changes)
+    of_entity = changes.where(sf.col("entity") == str(table.entity))
+    known = _net_changes(of_entity, "entity", "key", "visible_offset")
     is_created, is_deleted = sf.isnull("before"), sf.isnull("after")
-    is_same = ~is_created & ~is_deleted & (sf.size("changed") == 0)
     sides = (
         ("before", ~is_created, sf.when(is_deleted, "delete").otherwise("update_preimage")),
         ("after", ~is_deleted, sf.when(is_created, "insert").otherwise("update_postimage")),
     )
     frames = [
-        known.where(is_there & ~is_same).select(
+        known.where(is_there).select(
             *_columns_of(table, side),
             kind.alias("_change_type"),
             sf.col("visible_offset").alias("_commit_version"),
@@ -166,30 +126,70 @@ def change_feed(table: TypedTable, changes: DataFrame) -> DataFrame:
     return frames[0].unionByName(frames[1])
 
 
-def broken_intervals(changes: DataFrame) -> DataFrame:
-    """Return the changes whose ``before_origin`` is not the change before them of the same key."""
+def broken_chains(changes: DataFrame) -> DataFrame:
+    """Return the changes whose row before is not the row after the previous change of their key.
+
+    Columns: ``entity``, ``key``, ``offset``, ``column``, ``expected`` and ``found``, as JSON.
+    """
     of_key = Window.partitionBy("entity", "key").orderBy(*_ORDER)
-    previous = sf.struct(*_ORDER[:2], "leader_epoch", "log_time", "op")
-    found = changes.withColumn("previous", sf.lag(previous).over(of_key))
-    is_first = sf.isnull("previous") | (sf.col("previous.op") == "d")
-    expected = sf.when(~is_first & sf.col("before").isNotNull(), sf.col("previous.visible_offset"))
-    return found.where(~sf.col("before_origin.visible_offset").eqNullSafe(expected)).select(
+    after = sf.to_json("after", _EXACT_JSON)
+    origin = sf.struct(*(column.alias(name[1:]) for name, column in _origin_after().items()))
+    is_there = sf.col("op") != "d"
+    found = changes.select(
         "entity",
         "key",
         "offset",
-        expected.alias("expected"),
-        sf.col("before_origin.visible_offset").alias("found"),
+        "op",
+        sf.to_json("before", _EXACT_JSON).alias("before"),
+        sf.to_json("before_origin", _EXACT_JSON).alias("before_origin"),
+        sf.lag(sf.when(is_there, after)).over(of_key).alias("previous"),
+        sf.lag(sf.when(is_there, sf.to_json(origin, _EXACT_JSON))).over(of_key).alias("origin"),
+    )
+    # A snapshot may have several records of a key: each has the row before the snapshot.
+    expected_row = sf.when(sf.col("op") == "r", sf.col("before")).otherwise(sf.col("previous"))
+    expected_origin = sf.when(sf.col("before").isNotNull(), sf.col("origin"))
+    is_row_wrong = ~sf.col("before").eqNullSafe(expected_row)
+    is_origin_wrong = ~sf.col("before_origin").eqNullSafe(expected_origin)
+    return found.where(is_row_wrong | is_origin_wrong).select(
+        "entity",
+        "key",
+        "offset",
+        sf.when(is_row_wrong, "before").otherwise("before_origin").alias("column"),
+        sf.when(is_row_wrong, expected_row).otherwise(expected_origin).alias("expected"),
+        sf.when(is_row_wrong, sf.col("before")).otherwise(sf.col("before_origin")).alias("found"),
     )
 
 
-def _of_entity(table: TypedTable, changes: DataFrame) -> DataFrame:
-    return changes.where(sf.col("entity") == str(table.entity))
+def _net_changes(changes: DataFrame, *keys: str) -> DataFrame:
+    """Return one change for each key, from the first row before to the last row after."""
+    order = sf.struct(*_ORDER)
+    found = changes.groupBy(*keys).agg(
+        sf.min_by("before", order).alias("before"),
+        sf.max_by("after", order).alias("after"),
+        sf.max_by("log_time", order).alias("log_time"),
+    )
+    texts = [sf.to_json(side, _EXACT_JSON) for side in ("before", "after")]
+    return found.where(~texts[0].eqNullSafe(texts[1]))
+
+
+def _fields(side: str) -> Column:
+    """Return the columns of a row before or after as text, by name."""
+    text = sf.to_json(side, _EXACT_JSON)
+    return sf.from_json(text, "map<string,map<string,string>>")[sf.col("entity")]
+
+
+def _origin_after() -> dict[str, Column]:
+    """Return the origin columns of the row after a change."""
+    columns = {name: sf.col(name[1:]) for name in ORIGIN_COLUMNS if name != "_created_offset"}
+    columns["_created_offset"] = sf.coalesce("before_origin.created_offset", "offset")
+    return columns
 
 
 def _closed(table: TypedTable, changes: DataFrame) -> DataFrame:
     """Return the changes that ended an interval of at least one offset."""
-    began = sf.col("before_origin.visible_offset")
-    return _of_entity(table, changes).where(began < sf.col("visible_offset"))
+    is_of_entity = sf.col("entity") == str(table.entity)
+    is_later = sf.col("visible_offset") > sf.col("before_origin.visible_offset")
+    return changes.where(is_of_entity & is_later)
 
 
 def _columns_of(table: TypedTable, side: str) -> list[Column]:

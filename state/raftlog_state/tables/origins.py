@@ -43,7 +43,7 @@ class RowOrigins:
         """Set the origin of a row."""
         self._origins[entity][key] = origin
 
-    def follow(
+    def apply(
         self, record_changes: Iterable[RecordChanges]
     ) -> tuple[list[Origin | None], list[Origin]]:
         """Apply changes. Return, for each row change, the origins of the rows before and after.

@@ -78,7 +78,7 @@ class Pending:
         return found
 
     def note(self, record_changes: Iterable[RecordChanges], origins: Iterable[Origin]) -> None:
-        """Add changes, in order, with the origins that ``RowOrigins.follow`` returned for them."""
+        """Add changes, in order, with the origins that ``RowOrigins.apply`` returned for them."""
         changes = (change for record in record_changes for change in record.changes)
         for change, origin in zip(changes, origins, strict=True):
             row = change.before if change.after is None else change.after

@@ -126,14 +126,15 @@ def _read_log_end(store: DeltaStore, progress: Progress) -> None:
 def _read_changes_end(store: DeltaStore, progress: Progress) -> None:
     progress.changes_to = progress.folded_offset = progress.published_offset
     if store.exists(CHANGES):
-        _check_layout(store)
+        check_layout(store)
         progress.changes_version, written = store.newest(CHANGES, progress.incarnation)
         if written is not None:
             progress.changes_to = int(written["to"])
             progress.folded_offset = max(progress.folded_offset, progress.changes_to)
 
 
-def _check_layout(store: DeltaStore) -> None:
+def check_layout(store: DeltaStore) -> None:
+    """Raise ``TablesError`` if ``changes`` has not all columns: an earlier release created it."""
     missing = set(CHANGES_COLUMNS) - set(store.read(CHANGES).columns)
     if missing:
         raise TablesError(

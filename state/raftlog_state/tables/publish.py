@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column
@@ -24,7 +25,7 @@ from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import Op
 
 from .convert import MICROSECONDS
-from .history import OP, same_key
+from .history import OP
 from .manifest import Manifest
 from .parallel import for_each
 from .pending import Pending, source_schema
@@ -141,7 +142,7 @@ class Publisher:
             (
                 self._store.delta_table(table.name)
                 .alias("t")
-                .merge(source, same_key(table, "s", "t"))
+                .merge(source, _same_key(table))
                 .whenMatchedDelete(is_deleted & is_newer)
                 .whenMatchedUpdate(~is_deleted & is_newer, values)
                 .whenNotMatchedInsert(~is_deleted, values)
@@ -174,6 +175,11 @@ class Publisher:
             gap_to=max(last for _, last in gaps) if gaps else None,
             software=SOFTWARE,
         )
+
+
+def _same_key(table: TypedTable) -> Column:
+    same = [sf.col(f"s.{name}") == sf.col(f"t.{name}") for name in table.key]
+    return reduce(Column.__and__, same, sf.lit(True))
 
 
 def truncation_of(target: Manifest, *, incarnation: int) -> Manifest:

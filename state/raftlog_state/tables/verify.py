@@ -5,6 +5,7 @@ Rules of this file:
 1. The expected rows are computed from ``log`` alone, by Spark's SQL (the ``sql_*`` modules), not by
    the Python loader that wrote the tables.
 2. A difference names table, key, column and both values, and never shows a secret.
+3. Each change must begin with the row, and its origin, that the previous change of the key left.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from raftlog_state.records import is_secret_config
 
 from . import sql_cluster, sql_quorum, sql_topics
 from .convert import rows_of
-from .history import broken_intervals
+from .history import broken_chains, visible_between
 from .manifest import Manifest
 from .parallel import for_each
 from .schema import CHANGES, COMMITS, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
@@ -109,7 +110,8 @@ def verify(store: DeltaStore, manifest: Manifest) -> VerifyReport:
         for table in TYPED_TABLES
         if table.name in results and results[table.name]["different"]
     ]
-    differences += _interval_differences(store.read(CHANGES, versions[CHANGES]))
+    changes = visible_between(store.read(CHANGES, versions[CHANGES]), -1, manifest.offset)
+    differences += _chain_differences(changes)
     differences += _manifest_differences(found, manifest)
     return VerifyReport(
         offset=manifest.offset,
@@ -259,20 +261,20 @@ def _is_secret(table: TypedTable, key: str, column: str) -> bool:
     return False
 
 
-def _interval_differences(changes: DataFrame) -> list[Difference]:
-    """Return the first change that does not name the one before it as the origin of its row."""
-    broken = broken_intervals(changes)
+def _chain_differences(changes: DataFrame) -> list[Difference]:
+    """Return the first change whose row before is not the row after the previous change."""
     count = sf.count("*").over(Window.partitionBy()).alias("count")
+    first = broken_chains(changes).select("*", count).orderBy("offset").limit(1).collect()
     return [
         Difference(
             table=CHANGES,
             key=json.dumps({"offset": row["offset"], "entity": row["entity"], "key": row["key"]}),
-            column="before_origin.visible_offset",
-            expected=str(row["expected"]),
-            found=str(row["found"]),
+            column=row["column"],
+            expected=HIDDEN if row["column"] == "before" else str(row["expected"]),
+            found=HIDDEN if row["column"] == "before" else str(row["found"]),
             row_count=row["count"],
         )
-        for row in broken.select("*", count).orderBy("offset").limit(1).collect()
+        for row in first
     ]
 
 

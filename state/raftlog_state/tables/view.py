@@ -8,7 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from raftlog_state.errors import TablesError
 
-from .history import row_history, rows_after, rows_before, visible_between
+from .history import row_history, rows_before, visible_between
 from .manifest import Manifest
 from .schema import BY_NAME, CHANGES, LOG, TypedTable
 from .store import DeltaStore
@@ -60,11 +60,15 @@ class ClusterView:
         return self._read_typed(typed_table(name, self._place, _GROWING))
 
     def history(self, name: str) -> DataFrame:
-        """Each version of each row of a typed table, with the offsets in which it was the state.
+        """Return each version of each row of a typed table up to this offset.
 
-        ``valid_from`` (inclusive) and ``valid_to`` (exclusive) are the offsets at which the
-        version took effect and was replaced, ``valid_from_time`` and ``valid_to_time`` the times
-        of these records; ``valid_to`` is null for the rows of this view.
+        Columns besides the table's own: ``valid_from`` (inclusive) and ``valid_to`` (exclusive),
+        the offsets at which the version took effect and was replaced; ``written_time`` and
+        ``replaced_time``, the times of the records that did so. ``valid_to`` is null for the rows
+        of this view. In a metadata transaction these records are before ``valid_from`` and
+        ``valid_to``, which are offsets of its end marker. A record that repeats the values of a row
+        begins a version. In a gap without history the offsets are those of the snapshot that ends
+        it.
 
         Raises:
             TablesError: there is no such table.
@@ -130,7 +134,8 @@ class ClusterView:
         They are ``<prefix>topics``, ``<prefix>topics_history``, and so on.
         """
         frames = {name: self.table(name) for name in (*BY_NAME, *_GROWING)}
-        frames |= {f"{name}_history": self.history(name) for name in BY_NAME}
+        for name, typed in BY_NAME.items():
+            frames[f"{name}_history"] = row_history(typed, frames[name], frames[CHANGES])
         for name, frame in frames.items():
             frame.createOrReplaceTempView(prefix + name)
         return tuple(prefix + name for name in frames)
@@ -168,22 +173,3 @@ def view_before(store: DeltaStore, offset: int, manifest: Manifest) -> ClusterVi
         return rows_before(table, offset, store.read(table.name, versions[table.name]), since)
 
     return ClusterView(store.place, offset, rows, lambda name: store.read(name, versions[name]))
-
-
-def view_after(
-    store: DeltaStore, offset: int, manifest: Manifest, growing_versions: Mapping[str, int]
-) -> ClusterView:
-    """Return the view of an offset after that of the newest publication.
-
-    ``growing_versions``: versions of ``log`` and ``changes`` that have the offset.
-    """
-    versions = manifest.table_versions
-    changes = store.read(CHANGES, growing_versions[CHANGES])
-    since = visible_between(changes, manifest.offset, offset)
-
-    def rows(table: TypedTable) -> DataFrame:
-        return rows_after(table, store.read(table.name, versions[table.name]), since)
-
-    return ClusterView(
-        store.place, offset, rows, lambda name: store.read(name, growing_versions[name])
-    )

@@ -295,7 +295,7 @@ class Writer:
                 "incarnation": progress.incarnation,
                 "_writer_epoch": 0,
             }
-            before_origins, origins = state.origins.follow(changes)
+            before_origins, origins = state.origins.apply(changes)
             rows = changes_table(changes, before_origins, shared)
             first = progress.changes_to + 1
             written = {"from": first, "to": last}

@@ -102,17 +102,17 @@ def test_changes_of_real_logs_are_those_built_row_by_row(
 ) -> None:
     for changes in replayed(cluster, tmp_path_factory.mktemp("log")):
         assert changes
-        check_changes(changes, RowOrigins().follow(changes)[0])
+        check_changes(changes, RowOrigins().apply(changes)[0])
 
 
 @pytest.mark.parametrize("level", [8, 14, 21, 30])
 def test_changes_of_random_logs_are_those_built_row_by_row(level: int) -> None:
     changes = random_changes(level)
-    check_changes(changes, RowOrigins().follow(changes)[0])
+    check_changes(changes, RowOrigins().apply(changes)[0])
     origins = RowOrigins()
     for start in range(0, len(changes), 37):
         part = changes[start : start + 37]
-        check_changes(part, origins.follow(part)[0])
+        check_changes(part, origins.apply(part)[0])
 
 
 # --- any values -----------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_the_changes_of_one_record_are_numbered() -> None:
     topic = TopicRecord(name="t", topic_id=TOPIC_ID)
     removed = RemoveTopicRecord(topic_id=TOPIC_ID)
     changes = MetadataLoader().append(at(0, topic, config, removed))
-    rows = changes_table(changes, RowOrigins().follow(changes)[0], SHARED).to_pylist()
+    rows = changes_table(changes, RowOrigins().apply(changes)[0], SHARED).to_pylist()
     assert [(row["offset"], row["seq"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
 
@@ -305,7 +305,7 @@ def test_a_row_keeps_its_creation_offset() -> None:
     created = []
     for offset, value in enumerate(("1", "2", None, "3")):
         changes = loader.append(at(offset, config(value)))
-        pending.note(changes, origins.follow(changes)[1])
+        pending.note(changes, origins.apply(changes)[1])
         (row,) = pending.rows(BY_ENTITY[Entity.CONFIG], with_deleted=True).to_pylist()
         created.append((row["_created_offset"], row["_offset"]))
     assert created == [(0, 0), (0, 1), (0, 2), (3, 3)]
@@ -325,7 +325,7 @@ def test_tables_without_rows_are_read(has_chunk: bool) -> None:
 def last_of_all(changes: Sequence[RecordChanges]) -> pa.Table:
     """Do with Python's dictionaries what ``history.last_of_all`` does with a query."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
-    before_origins, _ = RowOrigins().follow(changes)
+    before_origins, _ = RowOrigins().apply(changes)
     for columns in row_wise_changes(changes, before_origins, SHARED).to_pylist():
         key = columns["entity"], columns["key"]
         before = columns["before_origin"]
@@ -351,7 +351,7 @@ def last_of_all(changes: Sequence[RecordChanges]) -> pa.Table:
 def test_last_changes_are_the_same_from_memory_and_from_the_table(level: int) -> None:
     changes = random_changes(level)
     noted, read, origins = Pending(), Pending.of(last_of_all(changes)), RowOrigins()
-    noted.note(changes, origins.follow(changes)[1])
+    noted.note(changes, origins.apply(changes)[1])
     assert noted.tables() == read.tables()
     assert Counter(noted.living()[0]) == Counter(read.living()[0])
     assert noted.living()[1] == read.living()[1] == origins

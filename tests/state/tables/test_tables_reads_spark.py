@@ -6,12 +6,17 @@ import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
 import pytest
+from pyspark.sql import functions as sf
 from tests.state.tables.conftest import TEMPLATE_END
 from tests.support.metadata_logs import MetadataLog
 from tests.support.source_rows import without_secrets
-from tests.support.tables import Feed, contents, image_of
+from tests.support.tables import Feed, apply_feed, contents, image_of
 
 from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog_state.errors import TablesError
@@ -22,6 +27,7 @@ from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.tables import ClusterTables
 from raftlog_state.tables.convert import rows_of
 
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 pytestmark = pytest.mark.spark
 
 Open = Callable[..., ClusterTables]
@@ -122,10 +128,6 @@ def replayed(three_nodes: MetadataLog) -> list[MetadataImage]:
     return images(three_nodes.records[:TEMPLATE_END])
 
 
-def rows_by_key(image: MetadataImage, entity: Entity) -> dict[Key, Row]:
-    return dict(image.map(entity))
-
-
 def test_the_history_has_each_version_of_each_row_in_its_interval(
     feed: Feed, template: Path, replayed: list[MetadataImage]
 ) -> None:
@@ -151,28 +153,43 @@ def test_the_history_has_each_version_of_each_row_in_its_interval(
     assert closed_count > 20
 
 
-@pytest.mark.parametrize(("since", "until"), [(11, 299), (150, 151), (120, 260), (299, 299)])
+@pytest.mark.parametrize(("since", "until"), [(11, 299), (100, 140), (120, 260), (299, 299)])
 def test_the_difference_of_two_states_is_that_of_their_rows(
     feed: Feed, template: Path, replayed: list[MetadataImage], since: int, until: int
 ) -> None:
-    found = feed.open(template).diff(since, until).collect()
+    """A topic is deleted at 117, a config at 138."""
+    found = feed.open(template).diff(since, until).toArrow()
+    columns = zip(*(found[name].to_pylist() for name in ("op", "entity", "key")), strict=True)
+    ops = {(entity, key): op for op, entity, key in columns}
     expected = {}
     for entity in Entity:
-        before = rows_by_key(replayed[since], entity)
-        after = rows_by_key(replayed[until], entity)
+        of_entity = found.filter(pc.equal(found["entity"], str(entity)))
+        before, after = (rows_at(image, entity) for image in (replayed[since], replayed[until]))
         for key in before.keys() | after.keys():
             if before.get(key) != after.get(key):
                 op = "c" if key not in before else "d" if key not in after else "u"
                 expected[str(entity), key_json(key)] = op
-    assert {(row["entity"], row["key"]): row["op"] for row in found} == expected
-    for row in found:
-        assert (row["before"] is None, row["after"] is None) == (row["op"] == "c", row["op"] == "d")
-        if row["op"] == "u":
-            before, after = (row[side][row["entity"]] for side in ("before", "after"))
-            differing = [name for name in before.asDict() if before[name] != after[name]]
-            assert set(row["changed"]) >= {name.removesuffix("_name") for name in differing}
-        else:
-            assert row["changed"] == []
+        check_side(of_entity, "before", entity, before)
+        check_side(of_entity, "after", entity, after)
+        for row in of_entity.to_pylist():
+            sides = [row[side] and row[side][str(entity)] for side in ("before", "after")]
+            differing = [name for name in sides[0] or {} if None not in sides]
+            differing = [name for name in differing if sides[0][name] != sides[1][name]]
+            assert sorted(row["changed"]) == sorted(differing)
+    assert ops == expected
+
+
+def rows_at(image: MetadataImage, entity: Entity) -> dict[Key, Row]:
+    return dict(image.map(entity))
+
+
+def check_side(found: pa.Table, side: str, entity: Entity, rows: dict[Key, Row]) -> None:
+    """Check that the rows on one side of a difference are those of the state."""
+    there = found.filter(pc.is_valid(found[side]))
+    if there.num_rows:
+        structs = pc.struct_field(there[side], [str(entity)])
+        for row in rows_of(entity, pa.Table.from_struct_array(structs)):
+            assert rows[row.key] == row
 
 
 def test_a_time_is_the_state_before_the_first_later_record(
@@ -183,18 +200,36 @@ def test_a_time_is_the_state_before_the_first_later_record(
     at_ms = times[150]
     expected = next(offset for offset, time in enumerate(times) if time > at_ms) - 1
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    assert opened.at(time=moment).offset == expected
-    assert opened.at(time=moment.replace(tzinfo=None).isoformat(" ")).offset == expected
+    row = opened.latest().table("log").where(f"offset = {expected}").first()
+    text = feed.spark.range(1).select(sf.lit(moment).cast("string").alias("text")).first()
+    assert row is not None
+    assert text is not None
+    for time in (moment, moment.isoformat(), row["log_time"], text["text"]):
+        assert opened.at(time=time).offset == expected
     assert opened.at(time=moment + timedelta(days=9)).offset == TEMPLATE_END - 1
     changes = opened.changes(since=moment).agg({"visible_offset": "min"}).collect()[0][0]
     assert changes == expected + 1
-    with pytest.raises(OffsetOutOfRangeError):
+    with pytest.raises(TablesError, match="later than the time"):
         opened.at(time="1999-12-31T23:59:59+01:00")
-    with pytest.raises(OptionError, match="03:12"):
-        opened.at(time="yesterday")
-    for options in ({}, {"offset": 1, "time": moment}):
-        with pytest.raises(OptionError, match="offset"):
-            opened.at(**options)  # type: ignore[arg-type]
+
+
+def test_invalid_states_are_refused(feed: Feed, template: Path) -> None:
+    opened = feed.open(template)
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("offset, time", lambda: opened.at()),
+        ("offset, time", lambda: opened.at(offset=1, time="2026-11-21")),
+        ("time", lambda: opened.at(time="3:12 am")),
+        ("time", lambda: opened.at(time=5)),  # type: ignore[arg-type]
+        ("offset", lambda: opened.at(offset="5")),  # type: ignore[arg-type]
+        ("since", lambda: opened.diff(200, 100)),
+        ("since", lambda: opened.diff("last week")),
+        ("until", lambda: opened.changes(until=1.5)),  # type: ignore[arg-type]
+    ]
+    for option, call in calls:
+        with pytest.raises(OptionError) as raised:
+            call()
+        assert raised.value.option == option
+    assert opened.at(offset=np.int64(11)).offset == 11  # type: ignore[arg-type]
 
 
 def test_changes_are_found_by_table_key_and_range(
@@ -212,7 +247,7 @@ def test_changes_are_found_by_table_key_and_range(
     assert sorted(found) == sorted(expected)
     assert found == sorted(found, key=lambda row: row[:2])
     partition = next(iter(replayed[-1].map(Entity.PARTITION)))
-    since, until = 100, 280
+    since, until = 60, 280
     wanted = [
         one
         for one in expected
@@ -221,63 +256,52 @@ def test_changes_are_found_by_table_key_and_range(
     for key in (partition, key_json(partition)):
         of_one = opened.changes(table="partitions", key=key, since=since, until=until)
         assert [tuple(row) for row in of_one.select(*columns).collect()] == sorted(wanted)
+    (topic_id,) = next(iter(replayed[-1].map(Entity.TOPIC)))
+    assert opened.changes(table="topics", key=topic_id).count() == 1
+    assert opened.changes(table="brokers", key=1).count() > 1
     with pytest.raises(TablesError, match="unknown table partition"):
         opened.changes(table="partition")
     with pytest.raises(OffsetOutOfRangeError):
         opened.changes(until=TEMPLATE_END)
 
 
+@pytest.mark.parametrize(("since", "until"), [(20, 290), (100, 140)])
 def test_the_change_feed_of_a_table_leads_from_one_state_to_the_other(
-    feed: Feed, template: Path, replayed: list[MetadataImage]
+    feed: Feed, template: Path, replayed: list[MetadataImage], since: int, until: int
 ) -> None:
-    since, until = 20, 290
-    frame = feed.open(template).table_changes("partitions", since, until)
-    feed_rows = frame.orderBy("_commit_version", "_change_type").toArrow()
-    rows = dict(replayed[since].map(Entity.PARTITION))
-    kinds = feed_rows["_change_type"].to_pylist()
-    versions = feed_rows["_commit_version"].to_pylist()
-    seen = rows_of(Entity.PARTITION, feed_rows)
-    assert set(kinds) <= {"insert", "delete", "update_preimage", "update_postimage"}
-    assert min(versions) > since
-    assert max(versions) <= until
-    last: dict[Key, Row | None] = {}
-    for kind, row in zip(kinds, seen, strict=True):
-        if kind in ("insert", "update_postimage"):
-            last[row.key] = row
-        elif kind == "delete":
-            last[row.key] = None
-    for key, newest in last.items():
-        assert replayed[until].get(Entity.PARTITION, key) == newest
-    changed = {
-        key
-        for key in rows.keys() | replayed[until].map(Entity.PARTITION).keys()
-        if replayed[since].get(Entity.PARTITION, key) != replayed[until].get(Entity.PARTITION, key)
-    }
-    assert changed <= set(last)
+    opened = feed.open(template)
+    kinds: set[str] = set()
+    for entity in (Entity.PARTITION, Entity.TOPIC, Entity.CONFIG, Entity.BROKER):
+        changes = opened.table_changes(table_of(entity), since, until)
+        rows = rows_at(replayed[since], entity)
+        kinds |= apply_feed(rows, changes, entity)
+        assert rows == rows_at(replayed[until], entity)
+        versions = changes.selectExpr("min(_commit_version)", "max(_commit_version)").first()
+        assert versions is not None
+        assert since < (versions[0] or until) <= (versions[1] or until) <= until
+    assert kinds == {"insert", "delete", "update_preimage", "update_postimage"}
 
 
-def test_offsets_that_are_not_published_can_be_viewed(
-    feed: Feed, tables: Open, three_nodes: MetadataLog
-) -> None:
+def test_offsets_that_are_not_published_are_refused(feed: Feed, tables: Open) -> None:
     opened = tables()
-    end = TEMPLATE_END + 120
-    opened.apply(feed.frame(TEMPLATE_END, end), publish=False)
-    assert opened.latest().offset == TEMPLATE_END - 1
-    offset = TEMPLATE_END + 60
-    loader = MetadataLoader()
-    loader.append(without_secrets(three_nodes.records[: offset + 1]))
-    assert image_of(opened.at(offset=offset)).same_rows(loader.image)
-    before = contents(opened.at(offset=end - 1))
-    opened.publish()
-    assert contents(opened.latest()) == before
+    opened.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 20), publish=False)
+    with pytest.raises(OffsetOutOfRangeError) as raised:
+        opened.at(offset=TEMPLATE_END)
+    assert raised.value.log_end_offset == TEMPLATE_END
 
 
 def test_tables_of_an_earlier_layout_are_refused(feed: Feed, tables: Open, tmp_path: Path) -> None:
-    tables("old")
-    place = tmp_path / "old"
-    changes = feed.spark.read.format("delta").load(str(place / "changes")).drop("before_origin")
-    rows = changes.toArrow()
-    shutil.rmtree(place / "changes")
-    feed.of(rows).write.format("delta").save(str(place / "changes"))
-    with pytest.raises(TablesError, match="earlier release: it has no column before_origin"):
-        feed.open(place).apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 1))
+    old = tables("old")
+    changes = tmp_path / "old" / "changes"
+    rows = feed.spark.read.format("delta").load(str(changes)).drop("before_origin").toArrow()
+    shutil.rmtree(changes)
+    feed.of(rows).write.format("delta").save(str(changes))
+    calls: list[Callable[[], object]] = [
+        lambda: old.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 1)),
+        lambda: old.at(offset=11),
+        lambda: old.latest(),
+        lambda: old.verify(),
+    ]
+    for call in calls:
+        with pytest.raises(TablesError, match="earlier release: it has no column before_origin"):
+            call()
