@@ -14,6 +14,9 @@ import pytest
 HOME = Path(__file__).parents[2]
 LOG = HOME / "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
 
+pytestmark = pytest.mark.xdist_group("wheel")
+"""One worker builds the wheel: two builds write to the same directory of the sources."""
+
 READ_UNREGISTERED = """
 import sys
 from pyspark.sql import SparkSession
