@@ -96,6 +96,7 @@ def image_of(view: ClusterView) -> MetadataImage:
         return rows_of(table.entity, columns)
 
     rows = [row for found in for_each(found_rows, TYPED_TABLES) for row in found]
+    assert len({(row.ENTITY, row.key) for row in rows}) == len(rows), "each row once"
     return MetadataImage.from_rows(rows, offset=view.offset, leader_epoch=0)
 
 
