@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -102,13 +103,8 @@ def measure(spark: SparkSession, directory: Path, version_count: int) -> Iterato
     rows = spark.read.parquet(str(directory / "partitions")).drop("_op")
     for what, offset in (("a recent state", last - 5_000), ("a state half way", last // 2)):
         later = visible_between(changes, offset, last)
-
-        def by_interval(offset: int = offset, later: DataFrame = later) -> DataFrame:
-            return rows_before(table, offset, rows, later)
-
-        def reference(offset: int = offset) -> DataFrame:
-            return by_window(changes, offset)
-
+        by_interval = partial(rows_before, table, offset, rows, later)
+        reference = partial(by_window, changes, offset)
         assert by_interval().count() == reference().count() == PARTITIONS
         times: dict[Callable[[], DataFrame], list[float]] = {by_interval: [], reference: []}
         for _ in range(RUNS):

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, SupportsIndex, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -205,13 +205,13 @@ class ClusterTables:
             TablesError: the offset is in a gap, where a snapshot was loaded instead of the history;
                 or the tables begin after the time.
         """
-        if (offset is None) == (time is None):
-            raise OptionError(option="offset, time", reason="exactly one of them must be given")
         manifest = self._newest()
-        if time is not None:
+        if time is None and offset is not None:
+            found = _offset(offset, "offset")
+        elif offset is None and time is not None:
             found = self._offset_at(manifest, time, "time")
         else:
-            found = _offset(offset, "offset")
+            raise OptionError(option="offset, time", reason="exactly one of them must be given")
         self._check_offset(manifest, found)
         return view_before(self._store, found, manifest)
 
@@ -439,10 +439,10 @@ class ClusterTables:
         )
 
 
-def _offset(value: object, option: str) -> int:
+def _offset(value: SupportsIndex, option: str) -> int:
     """Return an integer of any kind, such as numpy's."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        return operator.index(value)
     except TypeError:
         raise OptionError(option=option, reason="an offset must be an integer") from None
 

@@ -112,10 +112,10 @@ def _changed_columns(change: RowChange) -> list[str]:
 
 def _origin_array(origins: Sequence[Sequence[Any] | None]) -> pa.StructArray:
     nothing = (None,) * len(_ORIGIN_FIELDS)
-    columns = zip(*(origin or nothing for origin in origins), strict=True) if origins else nothing
+    rows = [origin or nothing for origin in origins]
     arrays = [
-        pa.array([] if column is None else column, field.type)
-        for column, field in zip(columns, _ORIGIN_FIELDS, strict=True)
+        pa.array([row[position] for row in rows], field.type)
+        for position, field in enumerate(_ORIGIN_FIELDS)
     ]
     mask = pa.array([origin is None for origin in origins], pa.bool_())
     return pa.StructArray.from_arrays(arrays, fields=_ORIGIN_FIELDS, mask=mask)

@@ -20,7 +20,7 @@ from .schema import ORIGIN_COLUMNS, TypedTable
 
 OP: Final = "_op"
 _ORDER: Final = ("visible_offset", "offset", "seq")
-_EXACT_JSON: Final = {
+EXACT_JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timeZone": "UTC",
     "ignoreNullFields": "false",
@@ -132,7 +132,7 @@ def broken_chains(changes: DataFrame) -> DataFrame:
     Columns: ``entity``, ``key``, ``offset``, ``column``, ``expected`` and ``found``, as JSON.
     """
     of_key = Window.partitionBy("entity", "key").orderBy(*_ORDER)
-    after = sf.to_json("after", _EXACT_JSON)
+    after = sf.to_json("after", EXACT_JSON)
     origin = sf.struct(*(column.alias(name[1:]) for name, column in _origin_after().items()))
     is_there = sf.col("op") != "d"
     found = changes.select(
@@ -140,10 +140,10 @@ def broken_chains(changes: DataFrame) -> DataFrame:
         "key",
         "offset",
         "op",
-        sf.to_json("before", _EXACT_JSON).alias("before"),
-        sf.to_json("before_origin", _EXACT_JSON).alias("before_origin"),
+        sf.to_json("before", EXACT_JSON).alias("before"),
+        sf.to_json("before_origin", EXACT_JSON).alias("before_origin"),
         sf.lag(sf.when(is_there, after)).over(of_key).alias("previous"),
-        sf.lag(sf.when(is_there, sf.to_json(origin, _EXACT_JSON))).over(of_key).alias("origin"),
+        sf.lag(sf.when(is_there, sf.to_json(origin, EXACT_JSON))).over(of_key).alias("origin"),
     )
     # A snapshot may have several records of a key: each has the row before the snapshot.
     expected_row = sf.when(sf.col("op") == "r", sf.col("before")).otherwise(sf.col("previous"))
@@ -168,13 +168,13 @@ def _net_changes(changes: DataFrame, *keys: str) -> DataFrame:
         sf.max_by("after", order).alias("after"),
         sf.max_by("log_time", order).alias("log_time"),
     )
-    texts = [sf.to_json(side, _EXACT_JSON) for side in ("before", "after")]
+    texts = [sf.to_json(side, EXACT_JSON) for side in ("before", "after")]
     return found.where(~texts[0].eqNullSafe(texts[1]))
 
 
 def _fields(side: str) -> Column:
     """Return the columns of a row before or after as text, by name."""
-    text = sf.to_json(side, _EXACT_JSON)
+    text = sf.to_json(side, EXACT_JSON)
     return sf.from_json(text, "map<string,map<string,string>>")[sf.col("entity")]
 
 

@@ -6,6 +6,7 @@ A change has the origin of the row before it, which closes that row's interval i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from raftlog_state.image.delta import RecordChanges
@@ -28,16 +29,13 @@ class Origin(NamedTuple):
     created_offset: int
 
 
+@dataclass(slots=True)
 class RowOrigins:
     """Origins of the rows of one state. Owned by one thread."""
 
-    def __init__(self) -> None:
-        self._origins: dict[Entity, dict[Key, Origin]] = {entity: {} for entity in Entity}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RowOrigins) and self._origins == other._origins
-
-    __hash__ = None  # type: ignore[assignment]
+    _origins: dict[Entity, dict[Key, Origin]] = field(
+        default_factory=lambda: {entity: {} for entity in Entity}
+    )
 
     def set(self, entity: Entity, key: Key, origin: Origin) -> None:
         """Set the origin of a row."""

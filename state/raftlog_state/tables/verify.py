@@ -29,7 +29,7 @@ from raftlog_state.records import is_secret_config
 
 from . import sql_cluster, sql_quorum, sql_topics
 from .convert import rows_of
-from .history import broken_chains, visible_between
+from .history import EXACT_JSON, broken_chains, visible_between
 from .manifest import Manifest
 from .parallel import for_each
 from .schema import CHANGES, COMMITS, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
@@ -196,11 +196,10 @@ def _texts(table: TypedTable, rows: DataFrame, side: str) -> DataFrame:
     columns = {n: k for n, k in {**table.columns, **ORIGIN_COLUMNS}.items() if n != "entity_key"}
     values = sf.struct(*(_comparable(sf.col(n), k).alias(n) for n, k in columns.items()))
     key = sf.struct(*(part.alias(n) for n, part in zip(table.key, _keys(table), strict=True)))
-    options = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
     return rows.select(
         sf.lit(table.name).alias("table"),
-        (sf.to_json(key, options) if table.key else sf.lit("{}")).alias("key"),
-        sf.to_json(values, options).alias(side),
+        (sf.to_json(key, EXACT_JSON) if table.key else sf.lit("{}")).alias("key"),
+        sf.to_json(values, EXACT_JSON).alias(side),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -30,11 +32,13 @@ def test_a_call_beside_the_end_is_done_or_refused(monkeypatch: pytest.MonkeyPatc
     stopping.start()
     call_soon = asyncio.BaseEventLoop.call_soon_threadsafe
 
-    def call_late(*args: object) -> object:
+    def call_late(
+        loop: asyncio.BaseEventLoop, callback: Callable[..., object], *args: Any
+    ) -> asyncio.Handle:
         if threading.current_thread() is threading.main_thread():
             is_called.set()
             is_ended.wait(END_WAIT_S)
-        return call_soon(*args)  # type: ignore[arg-type]
+        return call_soon(loop, callback, *args)
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "call_soon_threadsafe", call_late)
     network.call(lambda: None)

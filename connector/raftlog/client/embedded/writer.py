@@ -362,8 +362,10 @@ class WriterThread:
         if os.getpid() != self._process_id:
             return True  # the parent writes the requests that the fork copied
         with self._changed:
-            is_first, self._closed = self._closed is None, self._closed or "close() was called"
-            self._changed.notify_all()
+            is_first = self._closed is None
+            if is_first:
+                self._closed = "close() was called"
+                self._changed.notify_all()
             thread = self._thread
         if thread is None:
             if is_first:

@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from raftlog.append.requests import AppendRequest, AppendResult
 from raftlog.client.arguments import decompression_limit, milliseconds
@@ -37,7 +38,7 @@ from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId
 
 from .leader_client import LeaderClient
-from .nodes import parse_addresses, tls_from_files
+from .nodes import TlsOptions, parse_addresses, tls_from_files
 from .producer_batches import IMPOSSIBLE_OFFSET, LogSettings
 from .sender import Sender
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from .log import RemoteLog
 
+L = TypeVar("L")
 _LOOKUPS_MAX: Final = 100
 _ANY_VALUE: Final = {
     ValueKind.BYTES: b"",
@@ -87,13 +89,8 @@ def connect(
         NodeRefusedError: the nodes are not a raftlog quorum, but Kafka's controllers for instance.
     """
     tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
-    wait_ms = milliseconds(timeout_ms, "timeout_ms")
-    quorum = LeaderClient(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
-    try:
-        return ConnectedLog(quorum, Clock() if clock is None else clock)
-    except BaseException:
-        quorum.close()
-        raise
+    open_log = partial(ConnectedLog, clock=Clock() if clock is None else clock)
+    return _open(bootstrap, tls, timeout_ms, open_log)
 
 
 def follow(
@@ -129,11 +126,21 @@ def follow(
     from .log import RemoteLog
 
     tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
-    wait_ms = milliseconds(timeout_ms, "timeout_ms")
     limit = decompression_limit(decompressed_bytes_max)
+    return _open(bootstrap, tls, timeout_ms, partial(RemoteLog, decompressed_bytes_max=limit))
+
+
+def _open(
+    bootstrap: str,
+    tls: TlsOptions,
+    timeout_ms: float,
+    open_log: Callable[[LeaderClient], L],
+) -> L:
+    """Open a log over a new client, which is closed if that fails."""
+    wait_ms = milliseconds(timeout_ms, "timeout_ms")
     quorum = LeaderClient(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
     try:
-        return RemoteLog(quorum, decompressed_bytes_max=limit)
+        return open_log(quorum)
     except BaseException:
         quorum.close()
         raise
@@ -228,13 +235,8 @@ class ConnectedLog(LogHandle):
     def _open_for_appends(self) -> Callable[[AppendRequest], None]:
         return self._submit
 
-    def _wait_for_append(self, request: AppendRequest, timeout_ms: int = 0) -> AppendResult:
-        del timeout_ms  # the append has its deadline
-        try:
-            return request.future.result()
-        except BaseException:  # such as Ctrl-C: cancel it unless it was sent
-            request.future.cancel()
-            raise
+    def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
+        return _result_of(request)
 
     def _submit(self, request: AppendRequest) -> None:
         """Queue an append. A commit without records is looked up: no batch can have its name."""
@@ -301,7 +303,7 @@ class ConnectedLog(LogHandle):
         )
         self._sender.accumulator.append(request)
         try:
-            return self._wait_for_append(request)
+            return _result_of(request)
         except (ForeignCommitError, StaleCommitError, UnexpectedEndOffsetError, InvalidAppendError):
             return None
 
@@ -353,3 +355,12 @@ class ConnectedLog(LogHandle):
         """Raise ``NotRemoteError``: the log's files are on the nodes."""
         del operation, timeout_ms
         raise NotRemoteError(what="an operation on the log's files", remedy=_AT_NODES)
+
+
+def _result_of(request: AppendRequest) -> AppendResult:
+    """Wait for the result of an append, which it has at its deadline at the latest."""
+    try:
+        return request.future.result()
+    except BaseException:  # such as Ctrl-C: cancel it unless it was sent
+        request.future.cancel()
+        raise
