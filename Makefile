@@ -24,15 +24,16 @@ test: $(VENV)/.dev-ready ## required for every change: check, quick and long, 15
 	@.ci/stage quick $(MAKE) --no-print-directory quick
 	@.ci/stage long $(MAKE) --no-print-directory long
 
-check: $(VENV)/.dev-ready ## format, lint, types, import contracts
+check: $(VENV)/.dev-ready ## format, lint, types, import contracts, words
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --config setup.cfg --no-logo
+	@$(BIN)/pytest -m style tests/packaging
 
 quick: $(VENV)/.dev-ready ## tests without Spark or a JVM, in a minute
 	@RAFTLOG_DURATIONS=$(VENV)/durations/quick.tsv \
-	$(BIN)/pytest -n auto -m "not spark and not kafka and not slow and not nightly"
+	$(BIN)/pytest -n auto -m "not spark and not kafka and not slow and not nightly and not style"
 
 # One worker more than cores, because tests of processes wait. Three have a Spark session each.
 long: $(VENV)/.dev-ready ## tests with Spark and Delta, of processes and of the built wheel

@@ -71,6 +71,7 @@ def tail_bytes(rng: Random) -> bytes:
     return b"".join(parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_bytes", [70, 1 << 20])
 def test_the_result_equals_that_of_trying_every_position(
     chunk_bytes: int, monkeypatch: pytest.MonkeyPatch

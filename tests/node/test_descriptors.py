@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from raftlog.append.requests import AppendRequest, Done
 from raftlog.node.config import parse_config
 from raftlog.node.process import descriptors_needed
@@ -15,6 +17,8 @@ from raftlog.storage.local import SPARE_DESCRIPTORS
 from raftlog.wire import ApiKey
 from tests.support.descriptor_exhaustion import occupy_descriptors
 from tests.support.served_node import RawConnection, ServedNode, served_node
+
+pytestmark = pytest.mark.slow
 
 CONFIG = """[node]
 id = 1

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from raftlog.append.requests import AppendRequest, Done
@@ -29,6 +30,8 @@ from tests.node.apis.batches import batch, produce
 from tests.node.apis.requests import fetch
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, ServedNode, served_node, transport_of
+
+pytestmark = pytest.mark.slow
 
 VERSION: Final = 9
 HOST: Final = "host 127.0.0.1"

@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.style
+
 HOME = Path(__file__).parents[2]
 ROOTS = ("connector", "state", "python_datasource")
 LINES_PER_FILE_MAX = 900

@@ -8,6 +8,10 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.style
+
 HOME = Path(__file__).parents[2]
 SOURCES = ("connector", "state", "python_datasource", "notebooks", "benchmarks")
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md")

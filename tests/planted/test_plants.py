@@ -10,8 +10,11 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import pytest
 from tests.planted.plant import Plant
 from tests.planted.registry import EVERY_PLANT
+
+pytestmark = pytest.mark.slow
 
 HOME = Path(__file__).parents[2]
 

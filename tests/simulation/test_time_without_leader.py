@@ -8,6 +8,8 @@ from raftlog.quorum.config import QuorumConfig
 from tests.simulation.cluster import Cluster
 from tests.simulation.world import US_PER_MS, World
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(60)
 CONFIG = QuorumConfig(fetch_timeout_ms=1_000)
 AFTER_MS = 250

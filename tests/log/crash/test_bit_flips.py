@@ -120,6 +120,7 @@ def test_recovery_finds_every_flipped_bit_of_a_log(step: int) -> None:
     assert by_order > 12_000 // step
 
 
+@pytest.mark.slow
 @whole_or_sample
 def test_a_flipped_bit_is_reported_when_the_log_is_opened_after_a_crash(step: int) -> None:
     log = written()

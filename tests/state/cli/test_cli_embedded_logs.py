@@ -234,6 +234,7 @@ def test_a_complete_snapshot_of_any_values_is_undamaged(checkpoint: Path) -> Non
     assert [row["value"] for batch in read for row in batch.to_pylist()] == shown
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_a_snapshot_is_damage(checkpoint: Path) -> None:
     whole = checkpoint.read_bytes()
     for position in range(len(whole)):

@@ -30,6 +30,8 @@ from raftlog.records import Compression, NewRecord
 from raftlog.records.batch_columns import Column
 from raftlog.records.control import SnapshotFooter
 
+pytestmark = pytest.mark.slow
+
 LIMIT = "--max-decompressed-bytes"
 CODECS = [one for one in Compression if one]
 ABOVE = (LIMIT, "1000000")

@@ -18,6 +18,8 @@ from raftlog.client import LogKind, open_path
 from raftlog.errors import OptionError, RaftlogError, UnknownRecordKindError
 from raftlog_state.records import ConfigRecord, encode
 
+pytestmark = pytest.mark.slow
+
 SECRET = "orders-hunter2"
 KEY_PASSWORD = "listener.name.extra.ssl.key.password"
 SECRET_VALUE = encode(

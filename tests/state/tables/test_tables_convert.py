@@ -96,6 +96,7 @@ def random_changes(level: int) -> list[RecordChanges]:
     return MetadataLoader().append_columns(range(count), [1] * count, range(count), log.records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_changes_of_real_logs_are_those_built_row_by_row(
     cluster: str, tmp_path_factory: pytest.TempPathFactory
