@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 from benchmarks.run import Row, row
 from benchmarks.spark_read import TIME_MS, session
@@ -28,16 +30,18 @@ from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import PartitionChangeRecord, PartitionRecord, TopicRecord, encode
 from raftlog_state.tables.convert import changes_table
 from raftlog_state.tables.history import difference, rows_before, visible_between
+from raftlog_state.tables.latest import overlay, state_rows
 from raftlog_state.tables.origins import RowOrigins
-from raftlog_state.tables.pending import Pending
-from raftlog_state.tables.schema import BY_ENTITY
+from raftlog_state.tables.schema import BY_ENTITY, ORIGIN_COLUMNS, STATE_TABLE
+
+pc: Any = pyarrow.compute
 
 VERSIONS = 500_000
 PARTITIONS = 5_000
 SLICE = 50_000
 RUNS = 5
 TOPIC_ID = "I9iQnKeLSA2lyZwVZic7Xg"
-SHARED = {"cluster_id": None, "topic": "", "partition": 0, "incarnation": 0, "_writer_epoch": 0}
+SHARED = {"cluster_id": None, "topic": "", "partition": 0, "incarnation": 0, "committed_at": 0}
 
 
 def records(version_count: int) -> Iterator[bytes]:
@@ -58,7 +62,8 @@ def records(version_count: int) -> Iterator[bytes]:
 
 def write_tables(directory: Path, version_count: int) -> int:
     """Write ``changes`` and ``partitions`` as Parquet files; return the last offset."""
-    loader, origins, pending = MetadataLoader(), RowOrigins(), Pending()
+    loader, origins = MetadataLoader(), RowOrigins()
+    state = STATE_TABLE.schema.empty_table()
     values = list(records(version_count))
     (directory / "changes").mkdir()
     for start in range(0, len(values), SLICE):
@@ -66,14 +71,23 @@ def write_tables(directory: Path, version_count: int) -> int:
         offsets = range(start, start + len(part))
         times = [TIME_MS + offset for offset in offsets]
         changes = loader.append_columns(offsets, [1] * len(part), times, part)
-        befores, afters = origins.apply(changes)
-        pending.note(changes, afters)
+        befores, _ = origins.apply(changes)
+        rows = changes_table(changes, befores, SHARED)
+        state = overlay(state, state_rows(rows))
         path = directory / "changes" / f"{start:09d}.parquet"
-        write(changes_table(changes, befores, SHARED), path)
+        write(rows, path)
     (directory / "partitions").mkdir()
-    rows = pending.rows(BY_ENTITY[Entity.PARTITION], with_deleted=False)
-    write(rows, directory / "partitions" / "rows.parquet")
+    write(partition_rows(state), directory / "partitions" / "rows.parquet")
     return len(values) - 1
+
+
+def partition_rows(state: pa.Table) -> pa.Table:
+    """Return the rows of ``partitions`` with their origins."""
+    found = state.filter(pc.equal(state["entity"], str(Entity.PARTITION))).combine_chunks()
+    rows = pa.Table.from_struct_array(pc.struct_field(found["row"].combine_chunks(), ["partition"]))
+    for name in ORIGIN_COLUMNS:
+        rows = rows.append_column(name, found[name])
+    return rows
 
 
 def write(table: pa.Table, path: Path) -> None:
@@ -100,7 +114,7 @@ def measure(spark: SparkSession, directory: Path, version_count: int) -> Iterato
     last = write_tables(directory, version_count)
     table = BY_ENTITY[Entity.PARTITION]
     changes = spark.read.parquet(str(directory / "changes"))
-    rows = spark.read.parquet(str(directory / "partitions")).drop("_op")
+    rows = spark.read.parquet(str(directory / "partitions"))
     for what, offset in (("a recent state", last - 5_000), ("a state half way", last // 2)):
         later = visible_between(changes, offset, last)
         by_interval = partial(rows_before, table, offset, rows, later)

@@ -151,7 +151,7 @@ def measure_changes(record_count: int, rounds: int) -> Iterator[Row]:
     while len(done) < record_count:
         done += MetadataLoader().append(records)
     count = sum(len(record.changes) for record in done)
-    shared = {"cluster_id": None, "topic": "", "partition": 0, "incarnation": 0, "_writer_epoch": 0}
+    shared = {"cluster_id": None, "topic": "", "partition": 0, "incarnation": 0, "committed_at": 0}
     rates = []
     for convert in (changes_table, row_wise_changes):
         times = []

@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def session_group(path: str) -> str:
     """Return the Spark session of a test file: there are three, of about equal work."""
-    if "/tests/state/tables/" not in path:
+    if "/tests/state/table" not in path:
         return "spark session"
     return "materialize" if "materialize" in path else "tables"
 

@@ -28,11 +28,4 @@ REVIEW_PLANTS: Final = (
         new="    return not percent\n",
         tests=("tests/wire/test_quorum_requests.py",),
     ),
-    Plant(
-        bug="a late publication restores rows that were rolled back after its query had ended",
-        path="state/raftlog_state/tables/materialize.py",
-        old="self._publish(look_again=True)",
-        new="self._publish()",
-        tests=("tests/state/tables/test_tables_materialize_spark.py",),
-    ),
 )

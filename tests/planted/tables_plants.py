@@ -7,12 +7,16 @@ from typing import Final
 from tests.planted.plant import Plant
 
 MATERIALIZE: Final = "state/raftlog_state/tables/materialize.py"
-SCHEDULE: Final = "tests/state/tables/test_publish_schedule.py"
+WRITER: Final = "state/raftlog_state/tables/writer.py"
+LATEST: Final = "state/raftlog_state/tables/latest.py"
+UPKEEP: Final = "tests/state/tables/test_upkeep.py"
+WRITES: Final = "tests/state/tables/test_writer.py"
 MATERIALIZED: Final = "tests/state/tables/test_tables_materialize_spark.py"
 RANDOM_LOGS: Final = (
     "tests/state/tables/test_tables_verify_spark.py"
     "::test_a_second_replay_agrees_with_the_loader_on_random_logs"
 )
+PUBLICATION: Final = "state/raftlog_state/tables/publication.py"
 HISTORY: Final = "state/raftlog_state/tables/history.py"
 READS: Final = "tests/state/tables/test_tables_reads_spark.py"
 CONVERT: Final = "state/raftlog_state/tables/convert.py"
@@ -20,46 +24,158 @@ CONVERTED: Final = "tests/state/tables/test_tables_convert.py"
 
 TABLES_PLANTS: Final = (
     Plant(
-        bug="a run with a held back tail publishes every batch",
+        bug="a run with a held back tail merges after every batch",
         path=MATERIALIZE,
         old="TAIL_HOLDBACK_MS_DEFAULT if given is None else duration_ms(_HOLDBACK, given),",
         new="TAIL_HOLDBACK_MS_DEFAULT if given is None else 2**60,",
-        tests=(SCHEDULE,),
+        tests=(UPKEEP,),
     ),
     Plant(
-        bug="a batch is published before the interval",
+        bug="changes are merged before the interval",
         path=MATERIALIZE,
-        old="        return max(0, self._published_at_s + self._every_s - now_s)\n",
-        new="        return 0\n",
-        tests=(SCHEDULE,),
+        old="now_s - self._merged_at_s >= MERGE_INTERVAL_S",
+        new="now_s - self._merged_at_s >= 0",
+        tests=(UPKEEP,),
     ),
     Plant(
-        bug="a run's last batch is not published",
+        bug="a run's last batch is not merged",
         path=MATERIALIZE,
-        old="next_offset >= target)",
-        new="next_offset > target)",
-        tests=(SCHEDULE,),
+        old="next_offset >= self._target_offset",
+        new="next_offset > self._target_offset",
+        tests=(UPKEEP,),
     ),
     Plant(
-        bug="unpublished batches of an idle log are never published",
+        bug="small files are compacted once",
         path=MATERIALIZE,
-        old="            else:\n                self._set_timer()\n",
-        new="",
-        tests=(MATERIALIZED,),
+        old="        self._append_count += 1\n",
+        new="        self._append_count = max(self._append_count, 1) + 1\n",
+        tests=(UPKEEP,),
+    ),
+    Plant(
+        bug="a crash between the two appends repeats records in log",
+        path=WRITER,
+        old='new = rows.filter(pc.greater(rows["offset"], state.log_offset))',
+        new='new = rows.filter(pc.greater(rows["offset"], state.progress.offset))',
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="two writers with one end both append",
+        path=WRITER,
+        old="version=next_offset)",
+        new="version=pc.max(rows['offset']).as_py())",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="what an interrupted truncation reverted is read again",
+        path=WRITER,
+        old='is_valid = pc.greater_equal(tail["incarnation"], base.incarnation)',
+        new='is_valid = pc.greater_equal(tail["incarnation"], 0)',
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="a truncation into a transaction keeps its first records",
+        path=WRITER,
+        old="            if row.begin_offset <= found < row.end_offset - 1:\n",
+        new="            if False:\n",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="a truncation forgets the changes that state does not include",
+        path=WRITER,
+        old='("visible_offset", ">", min(base.offset, target))',
+        new='("visible_offset", ">", target)',
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="a truncation keeps the incarnation",
+        path=WRITER,
+        old="incarnation = progress.incarnation + 1",
+        new="incarnation = progress.incarnation",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="a key that is new after a truncation's offset stays",
+        path=LATEST,
+        old='        "is_deleted": is_new,\n',
+        new='        "is_deleted": pc.is_valid(first["before"]),\n',
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="a truncation reverts the last change of a key alone",
+        path=LATEST,
+        old="first = later.take(_last_of_each_key(later, is_first=True)).combine_chunks()",
+        new="first = later.take(_last_of_each_key(later)).combine_chunks()",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="the rows of state hide later ones",
+        path=LATEST,
+        old="return pa.concat_tables([state.filter(kept), later])",
+        new="return pa.concat_tables([later, state])",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="a deleted row is there after a restart",
+        path=LATEST,
+        old='pc.equal(changes["op"], "d")',
+        new='pc.equal(changes["op"], "x")',
+        tests=(WRITES,),
     ),
     Plant(
         bug="the tables' stream runs a task for each of 50 snapshot partitions",
-        path=MATERIALIZE,
-        old="        session_for_tables(spark),\n",
-        new="        spark,\n",
+        path="state/raftlog_state/tables/cluster.py",
+        old="store.in_session(session_for_tables(store.session))",
+        new="store",
         tests=(MATERIALIZED,),
     ),
     Plant(
         bug="a view of the past lacks the record at its offset",
-        path="state/raftlog_state/tables/view.py",
-        old="versions[CHANGES]), offset, manifest.offset)",
-        new="versions[CHANGES]), offset - 1, manifest.offset)",
+        path=PUBLICATION,
+        old="later = self.changes(offset, self.base_offset)",
+        new="later = self.changes(offset - 1, self.base_offset)",
         tests=(f"{READS}::test_any_past_offset_can_be_viewed",),
+    ),
+    Plant(
+        bug="a view lacks the first change that state does not include",
+        path=PUBLICATION,
+        old="self.changes(self.base_offset, offset))",
+        new="self.changes(self.base_offset + 1, offset))",
+        tests=(f"{READS}::test_any_past_offset_can_be_viewed",),
+    ),
+    Plant(
+        bug="a row of state is there beside its later version",
+        path=HISTORY,
+        old='.join(changed, ["entity", "key"], "left_anti")',
+        new="",
+        tests=(f"{READS}::test_any_past_offset_can_be_viewed",),
+    ),
+    Plant(
+        bug="a permanent view shows a row of state beside its later version",
+        path="state/raftlog_state/tables/views.py",
+        old="ON key = changed_key\n",
+        new="ON key = concat(changed_key, ' ')\n",
+        tests=(f"{READS}::test_tables_may_be_in_a_schema_of_the_catalog",),
+    ),
+    Plant(
+        bug="Spark writes times that delta-rs cannot read",
+        path="state/raftlog_state/tables/stores/spark.py",
+        old='    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",\n',
+        new="",
+        tests=("tests/state/tables/test_engines_spark.py",),
+    ),
+    Plant(
+        bug="an append that Delta skipped counts as written",
+        path="state/raftlog_state/tables/stores/spark.py",
+        old='self._newest_commit(table)["userMetadata"] == commit:',
+        new='self._newest_commit(table)["userMetadata"]:',
+        tests=("tests/state/table_stores/test_store_contract.py",),
+    ),
+    Plant(
+        bug="delta-rs repeats a transaction",
+        path="state/raftlog_state/tables/stores/delta_rs.py",
+        old="version is not None and version >= transaction.version",
+        new="version is not None and version > transaction.version",
+        tests=("tests/state/table_stores/test_store_contract.py",),
     ),
     Plant(
         bug="a change feed has every change of a transaction",
@@ -85,14 +201,14 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="the state at a time has the first later record",
         path="state/raftlog_state/tables/cluster.py",
-        old="int(later) - 1",
-        new="int(later)",
+        old="else later - 1\n",
+        new="else later\n",
         tests=(f"{READS}::test_a_time_is_the_state_before_the_first_later_record",),
     ),
     Plant(
         bug="verify does not compare the intervals of rows",
         path="state/raftlog_state/tables/verify.py",
-        old="    differences += _chain_differences(changes)\n",
+        old="    differences += _chain_differences(publication.changes(to=offset))\n",
         new="",
         tests=("tests/state/tables/test_tables_verify_spark.py::test_a_changed_row_is_reported",),
     ),
@@ -121,13 +237,10 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="records of a rewritten log that the tables have are skipped",
-        path="state/raftlog_state/tables/writer.py",
+        path=WRITER,
         old="                if seen_epoch != epoch and at <= min(last, seen_last):\n",
         new="                if False:\n",
-        tests=(
-            "tests/state/tables/test_tables_writes_spark.py"
-            "::test_a_diverged_log_is_resolved_by_rollback_to",
-        ),
+        tests=(f"{WRITES}::test_refused_batches_write_nothing",),
     ),
     Plant(
         bug="a difference reported by verify shows a secret",

@@ -17,11 +17,11 @@ import pyarrow as pa
 from raftlog_state.image.delta import RecordChanges, RowChange
 from raftlog_state.image.rows import ConfigRow, Row
 from raftlog_state.tables.origins import Origin
-from raftlog_state.tables.schema import BY_ENTITY, CHANGES_COLUMNS, arrow_schema, arrow_type, struct
+from raftlog_state.tables.schema import BY_ENTITY, CHANGES_TABLE
 
 LONG_MAX = 2**63 - 1
-CHANGES_ARROW = arrow_schema(struct(CHANGES_COLUMNS))
-ROWS_ARROW = {entity: arrow_type(struct(table.columns)) for entity, table in BY_ENTITY.items()}
+CHANGES_ARROW = CHANGES_TABLE.schema
+ROWS_ARROW = {entity: pa.struct(table.columns) for entity, table in BY_ENTITY.items()}
 
 
 def microseconds(timestamp_ms: int) -> int:

@@ -18,15 +18,12 @@ from raftlog_state.tables.convert import rows_of
 from raftlog_state.tables.parallel import for_each
 from raftlog_state.tables.schema import CHANGES, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
 from tests.support.source_rows import source_rows
+from tests.support.written_tables import CrashError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-VOLATILE = ("incarnation", "_writer_epoch", "cluster_id")
-
-
-class CrashError(Exception):
-    """End of the process after a step."""
+VOLATILE = ("incarnation", "committed_at", "cluster_id")
 
 
 class Feed:

@@ -18,8 +18,6 @@ from pyspark.sql.types import StructType
 from pyspark_raftlog.source import RaftlogDataSource
 from pyspark_raftlog.stream_reader import RaftlogStreamReader
 from raftlog_state.tables import open_cluster
-from raftlog_state.tables.manifest import Manifest
-from raftlog_state.tables.publish import Publisher
 from tests.support.kill_points import arm, reach
 from tests.support.spark_session import shared_session
 
@@ -28,10 +26,8 @@ if TYPE_CHECKING:
 
 LOG_WRITTEN = "log"
 CHANGES_WRITTEN = "changes"
-TABLE_WRITTEN = "table"
-BEFORE_MANIFEST = "before the manifest"
-MANIFEST_WRITTEN = "commits"
-POINTS = (LOG_WRITTEN, CHANGES_WRITTEN, TABLE_WRITTEN, BEFORE_MANIFEST, MANIFEST_WRITTEN)
+STATE_WRITTEN = "state"
+POINTS = (LOG_WRITTEN, CHANGES_WRITTEN, STATE_WRITTEN)
 A_BATCH = 37
 """Largest number of offsets per micro-batch, unless a batch of the log is larger."""
 
@@ -56,21 +52,12 @@ class FailOnceSource(RaftlogDataSource):
         return reader
 
 
-class KillingPublisher(Publisher):
-    """Publication with an additional kill point."""
-
-    def write(self, manifest: Manifest, *, txn_version: int) -> None:
-        reach(BEFORE_MANIFEST)
-        super().write(manifest, txn_version=txn_version)
-
-
 def materialize(log: str, place: str, checkpoint: str) -> None:
     """Materialize everything that exists."""
     spark = shared_session(task_tries=3)
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(FailOnceSource)
-    tables = open_cluster(spark, place, after_step=lambda done: reach(done.partition(" ")[0]))
-    tables._writer._publisher.__class__ = KillingPublisher
+    tables = open_cluster(spark, place, after_step=reach)
     options = {"path": log, "tailHoldback": "0", "maxOffsetsPerTrigger": str(A_BATCH)}
     tables.materialize(options, checkpoint=checkpoint, trigger="availableNow").awaitTermination()
 

@@ -1,13 +1,17 @@
 """A cluster's metadata as Delta tables: every record, every change, every state.
 
-``open_cluster`` is the entry point. Requires pyspark and delta-spark.
+``open_cluster`` is the entry point. It requires pyspark and delta-spark; the writer and the stores
+of other engines do not. Submodules are imported lazily.
 """
 
 from __future__ import annotations
 
-from .cluster import ClusterStatus, ClusterTables, open_cluster
-from .verify import Difference, VerifyReport
-from .view import ClusterView
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .cluster import ClusterStatus, ClusterTables, open_cluster
+    from .verify import Difference, VerifyReport
+    from .view import ClusterView
 
 __all__ = [
     "ClusterStatus",
@@ -17,3 +21,21 @@ __all__ = [
     "VerifyReport",
     "open_cluster",
 ]
+
+_MODULES = {
+    "ClusterStatus": "cluster",
+    "ClusterTables": "cluster",
+    "ClusterView": "view",
+    "Difference": "verify",
+    "VerifyReport": "verify",
+    "open_cluster": "cluster",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    globals()[name] = exported = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return exported

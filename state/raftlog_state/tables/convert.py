@@ -29,19 +29,12 @@ from raftlog_state.image.rows import ROW_TYPES, ConfigRow, Entity, Row
 from raftlog_state.records import MASK
 from raftlog_state.records.declare import Array
 
-from .schema import (
-    BY_ENTITY,
-    CHANGES_COLUMNS,
-    arrow_schema,
-    arrow_type,
-    column_type,
-    struct,
-)
+from .schema import BY_ENTITY, CHANGES_TABLE, PROGRESS, ROW, column_type
 
 MICROSECONDS: Final = 1_000
 _LONG_MAX: Final = 2**63 - 1
 _KEYED_HASH: Final = re.compile(r"hmac:[0-9a-f]{32}")
-_CHANGES_ARROW: Final = arrow_schema(struct(CHANGES_COLUMNS))
+_CHANGES_ARROW: Final = CHANGES_TABLE.schema
 _ORIGIN_FIELDS: Final = list(_CHANGES_ARROW.field("before_origin").type)
 
 ToArray: TypeAlias = Callable[[Sequence[Any]], pa.Array]
@@ -152,8 +145,8 @@ def _before_and_after(changes: Sequence[RowChange]) -> tuple[pa.StructArray, pa.
             else pa.nulls(len(at), _STRUCTS[entity])
             for entity, ordinal in _ORDINALS.items()
         ]
-        fields = list(_CHANGES_ARROW.field("after").type)
-        return pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(is_null))
+        columns.append(pa.nulls(len(at), ROW.field(PROGRESS).type))
+        return pa.StructArray.from_arrays(columns, fields=list(ROW), mask=pa.array(is_null))
 
     return (
         side([id(change.before) for change in changes]),
@@ -180,7 +173,7 @@ def _to_columns(entity: Entity) -> dict[str, ToArray]:
             )
         else:
             get = _is_redacted if name == "redacted" else attrgetter(name)
-            found[name] = _to_column(get, partial(pa.array, type=arrow_type(column)))
+            found[name] = _to_column(get, partial(pa.array, type=column))
     return found
 
 
@@ -195,14 +188,14 @@ def _to_column(get: Callable[[Any], Any], to_array: ToArray) -> ToArray:
 def _to_array(kind: Kind) -> ToArray:
     if isinstance(kind, Parts):
         return _parts_to_array(kind)
-    column = partial(pa.array, type=arrow_type(column_type(kind)))
+    column = partial(pa.array, type=column_type(kind))
     if kind is Special.TIMESTAMP_MS:
         return _to_column(microseconds, column)
     return column
 
 
 def _parts_to_array(kind: Parts) -> ToArray:
-    arrow = arrow_type(column_type(kind))
+    arrow = column_type(kind)
     columns = [
         _to_column(attrgetter(entry.name), _to_array(entry.kind)) for entry in row_schema(kind.part)
     ]
@@ -255,7 +248,7 @@ def _same(value: Any) -> Any:
 
 
 _ORDINALS: Final = {entity: ordinal for ordinal, entity in enumerate(BY_ENTITY)}
-_STRUCTS: Final = {entity: arrow_type(struct(table.columns)) for entity, table in BY_ENTITY.items()}
+_STRUCTS: Final = {entity: pa.struct(table.columns) for entity, table in BY_ENTITY.items()}
 _CONSTRUCTORS: Final = {
     entity: positional_constructor(kind, [entry.name for entry in row_schema(kind)])
     for entity, kind in ROW_TYPES.items()

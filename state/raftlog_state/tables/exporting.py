@@ -2,86 +2,94 @@
 
 There is no state to export inside a metadata transaction. Tables with redacted secrets are
 rejected: a node would use the mask as the secret.
+
+The timestamp of a state before the published end is that of the last change or append up to it:
+records without a change, such as Kafka's NoOpRecord, are in ``log`` only, which is optional.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-from typing import Any, Final
 
 from pyspark.sql import functions as sf
 
 from raftlog_state.errors import TablesError
-from raftlog_state.image import MetadataImage
+from raftlog_state.image import EpochRow, MetadataImage
 from raftlog_state.image.rows import Row
 from raftlog_state.snapshot_writer import ExportedSnapshot, hidden_secrets, write_snapshot
 
-from .convert import MICROSECONDS, rows_of
-from .parallel import for_each
-from .progress import quorum_of
-from .schema import LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
-from .view import ClusterView
+from .convert import MICROSECONDS
+from .history import visible_between
+from .latest import living_rows
+from .progress import NOTHING, quorum_of
+from .publication import Publication
+from .schema import BY_NAME
 
-_ENDS: Final = ("END_TRANSACTION_RECORD", "ABORT_TRANSACTION_RECORD")
 
-
-def image_of_view(view: ClusterView) -> MetadataImage:
-    """The state that a view's typed tables are. Raises ``TablesError`` inside a transaction."""
-    last = _last_record(view)
-    if last["txn_begin_offset"] is not None and last["record_type"] not in _ENDS:
-        raise TablesError(
-            place=view.place,
-            reason=f"offset {view.offset} is inside the metadata transaction that begins at "
-            f"{last['txn_begin_offset']}",
-            remedy="use the offset before it, or that of its end marker",
-        )
-    rows = list(itertools.chain.from_iterable(for_each(_rows_of(view), TYPED_TABLES)))
-    time = last["time"]
+def image_of(publication: Publication, offset: int) -> MetadataImage:
+    """Return the state after an offset. Raises ``TablesError`` inside a metadata transaction."""
+    _check_outside_of_transactions(publication, offset)
+    columns = publication.rows(None, offset).withColumn("is_deleted", sf.lit(False))
+    with publication.store.errors("state"):
+        rows, _ = living_rows(columns.toArrow())
+    time = _log_time(publication, offset)
     return MetadataImage.from_rows(
         rows,
-        offset=view.offset,
-        leader_epoch=last["leader_epoch"],
+        offset=offset,
+        leader_epoch=_leader_epoch(publication, offset, rows),
         timestamp_ms=-1 if time is None else time // MICROSECONDS,
         quorum=quorum_of(rows),
     )
 
 
-def export_view(view: ClusterView, path: str | os.PathLike[str]) -> ExportedSnapshot:
-    """Write a view's state to a snapshot. Raises ``TablesError`` if secrets are redacted."""
-    image = image_of_view(view)
+def export(publication: Publication, offset: int, path: str | os.PathLike[str]) -> ExportedSnapshot:
+    """Write the state after an offset to a snapshot.
+
+    Raises:
+        TablesError: secrets are redacted, or the offset is inside a metadata transaction.
+    """
+    image = image_of(publication, offset)
     hidden = list(hidden_secrets(image))
     if hidden:
         record, field, whose = hidden[0]
         raise TablesError(
-            place=view.place,
+            place=publication.place,
             reason=f"{len(hidden)} secrets are redacted, e.g. {field} of {record}, {whose}",
             remedy="export from the log itself, or create tables with redact=False",
         )
     return write_snapshot(image, path)
 
 
-def _last_record(view: ClusterView) -> Any:
-    found = (
-        view.table(LOG)
-        .where(sf.col("offset") == view.offset)
-        .orderBy(sf.col("snapshot_position").desc_nulls_first())
-        .select(
-            "leader_epoch",
-            "record_type",
-            "txn_begin_offset",
-            sf.unix_micros("log_time").alias("time"),
+def _check_outside_of_transactions(publication: Publication, offset: int) -> None:
+    if offset == publication.offset:
+        return  # appends end outside of transactions
+    table = BY_NAME["transactions"]
+    is_inside = (sf.col("begin_offset") <= offset) & (sf.col("end_offset") > offset + 1)
+    found = publication.rows(table, publication.offset).where(is_inside).head(1)
+    if found:
+        raise TablesError(
+            place=publication.place,
+            reason=f"offset {offset} is inside the metadata transaction that begins at "
+            f"{found[0]['begin_offset']}",
+            remedy="use the offset before it, or that of its end marker",
         )
-        .limit(1)
-        .collect()
+
+
+def _leader_epoch(publication: Publication, offset: int, rows: list[Row]) -> int:
+    """Return the leader epoch of the record at an offset; ``rows`` are the state after it."""
+    if offset == publication.offset:
+        return publication.progress.leader_epoch
+    epochs = [row.leader_epoch for row in rows if isinstance(row, EpochRow)]
+    return max(epochs, default=publication.progress.leader_epoch)
+
+
+def _log_time(publication: Publication, offset: int) -> int | None:
+    """Return the time of the last change or append up to an offset, in microseconds."""
+    if offset == publication.offset:
+        return publication.progress.log_time
+    time, order = sf.unix_micros("log_time"), sf.struct("visible_offset", "offset", "seq")
+    together = publication.changes(to=offset).unionByName(
+        visible_between(publication.progress_rows(), NOTHING, offset)
     )
-    assert found, "a view is at the offset of a record"
-    return found[0]
-
-
-def _rows_of(view: ClusterView) -> Any:
-    def rows(table: TypedTable) -> list[Row]:
-        columns = view.table(table.name).drop(*ORIGIN_COLUMNS).toArrow()
-        return rows_of(table.entity, columns)
-
-    return rows
+    found: int | None = together.agg(sf.max_by(time, order)).collect()[0][0]
+    return found

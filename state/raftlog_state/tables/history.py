@@ -1,4 +1,4 @@
-"""Queries of ``changes``: rows as of an offset, intervals of rows, differences, change feed.
+"""Queries of ``state`` and ``changes``: rows at an offset, intervals, differences, change feed.
 
 Rules of this file:
 
@@ -6,7 +6,8 @@ Rules of this file:
 2. A change closes the interval of the row before it, which began at the visible offset of
    ``before_origin``. So the rows at a past offset are current rows, and rows that later changes
    replaced: the cost is that of the rows and of the later changes, not of the earlier ones.
-3. Everything here is a Spark query; nothing is collected.
+3. Progress rows are no changes: ``changes_of`` leaves them out.
+4. Everything here is a Spark query; nothing is collected.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from .schema import ORIGIN_COLUMNS, TypedTable
+from .schema import ORIGIN_COLUMNS, PROGRESS, TypedTable
 
 OP: Final = "_op"
 _ORDER: Final = ("visible_offset", "offset", "seq")
@@ -33,24 +34,41 @@ def visible_between(changes: DataFrame, after: int, to: int) -> DataFrame:
     return changes.where((visible > after) & (visible <= to))
 
 
-def last_of_all(changes: DataFrame) -> DataFrame:
-    """Return the last change of each key of each entity: ``entity``, ``row``, ``_op``, origin.
+def changes_of(table: TypedTable | None, changes: DataFrame) -> DataFrame:
+    """Return the changes, or rows of ``state``, of a table; None: of all, without progress."""
+    entity = sf.col("entity")
+    return changes.where(entity != PROGRESS if table is None else entity == str(table.entity))
 
-    ``row`` has the last values of deleted keys, too.
+
+def living_rows(table: TypedTable | None, state: DataFrame) -> DataFrame:
+    """Return the rows of ``state`` that are not deleted.
+
+    Here and in the next functions rows have the columns of ``table``, or ``entity``, ``key`` and
+    ``row`` without it; and ``ORIGIN_COLUMNS``.
     """
-    of_key = Window.partitionBy("entity", "key")
-    newest_first = of_key.orderBy(*(sf.col(name).desc() for name in _ORDER))
-    ranked = changes.select(
-        "entity",
-        sf.coalesce("after", "before").alias("row"),
-        sf.col("op").alias(OP),
-        *(column.alias(name) for name, column in _origin_after().items()),
-        sf.row_number().over(newest_first).alias("rank"),
-    )
-    return ranked.where(sf.col("rank") == 1).drop("rank")
+    living = changes_of(table, state).where(~sf.col("is_deleted"))
+    return living.select(*_columns_of(table, "row"), *ORIGIN_COLUMNS)
 
 
-def rows_before(table: TypedTable, offset: int, rows: DataFrame, changes: DataFrame) -> DataFrame:
+def last_rows(table: TypedTable | None, changes: DataFrame) -> DataFrame:
+    """Return the row after the last change of each key, unless that deleted it."""
+    origin = [column.alias(name) for name, column in _origin_after().items()]
+    row = sf.struct(sf.col("op").alias(OP), *_columns_of(table, "after"), *origin)
+    of_entity = changes_of(table, changes).groupBy("entity", "key")
+    last = of_entity.agg(sf.max_by(row, sf.struct(*_ORDER)).alias("last")).select("last.*")
+    return last.where(sf.col(OP) != "d").drop(OP)
+
+
+def rows_after(table: TypedTable | None, state: DataFrame, changes: DataFrame) -> DataFrame:
+    """Return the rows of ``state`` with the later ``changes``."""
+    changed = changes_of(table, changes).select("entity", "key")
+    kept = changes_of(table, state).join(changed, ["entity", "key"], "left_anti")
+    return living_rows(table, kept).unionByName(last_rows(table, changes))
+
+
+def rows_before(
+    table: TypedTable | None, offset: int, rows: DataFrame, changes: DataFrame
+) -> DataFrame:
     """Return the rows after ``offset``, from the ``rows`` after the later ``changes``."""
     began = sf.col("before_origin.visible_offset")
     replaced = _closed(table, changes).where(began <= offset)
@@ -107,7 +125,7 @@ def change_feed(table: TypedTable, changes: DataFrame) -> DataFrame:
 
     A row has one change at each ``_commit_version``, which is the visible offset.
     """
-    of_entity = changes.where(sf.col("entity") == str(table.entity))
+    of_entity = changes_of(table, changes)
     known = _net_changes(of_entity, "entity", "key", "visible_offset")
     is_created, is_deleted = sf.isnull("before"), sf.isnull("after")
     sides = (
@@ -185,12 +203,14 @@ def _origin_after() -> dict[str, Column]:
     return columns
 
 
-def _closed(table: TypedTable, changes: DataFrame) -> DataFrame:
+def _closed(table: TypedTable | None, changes: DataFrame) -> DataFrame:
     """Return the changes that ended an interval of at least one offset."""
-    is_of_entity = sf.col("entity") == str(table.entity)
     is_later = sf.col("visible_offset") > sf.col("before_origin.visible_offset")
-    return changes.where(is_of_entity & is_later)
+    return changes_of(table, changes).where(is_later)
 
 
-def _columns_of(table: TypedTable, side: str) -> list[Column]:
+def _columns_of(table: TypedTable | None, side: str) -> list[Column]:
+    """Return the columns of a table from a struct of ``changes`` or ``state``."""
+    if table is None:
+        return [sf.col("entity"), sf.col("key"), sf.col(side).alias("row")]
     return [sf.col(f"{side}.{table.entity}.{name}").alias(name) for name in table.columns]

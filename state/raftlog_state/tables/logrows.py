@@ -26,22 +26,11 @@ from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 
 from .batch import CheckedBatch
 from .convert import MICROSECONDS
-from .schema import LOG_COLUMNS, arrow_schema, struct
+from .schema import LOG_TABLE
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
-LOG_ARROW: Final = arrow_schema(struct(LOG_COLUMNS))
-
-FOLD_COLUMNS: Final = (
-    "offset",
-    "snapshot_position",
-    "leader_epoch",
-    "log_time",
-    "is_control",
-    "key_raw",
-    "value_raw",
-)
-"""What the fold needs of a row."""
+LOG_ARROW: Final = LOG_TABLE.schema
 
 Payload = bytes | ControlRecord | None
 
@@ -69,7 +58,6 @@ def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -
         "key_raw": rows["key"],
         "value_raw": rows["value"],
         "incarnation": pa.array([incarnation] * count, pa.int32()),
-        "_writer_epoch": pa.array([0] * count, pa.int64()),
     }
     return pa.table([columns[name] for name in LOG_ARROW.names], schema=LOG_ARROW)
 

@@ -11,16 +11,13 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-import re
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
 from raftlog.client import Isolation, LogReader, SourceKind
 from raftlog.client.arguments import duration_ms
@@ -31,9 +28,7 @@ from raftlog_state.errors import TablesError
 
 from .batch import SOURCE_COLUMNS
 from .progress import NOTHING, Progress
-from .schema import LOG
-from .store import DeltaStore, session_for_tables
-from .writer import Writer
+from .writer import EpochRange, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -56,13 +51,9 @@ _OURS: Final = {
     "redact": "say it to open_cluster",
     "redactkey": "say it to open_cluster",
 }
-_UNITS_S: Final[Mapping[str, float]] = {
-    **dict.fromkeys(("", "s", "second", "seconds"), 1.0),
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
-}
-_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.ASCII)
+MERGE_INTERVAL_S: Final = 60.0
+MERGE_ROWS_MAX: Final = 50_000
+COMPACT_APPENDS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,22 +74,6 @@ class Redaction:
         return options
 
 
-def seconds_between(publish_every: float | str | None) -> float:
-    """What ``publish_every`` says, in seconds; 0 is every batch. Raises ``OptionError``."""
-    if publish_every is None:
-        return 0.0
-    if isinstance(publish_every, str):
-        match = _DURATION.fullmatch(publish_every.lower())
-        if match is None or match[2] not in _UNITS_S:
-            raise OptionError(
-                option="publish_every", reason='must be seconds, or e.g. "30 seconds"'
-            )
-        return float(match[1]) * _UNITS_S[match[2]]
-    if publish_every < 0:
-        raise OptionError(option="publish_every", reason="must not be negative")
-    return float(publish_every)
-
-
 def read_source(
     spark: SparkSession, options: Mapping[str, str], redaction: Redaction, place: str
 ) -> DataFrame:
@@ -112,146 +87,112 @@ def read_source(
 
 def materialize(
     spark: SparkSession,
-    store: DeltaStore,
+    place: str,
     writer: Writer,
     path_or_options: str | Mapping[str, str],
     *,
     redaction: Redaction,
     checkpoint: str,
     trigger: str | Mapping[str, str] | None,
-    publish_every: float | str | None,
 ) -> StreamingQuery:
     """Start the query; see ``ClusterTables.materialize``."""
-    every_s = seconds_between(publish_every)
     kind = _trigger(trigger)
     options = _options(path_or_options)
     log = open_reader(parse_location(options))
     progress = writer.progress()
-    check_same_log(store, progress, log)
+    check_same_log(place, progress, writer.epochs(), log)
     target_offset = end_of_run(log, options) if AVAILABLE_NOW in kind else None
-    writer.publish()  # what an earlier run wrote and did not publish
     given = {
         "maxOffsetsPerTrigger": RECORDS_PER_BATCH_DEFAULT,
         **options,
         **_needed(redaction),
-        "startingOffset": _starting_offset(store, progress, log, options),
+        "startingOffset": _starting_offset(place, progress, log, options),
     }
-    sink = Sink(
-        writer,
-        session_for_tables(spark),
-        log.cluster_id,
-        publish_every_s=every_s,
-        target_offset=target_offset,
-    )
+    sink = Sink(writer, log.cluster_id, Upkeep(target_offset))
     try:
         rows = spark.readStream.format(FORMAT).options(**given).load()
         stream = rows.select(*SOURCE_COLUMNS).writeStream.foreachBatch(sink.write)
         location = f"{checkpoint.rstrip('/')}/incarnation-{progress.incarnation}"
         return stream.option("checkpointLocation", location).trigger(**kind).start()
     except PySparkException as error:
-        raise _source_error(error, store.place) from error
+        raise _source_error(error, place) from error
 
 
-class PublishSchedule:
-    """When to publish what micro-batches have written. Times are seconds of one clock."""
+class Upkeep:
+    """When to merge changes into ``state``, and when to compact. Times are seconds of one clock."""
 
-    def __init__(self, every_s: float, target_offset: int | None) -> None:
+    def __init__(self, target_offset: int | None) -> None:
         """``target_offset`` is the end of the run, exclusive; None if it continues."""
-        self._every_s = every_s
         self._target_offset = target_offset
-        self._published_at_s: float | None = None
+        self._merged_at_s: float | None = None
+        self._append_count = 0
 
-    def is_due(self, now_s: float, next_offset: int) -> bool:
-        """Return whether to publish after a batch; ``next_offset`` follows its last record."""
-        target = self._target_offset
-        return self.left_s(now_s) <= 0 or (target is not None and next_offset >= target)
+    def appended(self) -> None:
+        self._append_count += 1
 
-    def left_s(self, now_s: float) -> float:
-        """Return how long what is written may wait to be published; 0 if it may not."""
-        if self._published_at_s is None:
-            return 0
-        return max(0, self._published_at_s + self._every_s - now_s)
+    def is_merge_due(self, now_s: float, next_offset: int, unmerged_row_count: int) -> bool:
+        """Return whether to merge after a batch; ``next_offset`` follows its last record."""
+        if self._merged_at_s is None:
+            self._merged_at_s = now_s
+        is_end = self._target_offset is not None and next_offset >= self._target_offset
+        is_late = now_s - self._merged_at_s >= MERGE_INTERVAL_S
+        return is_end or is_late or unmerged_row_count >= MERGE_ROWS_MAX
 
-    def published(self, now_s: float) -> None:
-        self._published_at_s = now_s
+    def merged(self, now_s: float) -> None:
+        self._merged_at_s = now_s
 
+    def is_compaction_due(self) -> bool:
+        """Return whether many small files have been appended."""
+        return self._append_count >= COMPACT_APPENDS
 
-Later = Callable[[float, Callable[[], None]], None]
-"""Calls a function once, after so many seconds."""
-
-
-def _later(delay_s: float, function: Callable[[], None]) -> None:
-    timer = threading.Timer(delay_s, function)
-    timer.daemon = True
-    timer.start()
+    def compacted(self) -> None:
+        self._append_count = 0
 
 
 class Sink:
-    """What is done with a micro-batch. Called by one thread of one query.
-
-    What a batch leaves unpublished is published by a timer if no later batch does it: on a log
-    without new records Spark calls nothing.
-    """
+    """Writes micro-batches of one query. Called by one thread."""
 
     def __init__(
         self,
         writer: Writer,
-        session: SparkSession,
         cluster_id: str | None,
+        upkeep: Upkeep,
         *,
-        publish_every_s: float,
-        target_offset: int | None,
         clock: Callable[[], float] = time.monotonic,
-        later: Later = _later,
     ) -> None:
         self._writer = writer
-        self._session = session
         self._cluster_id = cluster_id
-        self._schedule = PublishSchedule(publish_every_s, target_offset)
+        self._upkeep = upkeep
         self._clock = clock
-        self._later = later
-        self._lock = threading.RLock()
-        self._is_timer_set = False
 
     def write(self, rows: DataFrame, _batch_id: int) -> None:
-        """Bring a micro-batch into the tables; publish if it is time, or the end of the run."""
+        """Append a micro-batch to the tables, which publishes it; then do what upkeep is due."""
         table = rows.toArrow()
-        with self._lock, self._writer.in_session(self._session):
-            self._writer.apply(table, self._cluster_id)
-            if self._schedule.is_due(self._clock(), self._writer.progress().log_offset + 1):
-                self._publish()
-            else:
-                self._set_timer()
+        if self._writer.apply(table, self._cluster_id):
+            self._upkeep.appended()
+        try:
+            self._keep_up()
+        except TablesError as error:  # the batch is published; the next one tries again
+            _LOGGER.warning("%s; retrying after the next micro-batch", error)
 
-    def _publish(self, *, look_again: bool = False) -> None:
-        with self._writer.in_session(self._session):
-            self._writer.publish(look_again=look_again)
-        self._schedule.published(self._clock())
-
-    def _set_timer(self) -> None:
-        if not self._is_timer_set:
-            self._is_timer_set = True
-            self._later(self._schedule.left_s(self._clock()), self._publish_late)
-
-    def _publish_late(self) -> None:
-        with self._lock:
-            self._is_timer_set = False
-            if self._session.sparkContext._jsc is None:
-                return  # Spark has been stopped; the next run publishes
-            if self._schedule.left_s(self._clock()) > 0:
-                self._set_timer()  # a batch has published meanwhile, and another may wait
-                return
-            try:
-                self._publish(look_again=True)  # its query may have ended, and another writer begun
-            except RaftlogError as error:  # the next batch, or the next run, publishes
-                _LOGGER.warning("%s; publishing again with the next batch", error)
+    def _keep_up(self) -> None:
+        next_offset = self._writer.progress().next_offset
+        unmerged_row_count = self._writer.unmerged_row_count()
+        if self._upkeep.is_merge_due(self._clock(), next_offset, unmerged_row_count):
+            self._writer.merge_state()
+            self._upkeep.merged(self._clock())
+        if self._upkeep.is_compaction_due():
+            self._writer.compact()
+            self._upkeep.compacted()
 
 
 # --- is it the same log ---------------------------------------------------------------------------
 
 
-def check_same_log(store: DeltaStore, progress: Progress, log: LogReader) -> None:
-    """Compare cluster and leader epochs of tables and log.
+def check_same_log(
+    place: str, progress: Progress, epochs: Sequence[EpochRange], log: LogReader
+) -> None:
+    """Compare cluster and leader epochs of tables and log. ``epochs``: those of the tables.
 
     Raises:
         WrongClusterError: the log belongs to another cluster.
@@ -261,39 +202,40 @@ def check_same_log(store: DeltaStore, progress: Progress, log: LogReader) -> Non
     known, given = progress.cluster_id, log.cluster_id
     if known is not None and given is not None and known != given:
         raise WrongClusterError(path=log.path, expected_cluster_id=known, cluster_id=given)
-    last = progress.log_offset
+    last = progress.offset
     if last == NOTHING or log.source is SourceKind.CHECKPOINT:
         return
     end_offset = log.log_end_offset
-    theirs = log.epochs.end_offset_for(progress.log_epoch, end_offset)
-    same = theirs is not None and theirs.epoch == progress.log_epoch and theirs.offset > last
+    theirs = log.epochs.end_offset_for(progress.leader_epoch, end_offset)
+    same = theirs is not None and theirs.epoch == progress.leader_epoch and theirs.offset > last
     if same:
         return
     if log.source is SourceKind.VOTERS and end_offset <= last:
         return  # a voter's replica lags, and is compared when it has caught up
     epoch = log.epochs.epoch_at(last)
-    if end_offset <= last and (theirs is None or theirs.epoch == progress.log_epoch):
+    if end_offset <= last and (theirs is None or theirs.epoch == progress.leader_epoch):
         raise TablesError(
-            place=store.place,
+            place=place,
             reason=f"they contain offset {last}, but {log.path} ends before offset {end_offset}",
             remedy="use a more recent replica of the log; if it was truncated on purpose, call "
             f"truncate_to({end_offset - 1})",
         )
-    raise _parted(store, progress, log, -1 if epoch is None else epoch)
+    raise _diverged(progress, epochs, log, -1 if epoch is None else epoch)
 
 
-def _parted(store: DeltaStore, progress: Progress, log: LogReader, epoch: int) -> DivergedLogError:
+def _diverged(
+    progress: Progress, epochs: Sequence[EpochRange], log: LogReader, epoch: int
+) -> DivergedLogError:
     """Return the error with the offset at which the logs diverge (KIP-101)."""
-    theirs = log.epochs.end_offset_for(progress.log_epoch, log.log_end_offset)
-    common = progress.log_offset
+    theirs = log.epochs.end_offset_for(progress.leader_epoch, log.log_end_offset)
+    common = progress.next_offset
     if theirs is not None:
-        offset, of = sf.col("offset"), sf.col("leader_epoch")
-        mine = store.read(LOG).where(of <= theirs.epoch).agg(sf.max(offset)).collect()[0][0]
-        common = min(theirs.offset, 0 if mine is None else mine + 1)
+        ends = (last + 1 for known, _, last in epochs if known <= theirs.epoch)
+        common = min(theirs.offset, max(ends, default=0))
     return DivergedLogError(
         path=log.path,
-        offset=progress.log_offset,
-        expected_epoch=progress.log_epoch,
+        offset=progress.offset,
+        expected_epoch=progress.leader_epoch,
         epoch=epoch,
         remedy=f"the logs diverge at offset {common}: call truncate_to({common - 1}) and "
         "materialize again",
@@ -301,10 +243,10 @@ def _parted(store: DeltaStore, progress: Progress, log: LogReader, epoch: int) -
 
 
 def _starting_offset(
-    store: DeltaStore, progress: Progress, log: LogReader, options: Mapping[str, str]
+    place: str, progress: Progress, log: LogReader, options: Mapping[str, str]
 ) -> str:
     """Return ``startingOffset`` of a stream without a checkpoint."""
-    last, start_offset = progress.log_offset, log.log_start_offset
+    last, start_offset = progress.offset, log.log_start_offset
     if log.source is SourceKind.CHECKPOINT:
         return "snapshot"
     if last == NOTHING:
@@ -317,7 +259,7 @@ def _starting_offset(
     if accepted is not None and accepted.lower() == "false":
         return "snapshot"
     raise TablesError(
-        place=store.place,
+        place=place,
         reason=f"they end at offset {last}, but {log.path} begins at offset {start_offset}",
         remedy="use a replica with older records; or accept a gap in history: load the newest "
         "snapshot with bootstrap, or set failOnDataLoss=false",

@@ -1,4 +1,4 @@
-"""Concurrent work on several tables: Spark's driver idles between the small jobs of one MERGE."""
+"""Concurrent work on several tables: Spark's driver idles between small jobs."""
 
 from __future__ import annotations
 

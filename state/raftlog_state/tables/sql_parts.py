@@ -53,8 +53,9 @@ class Records:
         self._rows = computed(
             rows.withColumn("ord", sf.struct("offset", position.alias("position")))
         )
-        self.transactions = computed(_transactions(self._rows))
-        self._visible = computed(_visible(self._rows, self.transactions))
+        spans = computed(_transactions(self._rows))
+        self.transactions = spans.where("end IS NOT NULL")
+        self._visible = computed(_visible(self._rows, spans))
 
     def of(self, record_type: str, data: str) -> DataFrame:
         """Records of a type that took effect: ``META`` and the fields that ``data`` declares."""
@@ -86,7 +87,7 @@ class Records:
 
 def _transactions(rows: DataFrame) -> DataFrame:
     """``begin``, ``end`` (the markers' offsets), ``outcome``, ``name``, ``reason``, and its end's
-    epoch and time."""
+    epoch and time. A transaction that is open at the end of the rows has no end and no outcome."""
     data = sf.from_json("value_json", "name STRING, reason STRING")
     in_order = Window.orderBy("offset")
     ends = ("offset", "record_type", "reason", "leader_epoch", "log_time")
@@ -101,12 +102,12 @@ def _transactions(rows: DataFrame) -> DataFrame:
             *(sf.lead(column).over(in_order).alias(f"end_{column}") for column in ends),
         )
     )
-    is_whole = (sf.col("record_type") == BEGIN) & sf.col("end_offset").isNotNull()
-    aborted = sf.col("end_record_type") == ABORT
-    return markers.where(is_whole).select(
+    ended, aborted = sf.col("end_offset").isNotNull(), sf.col("end_record_type") == ABORT
+    outcome = sf.when(aborted, "aborted").when(ended, "committed")
+    return markers.where(sf.col("record_type") == BEGIN).select(
         sf.col("offset").alias("begin"),
         sf.col("end_offset").alias("end"),
-        sf.when(aborted, "aborted").otherwise("committed").alias("outcome"),
+        outcome.alias("outcome"),
         "name",
         sf.col("end_reason").alias("reason"),
         sf.col("end_leader_epoch").alias("end_epoch"),
@@ -117,10 +118,11 @@ def _transactions(rows: DataFrame) -> DataFrame:
 def _visible(rows: DataFrame, transactions: DataFrame) -> DataFrame:
     """Metadata records that took effect, each with the offset of its effect."""
     spans = sf.broadcast(transactions.select("begin", "end", "outcome"))
-    inside = sf.col("offset").between(sf.col("begin"), sf.col("end"))
+    is_before_end = sf.col("end").isNull() | (sf.col("offset") <= sf.col("end"))
+    inside = (sf.col("offset") >= sf.col("begin")) & is_before_end
     says_something = (sf.col("record_type") != NO_OP) & ~sf.col("is_control")
     joined = rows.where(says_something).join(spans, inside, "left")
-    counts = sf.coalesce(sf.col("outcome") == "committed", sf.lit(True))
+    counts = sf.coalesce(sf.col("outcome") == "committed", sf.col("begin").isNull())
     return joined.where(counts).select(
         "ord",
         "offset",

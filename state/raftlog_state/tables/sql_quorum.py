@@ -11,6 +11,8 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import ArrayType
 
 from .schema import VOTERS
 from .sql_parts import META, Records
@@ -190,7 +192,9 @@ def _voters() -> Column:
 
 
 def _no_voters() -> Column:
-    return sf.from_json(sf.lit("[]"), VOTERS)
+    voters = from_arrow_type(VOTERS)
+    assert isinstance(voters, ArrayType)
+    return sf.from_json(sf.lit("[]"), voters)
 
 
 def _ids(voters: str) -> Column:

@@ -1,4 +1,4 @@
-"""``verify()``: compares the typed tables with a second replay of ``log``, in SQL.
+"""``verify()``: compares the rows of the tables with a second replay of ``log``, in SQL.
 
 Rules of this file:
 
@@ -14,27 +14,31 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import chain
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, MapType
 
-from raftlog_state.image import MetadataImage
+from raftlog_state.errors import TablesError
 from raftlog_state.image.row_schema import row_schema
-from raftlog_state.image.rows import Row as StateRow
 from raftlog_state.image.rows import ScramRow
 from raftlog_state.records import is_secret_config
 
 from . import sql_cluster, sql_quorum, sql_topics
-from .convert import rows_of
-from .history import EXACT_JSON, broken_chains, visible_between
-from .manifest import Manifest
+from .history import EXACT_JSON, broken_chains
 from .parallel import for_each
-from .schema import CHANGES, COMMITS, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
+from .publication import Publication
+from .schema import (
+    BY_NAME,
+    CHANGES,
+    LOG,
+    ORIGIN_COLUMNS,
+    PROGRESS,
+    TYPED_TABLES,
+    TypedTable,
+)
 from .sql_parts import Records, computed
-from .store import DeltaStore
 
 HIDDEN: Final = "(hidden)"
 _SCRAM_SECRETS: Final = frozenset(entry.column for entry in row_schema(ScramRow) if entry.is_secret)
@@ -91,16 +95,15 @@ class VerifyReport:
         return f"offset {self.offset}: {len(self.differences)} tables differ; {self.first}"
 
 
-def verify(store: DeltaStore, manifest: Manifest) -> VerifyReport:
-    """Compare the tables of one publication with ``log``. Raises ``TablesError``."""
-    versions = manifest.table_versions
-    expected = expected_tables(store.read(LOG, versions[LOG]), manifest.offset)
-    found = dict(
-        for_each(
-            lambda table: (table.name, computed(store.read(table.name, versions[table.name]))),
-            TYPED_TABLES,
-        )
-    )
+def verify(publication: Publication, offset: int) -> VerifyReport:
+    """Compare the rows after an offset with ``log``.
+
+    Raises:
+        TablesError: there is no table ``log``, or it ends before the offset.
+    """
+    expected = expected_tables(_log(publication, offset), offset)
+    rows = computed(publication.rows(None, offset))
+    found = {table.name: _rows_of(table, rows) for table in TYPED_TABLES}
     results = _compare(
         [_texts(table, expected[table.name], "expected") for table in TYPED_TABLES]
         + [_texts(table, found[table.name], "found") for table in TYPED_TABLES]
@@ -110,14 +113,37 @@ def verify(store: DeltaStore, manifest: Manifest) -> VerifyReport:
         for table in TYPED_TABLES
         if table.name in results and results[table.name]["different"]
     ]
-    changes = visible_between(store.read(CHANGES, versions[CHANGES]), -1, manifest.offset)
-    differences += _chain_differences(changes)
-    differences += _manifest_differences(found, manifest)
+    differences += _chain_differences(publication.changes(to=offset))
+    differences += _count_differences(publication, offset, rows)
     return VerifyReport(
-        offset=manifest.offset,
+        offset=offset,
         differences=tuple(differences),
         rows_compared={name: row["rows"] for name, row in results.items()},
     )
+
+
+def _log(publication: Publication, offset: int) -> DataFrame:
+    if publication.log_version is None:
+        raise TablesError(
+            place=publication.place,
+            reason=f"they have no table {LOG}, with which verify() compares them",
+            remedy="create tables at another location with open_cluster(..., log=True)",
+        )
+    log = publication.log()
+    if log.where(sf.col("offset") == offset).isEmpty():
+        raise TablesError(
+            place=publication.place,
+            reason=f"table {LOG} does not contain offset {offset}, but table {CHANGES} does",
+            remedy="use an earlier offset, or create new tables with open_cluster(..., log=True)",
+        )
+    return log
+
+
+def _rows_of(table: TypedTable, rows: DataFrame) -> DataFrame:
+    """Return the rows of one table, from those of all entities."""
+    of_entity = rows.where(sf.col("entity") == str(table.entity))
+    fields = (sf.col(f"row.{table.entity}.{name}").alias(name) for name in table.columns)
+    return of_entity.select(*fields, *ORIGIN_COLUMNS)
 
 
 def expected_tables(log: DataFrame, offset: int) -> dict[str, DataFrame]:
@@ -160,7 +186,7 @@ def _with_created_offset(
     name: str, frame: DataFrame, prior: DataFrame, snapshot_offset: int
 ) -> DataFrame:
     """Keep the created offset of rows that are older than a snapshot that contains them."""
-    keys = _keys(next(table for table in TYPED_TABLES if table.name == name))
+    keys = _keys(BY_NAME[name])
     before = prior.select(
         *(key.alias(f"k{at}") for at, key in enumerate(keys)),
         sf.col("_created_offset").alias("created_before"),
@@ -186,9 +212,9 @@ def _keys(table: TypedTable) -> list[Column]:
     ]
 
 
-def _comparable(column: Column, kind: DataType) -> Column:
+def _comparable(column: Column, kind: pa.DataType) -> Column:
     """Maps have no order; their sorted entries have."""
-    return sf.array_sort(sf.map_entries(column)) if isinstance(kind, MapType) else column
+    return sf.array_sort(sf.map_entries(column)) if pa.types.is_map(kind) else column
 
 
 def _texts(table: TypedTable, rows: DataFrame, side: str) -> DataFrame:
@@ -277,27 +303,22 @@ def _chain_differences(changes: DataFrame) -> list[Difference]:
     ]
 
 
-def _manifest_differences(tables: Mapping[str, DataFrame], manifest: Manifest) -> list[Difference]:
-    """What the manifest row says of the tables, against the tables themselves."""
-
-    def found_rows(table: TypedTable) -> list[StateRow]:
-        return rows_of(table.entity, tables[table.name].select(*table.columns).toArrow())
-
-    rows = for_each(found_rows, TYPED_TABLES)
-    found_counts = {table.name: len(found) for table, found in zip(TYPED_TABLES, rows, strict=True)}
-    image = MetadataImage.from_rows(
-        chain.from_iterable(rows), offset=manifest.offset, leader_epoch=manifest.leader_epoch
-    )
-    said = {"image_digest": manifest.image_digest, **manifest.row_counts}
-    there = {"image_digest": image.digest(), **found_counts}
+def _count_differences(publication: Publication, offset: int, rows: DataFrame) -> list[Difference]:
+    """Return the row counts of the offset's progress row that are not those of the rows."""
+    at_offset = publication.progress_rows().where(sf.col("offset") == offset)
+    details = at_offset.select("incarnation", f"after.{PROGRESS}.row_counts").head(1)
+    if not details:
+        return []
+    entities = {row["entity"]: row["count"] for row in rows.groupBy("entity").count().collect()}
+    counts = details[0]["row_counts"]
     return [
         Difference(
-            table=COMMITS,
-            key=json.dumps({"incarnation": manifest.incarnation, "offset": manifest.offset}),
-            column=name,
-            expected=str(there.get(name)),
-            found=str(said[name]),
+            table=CHANGES,
+            key=json.dumps({"incarnation": details[0]["incarnation"], "offset": offset}),
+            column=table.name,
+            expected=str(entities.get(str(table.entity), 0)),
+            found=str(counts.get(table.name)),
         )
-        for name in sorted(said)
-        if said[name] != there.get(name)
+        for table in TYPED_TABLES
+        if counts.get(table.name) != entities.get(str(table.entity), 0)
     ]

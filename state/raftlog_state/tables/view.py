@@ -2,50 +2,36 @@
 
 Rules of this file:
 
-1. Every frame of a view is pinned to Delta versions that one manifest row names, and to versions of
-   ``log`` and ``changes``. A view never changes, and its frames never mix two offsets.
+1. Every frame of a view is of one publication, which has the Delta versions of all tables. A view
+   never changes, and its frames never mix two offsets.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from raftlog_state.errors import TablesError
 
-from .history import row_history, rows_before, visible_between
-from .manifest import Manifest
+from .history import row_history
+from .publication import Publication
 from .schema import BY_NAME, CHANGES, LOG, TypedTable
-from .store import DeltaStore
-
-_GROWING: Final = (LOG, CHANGES)
 
 
 class ClusterView:
     """A cluster after ``offset`` (inclusive). Every method but ``create_views`` returns a frame."""
 
-    def __init__(
-        self,
-        place: str,
-        offset: int,
-        read_typed: Callable[[TypedTable], DataFrame],
-        read_growing: Callable[[str], DataFrame],
-    ) -> None:
+    def __init__(self, publication: Publication, offset: int) -> None:
         self.offset = offset
-        self._place = place
-        self._read_typed = read_typed
-        self._read_growing = read_growing
+        self._publication = publication
 
     def __repr__(self) -> str:
-        return f"ClusterView({self._place!r}, offset={self.offset})"
+        return f"ClusterView({self.place!r}, offset={self.offset})"
 
     @property
     def place(self) -> str:
         """Where the tables are."""
-        return self._place
+        return self._publication.place
 
     def table(self, name: str) -> DataFrame:
         """A typed table by name, or ``changes`` or ``log`` up to this offset.
@@ -54,10 +40,11 @@ class ClusterView:
             TablesError: there is no such table.
         """
         if name == CHANGES:
-            return visible_between(self._read_growing(CHANGES), -1, self.offset)
+            return self._publication.changes(to=self.offset)
         if name == LOG:
-            return self._read_growing(LOG).where(sf.col("offset") <= self.offset)
-        return self._read_typed(typed_table(name, self._place, _GROWING))
+            return self._publication.log().where(sf.col("offset") <= self.offset)
+        typed = typed_table(name, self.place, (CHANGES, LOG))
+        return self._publication.rows(typed, self.offset)
 
     def history(self, name: str) -> DataFrame:
         """Return each version of each row of a typed table up to this offset.
@@ -73,8 +60,9 @@ class ClusterView:
         Raises:
             TablesError: there is no such table.
         """
-        typed = typed_table(name, self._place)
-        return row_history(typed, self._read_typed(typed), self.table(CHANGES))
+        typed = typed_table(name, self.place)
+        rows = self._publication.rows(typed, self.offset)
+        return row_history(typed, rows, self.table(CHANGES))
 
     def topics(self) -> DataFrame:
         """Topics by id."""
@@ -133,7 +121,8 @@ class ClusterView:
 
         They are ``<prefix>topics``, ``<prefix>topics_history``, and so on.
         """
-        frames = {name: self.table(name) for name in (*BY_NAME, *_GROWING)}
+        others = (CHANGES,) if self._publication.log_version is None else (CHANGES, LOG)
+        frames = {name: self.table(name) for name in (*BY_NAME, *others)}
         for name, typed in BY_NAME.items():
             frames[f"{name}_history"] = row_history(typed, frames[name], frames[CHANGES])
         for name, frame in frames.items():
@@ -151,25 +140,3 @@ def typed_table(name: str, place: str, others: tuple[str, ...] = ()) -> TypedTab
             remedy=f"tables are {', '.join((*BY_NAME, *others))}",
         )
     return found
-
-
-def published_view(store: DeltaStore, manifest: Manifest) -> ClusterView:
-    """Return the view of one publication."""
-    versions = manifest.table_versions
-    return ClusterView(
-        store.place,
-        manifest.offset,
-        lambda table: store.read(table.name, versions[table.name]),
-        lambda name: store.read(name, versions[name]),
-    )
-
-
-def view_before(store: DeltaStore, offset: int, manifest: Manifest) -> ClusterView:
-    """Return the view of an offset up to that of a publication."""
-    versions = manifest.table_versions
-    since = visible_between(store.read(CHANGES, versions[CHANGES]), offset, manifest.offset)
-
-    def rows(table: TypedTable) -> DataFrame:
-        return rows_before(table, offset, store.read(table.name, versions[table.name]), since)
-
-    return ClusterView(store.place, offset, rows, lambda name: store.read(name, versions[name]))

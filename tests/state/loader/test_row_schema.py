@@ -153,5 +153,5 @@ def test_every_field_of_a_record_is_in_its_row() -> None:
 def test_the_type_of_a_column_is_that_of_the_records_field() -> None:
     columns = {entry.name: column_type(entry.kind) for entry in row_schema(PartitionRow)}
     assert columns["topic_name"] == columns["topic_id"] == TEXT
-    assert columns["isr"].simpleString() == "array<int>"
-    assert columns["leader_recovery_state"].simpleString() == "int"
+    assert str(columns["isr"]) == "list<item: int32>"
+    assert str(columns["leader_recovery_state"]) == "int32"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TEMPLATE_END = 300
 """The tables that tests copy have the real log's offsets below this one, published."""
+TEMPLATE_MERGED = 150
+"""Their ``state`` has those below this one."""
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +38,10 @@ def feed(spark: SparkSession, three_nodes: MetadataLog) -> Feed:
 def template(feed: Feed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Published tables of the log's first offsets. Never written to, only copied."""
     place = tmp_path_factory.mktemp("template") / "tables"
-    feed.open(place).apply(feed.frame(0, TEMPLATE_END), cluster_id="cluster-a")
+    opened = feed.open(place)
+    opened.apply(feed.frame(0, TEMPLATE_MERGED), cluster_id="cluster-a")
+    opened.maintain()
+    opened.apply(feed.frame(TEMPLATE_MERGED, TEMPLATE_END))
     return place
 
 

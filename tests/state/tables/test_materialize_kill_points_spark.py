@@ -12,17 +12,9 @@ import pytest
 from tests.support.kill_points import DIED, ORDERS, run_driver
 from tests.support.small_logs import copy_log
 from tests.support.tables import Feed, contents, offsets_once
-from tests.support.tables_driver import (
-    BEFORE_MANIFEST,
-    CHANGES_WRITTEN,
-    LOG_WRITTEN,
-    MANIFEST_WRITTEN,
-    POINTS,
-    TABLE_WRITTEN,
-)
+from tests.support.tables_driver import CHANGES_WRITTEN, LOG_WRITTEN, POINTS, STATE_WRITTEN
 
 from raftlog_state.errors import TablesError
-from raftlog_state.tables.schema import TYPED_TABLES
 
 pytestmark = pytest.mark.spark
 
@@ -31,20 +23,17 @@ NOTHING, FIRST, LAST = -1, 36, 109
 """Last offsets of the two micro-batches."""
 LATER = 160
 """Two more micro-batches. From offset 173 on, rows of ``Feed`` have Python's format of numbers."""
-EARLY, LATE = 1, len(TYPED_TABLES) - 2
-"""Number of typed tables before the kill. The first publication writes all, a later one few."""
 RUNS_MAX = 8
 
 DEATHS = (
     (LOG_WRITTEN, 1, NOTHING),
-    (TABLE_WRITTEN, LATE, NOTHING),  # while tables are created
-    (MANIFEST_WRITTEN, 1, FIRST),
     (CHANGES_WRITTEN, 1, FIRST),
-    (TABLE_WRITTEN, EARLY, FIRST),  # while tables are merged into
-    (BEFORE_MANIFEST, 1, FIRST),
+    (LOG_WRITTEN, 1, FIRST),
+    (CHANGES_WRITTEN, 1, LAST),
+    (STATE_WRITTEN, 1, LAST),
 )
 """Point, number of times it is reached, offset that readers see afterwards."""
-ONE_DEATH = ((MANIFEST_WRITTEN, 1, FIRST),)
+ONE_DEATH = ((CHANGES_WRITTEN, 1, FIRST),)
 """Point after which a micro-batch that readers already see is repeated."""
 
 
@@ -130,7 +119,7 @@ def test_tables_have_each_record_once_after_kills_at_random_points(
     offset = NOTHING
     for _ in range(RUNS_MAX):
         point = chance.choice(POINTS)
-        died = follower.run(point, chance.randint(1, 10 if point == TABLE_WRITTEN else 2))
+        died = follower.run(point, chance.randint(1, 2))
         assert died in (0, DIED), follower.said()
         seen = follower.seen()
         assert seen >= offset, "the offset of readers never decreases"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -30,18 +29,15 @@ from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from raftlog_state.records.declare import Array, Scalar
 from raftlog_state.tables.convert import changes_table, columns_of, rows_of
-from raftlog_state.tables.history import OP
+from raftlog_state.tables.latest import living_rows, overlay, state_rows
 from raftlog_state.tables.origins import Origin, RowOrigins
-from raftlog_state.tables.pending import Pending, source_schema
 from raftlog_state.tables.schema import (
     BY_ENTITY,
-    GROWING_TABLES,
+    CHANGES_TABLE,
     ORIGIN_COLUMNS,
+    STATE_TABLE,
+    STORED_TABLES,
     TYPED_TABLES,
-    Table,
-    arrow_schema,
-    properties,
-    struct,
 )
 
 TOPIC_ID = "wP1XW_XDTjOcp3STS81TJA"
@@ -50,7 +46,7 @@ SHARED = {
     "topic": "__cluster_metadata",
     "partition": 0,
     "incarnation": 1,
-    "_writer_epoch": 0,
+    "committed_at": 0,
 }
 LONG_MAX = 2**63 - 1
 EXACT_MS_MAX = LONG_MAX // 1_000
@@ -60,7 +56,7 @@ EXACT_MS_MAX = LONG_MAX // 1_000
 
 
 def table_of(entity: Entity, rows: Sequence[Row]) -> pa.Table:
-    schema = arrow_schema(struct(BY_ENTITY[entity].columns))
+    schema = pa.schema(dict(BY_ENTITY[entity].columns))
     return pa.Table.from_pydict(columns_of(entity, rows), schema=schema)
 
 
@@ -302,72 +298,77 @@ def test_a_row_keeps_its_creation_offset() -> None:
     def config(value: str | None) -> ConfigRecord:
         return ConfigRecord(resource_type=4, resource_name="", name="n", value=value)
 
-    loader, pending, origins = MetadataLoader(), Pending(), RowOrigins()
-    created = []
+    loader, origins = MetadataLoader(), RowOrigins()
+    rows, created = STATE_TABLE.schema.empty_table(), []
     for offset, value in enumerate(("1", "2", None, "3")):
         changes = loader.append(at(offset, config(value)))
-        pending.note(changes, origins.apply(changes)[1])
-        (row,) = pending.rows(BY_ENTITY[Entity.CONFIG], with_deleted=True).to_pylist()
+        added = changes_table(changes, origins.apply(changes)[0], SHARED)
+        rows = overlay(rows, state_rows(added))
+        (row,) = rows.to_pylist()
+        assert row["is_deleted"] == (value is None)
         created.append((row["_created_offset"], row["_offset"]))
     assert created == [(0, 0), (0, 1), (0, 2), (3, 3)]
 
 
 @pytest.mark.parametrize("has_chunk", [False, True])
 def test_tables_without_rows_are_read(has_chunk: bool) -> None:
-    empty = last_of_all([])
-    table = empty if has_chunk else pa.Table.from_batches([], schema=empty.schema)
-    assert not Pending.of(table).living()[0]
+    def empty(schema: pa.Schema) -> pa.Table:
+        table = schema.empty_table()
+        return table if has_chunk else pa.Table.from_batches([], schema=schema)
+
+    state = empty(STATE_TABLE.schema)
+    assert state_rows(empty(CHANGES_TABLE.schema)).equals(state.combine_chunks())
+    assert not living_rows(state)[0]
     for entity in Entity:
-        columns = table_of(entity, [])
-        batches = columns.to_batches() if has_chunk else []
-        assert rows_of(entity, pa.Table.from_batches(batches, schema=columns.schema)) == []
+        columns = empty(pa.schema(pa.struct(BY_ENTITY[entity].columns)))
+        assert rows_of(entity, columns) == []
 
 
-def last_of_all(changes: Sequence[RecordChanges]) -> pa.Table:
-    """Do with Python's dictionaries what ``history.last_of_all`` does with a query."""
+def row_wise_state(changes: Sequence[RecordChanges]) -> list[dict[str, Any]]:
+    """Return the last change of each key as a row of ``state``, with Python's dictionaries."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
     before_origins, _ = RowOrigins().apply(changes)
     for columns in row_wise_changes(changes, before_origins, SHARED).to_pylist():
-        key = columns["entity"], columns["key"]
         before = columns["before_origin"]
-        created = columns["offset"] if before is None else before["created_offset"]
-        origin = {
-            f"_{name[1:]}": columns[name[1:]] for name in ORIGIN_COLUMNS if name[1:] in columns
-        }
-        last[key] = {
-            "entity": columns["entity"],
+        last[columns["entity"], columns["key"]] = {
+            **{name: columns[name] for name in STATE_TABLE.columns if name in columns},
+            "is_deleted": columns["op"] == "d",
             "row": columns["after"] or columns["before"],
-            OP: columns["op"],
-            **origin,
-            "_created_offset": created,
+            **{name: columns.get(name[1:]) for name in ORIGIN_COLUMNS},
+            "_created_offset": columns["offset"] if before is None else before["created_offset"],
+            "_incarnation": columns["incarnation"],
         }
-    schema = changes_table([], [], SHARED).schema
-    names = {"entity": "entity", "row": "after", OP: "op"}
-    origin_schema = arrow_schema(struct(ORIGIN_COLUMNS))
-    found = [schema.field(old).with_name(new) for new, old in names.items()]
-    return pa.Table.from_pylist(list(last.values()), schema=pa.schema([*found, *origin_schema]))
+    return list(last.values())
 
 
 @pytest.mark.parametrize("level", [14, 30])
-def test_last_changes_are_the_same_from_memory_and_from_the_table(level: int) -> None:
-    changes = random_changes(level)
-    noted, read, origins = Pending(), Pending.of(last_of_all(changes)), RowOrigins()
-    noted.note(changes, origins.apply(changes)[1])
-    assert noted.tables() == read.tables()
-    assert Counter(noted.living()[0]) == Counter(read.living()[0])
-    assert noted.living()[1] == read.living()[1] == origins
-    for table in TYPED_TABLES:
-        for with_deleted in (False, True):
-            rows = noted.rows(table, with_deleted=with_deleted)
-            assert rows.schema == arrow_schema(source_schema(table))
-            assert rows.equals(read.rows(table, with_deleted=with_deleted))
+def test_rows_of_state_are_the_last_changes_of_each_key(level: int) -> None:
+    changes, origins = random_changes(level), RowOrigins()
+    befores, _ = origins.apply(changes)
+    table = changes_table(changes, befores, SHARED)
+    found = state_rows(table)
+    assert found.schema == STATE_TABLE.schema
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, row_wise_state(changes)))
+    middle = table.num_rows // 2
+    parts = overlay(state_rows(table.slice(0, middle)), state_rows(table.slice(middle)))
+    assert sorted(map(repr, parts.to_pylist())) == sorted(map(repr, found.to_pylist()))
+    rows, read_origins = living_rows(found)
+    assert read_origins == origins
+    expected = {(row.ENTITY, row.key): row for row in rows_after(changes)}
+    assert {(row.ENTITY, row.key): row for row in rows} == expected
+
+
+def rows_after(changes: Sequence[RecordChanges]) -> list[Row]:
+    """Return the rows that are there after changes."""
+    found: dict[tuple[Entity, Any], Row | None] = {}
+    for record in changes:
+        for change in record.changes:
+            found[change.entity, change.key] = change.after
+    return [row for row in found.values() if row is not None]
 
 
 def test_tables_use_no_feature_that_other_engines_lack() -> None:
-    every: tuple[Table, ...] = (*TYPED_TABLES, *GROWING_TABLES.values())
-    for table in every:
-        found = properties(table)
-        assert found["delta.enableDeletionVectors"] == "false"
-        assert "delta.columnMapping.mode" not in found
-        grows = table.name in GROWING_TABLES
-        assert found.get("delta.appendOnly") == ("true" if grows else None)
+    for table in STORED_TABLES.values():
+        assert table.properties["delta.enableDeletionVectors"] == "false"
+        assert "delta.columnMapping.mode" not in table.properties
+        assert "delta.appendOnly" not in table.properties, "truncations delete rows"

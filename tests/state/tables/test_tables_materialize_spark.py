@@ -21,9 +21,9 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import Redactor
 from raftlog_state.tables import ClusterTables
-from raftlog_state.tables.materialize import Sink, seconds_between
-from raftlog_state.tables.store import SNAPSHOT_PARTITIONS, DeltaStore
-from raftlog_state.tables.writer import Writer, no_step
+from raftlog_state.tables.materialize import MERGE_INTERVAL_S, Sink, Upkeep
+from raftlog_state.tables.stores.spark import SESSION_SETTINGS, SparkStore
+from raftlog_state.tables.writer import Writer
 
 pytestmark = pytest.mark.spark
 
@@ -56,72 +56,30 @@ def assert_is_what_kafka_wrote(tables: ClusterTables, checkpoint: Checkpoint) ->
     assert len(theirs) > 200
 
 
-def test_unpublished_batches_of_an_idle_log_are_published_at_the_interval(
+def test_a_micro_batch_is_published_and_merged_later(
     feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
 ) -> None:
-    status = tables().status
-    writer = Writer(DeltaStore(feed.spark, str(tmp_path / "tables")), after_step=no_step)
+    tables()
+    writer = Writer(SparkStore(feed.spark, str(tmp_path / "tables")))
     now_s = 0.0
-    timers: list[tuple[float, Callable[[], None]]] = []
-    sink = Sink(
-        writer,
-        feed.spark,
-        "cluster-a",
-        publish_every_s=30,
-        target_offset=None,
-        clock=lambda: now_s,
-        later=lambda delay_s, function: timers.append((delay_s, function)),
-    )
+    sink = Sink(writer, "cluster-a", Upkeep(None), clock=lambda: now_s)
     sink.write(feed.frame(TEMPLATE_END, TEMPLATE_END + 10), 0)
-    assert status().published_offset == TEMPLATE_END + 9
-    now_s = 10.0
-    for batch in (1, 2):
-        start = TEMPLATE_END + 10 * batch
-        sink.write(feed.frame(start, start + 10), batch)
-    assert status().published_offset == TEMPLATE_END + 9
-    ((delay_s, publish),) = timers
-    assert delay_s == 20.0
-    now_s = 30.0
-    publish()
-    assert status().published_offset == TEMPLATE_END + 29
-    assert len(timers) == 1
-
-
-def test_a_late_publication_detects_that_the_tables_were_rolled_back(
-    feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
-) -> None:
-    """The query has ended, and its timer has not."""
-    other = tables()
-    writer = Writer(DeltaStore(feed.spark, str(tmp_path / "tables")), after_step=no_step)
-    timers: list[Callable[[], None]] = []
-    now_s = 0.0
-    sink = Sink(
-        writer,
-        feed.spark,
-        "cluster-a",
-        publish_every_s=30,
-        target_offset=None,
-        clock=lambda: now_s,
-        later=lambda _, function: timers.append(function),
-    )
-    for batch in range(2):
-        start = TEMPLATE_END + 10 * batch
-        sink.write(feed.frame(start, start + 10), batch)
-    (publish,) = timers
-    other.truncate_to(TEMPLATE_END + 9)
-    before = other.status()
-    now_s = 30.0
-    publish()
-    assert feed.open(tmp_path / "tables").status() == before
+    assert tables().status().offset == TEMPLATE_END + 9
+    assert writer.unmerged_row_count() > 0
+    now_s = MERGE_INTERVAL_S
+    sink.write(feed.frame(TEMPLATE_END + 10, TEMPLATE_END + 20), 1)
+    assert writer.unmerged_row_count() == 0
+    assert tables().status().offset == TEMPLATE_END + 19
 
 
 def test_a_stream_reads_its_tables_with_few_tasks_and_changes_no_setting(
     feed: Feed, data: Path, tmp_path: Path
 ) -> None:
     spark = feed.spark
-    setting = spark.conf.get(SNAPSHOT_PARTITIONS)
-    assert setting is not None
-    spark.conf.unset(SNAPSHOT_PARTITIONS)
+    settings = {name: spark.conf.get(name) for name in SESSION_SETTINGS}
+    assert None not in settings.values()
+    for name in settings:
+        spark.conf.unset(name)
     try:
         spark.createDataFrame([(1,)], "a int")  # makes it the active session
         before = settings_of(spark)
@@ -131,7 +89,8 @@ def test_a_stream_reads_its_tables_with_few_tasks_and_changes_no_setting(
         assert settings_of(spark) == before
         assert SparkSession.getActiveSession() is spark
     finally:
-        spark.conf.set(SNAPSHOT_PARTITIONS, setting)
+        for name, value in settings.items():
+            spark.conf.set(name, str(value))
     assert tasks
     assert max(tasks) < 50
 
@@ -156,7 +115,7 @@ def test_a_whole_log_gives_the_snapshots_that_kafka_wrote(
     for checkpoint in three_nodes.checkpoints:
         assert_is_what_kafka_wrote(tables, checkpoint)
     status = tables.status()
-    assert status.log_offset == status.published_offset == 2684
+    assert status.log_offset == status.offset == 2684
     assert status.cluster_id == "I9iQnKeLSA2lyZwVZic7Xg"
     assert status.gaps == ()
     report = tables.verify()
@@ -238,17 +197,3 @@ def test_options_that_the_tables_set_are_refused(
 ) -> None:
     with pytest.raises(OptionError, match="cannot be set here"):
         run(feed.open(tmp_path / "tables"), tmp_path, tmp_path / "checkpoint", **options)
-
-
-@pytest.mark.parametrize(
-    ("given", "seconds"),
-    [(None, 0), (0, 0), (1.5, 1.5), ("30 seconds", 30), ("2 minutes", 120), ("500ms", 0.5)],
-)
-def test_the_publication_interval_is_in_seconds_or_words(given: Any, seconds: float) -> None:
-    assert seconds_between(given) == seconds
-
-
-@pytest.mark.parametrize("given", ["soon", "3 fortnights", -1])
-def test_an_invalid_publication_interval_is_refused(given: Any) -> None:
-    with pytest.raises(OptionError, match="publish_every"):
-        seconds_between(given)

@@ -1,0 +1,242 @@
+"""Publication: the versions of the tables that a reader sees together, and its rows at offsets.
+
+Rules of this file:
+
+1. ``state`` is pinned before ``changes``, and ``changes`` before ``log``, so no later table lacks
+   what an earlier one includes. After a truncation in between, they are pinned again.
+2. Frames are pinned to these versions: they never change, and never mix two offsets.
+3. Offsets are literals in the queries, so that Delta skips files by their statistics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from raftlog_state.errors import TablesError
+
+from .history import changes_of, last_rows, living_rows, rows_after, rows_before, visible_between
+from .parallel import for_each
+from .progress import NOTHING, Progress, check_layout, progress_of
+from .schema import (
+    CHANGES_TABLE,
+    LOG_TABLE,
+    PROGRESS,
+    STATE_TABLE,
+    StoredTable,
+    TypedTable,
+)
+from .stores.spark import SparkStore
+
+Gap = tuple[int, int]
+"""First and last offset whose history a snapshot replaced; the state at the last one is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """Versions of the tables, and their end. ``state`` includes the changes to ``base_offset``.
+
+    A version is None if there is no such table.
+    """
+
+    store: SparkStore
+    progress: Progress
+    base_offset: int
+    state_version: int | None
+    changes_version: int
+    log_version: int | None
+
+    @property
+    def place(self) -> str:
+        """Where the tables are."""
+        return self.store.place
+
+    @property
+    def offset(self) -> int:
+        """The last published offset, inclusive."""
+        return self.progress.offset
+
+    @property
+    def oldest_offset(self) -> int:
+        """The first offset whose state can be read."""
+        return self.progress.oldest_offset or 0
+
+    def changes(self, after: int = NOTHING, to: int | None = None) -> DataFrame:
+        """Return the changes after an offset and up to another (None: the last published one)."""
+        rows = changes_of(None, self._changes())
+        return visible_between(rows, after, self.offset if to is None else to)
+
+    def progress_rows(self) -> DataFrame:
+        """Return the progress rows of ``changes``."""
+        rows = self._changes().where(sf.col("entity") == PROGRESS)
+        return visible_between(rows, NOTHING, self.offset)
+
+    def log(self) -> DataFrame:
+        """Return ``log`` up to the last published offset. Raises ``TablesError`` without it."""
+        if self.log_version is None:
+            raise TablesError(
+                place=self.place,
+                reason="they have no table log",
+                remedy="create tables at another location with open_cluster(..., log=True)",
+            )
+        rows = self.store.frame(LOG_TABLE, self.log_version)
+        return rows.where(sf.col("offset") <= self.offset)
+
+    def rows(self, table: TypedTable | None, offset: int) -> DataFrame:
+        """Return the rows after an offset (inclusive), with their origins.
+
+        They have the columns of ``table``; or, for all entities, ``entity``, ``key`` and ``row``.
+        """
+        if self.state_version is None:
+            return last_rows(table, self.changes(to=offset))
+        state = self.store.frame(STATE_TABLE, self.state_version)
+        if offset == self.base_offset:
+            return living_rows(table, state)
+        if offset > self.base_offset:
+            return rows_after(table, state, self.changes(self.base_offset, offset))
+        later = self.changes(offset, self.base_offset)
+        return rows_before(table, offset, living_rows(table, state), later)
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return the gaps in history, in order."""
+        found = self._gap_rows().select("gap_from", "gap_to").distinct().collect()
+        return tuple(sorted((row["gap_from"], row["gap_to"]) for row in found))
+
+    def is_in_gap(self, offset: int) -> bool:
+        """Return whether the state at an offset is unknown, as a snapshot was loaded instead."""
+        if offset == self.offset:
+            return False
+        is_inside = (sf.col("gap_from") <= offset) & (sf.col("gap_to") > offset)
+        rows = self._gap_rows().where((sf.col("offset") > offset) & is_inside)
+        return not rows.isEmpty()
+
+    def first_offset_later_than(self, time_us: int) -> int | None:
+        """Return where the first change or append with a later time took effect, or None."""
+        rows = visible_between(self._changes(), NOTHING, self.offset)
+        later = rows.where(sf.col("log_time") > sf.timestamp_micros(sf.lit(time_us)))
+        found: int | None = later.agg(sf.min("visible_offset")).collect()[0][0]
+        return found
+
+    def _gap_rows(self) -> DataFrame:
+        names = ("gap_from", "gap_to")
+        fields = (sf.col(f"after.{PROGRESS}.{name}").alias(name) for name in names)
+        return self.progress_rows().select("offset", *fields).where("gap_from IS NOT NULL")
+
+    def _changes(self) -> DataFrame:
+        return self.store.frame(CHANGES_TABLE, self.changes_version)
+
+
+def newest_publication(store: SparkStore) -> Publication | None:
+    """Return the newest publication; None before the first one.
+
+    Raises:
+        TablesError: an earlier release created the tables.
+    """
+    check_layout(store)
+    if not store.exists(CHANGES_TABLE):
+        return None
+    state_version = _version(store, STATE_TABLE)
+    while True:
+        pinned = _pinned(store, state_version)
+        if pinned.is_consistent:
+            break
+        # A truncation changes ``state`` before ``changes``: both are of its end, or of before it.
+        before, state_version = state_version, _version(store, STATE_TABLE)
+        if state_version == before:
+            break
+    progress = pinned.newest
+    if progress is None:
+        return None
+    return Publication(
+        store=store,
+        progress=progress,
+        base_offset=NOTHING if pinned.base is None else pinned.base.offset,
+        state_version=state_version,
+        changes_version=pinned.changes_version,
+        log_version=pinned.log_version,
+    )
+
+
+class _Pinned(NamedTuple):
+    """Versions, and the newest progress rows of ``state`` (``base``) and of ``changes``."""
+
+    base: Progress | None
+    appended: Progress | None
+    changes_version: int
+    log_version: int | None
+
+    @property
+    def newest(self) -> Progress | None:
+        """The end of the tables."""
+        found = [progress for progress in (self.base, self.appended) if progress is not None]
+        return max(found, key=_order, default=None)
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether ``changes`` continues ``state``: no truncation was between the two versions."""
+        if self.appended is None:
+            return self.base is None
+        base = self.base or Progress()
+        return self.appended.incarnation == base.incarnation and self.appended.offset >= base.offset
+
+
+def _order(progress: Progress) -> tuple[int, int]:
+    return progress.incarnation, progress.offset
+
+
+def _pinned(store: SparkStore, state_version: int | None) -> _Pinned:
+    """Return the versions of the other tables, which are pinned after that of ``state``."""
+    base: list[Progress | None] = [None]
+    versions: dict[str, int | None] = {}
+
+    def look(table: StoredTable) -> None:
+        if table is not STATE_TABLE:
+            versions[table.name] = _version(store, table)
+        elif state_version is not None:
+            base[0] = _base_progress(store, state_version)
+
+    for_each(look, (STATE_TABLE, CHANGES_TABLE))
+    versions[LOG_TABLE.name] = _version(store, LOG_TABLE)
+    changes_version = versions[CHANGES_TABLE.name]
+    assert changes_version is not None, "tables are never dropped"
+    at_least = NOTHING if base[0] is None else base[0].offset
+    return _Pinned(
+        base=base[0],
+        appended=_appended_progress(store, changes_version, at_least),
+        changes_version=changes_version,
+        log_version=versions[LOG_TABLE.name],
+    )
+
+
+def _version(store: SparkStore, table: StoredTable) -> int | None:
+    return store.version(table) if store.exists(table) else None
+
+
+def _base_progress(store: SparkStore, version: int) -> Progress | None:
+    """Return the progress row of ``state``."""
+    rows = store.frame(STATE_TABLE, version).where(sf.col("entity") == PROGRESS)
+    row = sf.struct(f"row.{PROGRESS}").alias("row")
+    names = [name for name in STATE_TABLE.columns if name not in ("row", "is_deleted")]
+    with store.errors(STATE_TABLE.name):
+        return progress_of(rows.select(*names, row).toArrow())
+
+
+def _appended_progress(store: SparkStore, version: int, at_least: int) -> Progress | None:
+    """Return the newest progress row of ``changes`` from an offset on."""
+    is_progress = sf.col("entity") == PROGRESS
+    rows = store.frame(CHANGES_TABLE, version).where(
+        is_progress & (sf.col("visible_offset") >= at_least)
+    )
+    newest = rows.orderBy(sf.col("incarnation").desc(), sf.col("visible_offset").desc()).limit(1)
+    origins = ("visible_offset", "leader_epoch", "log_time", "incarnation")
+    with store.errors(CHANGES_TABLE.name):
+        return progress_of(
+            newest.select(
+                *("cluster_id", "topic", "partition", "entity"),
+                *(sf.col(name).alias(f"_{name}") for name in origins),
+                sf.struct(f"after.{PROGRESS}").alias("row"),
+            ).toArrow()
+        )

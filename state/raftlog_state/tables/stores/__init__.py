@@ -1,0 +1,1 @@
+"""Delta tables as a store: the protocol, and its implementations."""

@@ -1,0 +1,364 @@
+"""``DeltaRsStore``: Delta tables in a local directory, by delta-rs, without Spark or a JVM.
+
+Rules of this file:
+
+1. Only this module imports ``deltalake``, and it is imported only to open such a store.
+2. A table appears with its checks and its first rows: it is written to a hidden directory next to
+   its place, which is then renamed. A directory that a crash left is deleted by ``vacuum``.
+3. delta-rs does not skip a transaction that the table has (Spark does): compare before a commit.
+   Between that and the commit, delta-rs rejects the second of two commits of one ``app_id``.
+4. A commit of delta-rs costs time in proportion to the files of its handle: the handle is kept,
+   brought up to date before each use, and reopened from time to time.
+5. No text of an error of delta-rs but its first line is shown: rows and a Rust stack trace follow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.tables.schema import STATE_TABLE, StoredTable
+
+from .protocol import Transaction, Where
+
+try:
+    from arro3.core import ChunkedArray, DataType
+    from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
+    from deltalake import Transaction as AppTransaction
+    from deltalake.exceptions import CommitFailedError, DeltaError
+except ImportError:
+    raise TablesError(
+        place="a local path",
+        reason="without Spark they need the package deltalake, which is not installed",
+        remedy='install it with: pip install "raftlog[delta]"',
+    ) from None
+
+REOPEN_COMMITS: Final = 100
+"""Commits after which a table's handle is reopened, which then reads a checkpoint."""
+COMPACT_BYTES: Final = 64 << 20
+"""Size of compacted files. A file of it is not rewritten by the next compaction."""
+READ_SETTINGS: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
+"""Spark writes times as INT96 by default. Read in nanoseconds, those before 1677 or after 2262 wrap
+around."""
+DELETE_TRIES: Final = 5
+"""Tries of a delete: one fails if a concurrent append may hold rows to delete."""
+
+_CHECK_PREFIX: Final = "delta.constraints."
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_PERCENT_CODE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+_CONFLICT: Final = re.compile(
+    r"concurrent transaction|changed since last commit|existing table version"
+    r"|failed to commit transaction: \d+$",
+    re.IGNORECASE,
+)
+_ANSI_COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_REASON_MAX: Final = 500
+
+_SAME_KEY: Final = "t.entity = s.entity AND t.key = s.key"
+_NEWER: Final = (
+    "s._incarnation > t._incarnation OR s._incarnation = t._incarnation AND ("
+    "s._visible_offset > t._visible_offset OR s._visible_offset = t._visible_offset AND "
+    "s._offset > t._offset)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Handle:
+    """An open table. ``inode`` is that of its ``_delta_log``: another one is another table."""
+
+    table: DeltaTable
+    inode: int
+    opened_version: int
+
+
+class DeltaRsStore:
+    """Delta tables at ``place``/``<table>``, a local path that contains a slash or a file URI.
+
+    Not for a place that Spark writes at the same time: on a local file system Delta's Spark writer
+    does not detect commits of other processes reliably. Taking turns is safe.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place.rstrip("/") or place
+        self._path = _local_path(place)
+        self._handles: dict[str, _Handle] = {}
+
+    @property
+    def place(self) -> str:
+        """The path, for error messages."""
+        return self._place
+
+    def exists(self, table: StoredTable) -> bool:
+        """Return whether a table exists."""
+        with self._errors(table):
+            return DeltaTable.is_deltatable(str(self._path_of(table)))
+
+    def prepare(self) -> None:
+        """Create the directory of the tables."""
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TablesError(
+                place=self._place,
+                reason=f"the directory cannot be created: {error.strerror}",
+                remedy="create it, with permission to write for this user",
+            ) from None
+
+    def append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> None:
+        """Append rows, one or more, in one commit; the first one creates the table.
+
+        Raises:
+            ConcurrentWriterError: another writer has committed this transaction, and the table does
+                not end with these rows.
+        """
+        properties = CommitProperties(
+            app_transactions=[AppTransaction(transaction.app_id, transaction.version)]
+        )
+        with self._errors(table):
+            handle = self._open_or_create(table, rows, properties)
+            if handle is None:
+                return
+            if not _is_committed(handle, transaction):
+                try:
+                    write_deltalake(handle, rows, mode="append", commit_properties=properties)
+                    return
+                except CommitFailedError:
+                    handle = self._reopen(table)
+                    if not _is_committed(handle, transaction):
+                        raise
+        last_offset = pc.max(rows["offset"]).as_py()
+        found = self.read(table, (("offset", ">=", last_offset),), ("offset",))
+        if pc.max(found["offset"]).as_py() != last_offset:
+            raise self._concurrent(table)
+
+    def read(
+        self, table: StoredTable, where: Where = (), columns: tuple[str, ...] | None = None
+    ) -> pa.Table:
+        """Return the newest rows of an existing table, in any order; ``columns``: None for all."""
+        names = tuple(table.columns) if columns is None else columns
+        schema = pa.schema({name: table.columns[name] for name in names})
+        with self._errors(table):
+            engine = QueryBuilder(READ_SETTINGS).register("stored", self._open(table))
+            selected = ", ".join(f'"{name}"' for name in names)
+            condition = _sql(where)
+            query = f"SELECT {selected} FROM stored" + (f" WHERE {condition}" if condition else "")
+            found = pa.RecordBatchReader.from_stream(engine.execute(query)).read_all()
+            # The engine returns views of strings; not every supported pyarrow can cast those.
+            arrays = [
+                pa.chunked_array(
+                    ChunkedArray.from_arrow(found[field.name]).cast(DataType.from_arrow(field.type))
+                )
+                for field in schema
+            ]
+            return pa.table(arrays, schema=schema)
+
+    def merge(self, rows: pa.Table) -> None:
+        """Bring rows into ``state``, in one commit; the first one creates the table.
+
+        Raises:
+            ConcurrentWriterError: another writer changed the table at the same time.
+        """
+        with self._errors(STATE_TABLE):
+            handle = self._open_or_create(STATE_TABLE, rows, None)
+            if handle is not None:
+                handle.merge(
+                    rows, _SAME_KEY, source_alias="s", target_alias="t"
+                ).when_matched_update_all(_NEWER).when_not_matched_insert_all().execute()
+
+    def delete(self, table: StoredTable, where: Where) -> None:
+        """Delete the rows for which all conditions hold, in one commit or none if there are none.
+
+        Raises:
+            ConcurrentWriterError: another writer changed the table during each of several tries.
+        """
+        with self._errors(table):
+            for tries_left in reversed(range(DELETE_TRIES)):
+                try:
+                    self._open(table).delete(_sql(where))
+                    return
+                except CommitFailedError as error:
+                    if not tries_left or not _is_conflict(error):
+                        raise
+                    self._handles.pop(table.name)
+
+    def compact(self, table: StoredTable) -> None:
+        """Rewrite small files of an existing table as larger ones; its rows stay the same."""
+        with self._errors(table):
+            self._open(table).optimize.compact(target_size=COMPACT_BYTES)
+
+    def vacuum(self, table: StoredTable) -> None:
+        """Delete files that no version of an existing table within ``RETENTION`` has.
+
+        ``RETENTION`` is a property of the table, and delta-rs uses it.
+        """
+        with self._errors(table):
+            self._open(table).vacuum(dry_run=False, full=True)
+            for staged in self._path.glob(f"{_staged_prefix(table)}*"):
+                shutil.rmtree(staged, ignore_errors=True)  # the table exists: it is not needed
+
+    # --- handles ----------------------------------------------------------------------------------
+
+    def _path_of(self, table: StoredTable) -> Path:
+        return self._path / table.name
+
+    def _open(self, table: StoredTable) -> DeltaTable:
+        """Return an up-to-date handle of an existing table."""
+        try:
+            inode = (self._path_of(table) / "_delta_log").stat().st_ino
+        except FileNotFoundError:
+            raise self._missing(table) from None
+        kept = self._handles.get(table.name)
+        if kept is not None and kept.inode == inode:
+            kept.table.update_incremental()
+            if kept.table.version() - kept.opened_version < REOPEN_COMMITS:
+                return kept.table
+        if not self.exists(table):
+            raise self._missing(table)
+        opened = DeltaTable(str(self._path_of(table)))
+        self._handles[table.name] = _Handle(opened, inode, opened.version())
+        return opened
+
+    def _reopen(self, table: StoredTable) -> DeltaTable:
+        self._handles.pop(table.name, None)
+        return self._open(table)
+
+    def _open_or_create(
+        self, table: StoredTable, rows: pa.Table, properties: CommitProperties | None
+    ) -> DeltaTable | None:
+        """Return a handle of the table, or None if it was created, with ``rows``."""
+        if not self.exists(table) and self._create(table, rows, properties):
+            return None
+        return self._open(table)
+
+    def _create(
+        self, table: StoredTable, rows: pa.Table, properties: CommitProperties | None
+    ) -> bool:
+        """Create a table with its first rows; return False if another writer created it first."""
+        self.prepare()
+        staged = self._path / f"{_staged_prefix(table)}{uuid.uuid4().hex}"
+        configuration = {
+            name: value
+            for name, value in table.properties.items()
+            if not name.startswith(_CHECK_PREFIX)  # delta-rs refuses checks of a new table
+        }
+        try:
+            created = DeltaTable.create(staged, table.schema, configuration=configuration)
+            created.alter.add_constraint(dict(table.checks))
+            write_deltalake(created, rows, mode="append", commit_properties=properties)
+            os.rename(staged, self._path_of(table))  # fails if there is a directory with files
+        except (DeltaError, OSError):
+            if self.exists(table):
+                return False
+            if self._path_of(table).exists():
+                raise self._not_a_table(table) from None
+            raise
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+        return True
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _errors(self, table: StoredTable) -> Iterator[None]:
+        """Convert errors of delta-rs in the block to ``TablesError``."""
+        try:
+            yield
+        except (DeltaError, pa.ArrowException, OSError, ValueError) as error:
+            self._handles.pop(table.name, None)
+            if _is_conflict(error):
+                raise self._concurrent(table) from None
+            raise TablesError(
+                place=self._place,
+                reason=f"delta-rs failed on table {table.name}: {_first_line(error)}",
+                remedy="fix the cause and run again; no commit is partial",
+            ) from None
+
+    def _concurrent(self, table: StoredTable) -> ConcurrentWriterError:
+        return ConcurrentWriterError(
+            place=self._place,
+            reason=f"another writer changed table {table.name} at the same time",
+            remedy="run one writer at a time; its write is complete, so run this one again",
+        )
+
+    def _missing(self, table: StoredTable) -> TablesError:
+        return TablesError(
+            place=self._place,
+            reason=f"table {table.name} does not exist",
+            remedy="check the path, or write the tables first",
+        )
+
+    def _not_a_table(self, table: StoredTable) -> TablesError:
+        return TablesError(
+            place=self._place,
+            reason=f"directory {table.name} exists and is not a Delta table",
+            remedy="remove or rename it if it is left over from a write that was interrupted",
+        )
+
+
+def _local_path(place: str) -> Path:
+    """Return the absolute path that ``place`` names."""
+    uri = urlsplit(place)
+    if uri.scheme == "file" and uri.netloc in ("", "localhost"):
+        path = unquote(uri.path)
+    elif "/" in place and not _URI.match(place):
+        path = place
+    else:
+        raise TablesError(
+            place=place,
+            reason="this is not a local path, and delta-rs is used for local tables only",
+            remedy="use a path that contains a slash, or use Spark for this place",
+        )
+    if _PERCENT_CODE.search(path):  # it would read another directory than it writes
+        raise TablesError(
+            place=place,
+            reason="delta-rs does not support a path with % and two hexadecimal digits",
+            remedy="use another path, or use Spark for this place",
+        )
+    return Path(os.path.abspath(path))
+
+
+def _staged_prefix(table: StoredTable) -> str:
+    return f".{table.name}-new-"
+
+
+def _is_committed(handle: DeltaTable, transaction: Transaction) -> bool:
+    version = handle.transaction_version(transaction.app_id)
+    return version is not None and version >= transaction.version
+
+
+def _sql(where: Where) -> str | None:
+    """Return the conditions in SQL, None without any."""
+    return (
+        " AND ".join(f'"{column}" {sign} {_literal(value)}' for column, sign, value in where)
+        or None
+    )
+
+
+def _literal(value: int | str) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Return whether a commit failed because of another one.
+
+    ``CommitFailedError`` alone is too wide: it is also raised for a table feature that delta-rs
+    lacks and for a commit file that cannot be written.
+    """
+    return isinstance(error, CommitFailedError) and _CONFLICT.search(_first_line(error)) is not None
+
+
+def _first_line(error: Exception) -> str:
+    words = _ANSI_COLOR.sub("", str(error)).strip()
+    return words.partition("\n")[0][:_REASON_MAX].rstrip(".") or type(error).__name__

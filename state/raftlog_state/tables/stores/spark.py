@@ -1,0 +1,352 @@
+"""``SparkStore``: the tables through a Spark session, classic or Spark Connect.
+
+Rules of this file:
+
+1. Spark is reached by SQL, reader and writer options and Arrow only: no py4j, no ``DeltaTable``.
+2. An append has a (``txnAppId``, ``txnVersion``), set as writer options and never as session
+   configuration, which would apply to the next write, too. Delta skips a known one silently, so
+   each append has an id in its commit's ``userMetadata``, and is looked up afterwards.
+3. Spark's and Delta's errors are raised as ``TablesError``, with Delta's message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
+
+from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.tables.schema import BIGINT, STATE_TABLE, StoredTable
+
+from .protocol import Transaction, Where
+
+try:
+    from py4j.protocol import Py4JJavaError
+except ImportError:  # a client of Spark Connect has no py4j
+    Py4JJavaError = PySparkException
+
+ROWS_IN_ONE_FILE: Final = 200_000
+"""Up to this many rows become one file: metadata is small, and small files add up."""
+
+SESSION_SETTINGS: Final = {
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""Settings of a session for tables. Their lists of files are short: into how many partitions Delta
+puts such a list (its default is 50), and VACUUM the files it finds (10,000). Each is a task. Times
+are 64 bits, as other engines write them: INT96 has no years that delta-rs can read exactly."""
+
+_ACTIVE_SESSION: Final = Lock()
+"""Held while ``createDataFrame`` sets its session as the active one of the process."""
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)?")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*)\][^\n]*")
+
+_NO_TABLE: Final = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
+_CONCURRENT: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+_VERSION_DELETED: Final = (
+    "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION",
+    "DELTA_FILE_NOT_FOUND",
+    "DELTA_LOG_FILE_NOT_FOUND",
+    "DELTA_VERSION_NOT_FOUND",
+)
+_NO_DELTA: Final = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION")
+
+
+def session_for_tables(spark: SparkSession) -> SparkSession:
+    """Return a session with the settings of ``spark`` and ``SESSION_SETTINGS``.
+
+    In a session of its own these affect no other table. What the user has set stays; if all of them
+    are set, or if Spark does not allow to set them, ``spark`` itself is returned.
+    """
+    missing = {n: v for n, v in SESSION_SETTINGS.items() if spark.conf.get(n, None) is None}
+    if not missing:
+        return spark
+    try:
+        session = spark.newSession()
+        inherited = session.conf.getAll
+        changed = {n: v for n, v in spark.conf.getAll.items() if inherited.get(n) != v}
+        for name, value in {**changed, **missing}.items():
+            session.conf.set(name, value)
+        session.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
+        session.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
+    except PySparkException:
+        return spark
+    return session
+
+
+class SparkStore:
+    """One Delta table a folder of a path, or a table of a catalog's schema. Holds no state."""
+
+    def __init__(self, spark: SparkSession, path_or_schema: str) -> None:
+        self._spark = spark
+        self._is_path = any(sign in path_or_schema for sign in "/:\\")
+        if not self._is_path and not _IDENTIFIER.fullmatch(path_or_schema):
+            raise TablesError(
+                place=path_or_schema,
+                reason="this is neither a path nor the name of a schema",
+                remedy="use a path that contains a slash, `schema` or `catalog.schema`",
+            )
+        self._place = _absolute(path_or_schema) if self._is_path else path_or_schema
+
+    @property
+    def place(self) -> str:
+        """The path, an absolute one, or the name of the schema."""
+        return self._place
+
+    @property
+    def is_path(self) -> bool:
+        """Whether the tables are folders of a path."""
+        return self._is_path
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that reads and writes."""
+        return self._spark
+
+    def in_session(self, spark: SparkSession) -> SparkStore:
+        """Return the same tables as another session reads and writes them."""
+        return SparkStore(spark, self._place)
+
+    def reference(self, table: StoredTable) -> str:
+        """Return a table's name in SQL."""
+        if self._is_path:
+            return f"delta.{_quoted(f'{self._place}/{table.name}')}"
+        return ".".join(_quoted(part) for part in (*self._place.split("."), table.name))
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    def exists(self, table: StoredTable) -> bool:
+        """Return whether a table exists."""
+        with self.errors(table.name):
+            try:
+                return bool(self._spark.catalog.tableExists(self.reference(table)))
+            except PySparkException as error:
+                if _condition_and_reason(error)[0] in _NO_TABLE:
+                    return False
+                raise
+
+    def frame(self, table: StoredTable, version: int | None = None) -> DataFrame:
+        """Return a table as it is when the frame is read, or as it was at a version."""
+        reader = self._spark.read
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        with self.errors(table.name):
+            if self._is_path:
+                return reader.format("delta").load(f"{self._place}/{table.name}")
+            return reader.table(self.reference(table))
+
+    def version(self, table: StoredTable) -> int:
+        """Return the newest version of a table."""
+        return int(self._newest_commit(table)["version"])
+
+    def read(
+        self, table: StoredTable, where: Where = (), columns: tuple[str, ...] | None = None
+    ) -> pa.Table:
+        """Return the newest rows of an existing table, in any order."""
+        names = tuple(table.columns) if columns is None else columns
+        listed = ", ".join(_quoted(name) for name in names)
+        with self.errors(table.name):
+            statement = f"SELECT {listed} FROM {self.reference(table)}{_clause(table, where)}"
+            found = self._spark.sql(statement).toArrow()
+        return found.cast(pa.schema({name: table.columns[name] for name in names}))
+
+    # --- writes -----------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Create the schema that the tables will be in; a path needs nothing."""
+        if not self._is_path:
+            name = ".".join(_quoted(part) for part in self._place.split("."))
+            with self.errors(self._place):
+                self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {name}")
+
+    def append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> None:
+        """Append rows in one commit; the first one creates the table."""
+        if not self._is_path:
+            # CREATE TABLE AS SELECT would lose txnAppId: create it empty.
+            self._create(table, rows)
+        refused: ConcurrentWriterError | None = None
+        commit = uuid.uuid4().hex
+        try:
+            with self.errors(table.name):
+                self._save(
+                    table,
+                    self._frame_of(rows).write.mode("append"),
+                    txnAppId=transaction.app_id,
+                    txnVersion=str(transaction.version),
+                    userMetadata=commit,
+                )
+        except ConcurrentWriterError as error:
+            refused = error
+        # The newest commit is read in a quarter of the time that a look at a changed table takes.
+        if refused is None and self._newest_commit(table)["userMetadata"] == commit:
+            return
+        if not self._ends_at(table, pc.max(rows["offset"]).as_py()):
+            raise refused or self._concurrent(table.name)
+
+    def merge(self, rows: pa.Table) -> None:
+        """Bring rows into ``state``, in one commit; the first one creates the table."""
+        self._create(STATE_TABLE, rows)
+        source = f"raftlog_{uuid.uuid4().hex}"
+        newer = " > ".join(
+            f"struct({side}._incarnation, {side}._visible_offset, {side}._offset)"
+            for side in ("new", "old")
+        )
+        with self.errors(STATE_TABLE.name):
+            self._frame_of(rows).createOrReplaceTempView(source)
+            try:
+                self._spark.sql(
+                    f"MERGE INTO {self.reference(STATE_TABLE)} AS old USING {source} AS new "
+                    "ON old.entity = new.entity AND old.key = new.key "
+                    f"WHEN MATCHED AND {newer} THEN UPDATE SET * "
+                    "WHEN NOT MATCHED THEN INSERT *"
+                )
+            finally:
+                self._spark.catalog.dropTempView(source)
+
+    def delete(self, table: StoredTable, where: Where) -> None:
+        """Delete the rows for which all conditions hold."""
+        with self.errors(table.name):
+            self._spark.sql(f"DELETE FROM {self.reference(table)}{_clause(table, where)}")
+
+    def compact(self, table: StoredTable) -> None:
+        """Rewrite small files of an existing table as larger ones."""
+        with self.errors(table.name):
+            self._spark.sql(f"OPTIMIZE {self.reference(table)}")
+
+    def vacuum(self, table: StoredTable) -> None:
+        """Delete files that no version of an existing table within its retention has."""
+        with self.errors(table.name):
+            self._spark.sql(f"VACUUM {self.reference(table)}")
+
+    def _frame_of(self, rows: pa.Table) -> DataFrame:
+        """Return rows as a frame of this session; Python's active session stays what it is."""
+        with _ACTIVE_SESSION:
+            active = SparkSession._activeSession
+            try:
+                frame = self._spark.createDataFrame(rows)
+            finally:
+                SparkSession._activeSession = active
+        return frame.coalesce(1) if rows.num_rows <= ROWS_IN_ONE_FILE else frame
+
+    def _create(self, table: StoredTable, rows: pa.Table) -> None:
+        """Create an empty table unless it exists; ``rows`` has its schema."""
+        if self.exists(table):
+            return
+        try:
+            with self.errors(table.name):
+                empty = self._frame_of(rows.slice(0, 1)).limit(0)
+                self._save(table, empty.write.mode("ignore"))
+        except TablesError:
+            if not self.exists(table):  # otherwise another writer has created it
+                raise
+
+    def _save(self, table: StoredTable, writer: DataFrameWriter, **options: str) -> None:
+        """Write to a table; a missing one is created with its properties."""
+        writer = writer.format("delta").options(**table.properties, **options)
+        if self._is_path:
+            writer.save(f"{self._place}/{table.name}")
+        else:
+            writer.saveAsTable(self.reference(table))
+
+    def _newest_commit(self, table: StoredTable) -> Row:
+        with self.errors(table.name):
+            statement = f"DESCRIBE HISTORY {self.reference(table)} LIMIT 1"
+            return self._spark.sql(statement).collect()[0]
+
+    def _ends_at(self, table: StoredTable, offset: int) -> bool:
+        """Return whether the greatest offset of a table is ``offset``."""
+        with self.errors(table.name):
+            found = self._spark.sql(f"SELECT max(offset) FROM {self.reference(table)}").collect()
+        return bool(found[0][0] == offset)
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def errors(self, table_name: str) -> Iterator[None]:
+        """Convert Spark's and Delta's errors in the block to ``TablesError``."""
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as error:
+            raise self._translated(table_name, error) from error
+
+    def _translated(self, table_name: str, error: Exception) -> TablesError:
+        condition, reason = _condition_and_reason(error)
+        if condition.startswith(_CONCURRENT):
+            return self._concurrent(table_name)
+        if condition.startswith(_VERSION_DELETED):
+            return TablesError(
+                place=self._place,
+                reason=f"a version of table {table_name} was deleted by VACUUM or log retention",
+                remedy="use a later offset",
+            )
+        if condition.startswith(_NO_DELTA):
+            return TablesError(
+                place=self._place,
+                reason="this Spark session does not find Delta",
+                remedy="create the session with delta-spark's jars, extension and catalog",
+            )
+        return TablesError(
+            place=self._place,
+            reason=f"Delta failed on table {table_name}: {reason}",
+            remedy="fix the cause and run again; no commit is partial",
+        )
+
+    def _concurrent(self, table_name: str) -> ConcurrentWriterError:
+        return ConcurrentWriterError(
+            place=self._place,
+            reason=f"another writer changed table {table_name} at the same time",
+            remedy="run one writer at a time; its write is complete, so run this one again",
+        )
+
+
+def _clause(table: StoredTable, where: Where) -> str:
+    """Return a WHERE clause, empty without conditions."""
+    conditions = [
+        f"{_quoted(column)} {comparison} {_literal(value, table.columns[column])}"
+        for column, comparison, value in where
+    ]
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _literal(value: int | str, kind: pa.DataType) -> str:
+    """Return a literal of a column's type: with a cast, Delta would not skip files.
+
+    Delta's parser of SQL takes no parameters.
+    """
+    if isinstance(value, int):
+        return f"{value}L" if kind == BIGINT else str(value)
+    if re.search(r"['\\]", value):  # what these mean is a setting of the session
+        return f"CAST(X'{value.encode().hex()}' AS STRING)"
+    return f"'{value}'"
+
+
+def _quoted(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    return "`{}`".format(name.replace("`", "``"))
+
+
+def _absolute(path: str) -> str:
+    """Return a path without slashes at its end, absolute: SQL takes no relative path."""
+    path = path.rstrip("/") or "/"
+    return path if _SCHEME.match(path) else os.path.abspath(path)
+
+
+def _condition_and_reason(error: Exception) -> tuple[str, str]:
+    """Return the name of an error's condition, empty without one, and the line of its message."""
+    words = str(error)
+    named = _CONDITION.search(words)
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    reason = named[0] if named else words.partition("\n")[0] or "no reason given"
+    return condition or (named[1] if named else ""), reason[:500]

@@ -1,0 +1,414 @@
+"""Contract of ``TableStore``: what the stores in memory, of delta-rs and of Spark do alike.
+
+The fixtures ``store_at`` (no tables yet) and ``filled_store_at`` (tables after ``fill``) open a
+store on the test's tables at each call.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Barrier
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import pytest
+from tests.state.table_stores.rows import (
+    TIME,
+    VALUES,
+    Row,
+    change,
+    changes,
+    log_row,
+    progress,
+    rows_of,
+    state_row,
+    table_of,
+)
+from tests.support.memory_store import MemoryStore, MemoryTables
+
+from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.tables.schema import (
+    CHANGES_TABLE,
+    LOG_TABLE,
+    STATE_TABLE,
+    STORED_TABLES,
+    StoredTable,
+)
+from raftlog_state.tables.stores.delta_rs import DeltaRsStore
+from raftlog_state.tables.stores.protocol import TableStore, Transaction, Where
+
+FIRST: Final = 2**33
+"""First offset of the filled tables: it does not fit in 32 bits."""
+LAST: Final = FIRST + 5
+WRITER: Final = "raftlog/cluster-a"
+QUOTED: Final = '["it\'s \\ \\" `%`"]'
+
+
+class StoreAt(Protocol):
+    """Tables of one test. A call opens one more store on them."""
+
+    def __call__(self) -> TableStore: ...
+
+    def file_count(self, table: StoredTable) -> int:
+        """Return the number of files that the newest version of a table has."""
+        ...
+
+    def commit_count(self, table: StoredTable) -> int:
+        """Return the number of commits of a table."""
+        ...
+
+
+@dataclass(frozen=True)
+class PathStoreAt:
+    """Delta tables in a directory; counts are read from the Delta log as files."""
+
+    path: Path
+    open_store: Callable[[str], TableStore]
+
+    def __call__(self) -> TableStore:
+        return self.open_store(str(self.path))
+
+    def file_count(self, table: StoredTable) -> int:
+        files: set[str] = set()
+        for commit in self._commits(table):
+            actions: list[dict[str, Any]] = [*map(json.loads, commit.read_text().splitlines())]
+            files -= {action["remove"]["path"] for action in actions if "remove" in action}
+            files |= {action["add"]["path"] for action in actions if "add" in action}
+        return len(files)
+
+    def commit_count(self, table: StoredTable) -> int:
+        return len(self._commits(table))
+
+    def _commits(self, table: StoredTable) -> list[Path]:
+        return sorted((self.path / table.name / "_delta_log").glob("*.json"))
+
+
+@dataclass(frozen=True)
+class MemoryStoreAt:
+    """Tables in memory, whose chunks are files."""
+
+    tables: MemoryTables = field(default_factory=MemoryTables)
+
+    def __call__(self) -> MemoryStore:
+        return MemoryStore(self.tables)
+
+    def file_count(self, table: StoredTable) -> int:
+        chunks: int = self.tables.contents[table.name].column(0).num_chunks
+        return chunks
+
+    def commit_count(self, table: StoredTable) -> int:
+        return sum(commit.table == table.name for commit in self.tables.commits)
+
+
+OpenStore = Callable[[str], TableStore]
+
+
+@pytest.fixture(
+    scope="module",
+    params=["memory", "delta-rs", pytest.param("spark", marks=pytest.mark.spark)],
+)
+def open_store(request: pytest.FixtureRequest) -> OpenStore | None:
+    """Return what opens a store on a directory; None for a store in memory."""
+    if request.param == "spark":
+        from raftlog_state.tables.stores.spark import SparkStore, session_for_tables
+
+        session = session_for_tables(request.getfixturevalue("spark"))
+        return lambda place: SparkStore(session, place)
+    return DeltaRsStore if request.param == "delta-rs" else None
+
+
+@pytest.fixture(scope="module")
+def template(open_store: OpenStore | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return tables that tests copy, filled once."""
+    path = tmp_path_factory.mktemp("template") / "tables"
+    if open_store is not None:
+        fill(open_store(str(path)))
+    return path
+
+
+@pytest.fixture
+def store_at(open_store: OpenStore | None, tmp_path: Path) -> StoreAt:
+    """Open stores of tables that do not exist."""
+    return MemoryStoreAt() if open_store is None else PathStoreAt(tmp_path / "tables", open_store)
+
+
+@pytest.fixture
+def filled_store_at(store_at: StoreAt, template: Path) -> StoreAt:
+    """Open stores of the tables of ``fill``."""
+    if isinstance(store_at, PathStoreAt):
+        shutil.copytree(template, store_at.path)
+    else:
+        fill(store_at())
+    return store_at
+
+
+class Merge(NamedTuple):
+    """Rows of one key by (incarnation, visible offset, offset), and which of them stays."""
+
+    key: str
+    stored: tuple[int, int, int] | None
+    merged: tuple[int, int, int] | None
+    stays: Literal["stored", "merged"]
+    deleted: Literal["stored", "merged"] | None = None
+
+    @property
+    def stored_row(self) -> Row:
+        assert self.stored
+        return state_row(self.key, *self.stored, name="stored", is_deleted=self.deleted == "stored")
+
+    @property
+    def merged_row(self) -> Row:
+        assert self.merged
+        return state_row(self.key, *self.merged, name="merged", is_deleted=self.deleted == "merged")
+
+
+MERGES: Final = (
+    Merge("newer", (0, 5, 5), (0, 9, 8), "merged"),
+    Merge("older", (0, 5, 5), (0, 4, 4), "stored"),
+    Merge("older, visible later", (0, 5, 3), (0, 4, 4), "stored"),
+    Merge("same", (0, 5, 5), (0, 5, 5), "stored"),
+    Merge("same visible offset, newer", (0, 5, 4), (0, 5, 5), "merged"),
+    Merge("same visible offset, older", (0, 5, 5), (0, 5, 4), "stored"),
+    Merge("higher incarnation", (0, 50, 50), (1, 3, 3), "merged"),
+    Merge("lower incarnation", (1, 3, 3), (0, 50, 50), "stored"),
+    Merge("deleted", (0, 5, 5), (0, 9, 9), "merged", deleted="merged"),
+    Merge("deleted earlier", (0, 5, 5), (0, 4, 4), "stored", deleted="merged"),
+    Merge("older than the deletion", (0, 9, 9), (0, 5, 5), "stored", deleted="stored"),
+    Merge("created again", (0, 5, 5), (0, 9, 9), "merged", deleted="stored"),
+    Merge("inserted", None, (0, 9, 9), "merged"),
+    Merge("inserted as deleted", None, (0, 9, 9), "merged", deleted="merged"),
+    Merge("not merged", (0, 5, 5), None, "stored"),
+)
+
+
+def transaction(version: int, app_id: str = WRITER) -> Transaction:
+    return Transaction(app_id=app_id, version=version)
+
+
+def fill(store: TableStore) -> None:
+    """Write two appends to ``changes``, transactions 1 and 2, and the stored rows of ``MERGES``."""
+    store.prepare()
+    first = [
+        change(FIRST),
+        change(FIRST + 1, leader_epoch=None, key=QUOTED),
+        change(FIRST + 2, record_type=None, op="d", after=None),
+        progress(FIRST, FIRST + 2),
+    ]
+    store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, first), transaction(1))
+    store.append(CHANGES_TABLE, changes(FIRST + 3, LAST), transaction(2))
+    store.merge(table_of(STATE_TABLE, [case.stored_row for case in MERGES if case.stored]))
+
+
+def contents(store: TableStore, table: StoredTable = CHANGES_TABLE, where: Where = ()) -> list[Row]:
+    return rows_of(table, store.read(table, where))
+
+
+# --- columns and reads ----------------------------------------------------------------------------
+
+
+def test_first_write_creates_a_table_with_exactly_the_same_rows(store_at: StoreAt) -> None:
+    store = store_at()
+    store.prepare()
+    for table in STORED_TABLES.values():
+        assert not store.exists(table)
+        with pytest.raises(TablesError) as raised:
+            store.read(table)
+        assert raised.value.place == store.place
+    log = [
+        log_row(0, is_control=True, value_raw=b"", value_json=None),
+        log_row(1, log_time=TIME, key_raw=bytes(range(256)), value_json="{}"),
+    ]
+    ops = [
+        *(change(offset, after=value) for offset, value in enumerate(VALUES)),
+        *(change(100 + at, op="d", before=value, after=None) for at, value in enumerate(VALUES)),
+        change(200, op="u", changed=["name", "isr"], before_origin={"offset": 7, "log_time": TIME}),
+        change(201, changed=[], before_origin={}, log_time=None),
+    ]
+    state = [{**state_row(f"[{at}]", 0, at, at, name=""), "row": v} for at, v in enumerate(VALUES)]
+    log_rows, change_rows = table_of(LOG_TABLE, log), table_of(CHANGES_TABLE, ops)
+    state_rows = table_of(STATE_TABLE, state)
+
+    store.append(LOG_TABLE, log_rows, transaction(1))
+    assert store.exists(LOG_TABLE)
+    assert not store.exists(CHANGES_TABLE)
+    store.append(CHANGES_TABLE, change_rows, transaction(1))
+    store.merge(state_rows)
+
+    for reader in (store, store_at()):
+        for table, rows in zip(
+            STORED_TABLES.values(), (log_rows, change_rows, state_rows), strict=True
+        ):
+            assert reader.exists(table)
+            assert contents(reader, table) == rows_of(table, rows)
+
+
+COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def holds(row: Row, where: Where) -> bool:
+    """Return whether all conditions hold for a row; none does for a null."""
+    return all(
+        row[column] is not None and COMPARISONS[comparison](row[column], value)
+        for column, comparison, value in where
+    )
+
+
+def test_reads_return_the_rows_for_which_all_conditions_hold(filled_store_at: StoreAt) -> None:
+    store = filled_store_at()
+    rows = contents(store)
+    conditions: tuple[Where, ...] = (
+        (("offset", "=", FIRST + 1),),
+        (("offset", "<", FIRST + 1),),
+        (("offset", "<=", FIRST + 1),),
+        (("visible_offset", ">", FIRST + 1),),
+        (("visible_offset", ">=", FIRST + 1),),
+        (("seq", "=", -1),),
+        (("entity", "=", "progress"),),
+        (("key", "=", QUOTED),),
+        (("leader_epoch", "<=", 1),),
+        (("record_type", ">", ""),),
+        (("offset", ">", FIRST), ("offset", "<", LAST), ("op", "=", "c"), ("partition", "=", 0)),
+    )
+    for where in conditions:
+        expected = [row for row in rows if holds(row, where)]
+        assert 0 < len(expected) < len(rows), where
+        assert contents(store, CHANGES_TABLE, where) == expected, where
+    assert contents(store, CHANGES_TABLE, (("offset", "<", FIRST),)) == []
+
+    read = store.read(CHANGES_TABLE, (("op", "=", "p"),), ("after", "offset"))
+    assert read.schema.names == ["after", "offset"]
+    assert read.schema.field("after").type == CHANGES_TABLE.columns["after"]
+    assert sorted(read["offset"].to_pylist()) == [FIRST + 2, LAST]
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def test_repeated_transaction_writes_nothing(filled_store_at: StoreAt) -> None:
+    store = filled_store_at()
+    before, commits = contents(store), filled_store_at.commit_count(CHANGES_TABLE)
+    same_end = changes(FIRST + 3, LAST)
+    for version in (2, 1, 0):
+        store.append(CHANGES_TABLE, same_end, transaction(version))
+        with pytest.raises(ConcurrentWriterError) as raised:
+            store.append(CHANGES_TABLE, changes(LAST + 1, LAST + 2), transaction(version))
+        assert raised.value.place == store.place
+    assert contents(store) == before
+    assert filled_store_at.commit_count(CHANGES_TABLE) == commits
+
+
+def test_transactions_of_another_application_and_table_are_independent(
+    filled_store_at: StoreAt,
+) -> None:
+    store = filled_store_at()
+    before = contents(store)
+    log = table_of(LOG_TABLE, [log_row(0)])
+    store.append(LOG_TABLE, log, transaction(1))
+    more = changes(LAST + 1, LAST + 2)
+    store.append(CHANGES_TABLE, more, transaction(1, "raftlog/another"))
+    assert contents(store, LOG_TABLE) == rows_of(LOG_TABLE, log)
+    assert contents(store) == [*before, *rows_of(CHANGES_TABLE, more)]
+
+
+def test_slower_writer_of_a_transaction_writes_nothing(filled_store_at: StoreAt) -> None:
+    first, second = filled_store_at(), filled_store_at()
+    before = contents(first)
+    assert contents(second) == before
+    same, longer = changes(LAST + 1, LAST + 1), changes(LAST + 1, LAST + 2)
+    first.append(CHANGES_TABLE, same, transaction(3))
+    second.append(CHANGES_TABLE, same, transaction(3))
+    with pytest.raises(ConcurrentWriterError):
+        second.append(CHANGES_TABLE, longer, transaction(3))
+    assert contents(second) == contents(first) == [*before, *rows_of(CHANGES_TABLE, same)]
+    second.append(CHANGES_TABLE, changes(LAST + 2, LAST + 2), transaction(4))
+    assert contents(first)[-1]["offset"] == LAST + 2
+
+
+def test_concurrent_appends_of_a_transaction_commit_once(filled_store_at: StoreAt) -> None:
+    before = contents(filled_store_at())
+    appends = [changes(LAST + 1, LAST + 1), changes(LAST + 1, LAST + 2)]
+    start = Barrier(len(appends))
+
+    def append(at: int) -> int | None:
+        """Append when the others do; return which rows are committed, None if they are not."""
+        store = filled_store_at()
+        start.wait()
+        try:
+            store.append(CHANGES_TABLE, appends[at], transaction(3))
+        except ConcurrentWriterError:
+            return None
+        return at
+
+    with ThreadPoolExecutor(len(appends)) as pool:
+        committed = [at for at in pool.map(append, range(len(appends))) if at is not None]
+    assert len(committed) == 1
+    rows = rows_of(CHANGES_TABLE, appends[committed[0]])
+    assert contents(filled_store_at()) == [*before, *rows]
+
+
+# --- merge ----------------------------------------------------------------------------------------
+
+
+def test_merge_keeps_the_latest_row_of_each_key(filled_store_at: StoreAt) -> None:
+    store = filled_store_at()
+    stored = [case.stored_row for case in MERGES if case.stored]
+    merged = [case.merged_row for case in MERGES if case.merged]
+    same_key = state_row("newer", 0, 0, 0, name="of another entity", entity="broker")
+    left = [case.stored_row if case.stays == "stored" else case.merged_row for case in MERGES]
+    expected = rows_of(STATE_TABLE, table_of(STATE_TABLE, [*left, same_key]))
+
+    for rows in ([*merged, same_key], merged, stored):
+        store.merge(table_of(STATE_TABLE, rows))
+        assert contents(store, STATE_TABLE) == expected
+    assert contents(filled_store_at(), STATE_TABLE) == expected
+
+
+# --- delete and maintenance -----------------------------------------------------------------------
+
+
+def test_delete_deletes_the_rows_for_which_all_conditions_hold(filled_store_at: StoreAt) -> None:
+    store, reader = filled_store_at(), filled_store_at()
+    before, read = contents(store), reader.read(CHANGES_TABLE)
+    commits = filled_store_at.commit_count(CHANGES_TABLE)
+
+    store.delete(CHANGES_TABLE, (("offset", "<", LAST), ("op", "=", "r")))
+    assert filled_store_at.commit_count(CHANGES_TABLE) == commits
+    where: Where = (("leader_epoch", "<=", 1), ("offset", ">", FIRST), ("op", "=", "c"))
+    store.delete(CHANGES_TABLE, where)
+    assert filled_store_at.commit_count(CHANGES_TABLE) == commits + 1
+
+    left = [row for row in before if not holds(row, where)]
+    assert FIRST + 1 in [row["offset"] for row in left], "its null fulfils no condition"
+    assert 0 < len(left) < len(before)
+    assert contents(store) == contents(reader) == left
+    assert rows_of(CHANGES_TABLE, read) == before, "the rows of an earlier read"
+
+
+def test_maintenance_keeps_rows_and_transactions(filled_store_at: StoreAt) -> None:
+    store, reader = filled_store_at(), filled_store_at()
+    before, read = contents(store), reader.read(CHANGES_TABLE)
+    files = filled_store_at.file_count(CHANGES_TABLE)
+
+    store.compact(CHANGES_TABLE)
+    assert filled_store_at.file_count(CHANGES_TABLE) < files
+    store.vacuum(CHANGES_TABLE)
+    assert contents(store) == contents(reader) == before
+    assert rows_of(CHANGES_TABLE, read) == before, "the rows of an earlier read"
+
+    more = changes(LAST + 1, LAST + 1)
+    for writer in (store, reader):
+        writer.append(CHANGES_TABLE, changes(FIRST + 3, LAST), transaction(2))
+    for writer in (store, reader):
+        writer.append(CHANGES_TABLE, more, transaction(3))
+    assert contents(filled_store_at()) == [*before, *rows_of(CHANGES_TABLE, more)]

@@ -1,0 +1,59 @@
+"""Tables that delta-rs and Spark write in turns, read with Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.support.tables import Feed, contents, offsets_once
+
+from raftlog.errors import OptionError
+from raftlog_state.errors import TablesError
+from raftlog_state.tables.schema import LOG_TABLE
+from raftlog_state.tables.stores.delta_rs import DeltaRsStore
+from raftlog_state.tables.stores.protocol import Transaction
+from raftlog_state.tables.stores.spark import SparkStore, session_for_tables
+
+pytestmark = pytest.mark.spark
+
+
+def test_both_engines_write_the_same_tables(feed: Feed, template: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    rust = feed.open(place, engine="delta-rs")
+    assert rust.apply(feed.frame(0, 100), cluster_id="cluster-a") == 99
+    rust.maintain()
+    assert rust.apply(feed.frame(100, 150)) == 149
+    jvm = feed.open(place)
+    assert jvm.apply(feed.frame(150, 200)) == 199
+    jvm.maintain()
+    assert rust.apply(feed.frame(190, 240)) == 239
+    assert rust.truncate_to(219) == 219
+    assert feed.open(place).apply(feed.frame(220, 230)) == 229
+    seen = feed.open(place).latest()
+    assert contents(seen) == contents(feed.open(template).at(offset=229))
+    assert offsets_once(seen)
+    report = rust.verify()
+    assert report.ok, str(report)
+
+
+def test_delta_rs_keeps_the_times_of_files_that_spark_wrote(feed: Feed, tmp_path: Path) -> None:
+    """Spark writes INT96 by default, of which delta-rs loses years before 1677 and after 2262."""
+    times = [datetime(year, 1, 2, 3, 4, 5, 6, tzinfo=UTC) for year in (1600, 2026, 2500)]
+    session = session_for_tables(feed.spark.newSession())
+    jvm, rust = SparkStore(session, str(tmp_path)), DeltaRsStore(str(tmp_path))
+    for offset, time in enumerate(times):
+        row = {"offset": offset, "leader_epoch": 0, "log_time": time}
+        rows = LOG_TABLE.schema.empty_table().from_pylist([row], schema=LOG_TABLE.schema)
+        jvm.append(LOG_TABLE, rows, Transaction(app_id="a", version=offset))
+    rust.compact(LOG_TABLE)
+    for store in (rust, jvm):
+        found = store.read(LOG_TABLE).sort_by("offset")
+        assert found["log_time"].to_pylist() == times
+
+
+def test_delta_rs_writes_no_tables_of_a_catalog(feed: Feed) -> None:
+    with pytest.raises(TablesError, match="delta-rs"):
+        feed.open("raftlog_in_catalog", engine="delta-rs")
+    with pytest.raises(OptionError, match="engine"):
+        feed.open("/nowhere", engine="duckdb")

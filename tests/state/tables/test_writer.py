@@ -1,0 +1,357 @@
+"""The writer on tables in memory: equal tables for every split, crash, rival and truncation.
+
+``RAFTLOG_WRITER_SEEDS=1000`` sets the number of random histories.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.support.memory_store import Hook, MemoryStore, MemoryTables, no_hook
+from tests.support.metadata_logs import MetadataLog, metadata_log, restored
+from tests.support.source_rows import SCHEMA, source_rows
+from tests.support.written_tables import CrashError, View, contents, read_view
+
+from raftlog.errors import DivergedLogError, OffsetOutOfRangeError, WrongClusterError
+from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
+from raftlog_state.image import MetadataImage
+from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
+from raftlog_state.tables.writer import Writer
+
+CLUSTER = "cluster-a"
+END = 120
+"""End offset of the part of the real log that most tests write; a transaction is in it."""
+SEEDS = int(os.environ.get("RAFTLOG_WRITER_SEEDS", "20"))
+
+
+class History:
+    """Records of a log as rows of the source, and the image after each offset."""
+
+    def __init__(self, log: MetadataLog) -> None:
+        self.rows = source_rows(log.records)
+        self.images: dict[int, MetadataImage] = {}
+        loader = MetadataLoader()
+        for record in log.records[: END + 40]:
+            loader.append([record])
+            if loader.open_transaction_offset is None:
+                self.images[record.offset] = loader.image
+
+    def range(self, start_offset: int, end_offset: int) -> pa.Table:
+        return self.rows.slice(start_offset, end_offset - start_offset)
+
+    def check(self, view: View) -> None:
+        """Compare what a reader sees with the replay up to that offset."""
+        expected = self.images[view.offset].maps
+        found: dict[Any, dict[Any, Any]] = {}
+        for row in view.rows:
+            found.setdefault(row.ENTITY, {})[row.key] = row
+        assert found == {entity: dict(rows) for entity, rows in expected.items() if rows}
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    directory = restored("three-nodes-4.3.1/node-1", tmp_path_factory.mktemp("log"))
+    found = History(metadata_log(directory))
+    assert not {3, 10} & found.images.keys(), "offsets of a transaction"
+    return found
+
+
+def written(history: History, end_offset: int) -> MemoryTables:
+    """Return tables of the records before an offset, written in one batch."""
+    tables = MemoryTables()
+    assert writer_of(tables).apply(history.range(0, end_offset), CLUSTER)
+    return tables
+
+
+def writer_of(
+    tables: MemoryTables, *, before_commit: Hook = no_hook, after_commit: Hook = no_hook
+) -> Writer:
+    store = MemoryStore(tables, before_commit=before_commit, after_commit=after_commit)
+    return Writer(store, clock_us=lambda: 1)
+
+
+def test_any_split_into_batches_gives_the_same_tables(history: History) -> None:
+    expected = contents(written(history, END))
+    for size in (1, 7, 50):
+        tables = MemoryTables()
+        writer = writer_of(tables)
+        for start in range(0, END, size):
+            end = min(END, start + size)
+            writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
+        assert contents(tables) == expected, size
+
+
+def test_a_new_writer_has_the_state_of_the_one_before(history: History) -> None:
+    tables = MemoryTables()
+    first = writer_of(tables)
+    for end, merges in ((40, False), (60, True), (END, False)):
+        first.apply(history.range(first.progress().next_offset, end), CLUSTER)
+        second = writer_of(tables)
+        assert second.progress() == first.progress()
+        assert second.epochs() == first.epochs()
+        history.check(read_view(tables))
+        if merges:
+            first.merge_state()
+            assert first.unmerged_row_count() == second_count(tables) == 0
+    second = writer_of(tables)
+    second.apply(history.range(END, END + 30), CLUSTER)
+    assert contents(tables) == contents(written(history, END + 30))
+
+
+def second_count(tables: MemoryTables) -> int:
+    return writer_of(tables).unmerged_row_count()
+
+
+def test_a_merge_changes_nothing_that_a_reader_sees(history: History) -> None:
+    tables = written(history, 60)
+    writer = writer_of(tables)
+    writer.merge_state()
+    assert tables.commits[-1].table == STATE_TABLE.name
+    commit_count = len(tables.commits)
+    writer.merge_state()
+    assert len(tables.commits) == commit_count, "nothing is later than the state"
+    assert contents(tables) == contents(written(history, 60))
+
+
+def test_a_late_merge_of_another_writer_reverts_nothing(history: History) -> None:
+    tables = written(history, 60)
+    late, prompt = writer_of(tables), writer_of(tables)
+    assert late.unmerged_row_count() > 0, "it has read the tables"
+    prompt.apply(history.range(60, END), CLUSTER)
+    prompt.merge_state()
+    late.merge_state()
+    history.check(read_view(tables))
+    assert contents(tables) == contents(written(history, END))
+
+
+def test_refused_batches_write_nothing(history: History) -> None:
+    tables = written(history, 60)
+    before = contents(tables)
+    commit_count = len(tables.commits)
+    writer = writer_of(tables)
+    for start, end in ((0, 60), (20, 30), (59, 60)):
+        assert not writer.apply(history.range(start, end), CLUSTER), "a repeated range"
+    with pytest.raises(OffsetGapError) as raised:
+        writer.apply(history.range(62, 70), CLUSTER)
+    assert raised.value.expected_offset == 60
+    with pytest.raises(WrongClusterError):
+        writer.apply(history.range(60, 70), "cluster-b")
+    with pytest.raises(DivergedLogError) as diverged:
+        writer.apply(in_epoch(history.range(50, 70), 5), CLUSTER)
+    assert diverged.value.offset == 50
+    assert len(tables.commits) == commit_count
+    assert contents(tables) == before
+
+
+def in_epoch(rows: pa.Table, epoch: int) -> pa.Table:
+    """Return rows of the source as records of another leader epoch."""
+    changed = rows.to_pylist()
+    for row in changed:
+        row["leaderEpoch"] = epoch
+    return pa.Table.from_pylist(changed, schema=SCHEMA)
+
+
+def test_a_batch_that_ends_inside_a_transaction_waits_for_its_end(history: History) -> None:
+    writer = writer_of(MemoryTables())
+    for start, end, last in ((0, 7, 2), (3, 11, 2), (3, 12, 11)):
+        writer.apply(history.range(start, end), CLUSTER)
+        assert writer.progress().offset == last
+
+
+def test_two_writers_write_every_record_once(history: History) -> None:
+    """Each continues from its own state, which is stale after the commits of the other."""
+    tables = written(history, 40)
+    first, second = writer_of(tables), writer_of(tables)
+    assert first.progress() == second.progress()
+    first.apply(history.range(40, 50), CLUSTER)
+    second.apply(history.range(40, 60), CLUSTER)
+    first.apply(history.range(60, END), CLUSTER)
+    assert contents(tables) == contents(written(history, END))
+    second.apply(history.range(END - 1, END), CLUSTER)
+    assert second.progress() == first.progress()
+
+
+def test_a_writer_between_whose_appends_another_one_commits_retries(history: History) -> None:
+    tables = written(history, 40)
+    rival = writer_of(tables)
+    is_rival_due = [True]
+
+    def before_commit(operation: str, table: str) -> None:
+        if table == CHANGES_TABLE.name and is_rival_due.pop():
+            rival.apply(history.range(40, 47), CLUSTER)
+
+    def twice(operation: str, table: str) -> None:
+        if is_rival_due:
+            before_commit(operation, table)
+
+    writer = writer_of(tables, before_commit=twice)
+    writer.apply(history.range(40, 60), CLUSTER)
+    assert contents(tables) == contents(written(history, 60))
+
+
+def test_a_writer_that_always_loses_raises_an_error(history: History) -> None:
+    tables = written(history, 40)
+    ends = iter(range(41, 60))
+
+    def before_commit(operation: str, table: str) -> None:
+        writer_of(tables).apply(history.range(40, next(ends)), CLUSTER)
+
+    writer = writer_of(tables, before_commit=before_commit)
+    with pytest.raises(ConcurrentWriterError):
+        writer.apply(history.range(40, 60), CLUSTER)
+
+
+@pytest.mark.parametrize("merged_at", [None, 20, 80, END])
+@pytest.mark.parametrize("offset", [11, 40, 79, 80, 100, END - 1])
+def test_a_truncation_gives_the_tables_of_that_offset(
+    history: History, offset: int, merged_at: int | None
+) -> None:
+    tables = MemoryTables()
+    writer = writer_of(tables)
+    for end in (20, 80, END):
+        writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
+        if end == merged_at:
+            writer.merge_state()
+    assert writer.truncate_to(offset) == offset
+    history.check(read_view(tables))
+    assert writer.progress() == writer_of(tables).progress()
+    assert contents(tables) == contents(written(history, offset + 1))
+    writer.apply(history.range(offset, END + 10), CLUSTER)
+    assert contents(tables) == contents(written(history, END + 10))
+
+
+@pytest.mark.parametrize("step", ["truncate", "truncate log"])
+def test_an_interrupted_truncation_is_completed(history: History, step: str) -> None:
+    tables = written(history, 60)
+
+    def crash(done: str) -> None:
+        if done == step:
+            raise CrashError
+
+    store = MemoryStore(tables)
+    with pytest.raises(CrashError):
+        Writer(store, after_step=crash, clock_us=lambda: 1).truncate_to(40)
+    assert read_view(tables).offset == 40, "readers continue immediately"
+    history.check(read_view(tables))
+    writer = writer_of(tables)
+    assert writer.progress().offset == 40
+    assert contents(tables) == contents(written(history, 41))
+    writer.apply(history.range(41, END), CLUSTER)
+    assert contents(tables) == contents(written(history, END))
+
+
+def test_a_truncation_into_a_transaction_ends_before_it(history: History) -> None:
+    tables = written(history, END)
+    writer = writer_of(tables)
+    assert writer.truncate_to(7) == 2
+    assert contents(tables) == contents(written(history, 3))
+
+
+def test_a_truncation_outside_of_the_tables_is_refused(history: History) -> None:
+    tables = written(history, 40)
+    before = contents(tables)
+    for offset in (-1, 40, 10**12):
+        with pytest.raises(OffsetOutOfRangeError):
+            writer_of(tables).truncate_to(offset)
+    assert contents(tables) == before
+
+
+def test_a_diverged_log_is_resolved_by_a_truncation(history: History) -> None:
+    tables = written(history, 60)
+    other = in_epoch(history.range(50, END), 5)
+    writer = writer_of(tables)
+    with pytest.raises(DivergedLogError, match=r"truncate_to\(49\)"):
+        writer.apply(other, CLUSTER)
+    writer.truncate_to(49)
+    writer.apply(other, CLUSTER)
+    assert writer.progress().leader_epoch == 5
+    assert writer_of(tables).progress() == writer.progress()
+    offsets = tables.contents[LOG_TABLE.name]["offset"].to_pylist()
+    assert sorted(offsets) == list(range(END))
+
+
+def test_tables_without_log_have_the_same_changes(history: History) -> None:
+    tables = MemoryTables()
+    writer = Writer(MemoryStore(tables), writes_log=False, clock_us=lambda: 1)
+    writer.apply(history.range(0, END), CLUSTER)
+    assert LOG_TABLE.name not in tables.contents
+    expected = [row for row in contents(written(history, END)) if row[0] != LOG_TABLE.name]
+    assert contents(tables) == expected
+    with pytest.raises(TablesError, match="log=False"):
+        writer_of(tables).progress()
+
+
+class Interruptions:
+    """A process that may end before or after each commit, and a reader after each commit."""
+
+    def __init__(self, tables: MemoryTables, history: History, chance: random.Random) -> None:
+        self._tables, self._history, self._chance = tables, history, chance
+        self.crash_count = 0
+
+    def before_commit(self, operation: str, table: str) -> None:
+        self._crash(0.15)
+
+    def after_commit(self, operation: str, table: str) -> None:
+        view = read_view(self._tables)
+        if view.offset >= 0:
+            self._history.check(view)
+        self._crash(0.15)
+
+    def _crash(self, probability: float) -> None:
+        if self._chance.random() < probability:
+            self.crash_count += 1
+            raise CrashError
+
+    def writer(self) -> Writer:
+        return writer_of(
+            self._tables, before_commit=self.before_commit, after_commit=self.after_commit
+        )
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [range(2), pytest.param(range(2, SEEDS), marks=pytest.mark.slow)],
+    ids=["some", "many"],
+)
+def test_crashes_between_any_commits_lose_and_repeat_nothing(
+    history: History, seeds: range
+) -> None:
+    expected = contents(written(history, END))
+    crash_count = 0
+    for seed in seeds:
+        chance = random.Random(seed)
+        tables = MemoryTables()
+        interruptions = Interruptions(tables, history, chance)
+        writer = interruptions.writer()
+        end = 0
+        while end < END:
+            try:
+                end = step(writer, history, chance)
+            except CrashError:
+                writer = interruptions.writer()
+        assert contents(tables) == expected, seed
+        crash_count += interruptions.crash_count
+    assert crash_count > len(seeds)
+
+
+def step(writer: Writer, history: History, chance: random.Random) -> int:
+    """Do something at random; return the end of the tables."""
+    next_offset = writer.progress().next_offset
+    what = chance.choice(("apply", "apply", "apply", "merge", "compact", "truncate", "forget"))
+    if what == "apply":
+        first = max(0, next_offset - chance.randint(0, 5))
+        writer.apply(history.range(first, min(END, next_offset + chance.randint(1, 40))), CLUSTER)
+    elif what == "merge":
+        writer.merge_state()
+    elif what == "compact":
+        writer.compact()
+    elif what == "forget":
+        writer.forget()
+    elif next_offset > 20:
+        writer.truncate_to(chance.randint(max(0, next_offset - 30), next_offset - 1))
+    return writer.progress().next_offset

@@ -1,0 +1,229 @@
+"""Tables in memory, for tests and simulations: commits can be lost, interrupted and counted.
+
+Rules of this file:
+
+1. ``MemoryTables`` is the durable content, ``MemoryStore`` a handle, which has no state. Content is
+   replaced and never modified, so earlier reads stay the same.
+2. A commit is the assignment of a table's new content. ``before_commit`` is called before it and
+   may raise (the commit is lost) or change the tables (another writer was faster);
+   ``after_commit`` is called after it and may raise (it is durable, and the caller does not know).
+   An operation that writes nothing calls neither.
+3. CHECK constraints are not evaluated: that is left to the engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.parquet import filters_to_expression
+
+from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.tables.schema import STATE_TABLE, StoredTable
+from raftlog_state.tables.stores.protocol import Transaction, Where
+
+Operation: TypeAlias = Literal["append", "merge", "delete", "compact"]
+Hook: TypeAlias = Callable[[Operation, str], None]
+"""Called with the operation of a commit and the name of its table."""
+
+_KEY: Final = ("entity", "key")
+_ORDER: Final = ("_incarnation", "_visible_offset", "_offset")
+
+
+def no_hook(operation: Operation, table: str) -> None:
+    """Do nothing."""
+
+
+class Commit(NamedTuple):
+    """Durable commit of one table."""
+
+    operation: Operation
+    table: str
+
+
+@dataclass(slots=True)
+class MemoryTables:
+    """Content of the tables of one place, shared by all stores that are opened on it.
+
+    ``commits``: all of them, oldest first; ``transactions``: the version of the last append by
+    table and ``app_id``. Chunks of a table's columns correspond to files.
+    """
+
+    contents: dict[str, pa.Table] = field(default_factory=dict)
+    transactions: dict[tuple[str, str], int] = field(default_factory=dict)
+    commits: list[Commit] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)
+
+
+class MemoryStore:
+    """``TableStore`` on ``MemoryTables``. ``place`` is used in error messages only."""
+
+    def __init__(
+        self,
+        tables: MemoryTables,
+        place: str = "memory",
+        *,
+        before_commit: Hook = no_hook,
+        after_commit: Hook = no_hook,
+    ) -> None:
+        self._tables = tables
+        self._place = place
+        self._before_commit = before_commit
+        self._after_commit = after_commit
+
+    @property
+    def place(self) -> str:
+        """Name of the tables, for error messages."""
+        return self._place
+
+    def exists(self, table: StoredTable) -> bool:
+        """Return whether a table exists."""
+        return table.name in self._tables.contents
+
+    def prepare(self) -> None:
+        """Do nothing: memory needs no preparation."""
+
+    def append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> None:
+        """Append rows unless this transaction, or a later one of its ``app_id``, is committed."""
+        self._check_rows(table, rows)
+        if not self._is_committed(table, transaction):
+            self._before_commit("append", table.name)
+            if self._commit_append(table, rows, transaction):
+                self._after_commit("append", table.name)
+                return
+        end, end_of_rows = _end_offset(self._content(table)), _end_offset(rows)
+        if end != end_of_rows:
+            raise ConcurrentWriterError(
+                place=self._place,
+                reason=f"another writer committed transaction {transaction.version} of "
+                f"{transaction.app_id} to table {table.name}, which ends at offset {end} and not "
+                f"at {end_of_rows}",
+                remedy="run one writer at a time; open the tables again to continue at their end",
+            )
+
+    def read(
+        self, table: StoredTable, where: Where = (), columns: tuple[str, ...] | None = None
+    ) -> pa.Table:
+        """Return the newest rows of an existing table."""
+        content = self._content(table)
+        rows = content.filter(filters_to_expression(list(where))) if where else content
+        return rows if columns is None else rows.select(list(columns))
+
+    def merge(self, rows: pa.Table) -> None:
+        """Replace rows of ``state`` by later ones of the same key, and insert those of new keys."""
+        self._check_rows(STATE_TABLE, rows)
+        old = self._tables.contents.get(STATE_TABLE.name)
+        self._commit_unless_changed("merge", STATE_TABLE, old, self._merged(old, rows))
+
+    def delete(self, table: StoredTable, where: Where) -> None:
+        """Delete the rows for which all conditions hold."""
+        old = self._content(table)
+        kept = old.slice(0, 0)
+        if where:
+            holds = filters_to_expression(list(where))
+            kept = old.filter(holds.is_null() | ~holds)
+        if kept.num_rows < old.num_rows:
+            self._commit_unless_changed("delete", table, old, kept)
+
+    def compact(self, table: StoredTable) -> None:
+        """Join the chunks of a table."""
+        old = self._content(table)
+        if old.column(0).num_chunks > 1:
+            self._commit_unless_changed("compact", table, old, old.combine_chunks())
+
+    def vacuum(self, table: StoredTable) -> None:
+        """Check that the table exists: there are no files."""
+        self._content(table)
+
+    def _content(self, table: StoredTable) -> pa.Table:
+        content = self._tables.contents.get(table.name)
+        if content is None:
+            raise TablesError(
+                place=self._place,
+                reason=f"table {table.name} does not exist",
+                remedy="append to it first, or check the location",
+            )
+        return content
+
+    def _is_committed(self, table: StoredTable, transaction: Transaction) -> bool:
+        last = self._tables.transactions.get((table.name, transaction.app_id))
+        return last is not None and transaction.version <= last
+
+    def _commit_append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> bool:
+        """Commit rows and return True, or return False if the transaction is committed already."""
+        with self._tables.lock:
+            if self._is_committed(table, transaction):
+                return False
+            old = self._tables.contents.get(table.name)
+            new = rows if old is None else pa.concat_tables([old, rows])
+            self._tables.transactions[table.name, transaction.app_id] = transaction.version
+            self._replace("append", table, new)
+            return True
+
+    def _commit_unless_changed(
+        self, operation: Operation, table: StoredTable, old: pa.Table | None, new: pa.Table
+    ) -> None:
+        """Commit ``new``, which was computed from ``old``, if that is still the content."""
+        self._before_commit(operation, table.name)
+        with self._tables.lock:
+            if self._tables.contents.get(table.name) is not old:
+                raise ConcurrentWriterError(
+                    place=self._place,
+                    reason=f"another writer changed table {table.name} during this {operation}",
+                    remedy="run one writer at a time; nothing was written, so run this one again",
+                )
+            self._replace(operation, table, new)
+        self._after_commit(operation, table.name)
+
+    def _replace(self, operation: Operation, table: StoredTable, new: pa.Table) -> None:
+        """Commit. The caller has the lock."""
+        self._tables.contents[table.name] = new
+        self._tables.commits.append(Commit(operation, table.name))
+
+    def _merged(self, old: pa.Table | None, rows: pa.Table) -> pa.Table:
+        """Return the rows of ``old`` that stay, and those of ``rows`` that replace the others."""
+        offered = _orders_by_key(rows)
+        if len(offered) != rows.num_rows:
+            raise self._invalid_rows(STATE_TABLE, "rows have a key more than once")
+        if old is None:
+            return rows
+        orders = _orders_by_key(old)
+        replaced = {key for key, order in offered.items() if key in orders and order > orders[key]}
+        taken = replaced | (offered.keys() - orders.keys())
+        return pa.concat_tables(
+            [
+                old.filter(pa.array([key not in replaced for key in orders], pa.bool_())),
+                rows.filter(pa.array([key in taken for key in offered], pa.bool_())),
+            ]
+        )
+
+    def _check_rows(self, table: StoredTable, rows: pa.Table) -> None:
+        """Raise ``TablesError`` unless there are rows, and with exactly the table's columns."""
+        if not rows.schema.equals(table.schema):
+            raise self._invalid_rows(table, "rows do not have the columns of the table")
+        if rows.num_rows == 0:
+            raise self._invalid_rows(table, "there are no rows")
+
+    def _invalid_rows(self, table: StoredTable, reason: str) -> TablesError:
+        return TablesError(
+            place=self._place,
+            reason=f"cannot write to table {table.name}: {reason}",
+            remedy="nothing was written; this is a bug of the writer, report it",
+        )
+
+
+def _end_offset(rows: pa.Table) -> int | None:
+    """Return the greatest ``offset``, None without rows."""
+    end: int | None = pc.max(rows["offset"]).as_py()
+    return end
+
+
+def _orders_by_key(rows: pa.Table) -> dict[tuple[str, str], tuple[int, int, int]]:
+    """Return what decides which row of a key stays, for each key, in the order of the rows."""
+    keys = zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
+    orders = zip(*(rows[name].to_pylist() for name in _ORDER), strict=True)
+    return dict(zip(keys, orders, strict=True))
