@@ -18,7 +18,16 @@ from typing import Any, TypeAlias
 
 HOME = Path(__file__).parents[1]
 PAGE = HOME / "benchmarks" / "README.md"
-SCRIPTS = ("decode", "typed_records", "append", "quorum", "spark_read", "spark_write", "history")
+SCRIPTS = (
+    "decode",
+    "typed_records",
+    "append",
+    "quorum",
+    "spark_read",
+    "spark_write",
+    "history",
+    "freshness",
+)
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 Row: TypeAlias = dict[str, Any]

@@ -1,0 +1,171 @@
+"""Milliseconds from a commit of the log to its publication in the tables of a running stream.
+
+Each round appends a topic with three partitions to a log and waits for the Delta commit of
+``changes`` that publishes it. The reference is the same stream with a ``foreachBatch`` that
+collects the rows and appends as few rows to one Delta table: what Spark itself needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.run import Row, row
+from pyspark.sql import DataFrame, SparkSession
+from tests.support.small_logs import LogWriter
+
+from pyspark_raftlog import RaftlogDataSource
+from raftlog_state.records import PartitionRecord, TopicRecord, encode
+from raftlog_state.tables import open_cluster
+
+WARM_UP = 30
+ROUNDS = 100
+POLL_S = 0.002
+PATIENCE_S = 60.0
+OPTIONS = {"tailHoldback": "0"}
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+class Topics:
+    """Log to which topics are appended, one a batch."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log = LogWriter(directory / "__cluster_metadata-0", cluster_id="benchmark")
+        self._count = 0
+
+    def append(self) -> int:
+        """Append a topic with three partitions; return its last offset."""
+        self._count += 1
+        topic_id = base64.urlsafe_b64encode(uuid.UUID(int=self._count).bytes).decode()[:22]
+        partitions = [
+            encode(
+                PartitionRecord(
+                    partition_id=number, topic_id=topic_id, replicas=(1, 2), isr=(1, 2), leader=1
+                )
+            )
+            for number in range(3)
+        ]
+        topic = encode(TopicRecord(name=f"topic-{self._count}", topic_id=topic_id))
+        self.log.append(topic, *partitions)
+        return self.log.end_offset - 1
+
+
+def commit_count(table: Path) -> int:
+    return len(list((table / "_delta_log").glob("*.json")))
+
+
+def delays_ms(topics: Topics, table: Path, rounds: int) -> list[float]:
+    """Append a topic a round, and return how long each took to be in a commit of ``table``."""
+    taken = []
+    for _ in range(rounds):
+        before = commit_count(table)
+        start = time.perf_counter()
+        topics.append()
+        while commit_count(table) == before:
+            if time.perf_counter() - start > PATIENCE_S:
+                raise TimeoutError(f"no commit of {table.name}")
+            time.sleep(POLL_S)
+        taken.append(1_000 * (time.perf_counter() - start))
+    return taken
+
+
+def of_tables(spark: SparkSession, directory: Path, rounds: int, **options: Any) -> list[float]:
+    """Return the delays of tables that follow a log."""
+    topics, place = Topics(directory), directory / "tables"
+    topics.append()
+    cluster = open_cluster(spark, str(place), **options)
+    source = {"path": str(topics.log.directory), **OPTIONS}
+    query = cluster.materialize(source, checkpoint=str(directory / "checkpoint"))
+    try:
+        query.processAllAvailable()
+        delays_ms(topics, place / "changes", WARM_UP)
+        return delays_ms(topics, place / "changes", rounds)
+    finally:
+        query.stop()
+
+
+def of_appends(spark: SparkSession, directory: Path, rounds: int) -> list[float]:
+    """Return the delays of a stream that appends a few rows a batch to a table."""
+    topics, table = Topics(directory), directory / "rows"
+    topics.append()
+    few = spark.range(5).toArrow()
+
+    def write(rows: DataFrame, _batch_id: int) -> None:
+        rows.toArrow()
+        frame = spark.createDataFrame(few).coalesce(1)
+        frame.write.format("delta").mode("append").save(str(table))
+
+    rows = spark.readStream.format("raftlog").options(**OPTIONS).load(str(topics.log.directory))
+    stream = rows.writeStream.foreachBatch(write)
+    query = stream.option("checkpointLocation", str(directory / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        delays_ms(topics, table, WARM_UP)
+        return delays_ms(topics, table, rounds)
+    finally:
+        query.stop()
+
+
+def delta_session() -> SparkSession:
+    """Return a session with the settings that README recommends for the tables."""
+    from delta import configure_spark_with_delta_pip
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("raftlog-benchmark")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    return configure_spark_with_delta_pip(builder).getOrCreate()
+
+
+def measure(spark: SparkSession, directory: Path, rounds: int) -> Iterator[Row]:
+    floor = of_appends(spark, directory / "floor", rounds)
+    other = "foreachBatch with one append of 5 rows"
+    engines: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("Spark", {}),
+        ("Spark, without table log", {"log": False}),
+        ("delta-rs", {"engine": "delta-rs"}),
+    )
+    for title, options in engines:
+        delays = of_tables(spark, directory / title, rounds, **options)
+        for name, quantile in (("p50", 0.5), ("p95", 0.95)):
+            found, against = (
+                sorted(one)[min(len(one) - 1, int(quantile * len(one)))] for one in (delays, floor)
+            )
+            yield row(f"commit to publication, {title}, {name}", found, "ms", against, other)
+        yield row(f"commit to publication, {title}, mean", statistics.mean(delays), "ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        spark = delta_session()
+        spark.dataSource.register(RaftlogDataSource)
+        for figures in measure(spark, Path(directory), arguments.rounds):
+            print(json.dumps(figures) if arguments.json else figures, flush=True)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
