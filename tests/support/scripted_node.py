@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -75,16 +76,13 @@ class ScriptedNode:
             thread.start()
 
     def _serve(self, asker: socket.socket) -> None:
-        with asker, asker.makefile("rb") as requests:
+        with suppress(OSError), asker, asker.makefile("rb") as requests:  # the client disconnects
             while head := requests.read(4):
                 data = requests.read(int.from_bytes(head, "big"))
-                try:
-                    parts = self._answer(data)
-                    if parts is None:
-                        return
-                    asker.sendall(b"".join(parts))
-                except OSError:
+                parts = self._answer(data)
+                if parts is None:
                     return
+                asker.sendall(b"".join(parts))
 
     def _answer(self, data: bytes) -> Iterable[bytes] | None:
         received = receive_request(data, BOTH)
