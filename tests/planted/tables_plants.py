@@ -108,6 +108,27 @@ TABLES_PLANTS: Final = (
         tests=(WRITES,),
     ),
     Plant(
+        bug="changes that state does not include expire",
+        path=WRITER,
+        old="        if state.base_offset < floor:\n            self._merge_state()\n",
+        new="",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="a part of an append expires",
+        path=WRITER,
+        old="floor = max((end for end, _ in appends if end <= offset), default=NOTHING)",
+        new="floor = offset",
+        tests=(WRITES,),
+    ),
+    Plant(
+        bug="a state whose changes have expired can be truncated to",
+        path="state/raftlog_state/tables/progress.py",
+        old="max(progress.oldest_offset, min(from_offsets, default=progress.next_offset) - 1)",
+        new="progress.oldest_offset",
+        tests=(WRITES,),
+    ),
+    Plant(
         bug="the rows of state hide later ones",
         path=LATEST,
         old="return pa.concat_tables([state.filter(kept), later])",
@@ -208,7 +229,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="verify does not compare the intervals of rows",
         path="state/raftlog_state/tables/verify.py",
-        old="    differences += _chain_differences(publication.changes(to=offset))\n",
+        old="    differences += _chain_differences("
+        "publication.changes(to=offset), is_complete=is_complete)\n",
         new="",
         tests=("tests/state/tables/test_tables_verify_spark.py::test_a_changed_row_is_reported",),
     ),

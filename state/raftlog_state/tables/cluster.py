@@ -181,13 +181,34 @@ class ClusterTables:
         self._newest()
         return self._writer.truncate_to(_offset(offset, "offset"))
 
+    def expire(self, before: OffsetOrTime) -> int:
+        """Delete the changes before a state; earlier states cannot be read any more.
+
+        Whole appends are deleted, so that a somewhat earlier state may be the first one. Table
+        ``log`` keeps its records. Files remain for the retention of the tables, 30 days, and are
+        deleted by ``maintain()`` then.
+
+        Args:
+            before: offset or time of the state, as for ``at``.
+
+        Returns:
+            The first offset whose state can be read, as ``status().oldest_offset``.
+
+        Raises:
+            As ``at``.
+        """
+        publication = self._newest()
+        return self._writer.expire(self._state(publication, before, "before"))
+
     def maintain(self) -> None:
-        """Merge later changes into ``state``, and compact ``changes`` and ``log``.
+        """Merge later changes into ``state``, compact ``changes`` and ``log``, delete old files.
 
         Readers see the same rows, and read fewer files. ``materialize`` does it from time to time.
+        Files are deleted that no version of the last 30 days has.
         """
         self._writer.merge_state()
         self._writer.compact()
+        self._writer.vacuum()
         self._create_views()
 
     def _stepped(self, step: str) -> None:
@@ -345,7 +366,7 @@ class ClusterTables:
             incarnation=progress.incarnation,
             offset=progress.offset,
             log_offset=self._log_offset(),
-            oldest_offset=progress.oldest_offset,
+            oldest_offset=None if publication is None else publication.oldest_offset(),
             leader_epoch=None if is_empty else progress.leader_epoch,
             metadata_version=progress.metadata_version,
             row_counts=progress.row_counts,
@@ -392,7 +413,7 @@ class ClusterTables:
             raise OptionError(option=option, reason="must be a time such as 2026-11-21T03:12:00Z")
         later = publication.first_offset_later_than(micros)
         offset = publication.offset if later is None else later - 1
-        if offset < publication.oldest_offset:
+        if offset < publication.oldest_offset():
             raise TablesError(
                 place=self._store.place,
                 reason="all their records are later than the time",
@@ -422,11 +443,12 @@ def _checked(publication: Publication, wanted: SupportsIndex | None, option: str
     if wanted is None:
         return publication.offset
     offset = _offset(wanted, option)
-    if not publication.oldest_offset <= offset <= publication.offset:
+    oldest = publication.oldest_offset()
+    if not oldest <= offset <= publication.offset:
         raise OffsetOutOfRangeError(
             path=publication.place,
             offset=offset,
-            log_start_offset=publication.oldest_offset,
+            log_start_offset=oldest,
             log_end_offset=publication.offset + 1,
         )
     if publication.is_in_gap(offset):

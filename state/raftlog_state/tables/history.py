@@ -144,10 +144,10 @@ def change_feed(table: TypedTable, changes: DataFrame) -> DataFrame:
     return frames[0].unionByName(frames[1])
 
 
-def broken_chains(changes: DataFrame) -> DataFrame:
+def broken_chains(changes: DataFrame, *, is_complete: bool) -> DataFrame:
     """Return the changes whose row before is not the row after the previous change of their key.
 
-    Columns: ``entity``, ``key``, ``offset``, ``column``, ``expected`` and ``found``, as JSON.
+    ``is_complete``: whether ``changes`` has the first change of each key. Columns: ``entity``, ``key``, ``offset``, ``column``, ``expected`` and ``found``, as JSON.
     """
     of_key = Window.partitionBy("entity", "key").orderBy(*_ORDER)
     after = sf.to_json("after", EXACT_JSON)
@@ -162,7 +162,8 @@ def broken_chains(changes: DataFrame) -> DataFrame:
         sf.to_json("before_origin", EXACT_JSON).alias("before_origin"),
         sf.lag(sf.when(is_there, after)).over(of_key).alias("previous"),
         sf.lag(sf.when(is_there, sf.to_json(origin, EXACT_JSON))).over(of_key).alias("origin"),
-    )
+        (sf.row_number().over(of_key) > (0 if is_complete else 1)).alias("is_comparable"),
+    ).where("is_comparable")
     # A snapshot may have several records of a key: each has the row before the snapshot.
     expected_row = sf.when(sf.col("op") == "r", sf.col("before")).otherwise(sf.col("previous"))
     expected_origin = sf.when(sf.col("before").isNotNull(), sf.col("origin"))

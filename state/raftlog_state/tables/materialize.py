@@ -54,6 +54,7 @@ _OURS: Final = {
 MERGE_INTERVAL_S: Final = 60.0
 MERGE_ROWS_MAX: Final = 50_000
 COMPACT_APPENDS: Final = 200
+VACUUM_INTERVAL_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +120,13 @@ def materialize(
 
 
 class Upkeep:
-    """When to merge changes into ``state``, and when to compact. Times are seconds of one clock."""
+    """When to merge changes into ``state``, to compact and to vacuum, in seconds of one clock."""
 
     def __init__(self, target_offset: int | None) -> None:
         """``target_offset`` is the end of the run, exclusive; None if it continues."""
         self._target_offset = target_offset
         self._merged_at_s: float | None = None
+        self._vacuumed_at_s: float | None = None
         self._append_count = 0
 
     def appended(self) -> None:
@@ -140,6 +142,15 @@ class Upkeep:
 
     def merged(self, now_s: float) -> None:
         self._merged_at_s = now_s
+
+    def is_vacuum_due(self, now_s: float) -> bool:
+        """Return whether to delete old files; a run that is shorter than the interval does not."""
+        if self._vacuumed_at_s is None:
+            self._vacuumed_at_s = now_s
+        return now_s - self._vacuumed_at_s >= VACUUM_INTERVAL_S
+
+    def vacuumed(self, now_s: float) -> None:
+        self._vacuumed_at_s = now_s
 
     def is_compaction_due(self) -> bool:
         """Return whether many small files have been appended."""
@@ -184,6 +195,9 @@ class Sink:
         if self._upkeep.is_compaction_due():
             self._writer.compact()
             self._upkeep.compacted()
+        if self._upkeep.is_vacuum_due(self._clock()):
+            self._writer.vacuum()
+            self._upkeep.vacuumed(self._clock())
 
 
 # --- is it the same log ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -46,8 +46,8 @@ class Progress:
     """End of the tables after an append. Offsets are inclusive, times microseconds since 1970.
 
     ``leader_epoch`` and ``log_time`` are those of the record at ``offset``. ``oldest_offset`` is
-    the first offset whose state can be read. ``gap_from`` and ``gap_to`` bound the offsets whose
-    history a snapshot replaced in this append.
+    the first offset whose state could be read before any expiry. ``gap_from`` and ``gap_to`` bound
+    the offsets whose history a snapshot replaced in this append.
     """
 
     cluster_id: str | None = None
@@ -145,6 +145,17 @@ def progress_of(rows: pa.Table) -> Progress | None:
         log_time=plain["_log_time"],
         **{**detail, "row_counts": dict(detail["row_counts"])},
     )
+
+
+def oldest_offset(progress: Progress, from_offsets: Iterable[int]) -> int:
+    """Return the first offset whose state can be read.
+
+    ``from_offsets``: those of the appends that ``changes`` has. Changes are deleted append by
+    append, from the first on, and ``state`` includes the deleted ones.
+    """
+    if progress.oldest_offset is None:
+        return 0
+    return max(progress.oldest_offset, min(from_offsets, default=progress.next_offset) - 1)
 
 
 def check_layout(store: TableStore) -> None:

@@ -20,7 +20,7 @@ from raftlog_state.errors import TablesError
 
 from .history import changes_of, last_rows, living_rows, rows_after, rows_before, visible_between
 from .parallel import for_each
-from .progress import NOTHING, Progress, check_layout, progress_of
+from .progress import NOTHING, Progress, check_layout, oldest_offset, progress_of
 from .schema import (
     CHANGES_TABLE,
     LOG_TABLE,
@@ -59,10 +59,11 @@ class Publication:
         """The last published offset, inclusive."""
         return self.progress.offset
 
-    @property
     def oldest_offset(self) -> int:
-        """The first offset whose state can be read."""
-        return self.progress.oldest_offset or 0
+        """Return the first offset whose state can be read."""
+        first = sf.min(f"after.{PROGRESS}.from_offset")
+        found = self.progress_rows().agg(first).collect()[0][0]
+        return oldest_offset(self.progress, () if found is None else (found,))
 
     def changes(self, after: int = NOTHING, to: int | None = None) -> DataFrame:
         """Return the changes after an offset and up to another (None: the last published one)."""
@@ -99,6 +100,10 @@ class Publication:
             return rows_after(table, state, self.changes(self.base_offset, offset))
         later = self.changes(offset, self.base_offset)
         return rows_before(table, offset, living_rows(table, state), later)
+
+    def is_expired(self) -> bool:
+        """Return whether ``changes`` lacks changes before the first state that can be read."""
+        return self.oldest_offset() > (self.progress.oldest_offset or 0)
 
     def gaps(self) -> tuple[Gap, ...]:
         """Return the gaps in history, in order."""

@@ -113,7 +113,8 @@ def verify(publication: Publication, offset: int) -> VerifyReport:
         for table in TYPED_TABLES
         if table.name in results and results[table.name]["different"]
     ]
-    differences += _chain_differences(publication.changes(to=offset))
+    is_complete = not publication.is_expired()
+    differences += _chain_differences(publication.changes(to=offset), is_complete=is_complete)
     differences += _count_differences(publication, offset, rows)
     return VerifyReport(
         offset=offset,
@@ -286,10 +287,11 @@ def _is_secret(table: TypedTable, key: str, column: str) -> bool:
     return False
 
 
-def _chain_differences(changes: DataFrame) -> list[Difference]:
+def _chain_differences(changes: DataFrame, *, is_complete: bool) -> list[Difference]:
     """Return the first change whose row before is not the row after the previous change."""
     count = sf.count("*").over(Window.partitionBy()).alias("count")
-    first = broken_chains(changes).select("*", count).orderBy("offset").limit(1).collect()
+    broken = broken_chains(changes, is_complete=is_complete)
+    first = broken.select("*", count).orderBy("offset").limit(1).collect()
     return [
         Difference(
             table=CHANGES,

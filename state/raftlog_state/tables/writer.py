@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -37,12 +37,21 @@ from .convert import MICROSECONDS, changes_table
 from .latest import living_rows, overlay, rows_before, state_rows
 from .logrows import log_rows, replay_rows
 from .origins import RowOrigins
-from .progress import NOTHING, Progress, check_layout, progress_of, quorum_of, row_counts_of
+from .progress import (
+    NOTHING,
+    Progress,
+    check_layout,
+    oldest_offset,
+    progress_of,
+    quorum_of,
+    row_counts_of,
+)
 from .schema import (
     CHANGES_TABLE,
     LOG_TABLE,
     PROGRESS,
     STATE_TABLE,
+    STORED_TABLES,
     StoredTable,
 )
 from .stores.protocol import Condition, TableStore, Transaction
@@ -146,6 +155,24 @@ class Writer:
                 if self._store.exists(table):
                     self._store.compact(table)
                     self._step(f"compact {table.name}")
+
+    def vacuum(self) -> None:
+        """Delete files that no version within the retention has. Raises ``TablesError``."""
+        with self._lock:
+            for table in STORED_TABLES.values():
+                if self._store.exists(table):
+                    self._store.vacuum(table)
+
+    def expire(self, offset: int) -> int:
+        """Delete the changes up to the end of an append, at or shortly before ``offset``.
+
+        Returns:
+            The first offset whose state can be read now.
+
+        Raises:
+            OffsetOutOfRangeError: the tables begin after the offset, or end before it.
+        """
+        return self._again_if_late(lambda: self._expire(offset))
 
     def truncate_to(self, offset: int) -> int:
         """Revert the tables to the state after ``offset`` (inclusive) or shortly before it.
@@ -346,6 +373,42 @@ class Writer:
             "this error is raised again, and materialize from there",
         )
 
+    # --- expiry -----------------------------------------------------------------------------------
+
+    def _expire(self, offset: int) -> int:
+        state = self._ready()
+        appends = self._appends()
+        oldest = self._check_range(state, appends, offset)
+        floor = max((end for end, _ in appends if end <= offset), default=NOTHING)
+        if floor <= oldest:
+            return oldest
+        if state.base_offset < floor:
+            self._merge_state()
+        self._store.delete(CHANGES_TABLE, (("visible_offset", "<=", floor),))
+        self._step("expire")
+        return floor
+
+    def _appends(self) -> list[tuple[int, Mapping[str, Any]]]:
+        """Return the ends of the appends that ``changes`` has, with their details."""
+        where: Condition = ("entity", "=", PROGRESS)
+        rows = self._read(CHANGES_TABLE, where, columns=("offset", "after"))
+        details = (row[PROGRESS] for row in rows["after"].to_pylist())
+        return list(zip(rows["offset"].to_pylist(), details, strict=True))
+
+    def _check_range(
+        self, state: State, appends: Sequence[tuple[int, Mapping[str, Any]]], offset: int
+    ) -> int:
+        """Return the first offset whose state can be read; raise if ``offset`` is out of range."""
+        oldest = oldest_offset(state.progress, [details["from_offset"] for _, details in appends])
+        if not oldest <= offset < state.progress.next_offset:
+            raise OffsetOutOfRangeError(
+                path=self._store.place,
+                offset=offset,
+                log_start_offset=oldest,
+                log_end_offset=state.progress.next_offset,
+            )
+        return oldest
+
     # --- truncation -------------------------------------------------------------------------------
 
     def _truncate_to(self, offset: int) -> int:
@@ -372,29 +435,19 @@ class Writer:
     def _state_boundary(self, offset: int) -> int:
         """Return the last offset up to ``offset`` outside of transactions and gaps."""
         state = self._ready()
-        oldest, end = state.progress.oldest_offset, state.progress.next_offset
-        gaps = self._gaps(state)
+        appends = self._appends()
+        self._check_range(state, appends, offset)
         found = offset
         for row in state.fold.image.map(Entity.TRANSACTION).values():
             assert isinstance(row, TransactionRow)
             if row.begin_offset <= found < row.end_offset - 1:
                 found = row.begin_offset - 1
-        for first, last in gaps:
-            if first <= found < last:
+        for _, details in appends:
+            first, last = details["gap_from"], details["gap_to"]
+            if first is not None and first <= found < last:
                 found = first - 1
-        if oldest is None or not oldest <= found < end or offset >= end:
-            raise OffsetOutOfRangeError(
-                path=self._store.place,
-                offset=offset,
-                log_start_offset=0 if oldest is None else oldest,
-                log_end_offset=end,
-            )
+        self._check_range(state, appends, found)
         return found
-
-    def _gaps(self, state: State) -> list[tuple[int, int]]:
-        rows = self._read(CHANGES_TABLE, ("entity", "=", PROGRESS), columns=("after",))
-        details = (row[PROGRESS] for row in rows["after"].to_pylist())
-        return [(row["gap_from"], row["gap_to"]) for row in details if row["gap_from"] is not None]
 
     def _delete_after(self, progress: Progress) -> None:
         """Delete what a truncation to ``progress`` reverted; ``changes`` last."""

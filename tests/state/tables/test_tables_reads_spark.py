@@ -13,7 +13,7 @@ import pyarrow.compute
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from tests.state.tables.conftest import TEMPLATE_END
+from tests.state.tables.conftest import TEMPLATE_END, TEMPLATE_MERGED
 from tests.support.metadata_logs import MetadataLog
 from tests.support.source_rows import without_secrets
 from tests.support.tables import Feed, apply_feed, contents, crash_after, image_of
@@ -302,6 +302,22 @@ def test_offsets_that_are_not_published_are_refused(feed: Feed, tables: Open) ->
     with pytest.raises(OffsetOutOfRangeError) as raised:
         tables().at(offset=TEMPLATE_END)
     assert raised.value.log_end_offset == TEMPLATE_END
+
+
+def test_states_before_an_expiry_are_refused(
+    feed: Feed, tables: Open, replayed: list[MetadataImage]
+) -> None:
+    opened = tables()
+    assert opened.expire(200) == TEMPLATE_MERGED - 1
+    assert opened.status().oldest_offset == TEMPLATE_MERGED - 1
+    for offset in (TEMPLATE_MERGED - 1, 200, TEMPLATE_END - 1):
+        assert image_of(opened.at(offset=offset)).same_rows(replayed[offset]), offset
+    with pytest.raises(OffsetOutOfRangeError) as raised:
+        opened.at(offset=TEMPLATE_MERGED - 2)
+    assert raised.value.log_start_offset == TEMPLATE_MERGED - 1
+    report = opened.verify()
+    assert report.ok, str(report)
+    assert opened.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 10)) == TEMPLATE_END + 9
 
 
 def test_tables_of_an_earlier_layout_are_refused(feed: Feed, tables: Open, tmp_path: Path) -> None:

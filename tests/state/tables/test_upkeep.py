@@ -13,6 +13,7 @@ from raftlog_state.tables.materialize import (
     COMPACT_APPENDS,
     MERGE_INTERVAL_S,
     MERGE_ROWS_MAX,
+    VACUUM_INTERVAL_S,
     Upkeep,
     end_of_run,
 )
@@ -50,6 +51,15 @@ def test_small_files_are_compacted_after_a_number_of_appends() -> None:
     assert upkeep.is_compaction_due()
     upkeep.compacted()
     assert not upkeep.is_compaction_due()
+
+
+def test_old_files_are_deleted_once_a_day() -> None:
+    upkeep = Upkeep(None)
+    assert not upkeep.is_vacuum_due(100.0)
+    assert not upkeep.is_vacuum_due(100.0 + VACUUM_INTERVAL_S - 1)
+    assert upkeep.is_vacuum_due(100.0 + VACUUM_INTERVAL_S)
+    upkeep.vacuumed(200.0 + VACUUM_INTERVAL_S)
+    assert not upkeep.is_vacuum_due(199.0 + 2 * VACUUM_INTERVAL_S)
 
 
 def test_the_end_of_a_run_is_known_although_a_tail_is_held_back(tmp_path: Path) -> None:
