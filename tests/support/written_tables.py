@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog_state.image.rows import Row
-from raftlog_state.tables.latest import living_rows, overlay, state_rows
+from raftlog_state.tables.latest import living_rows, overlay, state_rows, without_reverted
 from raftlog_state.tables.progress import NOTHING, Progress, progress_of
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
 from tests.support.memory_store import MemoryTables
@@ -38,11 +38,9 @@ def _latest(tables: MemoryTables) -> tuple[Progress, pa.Table]:
     """Return the published end, and the rows of ``state`` there."""
     state, changes = _content(tables, STATE_TABLE), _content(tables, CHANGES_TABLE)
     base = progress_of(state) or Progress()
-    is_tail = pc.and_(
-        pc.greater(changes["visible_offset"], base.offset),
-        pc.greater_equal(changes["incarnation"], base.incarnation),
-    )
-    rows = overlay(state, state_rows(changes.filter(is_tail)))
+    tail = without_reverted(changes, base)
+    tail = tail.filter(pc.greater(tail["visible_offset"], base.offset))
+    rows = overlay(without_reverted(state, base), state_rows(tail))
     return progress_of(rows) or Progress(), rows
 
 
@@ -61,7 +59,7 @@ def contents(tables: MemoryTables) -> list[tuple[str, str]]:
     assert progress.offset != NOTHING
     log = _content(tables, LOG_TABLE)
     changes = _content(tables, CHANGES_TABLE)
-    assert pc.max(changes["visible_offset"]).as_py() <= progress.offset
+    assert changes.equals(without_reverted(changes, progress)), "truncations are complete"
     found: list[tuple[str, Any]] = [("log", row) for row in _plain(log)]
     found += [("changes", row) for row in _plain(changes) if row["op"] != "p"]
     living = rows.filter(pc.invert(rows["is_deleted"]))

@@ -29,7 +29,7 @@ from raftlog_state.snapshot_writer import ExportedSnapshot
 from .batch import SOURCE_COLUMNS
 from .exporting import export, image_of
 from .history import change_feed, difference
-from .materialize import Redaction, materialize, read_source
+from .materialize import Redaction, collected, materialize, read_source
 from .progress import NOTHING, Progress
 from .publication import Publication, newest_publication
 from .schema import CHANGES, LOG_TABLE
@@ -162,7 +162,7 @@ class ClusterTables:
             OffsetGapError, DivergedLogError, WrongClusterError, ReplayError: nothing was written.
         """
         wanted = [name for name in SOURCE_COLUMNS if name in rows.columns]
-        self._writer.apply(rows.select(*wanted).toArrow(), cluster_id)
+        self._writer.apply(collected(rows.select(*wanted), self._store.place), cluster_id)
         return self._writer.progress().offset
 
     def truncate_to(self, offset: int) -> int:
@@ -184,9 +184,7 @@ class ClusterTables:
     def expire(self, before: OffsetOrTime) -> int:
         """Delete the changes before a state; earlier states cannot be read any more.
 
-        Whole appends are deleted, so that a somewhat earlier state may be the first one. Table
-        ``log`` keeps its records. Files remain for the retention of the tables, 30 days, and are
-        deleted by ``maintain()`` then.
+        Table ``log`` keeps its records. ``maintain()`` deletes the files after 30 days.
 
         Args:
             before: offset or time of the state, as for ``at``.
@@ -366,11 +364,11 @@ class ClusterTables:
             incarnation=progress.incarnation,
             offset=progress.offset,
             log_offset=self._log_offset(),
-            oldest_offset=None if publication is None else publication.oldest_offset(),
+            oldest_offset=None if publication is None else progress.oldest_offset,
             leader_epoch=None if is_empty else progress.leader_epoch,
             metadata_version=progress.metadata_version,
             row_counts=progress.row_counts,
-            gaps=() if publication is None else publication.gaps(),
+            gaps=progress.gaps,
         )
 
     def verify(self, offset: int | None = None) -> VerifyReport:
@@ -413,7 +411,7 @@ class ClusterTables:
             raise OptionError(option=option, reason="must be a time such as 2026-11-21T03:12:00Z")
         later = publication.first_offset_later_than(micros)
         offset = publication.offset if later is None else later - 1
-        if offset < publication.oldest_offset():
+        if offset < publication.progress.oldest_offset:
             raise TablesError(
                 place=self._store.place,
                 reason="all their records are later than the time",
@@ -443,7 +441,7 @@ def _checked(publication: Publication, wanted: SupportsIndex | None, option: str
     if wanted is None:
         return publication.offset
     offset = _offset(wanted, option)
-    oldest = publication.oldest_offset()
+    oldest = publication.progress.oldest_offset
     if not oldest <= offset <= publication.offset:
         raise OffsetOutOfRangeError(
             path=publication.place,
@@ -451,7 +449,7 @@ def _checked(publication: Publication, wanted: SupportsIndex | None, option: str
             log_start_offset=oldest,
             log_end_offset=publication.offset + 1,
         )
-    if publication.is_in_gap(offset):
+    if publication.progress.is_in_gap(offset):
         raise TablesError(
             place=publication.place,
             reason=f"no history at offset {offset}: a snapshot was loaded instead",

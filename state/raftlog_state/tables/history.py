@@ -147,7 +147,8 @@ def change_feed(table: TypedTable, changes: DataFrame) -> DataFrame:
 def broken_chains(changes: DataFrame, *, is_complete: bool) -> DataFrame:
     """Return the changes whose row before is not the row after the previous change of their key.
 
-    ``is_complete``: whether ``changes`` has the first change of each key. Columns: ``entity``, ``key``, ``offset``, ``column``, ``expected`` and ``found``, as JSON.
+    Columns: ``entity``, ``key``, ``offset``, ``column``, ``expected`` and ``found``, as JSON.
+    ``is_complete``: whether ``changes`` has the first change of each key.
     """
     of_key = Window.partitionBy("entity", "key").orderBy(*_ORDER)
     after = sf.to_json("after", EXACT_JSON)

@@ -19,6 +19,7 @@ from raftlog_state.image.rows import Entity, Row
 
 from .convert import plain_values, rows_of
 from .origins import Origin, RowOrigins
+from .progress import Progress
 from .schema import ORIGIN_COLUMNS, STATE_TABLE
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -73,6 +74,16 @@ def _of_state(changes: pa.Table, columns: dict[str, Any]) -> pa.Table:
     """Return rows of ``state``: these columns, and those that it shares with ``changes``."""
     arrays = [columns[name] if name in columns else changes[name] for name in STATE_TABLE.columns]
     return pa.table(arrays, schema=STATE_TABLE.schema)
+
+
+def without_reverted(rows: pa.Table, progress: Progress) -> pa.Table:
+    """Return rows of ``state`` or ``changes`` without those that truncations reverted."""
+    if progress.truncated_to is None:
+        return rows
+    sign = "_" if "_incarnation" in rows.column_names else ""
+    is_current = pc.greater_equal(rows[f"{sign}incarnation"], progress.incarnation)
+    is_kept = pc.less_equal(rows[f"{sign}visible_offset"], progress.truncated_to)
+    return rows.filter(pc.or_(is_current, is_kept))
 
 
 def overlay(state: pa.Table, later: pa.Table) -> pa.Table:

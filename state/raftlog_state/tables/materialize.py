@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -42,14 +43,14 @@ _HOLDBACK: Final = "tailHoldback"
 _LOGGER: Final = logging.getLogger("raftlog_state")
 
 _OURS: Final = {
-    "startingoffset": "the tables say where to begin",
-    "startingoffsets": "the tables say where to begin",
-    "startingtimestamp": "the tables say where to begin",
+    "startingoffset": "the stream begins at the end of the tables",
+    "startingoffsets": "the stream begins at the end of the tables",
+    "startingtimestamp": "the stream begins at the end of the tables",
     "isolationlevel": "tables never hold what is not committed",
     "includecontrolrecords": "the tables need them",
     "includeabortedrecords": "the tables need them",
-    "redact": "say it to open_cluster",
-    "redactkey": "say it to open_cluster",
+    "redact": "it is an argument of open_cluster",
+    "redactkey": "it is an argument of open_cluster",
 }
 MERGE_INTERVAL_S: Final = 60.0
 MERGE_ROWS_MAX: Final = 50_000
@@ -86,6 +87,14 @@ def read_source(
         raise _source_error(error, place) from error
 
 
+def collected(rows: DataFrame, place: str) -> pa.Table:
+    """Return the rows of the source. Raises ``TablesError``."""
+    try:
+        return rows.toArrow()
+    except PySparkException as error:
+        raise _source_error(error, place) from error
+
+
 def materialize(
     spark: SparkSession,
     place: str,
@@ -100,6 +109,7 @@ def materialize(
     kind = _trigger(trigger)
     options = _options(path_or_options)
     log = open_reader(parse_location(options))
+    writer.forget()  # another writer may have truncated the tables since
     progress = writer.progress()
     check_same_log(place, progress, writer.epochs(), log)
     target_offset = end_of_run(log, options) if AVAILABLE_NOW in kind else None

@@ -9,7 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,13 +41,19 @@ PROGRESS_KEY: Final = "[]"
 PROGRESS_SEQ: Final = -1
 
 
+Gap = tuple[int, int]
+"""First and last offset whose history a snapshot replaced; the state at the last one is known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """End of the tables after an append. Offsets are inclusive, times microseconds since 1970.
 
-    ``leader_epoch`` and ``log_time`` are those of the record at ``offset``. ``oldest_offset`` is
-    the first offset whose state could be read before any expiry. ``gap_from`` and ``gap_to`` bound
-    the offsets whose history a snapshot replaced in this append.
+    ``leader_epoch`` and ``log_time`` are those of the record at ``offset``. ``first_offset`` is
+    the first one of the tables, and ``expired_to`` the last one whose changes were deleted.
+    ``truncated_to`` is the offset after which this
+    incarnation began. ``gaps`` are the first and last offsets whose history snapshots replaced; the
+    state at the last one is known.
     """
 
     cluster_id: str | None = None
@@ -58,9 +64,10 @@ class Progress:
     leader_epoch: int = NOTHING
     log_time: int | None = None
     from_offset: int = 0
-    oldest_offset: int | None = None
-    gap_from: int | None = None
-    gap_to: int | None = None
+    first_offset: int | None = None
+    expired_to: int | None = None
+    truncated_to: int | None = None
+    gaps: tuple[Gap, ...] = ()
     metadata_version: int | None = None
     row_counts: Mapping[str, int] = field(default_factory=dict)
     software: str = SOFTWARE
@@ -69,6 +76,15 @@ class Progress:
     def next_offset(self) -> int:
         """The offset that the next append begins with."""
         return self.offset + 1
+
+    @property
+    def oldest_offset(self) -> int:
+        """The first offset whose state can be read."""
+        return max(self.first_offset or 0, self.expired_to or 0)
+
+    def is_in_gap(self, offset: int) -> bool:
+        """Return whether the state at an offset is unknown, as a snapshot was loaded instead."""
+        return any(first <= offset < last for first, last in self.gaps)
 
     def changes_row(self, committed_at: int) -> pa.Table:
         """Return the progress row of ``changes``; ``committed_at`` in microseconds."""
@@ -115,8 +131,15 @@ class Progress:
         }
 
     def _row(self) -> dict[str, Any]:
-        names = ("from_offset", "oldest_offset", "gap_from", "gap_to", "metadata_version")
+        names = (
+            "from_offset",
+            "first_offset",
+            "expired_to",
+            "truncated_to",
+            "metadata_version",
+        )
         found: dict[str, Any] = {name: getattr(self, name) for name in names}
+        found["gaps"] = [{"first": first, "last": last} for first, last in self.gaps]
         counts = list(self.row_counts.items())
         return {PROGRESS: {**found, "row_counts": counts, "software": self.software}}
 
@@ -143,19 +166,12 @@ def progress_of(rows: pa.Table) -> Progress | None:
         offset=plain["_visible_offset"],
         leader_epoch=plain["_leader_epoch"],
         log_time=plain["_log_time"],
-        **{**detail, "row_counts": dict(detail["row_counts"])},
+        **{
+            **detail,
+            "row_counts": dict(detail["row_counts"]),
+            "gaps": tuple((gap["first"], gap["last"]) for gap in detail["gaps"]),
+        },
     )
-
-
-def oldest_offset(progress: Progress, from_offsets: Iterable[int]) -> int:
-    """Return the first offset whose state can be read.
-
-    ``from_offsets``: those of the appends that ``changes`` has. Changes are deleted append by
-    append, from the first on, and ``state`` includes the deleted ones.
-    """
-    if progress.oldest_offset is None:
-        return 0
-    return max(progress.oldest_offset, min(from_offsets, default=progress.next_offset) - 1)
 
 
 def check_layout(store: TableStore) -> None:

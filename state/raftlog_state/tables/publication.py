@@ -20,7 +20,7 @@ from raftlog_state.errors import TablesError
 
 from .history import changes_of, last_rows, living_rows, rows_after, rows_before, visible_between
 from .parallel import for_each
-from .progress import NOTHING, Progress, check_layout, oldest_offset, progress_of
+from .progress import NOTHING, Progress, check_layout, progress_of
 from .schema import (
     CHANGES_TABLE,
     LOG_TABLE,
@@ -30,9 +30,6 @@ from .schema import (
     TypedTable,
 )
 from .stores.spark import SparkStore
-
-Gap = tuple[int, int]
-"""First and last offset whose history a snapshot replaced; the state at the last one is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +56,6 @@ class Publication:
         """The last published offset, inclusive."""
         return self.progress.offset
 
-    def oldest_offset(self) -> int:
-        """Return the first offset whose state can be read."""
-        first = sf.min(f"after.{PROGRESS}.from_offset")
-        found = self.progress_rows().agg(first).collect()[0][0]
-        return oldest_offset(self.progress, () if found is None else (found,))
-
     def changes(self, after: int = NOTHING, to: int | None = None) -> DataFrame:
         """Return the changes after an offset and up to another (None: the last published one)."""
         rows = changes_of(None, self._changes())
@@ -84,6 +75,7 @@ class Publication:
                 remedy="create tables at another location with open_cluster(..., log=True)",
             )
         rows = self.store.frame(LOG_TABLE, self.log_version)
+        rows = self._without_reverted(rows, "incarnation", "offset")
         return rows.where(sf.col("offset") <= self.offset)
 
     def rows(self, table: TypedTable | None, offset: int) -> DataFrame:
@@ -94,6 +86,7 @@ class Publication:
         if self.state_version is None:
             return last_rows(table, self.changes(to=offset))
         state = self.store.frame(STATE_TABLE, self.state_version)
+        state = self._without_reverted(state, "_incarnation", "_visible_offset")
         if offset == self.base_offset:
             return living_rows(table, state)
         if offset > self.base_offset:
@@ -101,37 +94,25 @@ class Publication:
         later = self.changes(offset, self.base_offset)
         return rows_before(table, offset, living_rows(table, state), later)
 
-    def is_expired(self) -> bool:
-        """Return whether ``changes`` lacks changes before the first state that can be read."""
-        return self.oldest_offset() > (self.progress.oldest_offset or 0)
-
-    def gaps(self) -> tuple[Gap, ...]:
-        """Return the gaps in history, in order."""
-        found = self._gap_rows().select("gap_from", "gap_to").distinct().collect()
-        return tuple(sorted((row["gap_from"], row["gap_to"]) for row in found))
-
-    def is_in_gap(self, offset: int) -> bool:
-        """Return whether the state at an offset is unknown, as a snapshot was loaded instead."""
-        if offset == self.offset:
-            return False
-        is_inside = (sf.col("gap_from") <= offset) & (sf.col("gap_to") > offset)
-        rows = self._gap_rows().where((sf.col("offset") > offset) & is_inside)
-        return not rows.isEmpty()
-
     def first_offset_later_than(self, time_us: int) -> int | None:
         """Return where the first change or append with a later time took effect, or None."""
         rows = visible_between(self._changes(), NOTHING, self.offset)
         later = rows.where(sf.col("log_time") > sf.timestamp_micros(sf.lit(time_us)))
-        found: int | None = later.agg(sf.min("visible_offset")).collect()[0][0]
+        with self.store.errors(CHANGES_TABLE.name):
+            found: int | None = later.agg(sf.min("visible_offset")).collect()[0][0]
         return found
 
-    def _gap_rows(self) -> DataFrame:
-        names = ("gap_from", "gap_to")
-        fields = (sf.col(f"after.{PROGRESS}.{name}").alias(name) for name in names)
-        return self.progress_rows().select("offset", *fields).where("gap_from IS NOT NULL")
-
     def _changes(self) -> DataFrame:
-        return self.store.frame(CHANGES_TABLE, self.changes_version)
+        rows = self.store.frame(CHANGES_TABLE, self.changes_version)
+        return self._without_reverted(rows, "incarnation", "visible_offset")
+
+    def _without_reverted(self, rows: DataFrame, incarnation: str, offset: str) -> DataFrame:
+        """Return rows without those that truncations reverted."""
+        progress = self.progress
+        if progress.truncated_to is None:
+            return rows
+        is_current = sf.col(incarnation) >= progress.incarnation
+        return rows.where(is_current | (sf.col(offset) <= progress.truncated_to))
 
 
 def newest_publication(store: SparkStore) -> Publication | None:
@@ -153,7 +134,7 @@ def newest_publication(store: SparkStore) -> Publication | None:
         if state_version == before:
             break
     progress = pinned.newest
-    if progress is None:
+    if progress is None or progress.offset == NOTHING:
         return None
     return Publication(
         store=store,

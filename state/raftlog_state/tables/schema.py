@@ -157,18 +157,21 @@ PROGRESS: Final = "progress"
 PROGRESS_OP: Final = "p"
 PROGRESS_COLUMNS: Final[Columns] = {
     "from_offset": BIGINT,
-    "oldest_offset": BIGINT,
-    "gap_from": BIGINT,
-    "gap_to": BIGINT,
+    "first_offset": BIGINT,
+    "expired_to": BIGINT,
+    "truncated_to": BIGINT,
+    "gaps": pa.list_(pa.struct({"first": BIGINT, "last": BIGINT})),
     "metadata_version": INT,
     "row_counts": pa.map_(STRING, BIGINT),
     "software": STRING,
 }
 """``row.progress``: what one append of ``changes`` added.
 
-``from_offset``: its first offset; ``oldest_offset``: the first offset whose state can be read;
-``gap_from`` and ``gap_to`` (inclusive): offsets whose history a snapshot replaced; ``row_counts``:
-rows of each typed table at its end.
+``from_offset``: its first offset; ``first_offset``: that of the tables; ``expired_to``: the last
+offset whose changes were deleted, null without one; ``truncated_to``: the offset after which
+the incarnation began, null for the first one; ``gaps``: first and last offsets whose history
+snapshots replaced; ``row_counts``: rows of each typed table at its end. Rows of an earlier
+incarnation with a visible offset after ``truncated_to`` are reverted.
 """
 
 _ENTITIES: Final[Columns] = {
@@ -225,7 +228,7 @@ LOG_TABLE: Final = StoredTable(
         "value_raw": BINARY,
         "incarnation": INT,
     },
-    checks={"offset_is_one": "offset >= 0", "epoch_is_one": "leader_epoch >= 0"},
+    checks={"offset_not_negative": "offset >= 0", "epoch_not_negative": "leader_epoch >= 0"},
     skipping=("offset", "leader_epoch", "log_time", "record_type", "visible_offset"),
 )
 """Every record of the log: control records, NoOps and aborted ones too.

@@ -113,7 +113,7 @@ def verify(publication: Publication, offset: int) -> VerifyReport:
         for table in TYPED_TABLES
         if table.name in results and results[table.name]["different"]
     ]
-    is_complete = not publication.is_expired()
+    is_complete = publication.progress.expired_to is None
     differences += _chain_differences(publication.changes(to=offset), is_complete=is_complete)
     differences += _count_differences(publication, offset, rows)
     return VerifyReport(

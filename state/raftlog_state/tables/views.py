@@ -54,13 +54,14 @@ SELECT {_list(*of_state, *ORIGIN_COLUMNS)}
 FROM {state}
 LEFT ANTI JOIN (SELECT key AS changed_key FROM tail) ON key = changed_key
 WHERE entity = '{table.entity}' AND NOT is_deleted
+  AND {_is_not_reverted(state, "_incarnation", "_visible_offset")}
 UNION ALL
 SELECT {_list(*(f"last.{_quoted(name)}" for name in columns))}
 FROM tail
 WHERE last._op <> 'd'"""
 
 
-def history_sql(table: TypedTable, *, changes: str, rows: str) -> str:
+def history_sql(table: TypedTable, *, state: str, changes: str, rows: str) -> str:
     """Return the query of a table's history; see ``ClusterView.history``. ``rows`` is its view."""
     before = [f"before.{table.entity}.{_quoted(name)} AS {_quoted(name)}" for name in table.columns]
     names = [_quoted(name) for name in table.columns]
@@ -69,9 +70,19 @@ def history_sql(table: TypedTable, *, changes: str, rows: str) -> str:
   before_origin.log_time AS written_time, log_time AS replaced_time
 FROM {changes}
 WHERE entity = '{table.entity}' AND visible_offset > before_origin.visible_offset
+  AND {_is_not_reverted(state, "incarnation", "visible_offset")}
 UNION ALL
 SELECT {_list(*names)}, _visible_offset, CAST(NULL AS BIGINT), _log_time, CAST(NULL AS TIMESTAMP)
 FROM {rows}"""
+
+
+def _is_not_reverted(state: str, incarnation: str, offset: str) -> str:
+    """Return the condition that no truncation reverted a row."""
+    of_progress = f"FROM {state} WHERE entity = '{PROGRESS}'"
+    return f"""(
+    {incarnation} >= (SELECT coalesce(max(_incarnation), 0) {of_progress})
+    OR {offset} <= (SELECT max(row.{PROGRESS}.truncated_to) {of_progress})
+  )"""
 
 
 def create_permanent_views(store: SparkStore) -> tuple[str, ...]:
@@ -92,11 +103,11 @@ def create_permanent_views(store: SparkStore) -> tuple[str, ...]:
 
 def _queries(store: SparkStore) -> Iterator[tuple[str, str]]:
     """Yield the names and queries of all views."""
-    changes = store.reference(CHANGES_TABLE)
+    changes, state = store.reference(CHANGES_TABLE), store.reference(STATE_TABLE)
     for table in TYPED_TABLES:
-        yield table.name, rows_sql(table, state=store.reference(STATE_TABLE), changes=changes)
+        yield table.name, rows_sql(table, state=state, changes=changes)
         rows = _reference(store, table.name)
-        yield f"{table.name}_history", history_sql(table, changes=changes, rows=rows)
+        yield f"{table.name}_history", history_sql(table, state=state, changes=changes, rows=rows)
 
 
 def _create_state(store: SparkStore) -> None:

@@ -5,22 +5,22 @@ Invariants:
 1. Check, replay, then write: rejected rows have no effect.
 2. The append of ``changes`` is the publication: the changes of a range and its progress row are one
    commit. ``log`` is written before, so it has every published record.
-3. Every append is conditional. Its transaction version is the end that the tables had before, so of
-   two writers with the same end one commits; the other reads the tables again and retries.
+3. Every append is conditional. Its transaction version is the incarnation and the end that the
+   tables had before, so of two writers with the same end one commits; the other reads the tables
+   again and retries. A writer of an earlier incarnation commits nothing.
 4. The state in memory is a cache of the tables. After any error it is dropped and read again.
-5. A truncation is one merge into ``state``, whose progress row has the next incarnation. Rows of
-   ``log`` and ``changes`` after it with an earlier incarnation are not read, and are deleted before
-   the next append.
+5. A truncation is one merge into ``state``, whose progress row has the next incarnation. Rows after
+   its offset of an earlier incarnation are reverted: they are not read. Then a progress row in
+   ``changes`` fences earlier writers, and the reverted rows are deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from threading import RLock
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute
@@ -34,14 +34,13 @@ from raftlog_state.loader.metadata_loader import MetadataLoader
 
 from .batch import CheckedBatch, check_batch, epoch_ranges
 from .convert import MICROSECONDS, changes_table
-from .latest import living_rows, overlay, rows_before, state_rows
+from .latest import living_rows, overlay, rows_before, state_rows, without_reverted
 from .logrows import log_rows, replay_rows
 from .origins import RowOrigins
 from .progress import (
     NOTHING,
     Progress,
     check_layout,
-    oldest_offset,
     progress_of,
     quorum_of,
     row_counts_of,
@@ -60,6 +59,10 @@ pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker s
 
 ATTEMPTS_MAX: Final = 3
 """How often a range is tried again after another writer was faster."""
+
+RECORD_IDENTITY: Final = ("offset", "snapshot_position", "leader_epoch")
+_OFFSET_BITS: Final = 44
+"""A version of a transaction has 63 bits: the incarnation, then an offset."""
 
 Step = Callable[[str], None]
 EpochRange = tuple[int, int, int]
@@ -81,7 +84,8 @@ def now_us() -> int:
 class State:
     """The cache: the end of the tables, the cluster's state there, and what ``state`` lacks.
 
-    ``tail`` are the rows of ``changes`` after ``base_offset``, which ``state`` includes.
+    ``tail`` are the rows of ``changes`` after ``base_offset``, which ``state`` includes;
+    ``log_ahead`` are the records that ``log`` has after ``progress``, by ``RECORD_IDENTITY``.
     """
 
     progress: Progress
@@ -89,7 +93,7 @@ class State:
     origins: RowOrigins
     base_offset: int
     tail: list[pa.Table]
-    log_offset: int
+    log_ahead: pa.Table
 
 
 class Writer:
@@ -164,10 +168,10 @@ class Writer:
                     self._store.vacuum(table)
 
     def expire(self, offset: int) -> int:
-        """Delete the changes up to the end of an append, at or shortly before ``offset``.
+        """Delete the changes up to ``offset`` (inclusive), the first whose state can be read then.
 
         Returns:
-            The first offset whose state can be read now.
+            The first offset whose state can be read.
 
         Raises:
             OffsetOutOfRangeError: the tables begin after the offset, or end before it.
@@ -201,8 +205,9 @@ class Writer:
         base_rows = self._read(STATE_TABLE)
         base = progress_of(base_rows) or Progress()
         tail = self._tail_after(base)
-        rows = overlay(base_rows, state_rows(tail))
+        rows = overlay(without_reverted(base_rows, base), state_rows(tail))
         progress = progress_of(rows) or base
+        self._check_tail(base, tail)
         found, origins = living_rows(rows)
         return State(
             progress=progress,
@@ -210,7 +215,7 @@ class Writer:
             origins=origins,
             base_offset=base.offset,
             tail=[tail],
-            log_offset=self._log_end(progress),
+            log_ahead=self._log_ahead(progress),
         )
 
     def _read(
@@ -223,28 +228,40 @@ class Writer:
 
     def _tail_after(self, base: Progress) -> pa.Table:
         """Return the changes after the progress of ``state``; complete a truncation to it."""
-        tail = self._read(CHANGES_TABLE, ("visible_offset", ">", base.offset))
-        is_valid = pc.greater_equal(tail["incarnation"], base.incarnation)
-        if not pc.all(is_valid, min_count=0).as_py():
-            self._delete_after(base)
-            tail = tail.filter(is_valid)
-        return tail
+        tail = self._read(CHANGES_TABLE, ("visible_offset", ">=", base.offset))
+        valid = without_reverted(tail, base)
+        is_fenced = pc.max(valid["incarnation"]).as_py() == base.incarnation
+        if base.truncated_to is not None and (valid.num_rows < tail.num_rows or not is_fenced):
+            self._complete_truncation(base, is_fenced=is_fenced)
+        return valid.filter(pc.greater(valid["visible_offset"], base.offset))
 
-    def _log_end(self, progress: Progress) -> int:
-        """Return the last offset in ``log``, which is not before that of ``changes``."""
+    def _check_tail(self, base: Progress, tail: pa.Table) -> None:
+        """Check that the appends after the progress of ``state`` follow each other."""
+        is_append = pc.equal(tail["entity"], PROGRESS)
+        appends = tail.filter(is_append).sort_by("offset").select(["offset", "after"])
+        next_offset = base.next_offset
+        for append in appends.to_pylist():
+            if append["after"][PROGRESS]["from_offset"] != next_offset:
+                raise TablesError(
+                    place=self._store.place,
+                    reason=f"table changes lacks the append from offset {next_offset} on",
+                    remedy="create new tables at another location from the log",
+                )
+            next_offset = append["offset"] + 1
+
+    def _log_ahead(self, progress: Progress) -> pa.Table:
+        """Return the identities of the records in ``log`` that a crash kept from ``changes``."""
         if not self._writes_log:
-            return NOTHING
+            return LOG_TABLE.schema.empty_table().select(RECORD_IDENTITY)
         at_end: Condition = ("offset", ">=", progress.offset)
-        offsets = self._read(LOG_TABLE, at_end, columns=("offset",))["offset"]
-        if len(offsets):
-            return int(pc.max(offsets).as_py())
-        if progress.offset != NOTHING:
+        rows = self._read(LOG_TABLE, at_end, columns=RECORD_IDENTITY)
+        if rows.num_rows == 0 and progress.offset != NOTHING:
             raise TablesError(
                 place=self._store.place,
                 reason=f"table log has not offset {progress.offset}, which table changes has",
                 remedy="open them with log=False, or create new tables",
             )
-        return NOTHING
+        return rows.filter(pc.greater(rows["offset"], progress.offset))
 
     def _again_if_late(self, work: Callable[[], T]) -> T:
         """Do ``work``; if another writer was faster, read the tables again and retry.
@@ -291,10 +308,37 @@ class Writer:
         return True
 
     def _append_log(self, state: State, rows: pa.Table) -> None:
-        new = rows.filter(pc.greater(rows["offset"], state.log_offset))
-        if new.num_rows:  # else a crash was between the two appends
-            self._append(LOG_TABLE, new, state, next_offset=state.log_offset + 1)
-            state.log_offset = pc.max(new["offset"]).as_py()
+        ahead = state.log_ahead
+        if ahead.num_rows:
+            log_offset = pc.max(ahead["offset"]).as_py()
+            known = ahead.filter(pc.less_equal(ahead["offset"], rows["offset"][-1]))
+            repeated = rows.filter(pc.less_equal(rows["offset"], log_offset))
+            if not _is_same(known, repeated.select(RECORD_IDENTITY)):
+                self._revert_log(state)
+            state.log_ahead = ahead.slice(0, 0)
+            if known.num_rows < ahead.num_rows:
+                self._revert_log(state)
+            rows = rows.filter(pc.greater(rows["offset"], log_offset))
+        if rows.num_rows:
+            self._append(LOG_TABLE, rows, state, next_offset=rows["offset"][0].as_py())
+
+    def _revert_log(self, state: State) -> NoReturn:
+        """Delete records that a crash kept from ``changes``: the source has others now."""
+        progress = state.progress
+        self._begin_incarnation(
+            state,
+            replace(
+                progress,
+                incarnation=progress.incarnation + 1,
+                truncated_to=progress.offset,
+                from_offset=progress.next_offset,
+            ),
+        )
+        raise ConcurrentWriterError(
+            place=self._store.place,
+            reason="table log had records that the source does not have",
+            remedy="they were deleted: run this again",
+        )
 
     def _append_changes(
         self, state: State, changes: Sequence[RecordChanges], after: Progress
@@ -318,8 +362,7 @@ class Writer:
     def _append(
         self, table: StoredTable, rows: pa.Table, state: State, *, next_offset: int
     ) -> None:
-        incarnation = state.progress.incarnation
-        transaction = Transaction(app_id=f"raftlog-{table.name}-{incarnation}", version=next_offset)
+        transaction = _transaction(table, state.progress.incarnation, next_offset)
         self._store.append(table, rows, transaction)
         self._step(table.name)
 
@@ -373,95 +416,125 @@ class Writer:
             "this error is raised again, and materialize from there",
         )
 
-    # --- expiry -----------------------------------------------------------------------------------
+    # --- incarnations -----------------------------------------------------------------------------
 
     def _expire(self, offset: int) -> int:
+        self._state = None
         state = self._ready()
-        appends = self._appends()
-        oldest = self._check_range(state, appends, offset)
-        floor = max((end for end, _ in appends if end <= offset), default=NOTHING)
-        if floor <= oldest:
-            return oldest
-        if state.base_offset < floor:
-            self._merge_state()
-        self._store.delete(CHANGES_TABLE, (("visible_offset", "<=", floor),))
-        self._step("expire")
-        return floor
-
-    def _appends(self) -> list[tuple[int, Mapping[str, Any]]]:
-        """Return the ends of the appends that ``changes`` has, with their details."""
-        where: Condition = ("entity", "=", PROGRESS)
-        rows = self._read(CHANGES_TABLE, where, columns=("offset", "after"))
-        details = (row[PROGRESS] for row in rows["after"].to_pylist())
-        return list(zip(rows["offset"].to_pylist(), details, strict=True))
-
-    def _check_range(
-        self, state: State, appends: Sequence[tuple[int, Mapping[str, Any]]], offset: int
-    ) -> int:
-        """Return the first offset whose state can be read; raise if ``offset`` is out of range."""
-        oldest = oldest_offset(state.progress, [details["from_offset"] for _, details in appends])
-        if not oldest <= offset < state.progress.next_offset:
-            raise OffsetOutOfRangeError(
-                path=self._store.place,
-                offset=offset,
-                log_start_offset=oldest,
-                log_end_offset=state.progress.next_offset,
+        progress = state.progress
+        self._check_range(progress, offset)
+        if offset > progress.oldest_offset:
+            after = replace(
+                progress,
+                incarnation=progress.incarnation + 1,
+                truncated_to=progress.offset,
+                expired_to=offset,
+                from_offset=progress.next_offset,
+                gaps=tuple(gap for gap in progress.gaps if gap[1] > offset),
             )
-        return oldest
-
-    # --- truncation -------------------------------------------------------------------------------
+            self._begin_incarnation(state, after)
+            self._delete_expired(after)
+            self._state = None
+        return max(offset, progress.oldest_offset)
 
     def _truncate_to(self, offset: int) -> int:
-        progress = self._ready().progress
-        target = self._state_boundary(offset)
+        self._state = None
+        state = self._ready()
+        progress, target = state.progress, self._state_boundary(state, offset)
         if target == progress.offset:
             return target
-        base_rows = self._read(STATE_TABLE)
-        base = progress_of(base_rows) or Progress()
-        changes = self._read(CHANGES_TABLE, ("visible_offset", ">", min(base.offset, target)))
+        base_rows = without_reverted(self._read(STATE_TABLE), progress)
+        after = min(state.base_offset, target)
+        changes = self._read(CHANGES_TABLE, ("visible_offset", ">", after))
+        changes = without_reverted(changes, progress)
         is_later = pc.greater(changes["visible_offset"], target)
         incarnation = progress.incarnation + 1
-        earlier = state_rows(changes.filter(pc.invert(is_later)))
-        rows = overlay(earlier, rows_before(changes.filter(is_later), target, incarnation))
+        rows = overlay(
+            state_rows(changes.filter(pc.invert(is_later))),
+            rows_before(changes.filter(is_later), target, incarnation),
+        )
         rows = rows.filter(pc.not_equal(rows["entity"], PROGRESS))
-        there = overlay(base_rows, rows)
-        found = _progress_at(there, target, progress, incarnation)
+        found = _progress_at(overlay(base_rows, rows), target, progress, incarnation)
         self._store.merge(pa.concat_tables([rows, found.state_row()]))
         self._step("truncate")
-        self._delete_after(found)
+        self._complete_truncation(found)
         self._state = None
         return target
 
-    def _state_boundary(self, offset: int) -> int:
+    def _state_boundary(self, state: State, offset: int) -> int:
         """Return the last offset up to ``offset`` outside of transactions and gaps."""
-        state = self._ready()
-        appends = self._appends()
-        self._check_range(state, appends, offset)
+        self._check_range(state.progress, offset)
         found = offset
         for row in state.fold.image.map(Entity.TRANSACTION).values():
             assert isinstance(row, TransactionRow)
             if row.begin_offset <= found < row.end_offset - 1:
                 found = row.begin_offset - 1
-        for _, details in appends:
-            first, last = details["gap_from"], details["gap_to"]
-            if first is not None and first <= found < last:
+        for first, last in state.progress.gaps:
+            if first <= found < last:
                 found = first - 1
-        self._check_range(state, appends, found)
+        self._check_range(state.progress, found)
         return found
 
-    def _delete_after(self, progress: Progress) -> None:
-        """Delete what a truncation to ``progress`` reverted; ``changes`` last."""
+    def _check_range(self, progress: Progress, offset: int) -> None:
+        """Raise ``OffsetOutOfRangeError`` if the state after an offset cannot be read."""
+        if not progress.oldest_offset <= offset < progress.next_offset:
+            raise OffsetOutOfRangeError(
+                path=self._store.place,
+                offset=offset,
+                log_start_offset=progress.oldest_offset,
+                log_end_offset=progress.next_offset,
+            )
+
+    def _begin_incarnation(self, state: State, progress: Progress) -> None:
+        """Merge all changes into ``state``, with the progress of the next incarnation."""
+        rows = state_rows(pa.concat_tables([CHANGES_TABLE.schema.empty_table(), *state.tail]))
+        rows = rows.filter(pc.not_equal(rows["entity"], PROGRESS))
+        self._store.merge(pa.concat_tables([rows, progress.state_row()]))
+        self._step("truncate")
+        self._complete_truncation(progress)
+
+    def _complete_truncation(self, progress: Progress, *, is_fenced: bool = False) -> None:
+        """Fence writers of earlier incarnations, then delete what is reverted; ``changes`` last.
+
+        ``progress`` is that of ``state``.
+        """
+        if not is_fenced:
+            offset = progress.offset
+            transaction = _transaction(CHANGES_TABLE, progress.incarnation, offset)
+            self._store.append(CHANGES_TABLE, progress.changes_row(self._clock_us()), transaction)
+            self._step("truncate fence")
         is_earlier: Condition = ("incarnation", "<", progress.incarnation)
         if self._store.exists(LOG_TABLE):
             self._store.delete(LOG_TABLE, (("offset", ">", progress.offset), is_earlier))
             self._step("truncate log")
         self._store.delete(CHANGES_TABLE, (("visible_offset", ">", progress.offset), is_earlier))
         self._step("truncate changes")
+        self._delete_expired(progress)
+
+    def _delete_expired(self, progress: Progress) -> None:
+        if progress.expired_to is not None:
+            is_earlier: Condition = ("incarnation", "<", progress.incarnation)
+            where: Condition = ("visible_offset", "<=", progress.expired_to)
+            self._store.delete(CHANGES_TABLE, (where, is_earlier))
+            self._step("expire")
+
+
+def _transaction(table: StoredTable, incarnation: int, next_offset: int) -> Transaction:
+    """Return the transaction of an append; that of a later incarnation has a greater version."""
+    return Transaction(
+        app_id=f"raftlog-{table.name}", version=(incarnation << _OFFSET_BITS) + next_offset
+    )
+
+
+def _is_same(known: pa.Table, repeated: pa.Table) -> bool:
+    order = [(name, "ascending") for name in ("offset", "snapshot_position")]
+    return bool(known.sort_by(order).to_pylist() == repeated.sort_by(order).to_pylist())
 
 
 def _progress_after(state: State, batch: CheckedBatch, rows: pa.Table) -> Progress:
     """Return the progress after a batch, whose rows of ``log`` have been replayed."""
     before, image, snapshot_id = state.progress, state.fold.image, batch.snapshot_id
+    gap = (before.next_offset, 0 if snapshot_id is None else snapshot_id.end_offset - 1)
     assert image.offset == batch.last_offset, "a batch ends outside of transactions"
     first = batch.rows["offset"][0].as_py()
     last = {name: rows[name][-1].as_py() for name in ("cluster_id", "topic", "partition")}
@@ -472,9 +545,10 @@ def _progress_after(state: State, batch: CheckedBatch, rows: pa.Table) -> Progre
         leader_epoch=rows["leader_epoch"][-1].as_py(),
         log_time=rows["log_time"].cast(pa.int64())[-1].as_py(),
         from_offset=before.next_offset,
-        oldest_offset=first if before.oldest_offset is None else before.oldest_offset,
-        gap_from=None if snapshot_id is None else before.next_offset,
-        gap_to=None if snapshot_id is None else snapshot_id.end_offset - 1,
+        first_offset=first if before.first_offset is None else before.first_offset,
+        expired_to=before.expired_to,
+        truncated_to=before.truncated_to,
+        gaps=before.gaps if snapshot_id is None else (*before.gaps, gap),
         metadata_version=image.metadata_version,
         row_counts=row_counts_of(image),
     )
@@ -490,18 +564,20 @@ def _progress_at(rows: pa.Table, offset: int, newest: Progress, incarnation: int
     timed = rows.filter(pc.is_valid(rows["_log_time"]))
     timed = timed.filter(pc.not_equal(timed["entity"], PROGRESS))
     last = timed.sort_by([(name, "descending") for name in ("_visible_offset", "_offset")])
-    epochs = [row for row in found if isinstance(row, EpochRow) and row.start_offset is not None]
-    starts = [(row.start_offset or 0, row.leader_epoch) for row in epochs]
+    epochs = [row.leader_epoch for row in found if isinstance(row, EpochRow)]
     return Progress(
         cluster_id=newest.cluster_id,
         topic=newest.topic,
         partition=newest.partition,
         incarnation=incarnation,
         offset=offset,
-        leader_epoch=max(starts)[1] if starts else newest.leader_epoch,
+        leader_epoch=max(epochs, default=newest.leader_epoch),
         log_time=last["_log_time"].cast(pa.int64())[0].as_py() if last.num_rows else None,
         from_offset=offset + 1,
-        oldest_offset=newest.oldest_offset,
+        first_offset=newest.first_offset,
+        expired_to=newest.expired_to,
+        truncated_to=offset,
+        gaps=tuple(gap for gap in newest.gaps if gap[1] <= offset),
         metadata_version=image.metadata_version,
         row_counts=row_counts_of(image),
     )
@@ -520,14 +596,13 @@ def _image(rows: Sequence[Row], progress: Progress) -> MetadataImage:
 
 
 def _epochs_of(state: State) -> list[EpochRange]:
-    """Return the epochs of the tables whose first offset is known, and that of their end."""
-    starts: list[tuple[int, int]] = []
+    """Return the offsets whose leader epoch is known. In a gap, epochs have no start or no end."""
+    progress, found = state.progress, []
     for row in state.fold.image.map(Entity.EPOCH).values():
         assert isinstance(row, EpochRow)
-        if row.start_offset is not None:
-            starts.append((row.start_offset, row.leader_epoch))
-    last = state.progress.offset
-    if not starts and last != NOTHING:
-        return [(state.progress.leader_epoch, last, last)]
-    ends = [*sorted(starts), (last + 1, NOTHING)]
-    return [(epoch, first, after - 1) for (first, epoch), (after, _) in pairwise(ends)]
+        is_last = row.leader_epoch == progress.leader_epoch
+        first = progress.offset if is_last and row.start_offset is None else row.start_offset
+        if first is not None:
+            last = first if row.end_offset is None else row.end_offset - 1
+            found.append((row.leader_epoch, first, progress.offset if is_last else last))
+    return sorted(found)

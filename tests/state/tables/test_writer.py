@@ -10,16 +10,20 @@ import random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.support.memory_store import Hook, MemoryStore, MemoryTables, no_hook
 from tests.support.metadata_logs import MetadataLog, metadata_log, restored
-from tests.support.source_rows import SCHEMA, source_rows
+from tests.support.source_rows import SCHEMA, checkpoint_rows, source_rows
 from tests.support.written_tables import CrashError, View, contents, read_view
 
 from raftlog.errors import DivergedLogError, OffsetOutOfRangeError, WrongClusterError
+from raftlog.records.control import SnapshotFooter, SnapshotHeader
 from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
 from raftlog_state.image import MetadataImage
-from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
+from raftlog_state.loader.payload import Payload
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.writer import Writer
 
@@ -225,17 +229,11 @@ def test_a_truncation_gives_the_tables_of_that_offset(
     assert contents(tables) == contents(written(history, END + 10))
 
 
-@pytest.mark.parametrize("step", ["truncate", "truncate log"])
+@pytest.mark.parametrize("step", ["truncate", "truncate fence", "truncate log"])
 def test_an_interrupted_truncation_is_completed(history: History, step: str) -> None:
     tables = written(history, 60)
-
-    def crash(done: str) -> None:
-        if done == step:
-            raise CrashError
-
-    store = MemoryStore(tables)
     with pytest.raises(CrashError):
-        Writer(store, after_step=crash, clock_us=lambda: 1).truncate_to(40)
+        crashing(tables, step).truncate_to(40)
     assert read_view(tables).offset == 40, "readers continue immediately"
     history.check(read_view(tables))
     writer = writer_of(tables)
@@ -283,26 +281,170 @@ def test_expired_changes_are_in_the_state(history: History, merged_at: int | Non
         writer.apply(history.range(writer.progress().next_offset, end), CLUSTER)
         if end == merged_at:
             writer.merge_state()
-    assert writer.expire(100) == 79, "the end of an append"
+    assert writer.expire(79) == 79
     offsets = tables.contents[CHANGES_TABLE.name]["visible_offset"].to_pylist()
     assert min(offsets) == 80
     history.check(read_view(tables))
     assert writer_of(tables).progress() == writer.progress()
-    assert writer.expire(79) == writer.expire(85) == 79, "nothing more"
+    assert writer.expire(79) == 79, "nothing more"
+    assert writer.expire(85) == 85, "in the middle of an append"
     for refused in (writer.expire, writer.truncate_to, writer_of(tables).truncate_to):
         with pytest.raises(OffsetOutOfRangeError) as raised:
-            refused(78)
-        assert raised.value.log_start_offset == 79
+            refused(84)
+        assert raised.value.log_start_offset == 85
     assert writer.truncate_to(90) == 90
     history.check(read_view(tables))
     writer.apply(history.range(91, END), CLUSTER)
     history.check(read_view(tables))
     assert writer.expire(END - 1) == END - 1
-    assert tables.contents[CHANGES_TABLE.name].num_rows == 0
+    assert tables.contents[CHANGES_TABLE.name].num_rows == 1, "its progress"
     again = writer_of(tables)
     assert again.progress().offset == END - 1
     again.apply(history.range(END, END + 10), CLUSTER)
     history.check(read_view(tables))
+
+
+# --- other writers and incarnations ---------------------------------------------------------------
+
+
+def test_a_writer_of_an_earlier_incarnation_commits_nothing(history: History) -> None:
+    tables = written(history, 60)
+    stale, merging, other = writer_of(tables), writer_of(tables), writer_of(tables)
+    for writer in (stale, merging):
+        assert writer.progress().offset == 59
+    other.truncate_to(40)
+    with pytest.raises(OffsetGapError):
+        stale.apply(history.range(60, 70), CLUSTER)
+    other.apply(in_epoch(history.range(41, 50), 5), CLUSTER)
+    expected = contents(tables)
+    merging.merge_state()
+    assert contents(tables) == expected
+    with pytest.raises(OffsetGapError):
+        merging.apply(history.range(60, 70), CLUSTER)
+    assert contents(tables) == expected
+    assert writer_of(tables).progress() == other.progress()
+
+
+def test_a_truncation_reads_the_tables_again(history: History) -> None:
+    tables = written(history, 60)
+    stale = writer_of(tables)
+    assert stale.progress().offset == 59
+    writer_of(tables).truncate_to(30)
+    with pytest.raises(OffsetOutOfRangeError) as raised:
+        stale.truncate_to(45)
+    assert raised.value.log_end_offset == 31
+    assert contents(tables) == contents(written(history, 31))
+
+
+def test_truncations_in_a_row_give_the_tables_of_the_last_one(history: History) -> None:
+    tables = written(history, 60)
+    for offset in (50, 40, 30):
+        with pytest.raises(CrashError):
+            crashing(tables, "truncate").truncate_to(offset)
+        assert read_view(tables).offset == offset
+        history.check(read_view(tables))
+    writer = writer_of(tables)
+    assert writer.progress().offset == 30
+    assert contents(tables) == contents(written(history, 31))
+    writer.apply(history.range(31, 60), CLUSTER)
+    assert contents(tables) == contents(written(history, 60))
+
+
+def crashing(tables: MemoryTables, step: str) -> Writer:
+    """Return a writer whose process ends after a step."""
+
+    def crash(done: str) -> None:
+        if done == step:
+            raise CrashError
+
+    return Writer(MemoryStore(tables), after_step=crash, clock_us=lambda: 1)
+
+
+@pytest.mark.parametrize("start", [40, 41, 55])
+def test_records_that_a_crash_left_in_log_alone_give_way_to_others(
+    history: History, start: int
+) -> None:
+    """The source was replaced, or delivers other ranges."""
+    tables = written(history, 40)
+    with pytest.raises(CrashError):
+        crashing(tables, "log").apply(history.range(40, 60), CLUSTER)
+    kept = history.range(40, start)
+    rewritten = in_epoch(history.range(start, 70), 5)
+    writer_of(tables).apply(pa.concat_tables([kept, rewritten]), CLUSTER)
+    expected = written(history, start)
+    writer_of(expected).apply(rewritten, CLUSTER)
+    assert contents(tables) == contents(expected)
+
+
+def test_a_shorter_range_after_a_crash_is_written_once(history: History) -> None:
+    tables = written(history, 40)
+    with pytest.raises(CrashError):
+        crashing(tables, "log").apply(history.range(40, 60), CLUSTER)
+    writer = writer_of(tables)
+    for start, end in ((40, 45), (45, 70)):
+        writer.apply(history.range(start, end), CLUSTER)
+    assert contents(tables) == contents(written(history, 70))
+
+
+def test_a_missing_append_is_reported(history: History) -> None:
+    tables = written(history, 20)
+    for start in (20, 40):
+        writer_of(tables).apply(history.range(start, start + 20), CLUSTER)
+    changes = tables.contents[CHANGES_TABLE.name]
+    lost = pc.equal(changes["visible_offset"], 39)
+    tables.contents[CHANGES_TABLE.name] = changes.filter(pc.invert(lost))
+    with pytest.raises(TablesError, match="lacks the append from offset 20 on"):
+        writer_of(tables).progress()
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+def snapshot(history: History, end_offset: int, epoch: int) -> pa.Table:
+    """Return the rows of a snapshot of the state before an offset, in another leader epoch."""
+    records = image_records(history.images[end_offset - 1])
+    payloads: tuple[Payload, ...] = (
+        SnapshotHeader(last_contained_log_timestamp_ms=5),
+        *records,
+        SnapshotFooter(),
+    )
+    rows = [LogRecord(number, epoch, 5, payload) for number, payload in enumerate(payloads)]
+    return checkpoint_rows(rows, end_offset=end_offset, epoch=epoch, timestamp_ms=5)
+
+
+def with_gap(history: History) -> tuple[MemoryTables, Writer]:
+    """Return tables of [0, 20), a snapshot with end offset 50, and [50, 80) in epoch 3."""
+    tables = written(history, 20)
+    writer = writer_of(tables)
+    later = in_epoch(history.range(50, 80), 3)
+    writer.apply(pa.concat_tables([snapshot(history, 50, 3), later]), CLUSTER)
+    return tables, writer
+
+
+def test_a_gap_remains_after_a_truncation(history: History) -> None:
+    tables, writer = with_gap(history)
+    assert writer.progress().gaps == ((20, 49),)
+    assert writer.truncate_to(60) == 60
+    for opened in (writer, writer_of(tables)):
+        assert opened.progress().gaps == ((20, 49),)
+        assert opened.progress().leader_epoch == 3
+        assert opened.progress().is_in_gap(20)
+        assert not opened.progress().is_in_gap(49)
+    assert writer.truncate_to(30) == 19, "before the gap"
+    assert writer_of(tables).progress().gaps == ()
+    assert contents(tables) == contents(written(history, 20))
+
+
+def test_a_gap_over_a_change_of_leaders_is_no_divergence(history: History) -> None:
+    tables, _ = with_gap(history)
+    writer = writer_of(tables)
+    repeated = in_epoch(history.range(70, 90), 3)
+    assert writer.apply(repeated, CLUSTER)
+    assert writer.progress().offset == 89
+    with pytest.raises(DivergedLogError):
+        writer.apply(in_epoch(history.range(85, 95), 4), CLUSTER)
+    writer.truncate_to(85)
+    assert writer.apply(in_epoch(history.range(86, 95), 4), CLUSTER)
 
 
 def test_tables_without_log_have_the_same_changes(history: History) -> None:
