@@ -71,7 +71,7 @@ def write_tables(directory: Path, version_count: int) -> int:
         offsets = range(start, start + len(part))
         times = [TIME_MS + offset for offset in offsets]
         changes = loader.append_columns(offsets, [1] * len(part), times, part)
-        befores, _ = origins.apply(changes)
+        befores = origins.apply(changes)
         rows = changes_table(changes, befores, SHARED)
         state = overlay(state, state_rows(rows))
         path = directory / "changes" / f"{start:09d}.parquet"

@@ -157,7 +157,7 @@ def measure_changes(record_count: int, rounds: int) -> Iterator[Row]:
         times = []
         for _ in range(rounds):
             start = time.process_time()
-            convert(done, RowOrigins().apply(done)[0], shared)
+            convert(done, RowOrigins().apply(done), shared)
             times.append(time.process_time() - start)
         rates.append(count / statistics.median(times))
     what = "row changes to Arrow rows of the table changes, in process"

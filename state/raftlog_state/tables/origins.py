@@ -41,15 +41,9 @@ class RowOrigins:
         """Set the origin of a row."""
         self._origins[entity][key] = origin
 
-    def apply(
-        self, record_changes: Iterable[RecordChanges]
-    ) -> tuple[list[Origin | None], list[Origin]]:
-        """Apply changes. Return, for each row change, the origins of the rows before and after.
-
-        The origin after a deletion is that of the deletion, with the offset that created the row.
-        """
+    def apply(self, record_changes: Iterable[RecordChanges]) -> list[Origin | None]:
+        """Apply changes. Return the origin of the row before each row change, None without one."""
         befores: list[Origin | None] = []
-        afters: list[Origin] = []
         for record in record_changes:
             written = (
                 record.offset,
@@ -61,11 +55,11 @@ class RowOrigins:
             for change in record.changes:
                 origins = self._origins[change.entity]
                 before = None if change.before is None else origins[change.key]
-                after = created if before is None else Origin(*written, before.created_offset)
+                befores.append(before)
                 if change.after is None:
                     origins.pop(change.key, None)
+                elif before is None:
+                    origins[change.key] = created
                 else:
-                    origins[change.key] = after
-                befores.append(before)
-                afters.append(after)
-        return befores, afters
+                    origins[change.key] = Origin(*written, before.created_offset)
+        return befores

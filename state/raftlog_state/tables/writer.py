@@ -351,9 +351,11 @@ class Writer:
             "incarnation": after.incarnation,
             "committed_at": committed_at,
         }
-        before_origins, _ = state.origins.apply(changes)
         rows = pa.concat_tables(
-            [changes_table(changes, before_origins, shared), after.changes_row(committed_at)]
+            [
+                changes_table(changes, state.origins.apply(changes), shared),
+                after.changes_row(committed_at),
+            ]
         )
         self._append(CHANGES_TABLE, rows, state, next_offset=state.progress.next_offset)
         state.tail.append(rows)

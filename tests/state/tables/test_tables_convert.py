@@ -99,17 +99,17 @@ def test_changes_of_real_logs_are_those_built_row_by_row(
 ) -> None:
     for changes in replayed(cluster, tmp_path_factory.mktemp("log")):
         assert changes
-        check_changes(changes, RowOrigins().apply(changes)[0])
+        check_changes(changes, RowOrigins().apply(changes))
 
 
 @pytest.mark.parametrize("level", [8, 14, 21, 30])
 def test_changes_of_random_logs_are_those_built_row_by_row(level: int) -> None:
     changes = random_changes(level)
-    check_changes(changes, RowOrigins().apply(changes)[0])
+    check_changes(changes, RowOrigins().apply(changes))
     origins = RowOrigins()
     for start in range(0, len(changes), 37):
         part = changes[start : start + 37]
-        check_changes(part, origins.apply(part)[0])
+        check_changes(part, origins.apply(part))
 
 
 # --- any values -----------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_the_changes_of_one_record_are_numbered() -> None:
     topic = TopicRecord(name="t", topic_id=TOPIC_ID)
     removed = RemoveTopicRecord(topic_id=TOPIC_ID)
     changes = MetadataLoader().append(at(0, topic, config, removed))
-    rows = changes_table(changes, RowOrigins().apply(changes)[0], SHARED).to_pylist()
+    rows = changes_table(changes, RowOrigins().apply(changes), SHARED).to_pylist()
     assert [(row["offset"], row["seq"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
 
@@ -302,7 +302,7 @@ def test_a_row_keeps_its_creation_offset() -> None:
     rows, created = STATE_TABLE.schema.empty_table(), []
     for offset, value in enumerate(("1", "2", None, "3")):
         changes = loader.append(at(offset, config(value)))
-        added = changes_table(changes, origins.apply(changes)[0], SHARED)
+        added = changes_table(changes, origins.apply(changes), SHARED)
         rows = overlay(rows, state_rows(added))
         (row,) = rows.to_pylist()
         assert row["is_deleted"] == (value is None)
@@ -327,7 +327,7 @@ def test_tables_without_rows_are_read(has_chunk: bool) -> None:
 def row_wise_state(changes: Sequence[RecordChanges]) -> list[dict[str, Any]]:
     """Return the last change of each key as a row of ``state``, with Python's dictionaries."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
-    before_origins, _ = RowOrigins().apply(changes)
+    before_origins = RowOrigins().apply(changes)
     for columns in row_wise_changes(changes, before_origins, SHARED).to_pylist():
         before = columns["before_origin"]
         last[columns["entity"], columns["key"]] = {
@@ -344,7 +344,7 @@ def row_wise_state(changes: Sequence[RecordChanges]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("level", [14, 30])
 def test_rows_of_state_are_the_last_changes_of_each_key(level: int) -> None:
     changes, origins = random_changes(level), RowOrigins()
-    befores, _ = origins.apply(changes)
+    befores = origins.apply(changes)
     table = changes_table(changes, befores, SHARED)
     found = state_rows(table)
     assert found.schema == STATE_TABLE.schema
