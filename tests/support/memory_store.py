@@ -30,7 +30,7 @@ Operation: TypeAlias = Literal["append", "merge", "delete", "compact"]
 Hook: TypeAlias = Callable[[Operation, str], None]
 """Called with the operation of a commit and the name of its table."""
 
-_KEY: Final = ("entity", "key")
+_KEY: Final = ("cluster_id", "entity", "key")
 _ORDER: Final = ("_incarnation", "_visible_offset", "_offset")
 
 
@@ -95,7 +95,9 @@ class MemoryStore:
             if self._commit_append(table, rows, transaction):
                 self._after_commit("append", table.name)
                 return
-        end, end_of_rows = _end_offset(self._content(table)), _end_offset(rows)
+        of_cluster = pc.equal(self._content(table)["cluster_id"], rows["cluster_id"][0])
+        end = _end_offset(self._content(table).filter(of_cluster))
+        end_of_rows = _end_offset(rows)
         if end != end_of_rows:
             raise ConcurrentWriterError(
                 place=self._place,
@@ -113,11 +115,22 @@ class MemoryStore:
         rows = content.filter(filters_to_expression(list(where))) if where else content
         return rows if columns is None else rows.select(list(columns))
 
+    def cluster_ids(self, table: StoredTable) -> list[str]:
+        """Return the distinct ``cluster_id`` of an existing table."""
+        return list(pc.unique(self._content(table)["cluster_id"]).to_pylist())
+
     def merge(self, rows: pa.Table) -> None:
         """Replace rows of ``state`` by later ones of the same key, and insert those of new keys."""
         self._check_rows(STATE_TABLE, rows)
+        clusters = pc.unique(rows["cluster_id"])
         old = self._tables.contents.get(STATE_TABLE.name)
-        self._commit_unless_changed("merge", STATE_TABLE, old, self._merged(old, rows))
+        self._before_commit("merge", STATE_TABLE.name)
+        with self._tables.lock:
+            content = self._tables.contents.get(STATE_TABLE.name)
+            if not _is_same_of(clusters, old, content):
+                raise self._conflict("merge", STATE_TABLE)
+            self._replace("merge", STATE_TABLE, self._merged(content, rows))
+        self._after_commit("merge", STATE_TABLE.name)
 
     def delete(self, table: StoredTable, where: Where) -> None:
         """Delete the rows for which all conditions hold."""
@@ -171,11 +184,7 @@ class MemoryStore:
         self._before_commit(operation, table.name)
         with self._tables.lock:
             if self._tables.contents.get(table.name) is not old:
-                raise ConcurrentWriterError(
-                    place=self._place,
-                    reason=f"another writer changed table {table.name} during this {operation}",
-                    remedy="run one writer at a time; nothing was written, so run this one again",
-                )
+                raise self._conflict(operation, table)
             self._replace(operation, table, new)
         self._after_commit(operation, table.name)
 
@@ -208,6 +217,13 @@ class MemoryStore:
         if rows.num_rows == 0:
             raise self._invalid_rows(table, "there are no rows")
 
+    def _conflict(self, operation: Operation, table: StoredTable) -> ConcurrentWriterError:
+        return ConcurrentWriterError(
+            place=self._place,
+            reason=f"another writer changed table {table.name} during this {operation}",
+            remedy="run one writer at a time; nothing was written, so run this one again",
+        )
+
     def _invalid_rows(self, table: StoredTable, reason: str) -> TablesError:
         return TablesError(
             place=self._place,
@@ -216,13 +232,23 @@ class MemoryStore:
         )
 
 
+def _is_same_of(clusters: pa.Array, old: pa.Table | None, new: pa.Table | None) -> bool:
+    """Return whether the rows of clusters are the same."""
+    if old is None or new is None or old is new:
+        return old is new
+    before, now = (
+        rows.filter(pc.is_in(rows["cluster_id"], value_set=clusters)) for rows in (old, new)
+    )
+    return bool(before.equals(now))
+
+
 def _end_offset(rows: pa.Table) -> int | None:
     """Return the greatest ``offset``, None without rows."""
     end: int | None = pc.max(rows["offset"]).as_py()
     return end
 
 
-def _orders_by_key(rows: pa.Table) -> dict[tuple[str, str], tuple[int, int, int]]:
+def _orders_by_key(rows: pa.Table) -> dict[tuple[str, ...], tuple[int, int, int]]:
     """Return what decides which row of a key stays, for each key, in the order of the rows."""
     keys = zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
     orders = zip(*(rows[name].to_pylist() for name in _ORDER), strict=True)

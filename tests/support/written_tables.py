@@ -9,13 +9,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raftlog_state.image import MetadataImage
 from raftlog_state.image.rows import Row
+from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.tables.latest import living_rows, overlay, state_rows, without_reverted
 from raftlog_state.tables.progress import NOTHING, Progress, progress_of
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
-from tests.support.memory_store import MemoryTables
+from raftlog_state.tables.writer import Writer
+from tests.support.memory_store import Hook, MemoryStore, MemoryTables, no_hook
+from tests.support.metadata_logs import MetadataLog
+from tests.support.source_rows import source_rows
 
 VOLATILE = ("incarnation", "committed_at", "cluster_id", "_incarnation")
+
+
+CLUSTER = "cluster-a"
+END = 120
+"""End offset of the part of a real log that most tests write; a transaction is in it."""
 
 
 class CrashError(Exception):
@@ -30,41 +40,93 @@ class View:
     rows: list[Row]
 
 
-def _content(tables: MemoryTables, table: StoredTable) -> pa.Table:
-    return tables.contents.get(table.name, table.schema.empty_table())
+def _content(tables: MemoryTables, table: StoredTable, cluster_id: str) -> pa.Table:
+    found = tables.contents.get(table.name, table.schema.empty_table())
+    return found.filter(pc.equal(found["cluster_id"], cluster_id))
 
 
-def _latest(tables: MemoryTables) -> tuple[Progress, pa.Table]:
-    """Return the published end, and the rows of ``state`` there."""
-    state, changes = _content(tables, STATE_TABLE), _content(tables, CHANGES_TABLE)
+def _latest(tables: MemoryTables, cluster_id: str) -> tuple[Progress, pa.Table]:
+    """Return the published end of a cluster, and its rows of ``state`` there."""
+    state, changes = (_content(tables, table, cluster_id) for table in (STATE_TABLE, CHANGES_TABLE))
     base = progress_of(state) or Progress()
     tail = without_reverted(changes, base)
-    tail = tail.filter(pc.greater(tail["visible_offset"], base.offset))
+    is_later = pc.greater(tail["visible_offset"], base.offset)
+    is_fence = pc.and_(
+        pc.equal(tail["visible_offset"], base.offset),
+        pc.greater(tail["incarnation"], base.incarnation),
+    )
+    tail = tail.filter(pc.or_(is_later, is_fence))
     rows = overlay(without_reverted(state, base), state_rows(tail))
     return progress_of(rows) or Progress(), rows
 
 
-def read_view(tables: MemoryTables) -> View:
-    """Return the rows that a reader sees."""
-    progress, rows = _latest(tables)
+def read_view(tables: MemoryTables, cluster_id: str = CLUSTER) -> View:
+    """Return the rows of a cluster that a reader sees."""
+    progress, rows = _latest(tables, cluster_id)
     return View(progress.offset, living_rows(rows)[0])
 
 
-def contents(tables: MemoryTables) -> list[tuple[str, str]]:
-    """Return the published rows of all tables, in an order that does not depend on commits.
+def contents(tables: MemoryTables, cluster_id: str = CLUSTER) -> list[tuple[str, str]]:
+    """Return the published rows of a cluster, in an order that does not depend on commits.
 
     Progress rows, which depend on the batches, are left out.
     """
-    progress, rows = _latest(tables)
+    progress, rows = _latest(tables, cluster_id)
     assert progress.offset != NOTHING
-    log = _content(tables, LOG_TABLE)
-    changes = _content(tables, CHANGES_TABLE)
+    log = _content(tables, LOG_TABLE, cluster_id)
+    changes = _content(tables, CHANGES_TABLE, cluster_id)
     assert changes.equals(without_reverted(changes, progress)), "truncations are complete"
+    if progress.truncated_to is not None:
+        is_current = pc.greater_equal(log["incarnation"], progress.incarnation)
+        is_kept = pc.less_equal(log["offset"], progress.truncated_to)
+        log = log.filter(pc.or_(is_current, is_kept))
     found: list[tuple[str, Any]] = [("log", row) for row in _plain(log)]
     found += [("changes", row) for row in _plain(changes) if row["op"] != "p"]
     living = rows.filter(pc.invert(rows["is_deleted"]))
     found += [("state", row) for row in _plain(living) if row["entity"] != "progress"]
     return sorted((name, json.dumps(row, default=str, sort_keys=True)) for name, row in found)
+
+
+class History:
+    """Records of a log as rows of the source, and the image after each offset."""
+
+    def __init__(self, log: MetadataLog) -> None:
+        self.rows = source_rows(log.records)
+        self.images: dict[int, MetadataImage] = {}
+        loader = MetadataLoader()
+        for record in log.records[: END + 40]:
+            loader.append([record])
+            if loader.open_transaction_offset is None:
+                self.images[record.offset] = loader.image
+
+    def range(self, start_offset: int, end_offset: int) -> pa.Table:
+        return self.rows.slice(start_offset, end_offset - start_offset)
+
+    def check(self, view: View) -> None:
+        """Compare what a reader sees with the replay up to that offset."""
+        expected = self.images[view.offset].maps
+        found: dict[Any, dict[Any, Any]] = {}
+        for row in view.rows:
+            found.setdefault(row.ENTITY, {})[row.key] = row
+        assert found == {entity: dict(rows) for entity, rows in expected.items() if rows}
+
+
+def written(history: History, end_offset: int) -> MemoryTables:
+    """Return tables of the records before an offset, written in one batch."""
+    tables = MemoryTables()
+    assert writer_of(tables).apply(history.range(0, end_offset), CLUSTER)
+    return tables
+
+
+def writer_of(
+    tables: MemoryTables,
+    *,
+    cluster_id: str | None = None,
+    before_commit: Hook = no_hook,
+    after_commit: Hook = no_hook,
+) -> Writer:
+    store = MemoryStore(tables, before_commit=before_commit, after_commit=after_commit)
+    return Writer(store, cluster_id=cluster_id, clock_us=lambda: 1)
 
 
 def _plain(rows: pa.Table) -> list[dict[str, Any]]:

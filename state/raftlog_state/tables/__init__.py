@@ -1,7 +1,8 @@
-"""A cluster's metadata as Delta tables: every record, every change, every state.
+"""Metadata of clusters as Delta tables: every record, every change, every state.
 
-``open_cluster`` is the entry point. It requires pyspark and delta-spark; the writer and the stores
-of other engines do not. Submodules are imported lazily.
+``open_cluster`` is the entry point, ``list_clusters`` returns the clusters of tables. Both
+require pyspark and delta-spark; the writer and the stores of other engines do not. Submodules are
+imported lazily.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cluster import ClusterStatus, ClusterTables, open_cluster
+    from .cluster import ClusterStatus, ClusterTables, list_clusters, open_cluster
     from .verify import Difference, VerifyReport
     from .view import ClusterView
 
@@ -19,6 +20,7 @@ __all__ = [
     "ClusterView",
     "Difference",
     "VerifyReport",
+    "list_clusters",
     "open_cluster",
 ]
 
@@ -28,6 +30,7 @@ _MODULES = {
     "ClusterView": "view",
     "Difference": "verify",
     "VerifyReport": "verify",
+    "list_clusters": "cluster",
     "open_cluster": "cluster",
 }
 

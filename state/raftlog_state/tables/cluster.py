@@ -1,8 +1,9 @@
 """``open_cluster``, and reading and writing of a cluster's tables.
 
-A log has one set of tables, at a path (a directory for each table) or in a schema. The first write
-creates them, and in a schema permanent views of them (``topics``, ``topics_history``, and so on);
-opening writes nothing. Each write is one commit of ``changes``, which publishes it.
+One set of tables, at a path (a directory for each table) or in a schema, has any number of
+clusters, each with its metadata log and a writer of its own. The first write creates the tables,
+and in a schema permanent views of all clusters (``clusters``, ``topics``, ``topics_history``, and
+so on); opening writes nothing. Each write is one commit of ``changes``, which publishes it.
 No session configuration is changed. A ``ClusterTables`` is not thread-safe; several can be open.
 """
 
@@ -20,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.client import open_path
-from raftlog.errors import OffsetOutOfRangeError, OptionError
+from raftlog.errors import OptionError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import key_json
@@ -30,14 +31,14 @@ from .batch import SOURCE_COLUMNS
 from .exporting import export, image_of
 from .history import change_feed, difference
 from .materialize import Redaction, collected, materialize, read_source
-from .progress import NOTHING, Progress
+from .progress import NOTHING, Progress, check_layout
 from .publication import Publication, newest_publication
-from .schema import CHANGES, LOG_TABLE
+from .schema import CHANGES, CHANGES_TABLE, STATE_TABLE
 from .stores.protocol import TableStore
 from .stores.spark import SparkStore, session_for_tables
 from .verify import VerifyReport, verify
-from .view import ClusterView, typed_table
-from .views import create_permanent_views
+from .view import ClusterView, typed_table, with_cluster
+from .views import clusters_sql, create_permanent_views
 from .writer import Step, Writer, no_step
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class ClusterTables:
         spark: SparkSession,
         path_or_schema: str,
         *,
+        cluster_id: str | None,
         redaction: Redaction,
         after_step: Step,
         log: bool,
@@ -87,11 +89,15 @@ class ClusterTables:
     ) -> None:
         self._spark = spark
         self._store = SparkStore(spark, path_or_schema)
+        self._cluster_id = cluster_id
         self._redaction = redaction
         self._after_step = after_step
         self._are_views_created = False
         self._writer = Writer(
-            _store_of_writer(self._store, engine), after_step=self._stepped, writes_log=log
+            _store_of_writer(self._store, engine),
+            cluster_id=cluster_id,
+            after_step=self._stepped,
+            writes_log=log,
         )
 
     def __repr__(self) -> str:
@@ -305,7 +311,7 @@ class ClusterTables:
         Raises:
             As ``changes``.
         """
-        return difference(self._changes_between(since, until))
+        return self._of_cluster(difference(self._changes_between(since, until)))
 
     def table_changes(
         self, name: str, since: OffsetOrTime | None = None, until: OffsetOrTime | None = None
@@ -325,7 +331,7 @@ class ClusterTables:
             As ``changes``.
         """
         typed = typed_table(name, self._store.place)
-        return change_feed(typed, self._changes_between(since, until))
+        return self._of_cluster(change_feed(typed, self._changes_between(since, until)))
 
     def image(self, offset: int | None = None) -> MetadataImage:
         """Return the state after ``offset`` (inclusive; None: newest publication) as an image.
@@ -355,7 +361,7 @@ class ClusterTables:
 
     def status(self) -> ClusterStatus:
         """Return the offsets that the tables have reached, read from Delta."""
-        publication = newest_publication(self._store)
+        publication = newest_publication(self._store, self._cluster_id)
         progress = Progress() if publication is None else publication.progress
         is_empty = publication is None
         return ClusterStatus(
@@ -363,7 +369,7 @@ class ClusterTables:
             cluster_id=progress.cluster_id,
             incarnation=progress.incarnation,
             offset=progress.offset,
-            log_offset=self._log_offset(),
+            log_offset=NOTHING if publication is None else publication.log_offset(),
             oldest_offset=None if publication is None else progress.oldest_offset,
             leader_epoch=None if is_empty else progress.leader_epoch,
             metadata_version=progress.metadata_version,
@@ -406,9 +412,17 @@ class ClusterTables:
         if not isinstance(time, str | datetime):
             raise OptionError(option=option, reason="must be a datetime or text")
         as_micros = sf.unix_micros(sf.lit(time).try_cast("timestamp"))
-        micros = self._spark.range(1).select(as_micros).collect()[0][0]
+        with self._store.errors(CHANGES):
+            micros = self._spark.range(1).select(as_micros).collect()[0][0]
         if micros is None:
             raise OptionError(option=option, reason="must be a time such as 2026-11-21T03:12:00Z")
+        expired_time_us = publication.progress.expired_time_us
+        if expired_time_us is not None and micros < expired_time_us:
+            raise TablesError(
+                place=self._store.place,
+                reason="the changes at that time have expired",
+                remedy="use a later time, or an offset from that of status().oldest_offset on",
+            )
         later = publication.first_offset_later_than(micros)
         offset = publication.offset if later is None else later - 1
         if offset < publication.progress.oldest_offset:
@@ -419,21 +433,22 @@ class ClusterTables:
             )
         return offset
 
+    def _of_cluster(self, rows: DataFrame) -> DataFrame:
+        """Return rows of this cluster with ``cluster_id`` as their first column."""
+        assert self._cluster_id is not None, "the rows have been read"
+        return with_cluster(rows, self._cluster_id)
+
     def _newest(self) -> Publication:
-        publication = newest_publication(self._store)
+        publication = newest_publication(self._store, self._cluster_id)
         if publication is None:
+            of_cluster = "" if self._cluster_id is None else f" of cluster {self._cluster_id}"
             raise TablesError(
                 place=self._store.place,
-                reason="nothing was published yet",
+                reason=f"nothing{of_cluster} was published yet",
                 remedy="call materialize, bootstrap or apply first, or correct the location",
             )
+        self._cluster_id = publication.cluster_id  # also if others are added later
         return publication
-
-    def _log_offset(self) -> int:
-        if not self._store.exists(LOG_TABLE):
-            return NOTHING
-        last = self._store.frame(LOG_TABLE).agg(sf.max("offset")).collect()[0][0]
-        return NOTHING if last is None else int(last)
 
 
 def _checked(publication: Publication, wanted: SupportsIndex | None, option: str) -> int:
@@ -441,14 +456,7 @@ def _checked(publication: Publication, wanted: SupportsIndex | None, option: str
     if wanted is None:
         return publication.offset
     offset = _offset(wanted, option)
-    oldest = publication.progress.oldest_offset
-    if not oldest <= offset <= publication.offset:
-        raise OffsetOutOfRangeError(
-            path=publication.place,
-            offset=offset,
-            log_start_offset=oldest,
-            log_end_offset=publication.offset + 1,
-        )
+    publication.progress.check_readable(publication.place, offset)
     if publication.progress.is_in_gap(offset):
         raise TablesError(
             place=publication.place,
@@ -477,6 +485,7 @@ def open_cluster(
     spark: SparkSession,
     path_or_schema: str,
     *,
+    cluster_id: str | None = None,
     redact: bool = True,
     redact_key: str | None = None,
     after_step: Step = no_step,
@@ -489,6 +498,8 @@ def open_cluster(
         spark: session with Delta and, to materialize, with the source ``raftlog``.
         path_or_schema: path of the directory with a subdirectory for each table; or ``schema`` or
             ``catalog.schema``.
+        cluster_id: that of the log. Needed to add a cluster to tables that contain another one, and
+            to open one of several.
         redact: whether secrets are redacted before they are written. False stores them.
         redact_key: replaces secrets by hashes with this key, so that changes are visible.
         after_step: called with the name of each write after its commit.
@@ -507,11 +518,33 @@ def open_cluster(
     return ClusterTables(
         spark,
         path_or_schema,
+        cluster_id=cluster_id,
         redaction=Redaction(redact=redact, key=redact_key),
         after_step=after_step,
         log=log,
         engine=engine,
     )
+
+
+def list_clusters(spark: SparkSession, path_or_schema: str) -> DataFrame:
+    """Return the clusters that tables contain, and how far each is published.
+
+    Args:
+        path_or_schema: as for ``open_cluster``.
+
+    Returns:
+        ``cluster_id``, ``offset`` (the last published one), ``leader_epoch``, ``log_time``,
+        ``incarnation``, ``metadata_version``, ``row_counts`` (of the typed tables) and
+        ``software`` (that wrote them).
+
+    Raises:
+        TablesError: there are no tables, or an earlier release created them.
+    """
+    store = SparkStore(spark, path_or_schema)
+    check_layout(store)
+    state = store.reference(STATE_TABLE) if store.exists(STATE_TABLE) else None
+    with store.errors(CHANGES_TABLE.name):
+        return spark.sql(clusters_sql(state=state, changes=store.reference(CHANGES_TABLE)))
 
 
 def _store_of_writer(store: SparkStore, engine: Engine) -> TableStore:
@@ -522,4 +555,4 @@ def _store_of_writer(store: SparkStore, engine: Engine) -> TableStore:
     return store.in_session(session_for_tables(store.session))
 
 
-__all__ = ["ClusterStatus", "ClusterTables", "open_cluster"]
+__all__ = ["ClusterStatus", "ClusterTables", "list_clusters", "open_cluster"]

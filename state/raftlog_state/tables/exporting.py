@@ -19,20 +19,19 @@ from raftlog_state.image.rows import Row
 from raftlog_state.snapshot_writer import ExportedSnapshot, hidden_secrets, write_snapshot
 
 from .convert import MICROSECONDS
-from .history import visible_between
 from .latest import living_rows
-from .progress import NOTHING, quorum_of
+from .progress import quorum_of
 from .publication import Publication
-from .schema import BY_NAME
+from .schema import BY_NAME, STATE
 
 
 def image_of(publication: Publication, offset: int) -> MetadataImage:
     """Return the state after an offset. Raises ``TablesError`` inside a metadata transaction."""
     _check_outside_of_transactions(publication, offset)
     columns = publication.rows(None, offset).withColumn("is_deleted", sf.lit(False))
-    with publication.store.errors("state"):
+    with publication.store.errors(STATE):
         rows, _ = living_rows(columns.toArrow())
-    time = _log_time(publication, offset)
+    time = publication.last_time_us(offset)
     return MetadataImage.from_rows(
         rows,
         offset=offset,
@@ -65,7 +64,8 @@ def _check_outside_of_transactions(publication: Publication, offset: int) -> Non
         return  # appends end outside of transactions
     table = BY_NAME["transactions"]
     is_inside = (sf.col("begin_offset") <= offset) & (sf.col("end_offset") > offset + 1)
-    found = publication.rows(table, publication.offset).where(is_inside).head(1)
+    with publication.store.errors(STATE):
+        found = publication.rows(table, publication.offset).where(is_inside).head(1)
     if found:
         raise TablesError(
             place=publication.place,
@@ -81,15 +81,3 @@ def _leader_epoch(publication: Publication, offset: int, rows: list[Row]) -> int
         return publication.progress.leader_epoch
     epochs = [row.leader_epoch for row in rows if isinstance(row, EpochRow)]
     return max(epochs, default=publication.progress.leader_epoch)
-
-
-def _log_time(publication: Publication, offset: int) -> int | None:
-    """Return the time of the last change or append up to an offset, in microseconds."""
-    if offset == publication.offset:
-        return publication.progress.log_time
-    time, order = sf.unix_micros("log_time"), sf.struct("visible_offset", "offset", "seq")
-    together = publication.changes(to=offset).unionByName(
-        visible_between(publication.progress_rows(), NOTHING, offset)
-    )
-    found: int | None = together.agg(sf.max_by(time, order)).collect()[0][0]
-    return found

@@ -5,6 +5,7 @@ Rules of this file:
 1. A change counts from its visible offset on; the last one by (incarnation, visible offset, offset,
    seq) wins. Progress rows are rows of the entity ``progress``, with one key.
 2. ``changes`` alone and ``state`` with later changes give the same rows.
+3. Rows are of one cluster.
 """
 
 from __future__ import annotations
@@ -128,5 +129,5 @@ def _first_not_null(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.Chunk
 
 
 def _identity(rows: pa.Table) -> pa.ChunkedArray:
-    """Return the entity and the key of each row, as one text."""
+    """Return the entity and the key of each row of one cluster, as one text."""
     return pc.binary_join_element_wise(rows["entity"], rows["key"], " ")

@@ -223,7 +223,7 @@ def check_same_log(
         DivergedLogError: the logs diverge below the end of the tables.
         TablesError: the log ends before the tables.
     """
-    known, given = progress.cluster_id, log.cluster_id
+    known, given = progress.log_cluster_id, log.cluster_id
     if known is not None and given is not None and known != given:
         raise WrongClusterError(path=log.path, expected_cluster_id=known, cluster_id=given)
     last = progress.offset

@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. Each append of ``changes`` has one progress row, so the append is the publication. ``state`` has
-   the progress row of the offset that it includes.
+   the progress row of the offset that it includes. Both are of one cluster, as their tables'
+   other rows are.
 2. The newest one has the greatest (incarnation, offset). A truncation increases the incarnation.
 """
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 import raftlog
+from raftlog.errors import OffsetOutOfRangeError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import EpochRow, MetadataImage, Quorum
 from raftlog_state.image.rows import Row
@@ -26,6 +28,7 @@ from .schema import (
     CHANGES_TABLE,
     COMMITS_OF_EARLIER_RELEASES,
     PROGRESS,
+    PROGRESS_COLUMNS,
     PROGRESS_OP,
     STATE_TABLE,
     TYPED_TABLES,
@@ -39,6 +42,7 @@ NOTHING: Final = -1
 SOFTWARE: Final = f"raftlog {raftlog.__version__}"
 PROGRESS_KEY: Final = "[]"
 PROGRESS_SEQ: Final = -1
+CLUSTERS_LISTED_MAX: Final = 10
 
 
 Gap = tuple[int, int]
@@ -49,14 +53,17 @@ Gap = tuple[int, int]
 class Progress:
     """End of the tables after an append. Offsets are inclusive, times microseconds since 1970.
 
-    ``leader_epoch`` and ``log_time`` are those of the record at ``offset``. ``first_offset`` is
-    the first one of the tables, and ``expired_to`` the last one whose changes were deleted.
-    ``truncated_to`` is the offset after which this
-    incarnation began. ``gaps`` are the first and last offsets whose history snapshots replaced; the
-    state at the last one is known.
+    ``cluster_id`` is that of the tables' rows, None before the first append, and
+    ``log_cluster_id`` that of the log, None if it is unknown. ``leader_epoch`` and ``log_time`` are
+    those of the record at ``offset``. ``first_offset`` is the first one of the tables, and
+    ``expired_to`` the last one whose changes were deleted, the latest of which had the time
+    ``expired_time_us``. ``truncated_to`` is the offset after
+    which this incarnation began. ``gaps`` are the first and last offsets whose history snapshots
+    replaced; the state at the last one is known.
     """
 
     cluster_id: str | None = None
+    log_cluster_id: str | None = None
     topic: str = ""
     partition: int = 0
     incarnation: int = 0
@@ -66,6 +73,7 @@ class Progress:
     from_offset: int = 0
     first_offset: int | None = None
     expired_to: int | None = None
+    expired_time_us: int | None = None
     truncated_to: int | None = None
     gaps: tuple[Gap, ...] = ()
     metadata_version: int | None = None
@@ -81,6 +89,21 @@ class Progress:
     def oldest_offset(self) -> int:
         """The first offset whose state can be read."""
         return max(self.first_offset or 0, self.expired_to or 0)
+
+    @property
+    def is_start_of_incarnation(self) -> bool:
+        """Whether an incarnation after the first one has no append yet."""
+        return self.truncated_to is not None and self.truncated_to == self.offset
+
+    def check_readable(self, place: str, offset: int) -> None:
+        """Raise ``OffsetOutOfRangeError`` if the tables begin after an offset, or end before it."""
+        if not self.oldest_offset <= offset < self.next_offset:
+            raise OffsetOutOfRangeError(
+                path=place,
+                offset=offset,
+                log_start_offset=self.oldest_offset,
+                log_end_offset=self.next_offset,
+            )
 
     def is_in_gap(self, offset: int) -> bool:
         """Return whether the state at an offset is unknown, as a snapshot was loaded instead."""
@@ -131,17 +154,10 @@ class Progress:
         }
 
     def _row(self) -> dict[str, Any]:
-        names = (
-            "from_offset",
-            "first_offset",
-            "expired_to",
-            "truncated_to",
-            "metadata_version",
-        )
-        found: dict[str, Any] = {name: getattr(self, name) for name in names}
+        found: dict[str, Any] = {name: getattr(self, name) for name in PROGRESS_COLUMNS}
         found["gaps"] = [{"first": first, "last": last} for first, last in self.gaps]
-        counts = list(self.row_counts.items())
-        return {PROGRESS: {**found, "row_counts": counts, "software": self.software}}
+        found["row_counts"] = list(self.row_counts.items())
+        return {PROGRESS: found}
 
 
 def progress_of(rows: pa.Table) -> Progress | None:
@@ -172,6 +188,26 @@ def progress_of(rows: pa.Table) -> Progress | None:
             "gaps": tuple((gap["first"], gap["last"]) for gap in detail["gaps"]),
         },
     )
+
+
+def cluster_in(store: TableStore, cluster_id: str | None) -> str | None:
+    """Return the cluster of the tables that is meant: ``cluster_id``, or their only one.
+
+    None: they have no cluster yet. Raises ``TablesError`` if they have several and ``cluster_id``
+    is None.
+    """
+    if cluster_id is not None or not store.exists(CHANGES_TABLE):
+        return cluster_id
+    found = sorted(store.cluster_ids(CHANGES_TABLE))
+    if len(found) > 1:
+        listed = ", ".join(found[:CLUSTERS_LISTED_MAX])
+        raise TablesError(
+            place=store.place,
+            reason=f"they contain {len(found)} clusters, and none is named",
+            remedy=f"name one with the argument cluster_id: {listed}"
+            + (", ..." if len(found) > CLUSTERS_LISTED_MAX else ""),
+        )
+    return found[0] if found else None
 
 
 def check_layout(store: TableStore) -> None:

@@ -1,10 +1,11 @@
-"""Publication: the versions of the tables that a reader sees together, and its rows at offsets.
+"""Publication of a cluster: versions of the tables that a reader sees together, rows at offsets.
 
 Rules of this file:
 
 1. ``state`` is pinned before ``changes``, and ``changes`` before ``log``, so no later table lacks
    what an earlier one includes. After a truncation in between, they are pinned again.
-2. Frames are pinned to these versions: they never change, and never mix two offsets.
+2. Frames are pinned to these versions, and have rows of one cluster: they never change, and never
+   mix two offsets.
 3. Offsets are literals in the queries, so that Delta skips files by their statistics.
 """
 
@@ -20,9 +21,10 @@ from raftlog_state.errors import TablesError
 
 from .history import changes_of, last_rows, living_rows, rows_after, rows_before, visible_between
 from .parallel import for_each
-from .progress import NOTHING, Progress, check_layout, progress_of
+from .progress import NOTHING, Progress, check_layout, cluster_in, progress_of
 from .schema import (
     CHANGES_TABLE,
+    CLUSTER_ID,
     LOG_TABLE,
     PROGRESS,
     STATE_TABLE,
@@ -40,6 +42,7 @@ class Publication:
     """
 
     store: SparkStore
+    cluster_id: str
     progress: Progress
     base_offset: int
     state_version: int | None
@@ -74,9 +77,18 @@ class Publication:
                 reason="they have no table log",
                 remedy="create tables at another location with open_cluster(..., log=True)",
             )
-        rows = self.store.frame(LOG_TABLE, self.log_version)
+        rows = _frame(self.store, self.cluster_id, LOG_TABLE, self.log_version)
         rows = self._without_reverted(rows, "incarnation", "offset")
         return rows.where(sf.col("offset") <= self.offset)
+
+    def log_offset(self) -> int:
+        """Return the last offset in ``log``, which may be after ``offset``; -1 without records."""
+        if self.log_version is None:
+            return NOTHING
+        rows = _frame(self.store, self.cluster_id, LOG_TABLE, self.log_version)
+        with self.store.errors(LOG_TABLE.name):
+            found: int | None = rows.agg(sf.max("offset")).collect()[0][0]
+        return NOTHING if found is None else found
 
     def rows(self, table: TypedTable | None, offset: int) -> DataFrame:
         """Return the rows after an offset (inclusive), with their origins.
@@ -85,7 +97,7 @@ class Publication:
         """
         if self.state_version is None:
             return last_rows(table, self.changes(to=offset))
-        state = self.store.frame(STATE_TABLE, self.state_version)
+        state = _frame(self.store, self.cluster_id, STATE_TABLE, self.state_version)
         state = self._without_reverted(state, "_incarnation", "_visible_offset")
         if offset == self.base_offset:
             return living_rows(table, state)
@@ -102,8 +114,18 @@ class Publication:
             found: int | None = later.agg(sf.min("visible_offset")).collect()[0][0]
         return found
 
+    def last_time_us(self, offset: int) -> int | None:
+        """Return the time of the last change or append up to an offset, or of an expired one."""
+        if offset == self.offset:
+            return self.progress.log_time
+        rows = visible_between(self._changes(), NOTHING, offset)
+        time, order = sf.unix_micros("log_time"), sf.struct("visible_offset", "offset", "seq")
+        with self.store.errors(CHANGES_TABLE.name):
+            found: int | None = rows.agg(sf.max_by(time, order)).collect()[0][0]
+        return self.progress.expired_time_us if found is None else found
+
     def _changes(self) -> DataFrame:
-        rows = self.store.frame(CHANGES_TABLE, self.changes_version)
+        rows = _frame(self.store, self.cluster_id, CHANGES_TABLE, self.changes_version)
         return self._without_reverted(rows, "incarnation", "visible_offset")
 
     def _without_reverted(self, rows: DataFrame, incarnation: str, offset: str) -> DataFrame:
@@ -115,18 +137,20 @@ class Publication:
         return rows.where(is_current | (sf.col(offset) <= progress.truncated_to))
 
 
-def newest_publication(store: SparkStore) -> Publication | None:
-    """Return the newest publication; None before the first one.
+def newest_publication(store: SparkStore, cluster_id: str | None) -> Publication | None:
+    """Return the newest publication of a cluster, or of the only one; None before the first one.
 
     Raises:
-        TablesError: an earlier release created the tables.
+        TablesError: an earlier release created the tables; or they contain several clusters, and
+            ``cluster_id`` is None.
     """
     check_layout(store)
-    if not store.exists(CHANGES_TABLE):
+    cluster_id = cluster_in(store, cluster_id)
+    if cluster_id is None or not store.exists(CHANGES_TABLE):
         return None
     state_version = _version(store, STATE_TABLE)
     while True:
-        pinned = _pinned(store, state_version)
+        pinned = _pinned(store, cluster_id, state_version)
         if pinned.is_consistent:
             break
         # A truncation changes ``state`` before ``changes``: both are of its end, or of before it.
@@ -138,6 +162,7 @@ def newest_publication(store: SparkStore) -> Publication | None:
         return None
     return Publication(
         store=store,
+        cluster_id=cluster_id,
         progress=progress,
         base_offset=NOTHING if pinned.base is None else pinned.base.offset,
         state_version=state_version,
@@ -173,7 +198,7 @@ def _order(progress: Progress) -> tuple[int, int]:
     return progress.incarnation, progress.offset
 
 
-def _pinned(store: SparkStore, state_version: int | None) -> _Pinned:
+def _pinned(store: SparkStore, cluster_id: str, state_version: int | None) -> _Pinned:
     """Return the versions of the other tables, which are pinned after that of ``state``."""
     base: list[Progress | None] = [None]
     versions: dict[str, int | None] = {}
@@ -182,16 +207,18 @@ def _pinned(store: SparkStore, state_version: int | None) -> _Pinned:
         if table is not STATE_TABLE:
             versions[table.name] = _version(store, table)
         elif state_version is not None:
-            base[0] = _base_progress(store, state_version)
+            state = _frame(store, cluster_id, STATE_TABLE, state_version)
+            base[0] = _base_progress(store, state)
 
     for_each(look, (STATE_TABLE, CHANGES_TABLE))
     versions[LOG_TABLE.name] = _version(store, LOG_TABLE)
     changes_version = versions[CHANGES_TABLE.name]
     assert changes_version is not None, "tables are never dropped"
     at_least = NOTHING if base[0] is None else base[0].offset
+    changes = _frame(store, cluster_id, CHANGES_TABLE, changes_version)
     return _Pinned(
         base=base[0],
-        appended=_appended_progress(store, changes_version, at_least),
+        appended=_appended_progress(store, changes, at_least),
         changes_version=changes_version,
         log_version=versions[LOG_TABLE.name],
     )
@@ -201,21 +228,26 @@ def _version(store: SparkStore, table: StoredTable) -> int | None:
     return store.version(table) if store.exists(table) else None
 
 
-def _base_progress(store: SparkStore, version: int) -> Progress | None:
-    """Return the progress row of ``state``."""
-    rows = store.frame(STATE_TABLE, version).where(sf.col("entity") == PROGRESS)
+def _frame(
+    store: SparkStore, cluster_id: str, table: StoredTable, version: int | None
+) -> DataFrame:
+    """Return the rows of a cluster in a version of a table."""
+    return store.frame(table, version).where(sf.col(CLUSTER_ID) == cluster_id)
+
+
+def _base_progress(store: SparkStore, state: DataFrame) -> Progress | None:
+    """Return the progress row of a cluster's ``state``."""
+    rows = state.where(sf.col("entity") == PROGRESS)
     row = sf.struct(f"row.{PROGRESS}").alias("row")
     names = [name for name in STATE_TABLE.columns if name not in ("row", "is_deleted")]
     with store.errors(STATE_TABLE.name):
         return progress_of(rows.select(*names, row).toArrow())
 
 
-def _appended_progress(store: SparkStore, version: int, at_least: int) -> Progress | None:
-    """Return the newest progress row of ``changes`` from an offset on."""
+def _appended_progress(store: SparkStore, changes: DataFrame, at_least: int) -> Progress | None:
+    """Return the newest progress row of a cluster's ``changes`` from an offset on."""
     is_progress = sf.col("entity") == PROGRESS
-    rows = store.frame(CHANGES_TABLE, version).where(
-        is_progress & (sf.col("visible_offset") >= at_least)
-    )
+    rows = changes.where(is_progress & (sf.col("visible_offset") >= at_least))
     newest = rows.orderBy(sf.col("incarnation").desc(), sf.col("visible_offset").desc()).limit(1)
     origins = ("visible_offset", "leader_epoch", "log_time", "incarnation")
     with store.errors(CHANGES_TABLE.name):

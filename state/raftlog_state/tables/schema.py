@@ -86,7 +86,11 @@ LOG: Final = "log"
 CHANGES: Final = "changes"
 STATE: Final = "state"
 
-_WHICH_LOG: Final[Columns] = {"cluster_id": STRING, "topic": STRING, "partition": INT}
+CLUSTER_ID: Final = "cluster_id"
+"""First column of every table, and of its key: one set of tables has many clusters."""
+UNKNOWN_CLUSTER: Final = "unknown"
+"""``cluster_id`` of a log whose cluster id was unknown when the first record was written."""
+_WHICH_LOG: Final[Columns] = {CLUSTER_ID: STRING, "topic": STRING, "partition": INT}
 
 # --- typed tables: views of ``state`` and ``changes`` ---------------------------------------------
 
@@ -156,9 +160,11 @@ PROGRESS: Final = "progress"
 """``entity`` of progress rows."""
 PROGRESS_OP: Final = "p"
 PROGRESS_COLUMNS: Final[Columns] = {
+    "log_cluster_id": STRING,
     "from_offset": BIGINT,
     "first_offset": BIGINT,
     "expired_to": BIGINT,
+    "expired_time_us": BIGINT,
     "truncated_to": BIGINT,
     "gaps": pa.list_(pa.struct({"first": BIGINT, "last": BIGINT})),
     "metadata_version": INT,
@@ -167,11 +173,12 @@ PROGRESS_COLUMNS: Final[Columns] = {
 }
 """``row.progress``: what one append of ``changes`` added.
 
-``from_offset``: its first offset; ``first_offset``: that of the tables; ``expired_to``: the last
-offset whose changes were deleted, null without one; ``truncated_to``: the offset after which
-the incarnation began, null for the first one; ``gaps``: first and last offsets whose history
-snapshots replaced; ``row_counts``: rows of each typed table at its end. Rows of an earlier
-incarnation with a visible offset after ``truncated_to`` are reverted.
+``log_cluster_id``: the log's cluster id, null if it is unknown; ``from_offset``: the first offset
+of the append; ``first_offset``: that of the tables; ``expired_to``: the last offset whose changes
+were deleted, and ``expired_time_us`` their latest ``log_time``, null without any;
+``truncated_to``: the offset after which the incarnation began, null for the first one; ``gaps``:
+first and last offsets whose history snapshots replaced; ``row_counts``: rows of each typed table at
+its end. Rows of an earlier incarnation with a visible offset after ``truncated_to`` are reverted.
 """
 
 _ENTITIES: Final[Columns] = {
@@ -184,12 +191,17 @@ ROW: Final = pa.struct(_ENTITIES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTable:
-    """A Delta table. ``skipping`` names the columns with statistics for file skipping."""
+    """A Delta table.
+
+    ``skipping`` names the columns with statistics for file skipping. ``partitioned_by``: commits
+    that change rows of different partitions do not conflict.
+    """
 
     name: str
     columns: Columns
     checks: Mapping[str, str]
     skipping: tuple[str, ...]
+    partitioned_by: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -229,7 +241,7 @@ LOG_TABLE: Final = StoredTable(
         "incarnation": INT,
     },
     checks={"offset_not_negative": "offset >= 0", "epoch_not_negative": "leader_epoch >= 0"},
-    skipping=("offset", "leader_epoch", "log_time", "record_type", "visible_offset"),
+    skipping=(CLUSTER_ID, "offset", "leader_epoch", "log_time", "record_type", "visible_offset"),
 )
 """Every record of the log: control records, NoOps and aborted ones too.
 
@@ -261,13 +273,17 @@ CHANGES_TABLE: Final = StoredTable(
         "visible_when_or_after_written": "visible_offset >= offset",
         "op_is_known": "op IN ('c', 'u', 'd', 'r', 'p')",
     },
-    skipping=("offset", "visible_offset", "log_time", "entity", "key", "op", "committed_at"),
+    skipping=(
+        *(CLUSTER_ID, "offset", "visible_offset", "log_time", "entity", "key"),
+        *("op", "committed_at"),
+    ),
 )
 """One row a change: ``op`` c, u, d, or r (of a snapshot); whole rows before and after.
 
 ``before`` was the state from ``before_origin.visible_offset`` up to ``visible_offset`` (exclusive).
-(``offset``, ``seq``) is the order of changes, and the key of this table. Each append also has one
-progress row (``op`` p, ``seq`` -1), whose ``offset`` is the end of the append, inclusive.
+(``offset``, ``seq``) is the order of a cluster's changes; with ``cluster_id`` it is the key of this
+table. Each append also has one progress row (``op`` p, ``seq`` -1), whose ``offset`` is the end of
+the append, inclusive.
 """
 
 STATE_TABLE: Final = StoredTable(
@@ -283,11 +299,13 @@ STATE_TABLE: Final = StoredTable(
     },
     checks={"row_is_identified": "entity IS NOT NULL AND key IS NOT NULL"},
     skipping=("entity", "key", "_visible_offset"),
+    partitioned_by=(CLUSTER_ID,),
 )
-"""Rows after an offset, that of its progress row; deleted ones too, with their last values.
+"""Rows of each cluster after an offset, that of its progress row; deleted ones too.
 
-``changes`` alone has the same content. A row is replaced only by one of a later
-(``_incarnation``, ``_visible_offset``, ``_offset``), so a late or repeated merge changes nothing.
+Deleted rows have their last values. ``changes`` alone has the same content. A row is replaced only
+by one of a later (``_incarnation``, ``_visible_offset``, ``_offset``), so a late or repeated merge
+changes nothing.
 """
 
 STORED_TABLES: Final[Mapping[str, StoredTable]] = {

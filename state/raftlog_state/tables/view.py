@@ -15,7 +15,7 @@ from raftlog_state.errors import TablesError
 
 from .history import row_history
 from .publication import Publication
-from .schema import BY_NAME, CHANGES, LOG, TypedTable
+from .schema import BY_NAME, CHANGES, CLUSTER_ID, LOG, TypedTable
 
 
 class ClusterView:
@@ -44,7 +44,7 @@ class ClusterView:
         if name == LOG:
             return self._publication.log().where(sf.col("offset") <= self.offset)
         typed = typed_table(name, self.place, (CHANGES, LOG))
-        return self._publication.rows(typed, self.offset)
+        return self._of_cluster(self._publication.rows(typed, self.offset))
 
     def history(self, name: str) -> DataFrame:
         """Return each version of each row of a typed table up to this offset.
@@ -62,7 +62,7 @@ class ClusterView:
         """
         typed = typed_table(name, self.place)
         rows = self._publication.rows(typed, self.offset)
-        return row_history(typed, rows, self.table(CHANGES))
+        return self._of_cluster(row_history(typed, rows, self.table(CHANGES)))
 
     def topics(self) -> DataFrame:
         """Topics by id."""
@@ -123,11 +123,20 @@ class ClusterView:
         """
         others = (CHANGES,) if self._publication.log_version is None else (CHANGES, LOG)
         frames = {name: self.table(name) for name in (*BY_NAME, *others)}
-        for name, typed in BY_NAME.items():
-            frames[f"{name}_history"] = row_history(typed, frames[name], frames[CHANGES])
+        for name in BY_NAME:
+            frames[f"{name}_history"] = self.history(name)
         for name, frame in frames.items():
             frame.createOrReplaceTempView(prefix + name)
         return tuple(prefix + name for name in frames)
+
+    def _of_cluster(self, rows: DataFrame) -> DataFrame:
+        """Return rows with the cluster as their first column."""
+        return with_cluster(rows, self._publication.cluster_id)
+
+
+def with_cluster(rows: DataFrame, cluster_id: str) -> DataFrame:
+    """Return rows of a cluster with ``cluster_id`` as their first column."""
+    return rows.select(sf.lit(cluster_id).alias(CLUSTER_ID), "*")
 
 
 def typed_table(name: str, place: str, others: tuple[str, ...] = ()) -> TypedTable:

@@ -3,8 +3,9 @@
 Rules of this file:
 
 1. A view reads the newest ``state`` and ``changes``. Delta pins both once for each query, so a
-   join of views is one state of the cluster. For another offset there is ``ClusterTables.at``.
-2. Its rows are those of ``ClusterView``: the last change of a key replaces its row of ``state``.
+   join of views is one state of each cluster. For another offset there is ``ClusterTables.at``.
+2. Its rows are those of each cluster's ``ClusterView``: the last change of a key replaces its row
+   of ``state``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from .schema import (
 )
 from .stores.spark import SparkStore
 
+CLUSTERS: Final = "clusters"
+"""The view of the clusters and their ends."""
+
 _ORIGIN: Final[Mapping[str, str]] = {
     **{name: name[1:] for name in ORIGIN_COLUMNS},
     "_created_offset": "coalesce(before_origin.created_offset, offset)",
@@ -40,23 +44,19 @@ def rows_sql(table: TypedTable, *, state: str, changes: str) -> str:
     origin = [f"{value} AS {name}" for name, value in _ORIGIN.items()]
     last = _list("op AS _op", *after, *origin)
     of_state = [f"row.{table.entity}.{_quoted(name)} AS {_quoted(name)}" for name in table.columns]
-    return f"""WITH tail AS (
-  SELECT key, max_by(struct({last}), struct(visible_offset, offset, seq)) AS last
-  FROM {changes}
-  WHERE entity = '{table.entity}' AND visible_offset > (
-    SELECT coalesce(max(_visible_offset), -1) FROM {state} WHERE entity = '{PROGRESS}'
-  ) AND incarnation >= (
-    SELECT coalesce(max(_incarnation), 0) FROM {state} WHERE entity = '{PROGRESS}'
-  )
-  GROUP BY key
+    return f"""WITH base AS ({_base_sql(state)}),
+tail AS (
+  SELECT cluster_id, key, max_by(struct({last}), struct(visible_offset, offset, seq)) AS last
+  FROM {changes} LEFT JOIN base USING (cluster_id)
+  WHERE entity = '{table.entity}' AND {_IS_LATER}
+  GROUP BY cluster_id, key
 )
-SELECT {_list(*of_state, *ORIGIN_COLUMNS)}
-FROM {state}
-LEFT ANTI JOIN (SELECT key AS changed_key FROM tail) ON key = changed_key
+SELECT cluster_id, {_list(*of_state, *ORIGIN_COLUMNS)}
+FROM {state} JOIN base USING (cluster_id) LEFT ANTI JOIN tail USING (cluster_id, key)
 WHERE entity = '{table.entity}' AND NOT is_deleted
-  AND {_is_not_reverted(state, "_incarnation", "_visible_offset")}
+  AND (_incarnation >= base_incarnation OR _visible_offset <= truncated_to)
 UNION ALL
-SELECT {_list(*(f"last.{_quoted(name)}" for name in columns))}
+SELECT cluster_id, {_list(*(f"last.{_quoted(name)}" for name in columns))}
 FROM tail
 WHERE last._op <> 'd'"""
 
@@ -65,33 +65,69 @@ def history_sql(table: TypedTable, *, state: str, changes: str, rows: str) -> st
     """Return the query of a table's history; see ``ClusterView.history``. ``rows`` is its view."""
     before = [f"before.{table.entity}.{_quoted(name)} AS {_quoted(name)}" for name in table.columns]
     names = [_quoted(name) for name in table.columns]
-    return f"""SELECT {_list(*before)},
+    return f"""WITH base AS ({_base_sql(state)})
+SELECT cluster_id, {_list(*before)},
   before_origin.visible_offset AS valid_from, visible_offset AS valid_to,
   before_origin.log_time AS written_time, log_time AS replaced_time
-FROM {changes}
+FROM {changes} LEFT JOIN base USING (cluster_id)
 WHERE entity = '{table.entity}' AND visible_offset > before_origin.visible_offset
-  AND {_is_not_reverted(state, "incarnation", "visible_offset")}
+  AND {_IS_NOT_REVERTED}
 UNION ALL
-SELECT {_list(*names)}, _visible_offset, CAST(NULL AS BIGINT), _log_time, CAST(NULL AS TIMESTAMP)
+SELECT cluster_id, {_list(*names)},
+  _visible_offset, CAST(NULL AS BIGINT), _log_time, CAST(NULL AS TIMESTAMP)
 FROM {rows}"""
 
 
-def _is_not_reverted(state: str, incarnation: str, offset: str) -> str:
-    """Return the condition that no truncation reverted a row."""
-    of_progress = f"FROM {state} WHERE entity = '{PROGRESS}'"
-    return f"""(
-    {incarnation} >= (SELECT coalesce(max(_incarnation), 0) {of_progress})
-    OR {offset} <= (SELECT max(row.{PROGRESS}.truncated_to) {of_progress})
-  )"""
+def clusters_sql(*, state: str | None, changes: str) -> str:
+    """Return the query of the clusters and their ends; ``state``: None without that table."""
+    end = ("offset", "leader_epoch", "log_time", "incarnation")
+    of_progress = ("metadata_version", "row_counts", "software")
+    ends = f"""SELECT cluster_id, {_list(*end)}, after.{PROGRESS} AS progress
+  FROM {changes} WHERE entity = '{PROGRESS}'"""
+    if state is not None:
+        ends += f"""
+  UNION ALL
+  SELECT cluster_id, {_list(*(f"_{name}" for name in end))}, row.{PROGRESS} AS progress
+  FROM {state} WHERE entity = '{PROGRESS}'"""
+    newest = _list(*(f"newest.{name}" for name in end))
+    newest += ", " + _list(*(f"newest.progress.{name}" for name in of_progress))
+    return f"""SELECT cluster_id, {newest}
+FROM (
+  SELECT cluster_id,
+    max_by(struct({_list(*end, "progress")}), struct(incarnation, offset)) AS newest
+  FROM (
+  {ends}
+  )
+  GROUP BY cluster_id
+)"""
+
+
+def _base_sql(state: str) -> str:
+    """Return the query of what ``state`` includes of each cluster."""
+    return f"""
+  SELECT cluster_id, _visible_offset AS base_offset, _incarnation AS base_incarnation,
+    row.{PROGRESS}.truncated_to AS truncated_to
+  FROM {state} WHERE entity = '{PROGRESS}'
+"""
+
+
+_IS_LATER: Final = (
+    "visible_offset > coalesce(base_offset, -1) AND incarnation >= coalesce(base_incarnation, 0)"
+)
+"""Condition that a change is not included in ``state``, whose base is joined."""
+_IS_NOT_REVERTED: Final = (
+    "(incarnation >= coalesce(base_incarnation, 0) OR visible_offset <= truncated_to)"
+)
+"""Condition that no truncation reverted a change."""
 
 
 def create_permanent_views(store: SparkStore) -> tuple[str, ...]:
-    """Create or replace the views of a schema that has ``changes``; return their names.
+    """Create or replace the views of a schema; return their names.
 
-    A missing ``state`` is created without rows. Tables at a path have no such views. Raises
-    ``TablesError``.
+    A missing ``state`` is created without rows. Tables at a path have no such views, nor has a
+    schema without ``changes``. Raises ``TablesError``.
     """
-    if store.is_path:
+    if store.is_path or not store.exists(CHANGES_TABLE):
         return ()
     _create_state(store)
     queries = dict(_queries(store))
@@ -104,6 +140,7 @@ def create_permanent_views(store: SparkStore) -> tuple[str, ...]:
 def _queries(store: SparkStore) -> Iterator[tuple[str, str]]:
     """Yield the names and queries of all views."""
     changes, state = store.reference(CHANGES_TABLE), store.reference(STATE_TABLE)
+    yield CLUSTERS, clusters_sql(state=state, changes=changes)
     for table in TYPED_TABLES:
         yield table.name, rows_sql(table, state=state, changes=changes)
         rows = _reference(store, table.name)

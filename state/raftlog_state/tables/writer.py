@@ -1,4 +1,4 @@
-"""The writer: appends a range of the log to ``log`` and ``changes``, exactly once.
+"""The writer: appends a range of a cluster's log to ``log`` and ``changes``, exactly once.
 
 Invariants:
 
@@ -9,9 +9,13 @@ Invariants:
    tables had before, so of two writers with the same end one commits; the other reads the tables
    again and retries. A writer of an earlier incarnation commits nothing.
 4. The state in memory is a cache of the tables. After any error it is dropped and read again.
-5. A truncation is one merge into ``state``, whose progress row has the next incarnation. Rows after
-   its offset of an earlier incarnation are reverted: they are not read. Then a progress row in
-   ``changes`` fences earlier writers, and the reverted rows are deleted.
+5. Only rows of its cluster are read and written. Writers of different clusters have different
+   transactions, so each commits.
+6. A truncation or an expiry begins an incarnation, whose first progress row in ``changes`` fences
+   earlier writers. The first append to ``log`` fences them from that too.
+7. A truncation is one merge into ``state``, whose progress row has one more incarnation. Rows after
+   its offset of an earlier one are reverted: they are not read. Then that one is fenced too, and
+   the reverted rows are deleted.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import pyarrow as pa
 import pyarrow.compute
 
-from raftlog.errors import DivergedLogError, OffsetOutOfRangeError, WrongClusterError
+from raftlog.errors import DivergedLogError, WrongClusterError
 from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
 from raftlog_state.image import EpochRow, MetadataImage, TransactionRow
 from raftlog_state.image.delta import RecordChanges
@@ -39,18 +43,22 @@ from .logrows import log_rows, replay_rows
 from .origins import RowOrigins
 from .progress import (
     NOTHING,
+    SOFTWARE,
     Progress,
     check_layout,
+    cluster_in,
     progress_of,
     quorum_of,
     row_counts_of,
 )
 from .schema import (
     CHANGES_TABLE,
+    CLUSTER_ID,
     LOG_TABLE,
     PROGRESS,
     STATE_TABLE,
     STORED_TABLES,
+    UNKNOWN_CLUSTER,
     StoredTable,
 )
 from .stores.protocol import Condition, TableStore, Transaction
@@ -97,17 +105,22 @@ class State:
 
 
 class Writer:
-    """Writes the tables of one place. Threads take turns."""
+    """Writes the rows of one cluster to the tables of one place. Threads take turns.
+
+    ``cluster_id``: needed if the tables contain other clusters.
+    """
 
     def __init__(
         self,
         store: TableStore,
         *,
+        cluster_id: str | None = None,
         after_step: Step = no_step,
         writes_log: bool = True,
         clock_us: Callable[[], int] = now_us,
     ) -> None:
         self._store = store
+        self._cluster_id = cluster_id
         self._step = after_step
         self._writes_log = writes_log
         self._clock_us = clock_us
@@ -195,15 +208,24 @@ class Writer:
 
     def _ready(self) -> State:
         if self._state is None:
-            self._state = self._read_state()
+            self._state = self._read_state(self._cluster_id)
         return self._state
 
-    def _read_state(self) -> State:
+    def _ready_for(self, cluster_id: str | None) -> State:
+        """Return the state for appends of a log, whose cluster id is None if it is unknown."""
+        state = self._ready()
+        if state.progress.cluster_id is None:  # nothing of it is published
+            state = self._state = self._read_state(cluster_id or UNKNOWN_CLUSTER)
+        state.progress = replace(
+            state.progress, log_cluster_id=state.progress.log_cluster_id or cluster_id
+        )
+        return state
+
+    def _read_state(self, cluster_id: str | None) -> State:
         check_layout(self._store)
-        if not self._store.exists(CHANGES_TABLE):
-            self._store.prepare()
-        base_rows = self._read(STATE_TABLE)
-        base = progress_of(base_rows) or Progress()
+        cluster_id = cluster_in(self._store, cluster_id)
+        base_rows = self._read(STATE_TABLE, cluster_id)
+        base = progress_of(base_rows) or Progress(cluster_id=cluster_id)
         tail = self._tail_after(base)
         rows = overlay(without_reverted(base_rows, base), state_rows(tail))
         progress = progress_of(rows) or base
@@ -219,26 +241,34 @@ class Writer:
         )
 
     def _read(
-        self, table: StoredTable, *where: Condition, columns: tuple[str, ...] | None = None
+        self,
+        table: StoredTable,
+        cluster_id: str | None,
+        *where: Condition,
+        columns: tuple[str, ...] | None = None,
     ) -> pa.Table:
-        if self._store.exists(table):
-            return self._store.read(table, where, columns)
+        if cluster_id is not None and self._store.exists(table):
+            return self._store.read(table, (_of_cluster(cluster_id), *where), columns)
         empty = table.schema.empty_table()
         return empty if columns is None else empty.select(list(columns))
 
     def _tail_after(self, base: Progress) -> pa.Table:
         """Return the changes after the progress of ``state``; complete a truncation to it."""
-        tail = self._read(CHANGES_TABLE, ("visible_offset", ">=", base.offset))
+        from_base: Condition = ("visible_offset", ">=", base.offset)
+        tail = self._read(CHANGES_TABLE, base.cluster_id, from_base)
         valid = without_reverted(tail, base)
-        is_fenced = pc.max(valid["incarnation"]).as_py() == base.incarnation
+        is_fenced = (pc.max(valid["incarnation"]).as_py() or 0) >= base.incarnation
         if base.truncated_to is not None and (valid.num_rows < tail.num_rows or not is_fenced):
             self._complete_truncation(base, is_fenced=is_fenced)
-        return valid.filter(pc.greater(valid["visible_offset"], base.offset))
+        is_later = pc.greater(valid["visible_offset"], base.offset)
+        is_fence = pc.greater(valid["incarnation"], base.incarnation)
+        return valid.filter(pc.or_(is_later, is_fence))
 
     def _check_tail(self, base: Progress, tail: pa.Table) -> None:
         """Check that the appends after the progress of ``state`` follow each other."""
         is_append = pc.equal(tail["entity"], PROGRESS)
-        appends = tail.filter(is_append).sort_by("offset").select(["offset", "after"])
+        order = [(name, "ascending") for name in ("offset", "incarnation")]
+        appends = tail.filter(is_append).sort_by(order).select(["offset", "after"])
         next_offset = base.next_offset
         for append in appends.to_pylist():
             if append["after"][PROGRESS]["from_offset"] != next_offset:
@@ -250,18 +280,27 @@ class Writer:
             next_offset = append["offset"] + 1
 
     def _log_ahead(self, progress: Progress) -> pa.Table:
-        """Return the identities of the records in ``log`` that a crash kept from ``changes``."""
+        """Return the identities of the records in ``log`` that a crash kept from ``changes``.
+
+        Before the first append of an incarnation there may be records of an earlier one: writers of
+        that one are fenced from ``changes`` only.
+        """
         if not self._writes_log:
             return LOG_TABLE.schema.empty_table().select(RECORD_IDENTITY)
         at_end: Condition = ("offset", ">=", progress.offset)
-        rows = self._read(LOG_TABLE, at_end, columns=RECORD_IDENTITY)
+        columns = (*RECORD_IDENTITY, "incarnation")
+        rows = self._read(LOG_TABLE, progress.cluster_id, at_end, columns=columns)
         if rows.num_rows == 0 and progress.offset != NOTHING:
             raise TablesError(
                 place=self._store.place,
-                reason=f"table log has not offset {progress.offset}, which table changes has",
+                reason=f"table log does not contain offset {progress.offset}, "
+                "but table changes does",
                 remedy="open them with log=False, or create new tables",
             )
-        return rows.filter(pc.greater(rows["offset"], progress.offset))
+        rows = rows.filter(pc.greater(rows["offset"], progress.offset))
+        if progress.is_start_of_incarnation:
+            rows = rows.filter(pc.greater_equal(rows["incarnation"], progress.incarnation))
+        return rows.select(RECORD_IDENTITY)
 
     def _again_if_late(self, work: Callable[[], T]) -> T:
         """Do ``work``; if another writer was faster, read the tables again and retry.
@@ -290,18 +329,18 @@ class Writer:
     # --- appends ----------------------------------------------------------------------------------
 
     def _apply(self, table: pa.Table, cluster_id: str | None) -> bool:
-        state = self._ready()
+        self._check_log(self._ready().progress, table, cluster_id)
+        state = self._ready_for(cluster_id)
         progress = state.progress
-        self._check_log(progress, table, cluster_id)
         batch = check_batch(table, next_offset=progress.next_offset, place=self._store.place)
         self._check_epochs(state, batch)
         if batch.is_empty:
             return False
-        rows = log_rows(
-            batch, cluster_id=progress.cluster_id or cluster_id, incarnation=progress.incarnation
-        )
+        rows = log_rows(batch, cluster_id=progress.cluster_id, incarnation=progress.incarnation)
         changes = replay_rows(state.fold, rows)
         after = _progress_after(state, batch, rows)
+        if progress.offset == NOTHING:
+            self._store.prepare()
         if self._writes_log:
             self._append_log(state, rows)
         self._append_changes(state, changes, after)
@@ -321,19 +360,13 @@ class Writer:
             rows = rows.filter(pc.greater(rows["offset"], log_offset))
         if rows.num_rows:
             self._append(LOG_TABLE, rows, state, next_offset=rows["offset"][0].as_py())
+        if state.progress.is_start_of_incarnation:  # now earlier writers are fenced from log too
+            self._delete_reverted(LOG_TABLE, "offset", state.progress)
 
     def _revert_log(self, state: State) -> NoReturn:
         """Delete records that a crash kept from ``changes``: the source has others now."""
-        progress = state.progress
-        self._begin_incarnation(
-            state,
-            replace(
-                progress,
-                incarnation=progress.incarnation + 1,
-                truncated_to=progress.offset,
-                from_offset=progress.next_offset,
-            ),
-        )
+        state = self._fence(state, self._next_incarnation(state.progress))
+        self._delete_reverted(LOG_TABLE, "offset", state.progress)
         raise ConcurrentWriterError(
             place=self._store.place,
             reason="table log had records that the source does not have",
@@ -364,26 +397,42 @@ class Writer:
     def _append(
         self, table: StoredTable, rows: pa.Table, state: State, *, next_offset: int
     ) -> None:
-        transaction = _transaction(table, state.progress.incarnation, next_offset)
+        transaction = _transaction(table, state.progress, next_offset)
         self._store.append(table, rows, transaction)
         self._step(table.name)
 
     def _merge_state(self) -> None:
         state = self._ready()
-        if state.base_offset == state.progress.offset:
+        if not any(part.num_rows for part in state.tail):
             return
+        self._check_incarnation(state.progress)
         self._store.merge(state_rows(pa.concat_tables(state.tail)))
         self._step(STATE_TABLE.name)
         state.base_offset, state.tail = state.progress.offset, []
 
+    def _check_incarnation(self, progress: Progress) -> None:
+        """Raise ``ConcurrentWriterError`` if ``state`` is of a later incarnation.
+
+        A process that reads the tables during a truncation, which is then interrupted, can append
+        rows that readers do not see.
+        """
+        is_progress: Condition = ("entity", "=", PROGRESS)
+        found = progress_of(self._read(STATE_TABLE, progress.cluster_id, is_progress))
+        if found is not None and found.incarnation > progress.incarnation:
+            raise ConcurrentWriterError(
+                place=self._store.place,
+                reason=f"another process has truncated the tables to offset {found.offset}",
+                remedy="materialize the log again: the tables continue there",
+            )
+
     # --- checks -----------------------------------------------------------------------------------
 
     def _check_log(self, progress: Progress, table: pa.Table, cluster_id: str | None) -> None:
-        known = progress.cluster_id
-        if known is not None and cluster_id is not None and known != cluster_id:
-            raise WrongClusterError(
-                path=self._store.place, expected_cluster_id=known, cluster_id=cluster_id
-            )
+        for known in (progress.log_cluster_id, self._cluster_id):
+            if known is not None and cluster_id is not None and known != cluster_id:
+                raise WrongClusterError(
+                    path=self._store.place, expected_cluster_id=known, cluster_id=cluster_id
+                )
         if table.num_rows and progress.offset != NOTHING and "partition" in table.column_names:
             partition = table["partition"][0].as_py()
             if partition != progress.partition:
@@ -424,20 +473,23 @@ class Writer:
         self._state = None
         state = self._ready()
         progress = state.progress
-        self._check_range(progress, offset)
-        if offset > progress.oldest_offset:
-            after = replace(
-                progress,
-                incarnation=progress.incarnation + 1,
-                truncated_to=progress.offset,
-                expired_to=offset,
-                from_offset=progress.next_offset,
-                gaps=tuple(gap for gap in progress.gaps if gap[1] > offset),
-            )
-            self._begin_incarnation(state, after)
-            self._delete_expired(after)
-            self._state = None
-        return max(offset, progress.oldest_offset)
+        progress.check_readable(self._store.place, offset)
+        if offset <= progress.oldest_offset:
+            self._delete_expired(progress)  # an earlier expiry may have been interrupted
+            return progress.oldest_offset
+        self._merge_state()
+        is_expired: Condition = ("visible_offset", "<=", offset)
+        expired = self._read(CHANGES_TABLE, progress.cluster_id, is_expired, columns=("log_time",))
+        times = [progress.expired_time_us, pc.max(expired["log_time"]).cast(pa.int64()).as_py()]
+        expired_time_us = max((time for time in times if time is not None), default=None)
+        after = replace(
+            self._next_incarnation(progress),
+            expired_to=offset,
+            expired_time_us=expired_time_us,
+            gaps=tuple(gap for gap in progress.gaps if gap[1] > offset),
+        )
+        self._delete_expired(self._fence(state, after).progress)
+        return offset
 
     def _truncate_to(self, offset: int) -> int:
         self._state = None
@@ -445,9 +497,11 @@ class Writer:
         progress, target = state.progress, self._state_boundary(state, offset)
         if target == progress.offset:
             return target
-        base_rows = without_reverted(self._read(STATE_TABLE), progress)
-        after = min(state.base_offset, target)
-        changes = self._read(CHANGES_TABLE, ("visible_offset", ">", after))
+        state = self._fence(state, self._next_incarnation(progress))
+        progress = state.progress
+        base_rows = without_reverted(self._read(STATE_TABLE, progress.cluster_id), progress)
+        is_after: Condition = ("visible_offset", ">", min(state.base_offset, target))
+        changes = self._read(CHANGES_TABLE, progress.cluster_id, is_after)
         changes = without_reverted(changes, progress)
         is_later = pc.greater(changes["visible_offset"], target)
         incarnation = progress.incarnation + 1
@@ -465,7 +519,7 @@ class Writer:
 
     def _state_boundary(self, state: State, offset: int) -> int:
         """Return the last offset up to ``offset`` outside of transactions and gaps."""
-        self._check_range(state.progress, offset)
+        state.progress.check_readable(self._store.place, offset)
         found = offset
         for row in state.fold.image.map(Entity.TRANSACTION).values():
             assert isinstance(row, TransactionRow)
@@ -474,26 +528,39 @@ class Writer:
         for first, last in state.progress.gaps:
             if first <= found < last:
                 found = first - 1
-        self._check_range(state.progress, found)
+        state.progress.check_readable(self._store.place, found)
         return found
 
-    def _check_range(self, progress: Progress, offset: int) -> None:
-        """Raise ``OffsetOutOfRangeError`` if the state after an offset cannot be read."""
-        if not progress.oldest_offset <= offset < progress.next_offset:
-            raise OffsetOutOfRangeError(
-                path=self._store.place,
-                offset=offset,
-                log_start_offset=progress.oldest_offset,
-                log_end_offset=progress.next_offset,
-            )
+    def _next_incarnation(self, progress: Progress) -> Progress:
+        """Return the progress of the next incarnation, which begins at the end of this one."""
+        return replace(
+            progress,
+            incarnation=progress.incarnation + 1,
+            truncated_to=progress.offset,
+            from_offset=progress.next_offset,
+            software=SOFTWARE,
+        )
 
-    def _begin_incarnation(self, state: State, progress: Progress) -> None:
-        """Merge all changes into ``state``, with the progress of the next incarnation."""
-        rows = state_rows(pa.concat_tables([CHANGES_TABLE.schema.empty_table(), *state.tail]))
-        rows = rows.filter(pc.not_equal(rows["entity"], PROGRESS))
-        self._store.merge(pa.concat_tables([rows, progress.state_row()]))
-        self._step("truncate")
-        self._complete_truncation(progress)
+    def _fence(self, state: State, after: Progress) -> State:
+        """Begin an incarnation at the end of the tables; return the state, which is read again.
+
+        The transaction is that of the next append, so of the two only one commits.
+
+        Raises:
+            ConcurrentWriterError: another writer has appended or begun an incarnation.
+        """
+        transaction = _transaction(CHANGES_TABLE, state.progress, state.progress.next_offset)
+        self._store.append(CHANGES_TABLE, after.changes_row(self._clock_us()), transaction)
+        self._step("fence")
+        self._state = None
+        found = self._ready()
+        if found.progress != after:
+            raise ConcurrentWriterError(
+                place=self._store.place,
+                reason="another process began to change them at the same time",
+                remedy="run this again",
+            )
+        return found
 
     def _complete_truncation(self, progress: Progress, *, is_fenced: bool = False) -> None:
         """Fence writers of earlier incarnations, then delete what is reverted; ``changes`` last.
@@ -501,31 +568,43 @@ class Writer:
         ``progress`` is that of ``state``.
         """
         if not is_fenced:
-            offset = progress.offset
-            transaction = _transaction(CHANGES_TABLE, progress.incarnation, offset)
+            transaction = _transaction(CHANGES_TABLE, progress, progress.offset)
             self._store.append(CHANGES_TABLE, progress.changes_row(self._clock_us()), transaction)
             self._step("truncate fence")
-        is_earlier: Condition = ("incarnation", "<", progress.incarnation)
         if self._store.exists(LOG_TABLE):
-            self._store.delete(LOG_TABLE, (("offset", ">", progress.offset), is_earlier))
-            self._step("truncate log")
-        self._store.delete(CHANGES_TABLE, (("visible_offset", ">", progress.offset), is_earlier))
-        self._step("truncate changes")
+            self._delete_reverted(LOG_TABLE, "offset", progress)
+        self._delete_reverted(CHANGES_TABLE, "visible_offset", progress)
         self._delete_expired(progress)
+
+    def _delete_reverted(self, table: StoredTable, offset: str, progress: Progress) -> None:
+        is_later: Condition = (offset, ">", progress.offset)
+        self._store.delete(table, (*_of_earlier_incarnations(progress), is_later))
+        self._step(f"truncate {table.name}")
 
     def _delete_expired(self, progress: Progress) -> None:
         if progress.expired_to is not None:
-            is_earlier: Condition = ("incarnation", "<", progress.incarnation)
-            where: Condition = ("visible_offset", "<=", progress.expired_to)
-            self._store.delete(CHANGES_TABLE, (where, is_earlier))
+            is_expired: Condition = ("visible_offset", "<=", progress.expired_to)
+            where = (*_of_earlier_incarnations(progress), is_expired)
+            self._store.delete(CHANGES_TABLE, where)
             self._step("expire")
 
 
-def _transaction(table: StoredTable, incarnation: int, next_offset: int) -> Transaction:
+def _transaction(table: StoredTable, progress: Progress, next_offset: int) -> Transaction:
     """Return the transaction of an append; that of a later incarnation has a greater version."""
     return Transaction(
-        app_id=f"raftlog-{table.name}", version=(incarnation << _OFFSET_BITS) + next_offset
+        app_id=f"raftlog-{table.name}-{progress.cluster_id}",
+        version=(progress.incarnation << _OFFSET_BITS) + next_offset,
     )
+
+
+def _of_cluster(cluster_id: str) -> Condition:
+    return (CLUSTER_ID, "=", cluster_id)
+
+
+def _of_earlier_incarnations(progress: Progress) -> tuple[Condition, ...]:
+    """Return the conditions of the rows of a cluster's earlier incarnations."""
+    assert progress.cluster_id is not None, "there are rows of the cluster"
+    return (_of_cluster(progress.cluster_id), ("incarnation", "<", progress.incarnation))
 
 
 def _is_same(known: pa.Table, repeated: pa.Table) -> bool:
@@ -542,6 +621,7 @@ def _progress_after(state: State, batch: CheckedBatch, rows: pa.Table) -> Progre
     last = {name: rows[name][-1].as_py() for name in ("cluster_id", "topic", "partition")}
     return Progress(
         **last,
+        log_cluster_id=before.log_cluster_id,
         incarnation=before.incarnation,
         offset=batch.last_offset,
         leader_epoch=rows["leader_epoch"][-1].as_py(),
@@ -549,6 +629,7 @@ def _progress_after(state: State, batch: CheckedBatch, rows: pa.Table) -> Progre
         from_offset=before.next_offset,
         first_offset=first if before.first_offset is None else before.first_offset,
         expired_to=before.expired_to,
+        expired_time_us=before.expired_time_us,
         truncated_to=before.truncated_to,
         gaps=before.gaps if snapshot_id is None else (*before.gaps, gap),
         metadata_version=image.metadata_version,
@@ -567,18 +648,15 @@ def _progress_at(rows: pa.Table, offset: int, newest: Progress, incarnation: int
     timed = timed.filter(pc.not_equal(timed["entity"], PROGRESS))
     last = timed.sort_by([(name, "descending") for name in ("_visible_offset", "_offset")])
     epochs = [row.leader_epoch for row in found if isinstance(row, EpochRow)]
-    return Progress(
-        cluster_id=newest.cluster_id,
-        topic=newest.topic,
-        partition=newest.partition,
+    return replace(
+        newest,
         incarnation=incarnation,
         offset=offset,
         leader_epoch=max(epochs, default=newest.leader_epoch),
         log_time=last["_log_time"].cast(pa.int64())[0].as_py() if last.num_rows else None,
         from_offset=offset + 1,
-        first_offset=newest.first_offset,
-        expired_to=newest.expired_to,
         truncated_to=offset,
+        software=SOFTWARE,
         gaps=tuple(gap for gap in newest.gaps if gap[1] <= offset),
         metadata_version=image.metadata_version,
         row_counts=row_counts_of(image),

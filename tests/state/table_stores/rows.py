@@ -83,6 +83,11 @@ def changes(from_offset: int, end_offset: int) -> pa.Table:
     return table_of(CHANGES_TABLE, [*rows, progress(from_offset, end_offset)])
 
 
+def of_cluster(table: StoredTable, rows: pa.Table, cluster_id: str) -> pa.Table:
+    """Return the same rows of another cluster."""
+    return table_of(table, [{**row, "cluster_id": cluster_id} for row in rows.to_pylist()])
+
+
 def state_row(
     key: str,
     incarnation: int,

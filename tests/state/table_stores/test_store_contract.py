@@ -18,12 +18,14 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import pytest
 from tests.state.table_stores.rows import (
+    CLUSTER,
     TIME,
     VALUES,
     Row,
     change,
     changes,
     log_row,
+    of_cluster,
     progress,
     rows_of,
     state_row,
@@ -46,6 +48,7 @@ FIRST: Final = 2**33
 """First offset of the filled tables: it does not fit in 32 bits."""
 LAST: Final = FIRST + 5
 WRITER: Final = "raftlog/cluster-a"
+OTHER_CLUSTER: Final = "it's b/c=%2F"
 QUOTED: Final = '["it\'s \\ \\" `%`"]'
 
 
@@ -372,6 +375,53 @@ def test_merge_keeps_the_latest_row_of_each_key(filled_store_at: StoreAt) -> Non
         store.merge(table_of(STATE_TABLE, rows))
         assert contents(store, STATE_TABLE) == expected
     assert contents(filled_store_at(), STATE_TABLE) == expected
+
+
+# --- clusters -------------------------------------------------------------------------------------
+
+
+def test_rows_of_clusters_are_kept_apart(filled_store_at: StoreAt) -> None:
+    store = filled_store_at()
+    before = {name: contents(store, STORED_TABLES[name]) for name in ("changes", "state")}
+    of_other = of_cluster(CHANGES_TABLE, changes(0, 2), OTHER_CLUSTER)
+    for _ in range(2):  # the second time it is a transaction that is committed
+        store.append(CHANGES_TABLE, of_other, transaction(1, "raftlog/other"))
+    same_end = of_cluster(CHANGES_TABLE, changes(LAST, LAST), OTHER_CLUSTER)
+    with pytest.raises(ConcurrentWriterError):  # only rows of the first cluster end there
+        store.append(CHANGES_TABLE, same_end, transaction(1, "raftlog/other"))
+    assert sorted(store.cluster_ids(CHANGES_TABLE)) == sorted((CLUSTER, OTHER_CLUSTER))
+
+    key = before["state"][0]["key"]
+    row = {**state_row(key, 9, 9, 9, name="of another cluster"), "cluster_id": OTHER_CLUSTER}
+    for store in (filled_store_at(), filled_store_at()):
+        store.merge(table_of(STATE_TABLE, [row]))
+    for table, added in ((CHANGES_TABLE, of_other), (STATE_TABLE, table_of(STATE_TABLE, [row]))):
+        for cluster_id, rows in (
+            (CLUSTER, before[table.name]),
+            (OTHER_CLUSTER, rows_of(table, added)),
+        ):
+            found = store.read(table, (("cluster_id", "=", cluster_id),))
+            assert rows_of(table, found) == rows
+
+
+def test_concurrent_merges_of_different_clusters_commit(filled_store_at: StoreAt) -> None:
+    names = [f"cluster-{at}" for at in range(3)]
+    rows = [{**state_row("k", 0, 0, 0, name=name), "cluster_id": name} for name in names]
+    for row in rows:  # each has its partition
+        filled_store_at().merge(table_of(STATE_TABLE, [row]))
+    later = [{**row, "_offset": 1} for row in rows]
+    start = Barrier(len(names))
+
+    def merge(row: Row) -> None:
+        store = filled_store_at()
+        start.wait()
+        store.merge(table_of(STATE_TABLE, [row]))
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(merge, later))
+    store = filled_store_at()
+    found = [store.read(STATE_TABLE, (("cluster_id", "=", name),)) for name in names]
+    assert [part["_offset"].to_pylist() for part in found] == [[1]] * len(names)
 
 
 # --- delete and maintenance -----------------------------------------------------------------------

@@ -5,56 +5,37 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.support.memory_store import Hook, MemoryStore, MemoryTables, no_hook
-from tests.support.metadata_logs import MetadataLog, metadata_log, restored
-from tests.support.source_rows import SCHEMA, checkpoint_rows, source_rows
-from tests.support.written_tables import CrashError, View, contents, read_view
+from tests.support.memory_store import MemoryStore, MemoryTables
+from tests.support.metadata_logs import metadata_log, restored
+from tests.support.source_rows import SCHEMA, checkpoint_rows
+from tests.support.written_tables import (
+    CLUSTER,
+    END,
+    CrashError,
+    History,
+    contents,
+    read_view,
+    writer_of,
+    written,
+)
 
 from raftlog.errors import DivergedLogError, OffsetOutOfRangeError, WrongClusterError
 from raftlog.records.control import SnapshotFooter, SnapshotHeader
 from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
-from raftlog_state.image import MetadataImage
 from raftlog_state.image.image_writer import image_records
-from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
+from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.loader.payload import Payload
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.writer import Writer
 
-CLUSTER = "cluster-a"
-END = 120
-"""End offset of the part of the real log that most tests write; a transaction is in it."""
 SEEDS = int(os.environ.get("RAFTLOG_WRITER_SEEDS", "16"))
-
-
-class History:
-    """Records of a log as rows of the source, and the image after each offset."""
-
-    def __init__(self, log: MetadataLog) -> None:
-        self.rows = source_rows(log.records)
-        self.images: dict[int, MetadataImage] = {}
-        loader = MetadataLoader()
-        for record in log.records[: END + 40]:
-            loader.append([record])
-            if loader.open_transaction_offset is None:
-                self.images[record.offset] = loader.image
-
-    def range(self, start_offset: int, end_offset: int) -> pa.Table:
-        return self.rows.slice(start_offset, end_offset - start_offset)
-
-    def check(self, view: View) -> None:
-        """Compare what a reader sees with the replay up to that offset."""
-        expected = self.images[view.offset].maps
-        found: dict[Any, dict[Any, Any]] = {}
-        for row in view.rows:
-            found.setdefault(row.ENTITY, {})[row.key] = row
-        assert found == {entity: dict(rows) for entity, rows in expected.items() if rows}
 
 
 @pytest.fixture(scope="module")
@@ -63,20 +44,6 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     found = History(metadata_log(directory))
     assert not {3, 10} & found.images.keys(), "offsets of a transaction"
     return found
-
-
-def written(history: History, end_offset: int) -> MemoryTables:
-    """Return tables of the records before an offset, written in one batch."""
-    tables = MemoryTables()
-    assert writer_of(tables).apply(history.range(0, end_offset), CLUSTER)
-    return tables
-
-
-def writer_of(
-    tables: MemoryTables, *, before_commit: Hook = no_hook, after_commit: Hook = no_hook
-) -> Writer:
-    store = MemoryStore(tables, before_commit=before_commit, after_commit=after_commit)
-    return Writer(store, clock_us=lambda: 1)
 
 
 def test_any_split_into_batches_gives_the_same_tables(history: History) -> None:
@@ -325,6 +292,126 @@ def test_a_writer_of_an_earlier_incarnation_commits_nothing(history: History) ->
     assert writer_of(tables).progress() == other.progress()
 
 
+def test_records_of_an_earlier_incarnation_in_log_are_not_read(history: History) -> None:
+    """The next append to ``log`` fences the earlier writer from it; until then it can append."""
+    tables = written(history, 60)
+    stale, other = writer_of(tables), writer_of(tables)
+    for writer in (stale, other):
+        assert writer.progress().offset == 59
+    other.expire(30)
+    stale.apply(history.range(60, 70), CLUSTER)
+    assert contents(tables) == expired(contents(written(history, 70)), 30)
+    other.forget()
+    other.truncate_to(50)
+    with pytest.raises(OffsetGapError):
+        stale.apply(history.range(70, 80), CLUSTER)
+    other.apply(history.range(51, 90), CLUSTER)
+    other.expire(60)
+    assert contents(tables) == expired(contents(written(history, 90)), 60)
+    offsets = tables.contents[LOG_TABLE.name]["offset"].to_pylist()
+    assert sorted(offsets) == list(range(90))
+
+
+def expired(found: list[tuple[str, str]], offset: int | None) -> list[tuple[str, str]]:
+    """Return contents without the changes up to an offset, or with all of them."""
+    return [
+        (name, text)
+        for name, text in found
+        if offset is None or name != "changes" or json.loads(text)["visible_offset"] > offset
+    ]
+
+
+@pytest.mark.parametrize("step", ["state", "fence", "expire"])
+def test_an_interrupted_expiry_is_completed(history: History, step: str) -> None:
+    tables = written(history, 60)
+    with pytest.raises(CrashError):
+        crashing(tables, step).expire(30)
+    history.check(read_view(tables))
+    writer = writer_of(tables)
+    assert writer.expire(30) == 30
+    assert min(tables.contents[CHANGES_TABLE.name]["visible_offset"].to_pylist()) > 30
+    writer.apply(history.range(60, END), CLUSTER)
+    assert contents(tables) == expired(contents(written(history, END)), 30)
+
+
+def test_the_latest_time_of_expired_changes_is_known(history: History) -> None:
+    tables = written(history, END)
+    times = history.rows["timestamp"].cast(pa.int64()).to_pylist()
+    writer = writer_of(tables)
+    for offset in (30, 79):
+        writer.expire(offset)
+        found = writer_of(tables).progress().expired_time_us
+        assert found is not None
+        assert found in times[: offset + 1]
+        changed = tables.contents[CHANGES_TABLE.name]["log_time"].cast(pa.int64()).to_pylist()
+        assert found <= min(changed), "times of this log do not decrease"
+    writer.truncate_to(90)
+    assert writer.progress().expired_time_us == found
+
+
+def test_a_truncation_that_has_only_begun_changes_no_rows(history: History) -> None:
+    tables = written(history, 60)
+    stale = writer_of(tables)
+    assert stale.progress().offset == 59
+    with pytest.raises(CrashError):
+        crashing(tables, "fence").truncate_to(40)
+    assert contents(tables) == contents(written(history, 60))
+    stale.apply(history.range(60, 70), CLUSTER)
+    assert contents(tables) == contents(written(history, 70))
+    assert writer_of(tables).truncate_to(40) == 40
+    assert contents(tables) == contents(written(history, 41))
+
+
+@pytest.mark.parametrize("what", ["append", "expiry"])
+def test_an_expiry_reverts_nothing_that_another_process_does_meanwhile(
+    history: History, what: str
+) -> None:
+    tables = written(history, 60)
+    rival = writer_of(tables)
+    assert rival.progress().offset == 59
+    is_done = False
+
+    def interrupt(operation: str, table: str) -> None:
+        nonlocal is_done
+        if operation == "append" and not is_done:
+            is_done = True
+            if what == "append":
+                rival.apply(history.range(60, 70), CLUSTER)
+            else:
+                rival.expire(20)
+
+    writer = writer_of(tables, before_commit=interrupt)
+    assert writer.expire(30) == 30
+    writer.apply(history.range(60, END), CLUSTER)
+    found = writer_of(tables).progress()
+    assert found.expired_to == 30
+    assert contents(tables) == expired(contents(written(history, END)), 30)
+
+
+def test_rows_that_readers_do_not_see_are_found_by_the_next_merge(history: History) -> None:
+    """Another process reads the tables in the middle of a truncation that is interrupted."""
+    tables = written(history, 60)
+    other = writer_of(tables)
+
+    def interrupt(operation: str, table: str) -> None:
+        if operation == "merge":
+            other.forget()
+            assert other.progress().offset == 59
+
+    def crash(operation: str, table: str) -> None:
+        if operation == "merge":
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        writer_of(tables, before_commit=interrupt, after_commit=crash).truncate_to(40)
+    other.apply(history.range(60, 70), CLUSTER)
+    assert read_view(tables).offset == 40
+    other.merge_state()
+    assert other.progress().offset == 40
+    other.apply(history.range(41, END), CLUSTER)
+    assert contents(tables) == contents(written(history, END))
+
+
 def test_a_truncation_reads_the_tables_again(history: History) -> None:
     tables = written(history, 60)
     stale = writer_of(tables)
@@ -493,38 +580,51 @@ class Interruptions:
 def test_crashes_between_any_commits_lose_and_repeat_nothing(
     history: History, seeds: range, end_offset: int
 ) -> None:
+    """Two processes take turns, each with its own cache of the tables."""
     expected = contents(written(history, end_offset))
     crash_count = 0
     for seed in seeds:
         chance = random.Random(seed)
         tables = MemoryTables()
         interruptions = Interruptions(tables, history, chance)
-        writer = interruptions.writer()
+        writers = [interruptions.writer() for _ in range(2)]
         end = 0
         while end < end_offset:
+            at = chance.choice((0, 0, 1))
             try:
-                end = step(writer, history, chance, end_offset)
+                end = step(writers[at], history, chance, end_offset)
             except CrashError:
-                writer = interruptions.writer()
-        assert contents(tables) == expected, seed
+                writers[at] = interruptions.writer()
+        progress = writer_of(tables).progress()
+        writer_of(tables).expire(progress.oldest_offset)
+        assert contents(tables) == expired(expected, progress.expired_to), seed
         crash_count += interruptions.crash_count
     assert crash_count > len(seeds)
 
 
 def step(writer: Writer, history: History, chance: random.Random, end_offset: int) -> int:
     """Do something at random up to an end; return the end of the tables."""
-    next_offset = writer.progress().next_offset
-    what = chance.choice(("apply", "apply", "apply", "merge", "compact", "truncate", "forget"))
+    progress = writer.progress()
+    next_offset = progress.next_offset
+    others = ("merge", "compact", "truncate", "expire", "forget")
+    what = chance.choice(("apply", "apply", "apply", "apply", *others))
     if what == "apply":
         first = max(0, next_offset - chance.randint(0, 5))
         end = min(end_offset, next_offset + chance.randint(1, 40))
-        writer.apply(history.range(first, end), CLUSTER)
+        try:
+            writer.apply(history.range(first, end), CLUSTER)
+        except OffsetGapError:  # the other process has truncated the tables
+            writer.forget()
     elif what == "merge":
         writer.merge_state()
     elif what == "compact":
         writer.compact()
     elif what == "forget":
         writer.forget()
-    elif next_offset > 20:
-        writer.truncate_to(chance.randint(max(0, next_offset - 30), next_offset - 1))
+    elif next_offset > progress.oldest_offset + 20:
+        offset = chance.randint(max(progress.oldest_offset, next_offset - 30), next_offset - 1)
+        try:
+            writer.truncate_to(offset) if what == "truncate" else writer.expire(offset // 2)
+        except OffsetOutOfRangeError:  # the other process has changed the range
+            writer.forget()
     return writer.progress().next_offset

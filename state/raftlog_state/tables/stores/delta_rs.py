@@ -29,9 +29,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
-from raftlog_state.tables.schema import STATE_TABLE, StoredTable
+from raftlog_state.tables.schema import CLUSTER_ID, STATE_TABLE, StoredTable
 
-from .protocol import Transaction, Where
+from .protocol import Condition, Transaction, Where
 
 try:
     from arro3.core import ChunkedArray, DataType
@@ -66,7 +66,7 @@ _CONFLICT: Final = re.compile(
 _ANSI_COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _REASON_MAX: Final = 500
 
-_SAME_KEY: Final = "t.entity = s.entity AND t.key = s.key"
+_SAME_KEY: Final = f"t.{CLUSTER_ID} = s.{CLUSTER_ID} AND t.entity = s.entity AND t.key = s.key"
 _NEWER: Final = (
     "s._incarnation > t._incarnation OR s._incarnation = t._incarnation AND ("
     "s._visible_offset > t._visible_offset OR s._visible_offset = t._visible_offset AND "
@@ -139,7 +139,8 @@ class DeltaRsStore:
                     if not _is_committed(handle, transaction):
                         raise
         last_offset = pc.max(rows["offset"]).as_py()
-        found = self.read(table, (("offset", ">=", last_offset),), ("offset",))
+        of_cluster: Condition = (CLUSTER_ID, "=", rows[CLUSTER_ID][0].as_py())
+        found = self.read(table, (of_cluster, ("offset", ">=", last_offset)), ("offset",))
         if pc.max(found["offset"]).as_py() != last_offset:
             raise self._concurrent(table)
 
@@ -164,17 +165,28 @@ class DeltaRsStore:
             ]
             return pa.table(arrays, schema=schema)
 
+    def cluster_ids(self, table: StoredTable) -> list[str]:
+        """Return the distinct ``cluster_id`` of an existing table, in any order."""
+        with self._errors(table):
+            engine = QueryBuilder(READ_SETTINGS).register("stored", self._open(table))
+            found = engine.execute(f"SELECT DISTINCT {CLUSTER_ID} FROM stored")
+            rows = pa.RecordBatchReader.from_stream(found).read_all()
+            return list(rows[CLUSTER_ID].to_pylist())
+
     def merge(self, rows: pa.Table) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table.
 
         Raises:
-            ConcurrentWriterError: another writer changed the table at the same time.
+            ConcurrentWriterError: another writer changed rows of these clusters at the same time.
         """
         with self._errors(STATE_TABLE):
             handle = self._open_or_create(STATE_TABLE, rows, None)
             if handle is not None:
+                # Literals, so that partitions of other clusters are neither read nor in conflict.
+                clusters = ", ".join(map(_literal, pc.unique(rows[CLUSTER_ID]).to_pylist()))
+                same_key = f"t.{CLUSTER_ID} IN ({clusters}) AND {_SAME_KEY}"
                 handle.merge(
-                    rows, _SAME_KEY, source_alias="s", target_alias="t"
+                    rows, same_key, source_alias="s", target_alias="t"
                 ).when_matched_update_all(_NEWER).when_not_matched_insert_all().execute()
 
     def delete(self, table: StoredTable, where: Where) -> None:
@@ -254,7 +266,12 @@ class DeltaRsStore:
             if not name.startswith(_CHECK_PREFIX)  # delta-rs refuses checks of a new table
         }
         try:
-            created = DeltaTable.create(staged, table.schema, configuration=configuration)
+            created = DeltaTable.create(
+                staged,
+                table.schema,
+                partition_by=list(table.partitioned_by),
+                configuration=configuration,
+            )
             created.alter.add_constraint(dict(table.checks))
             write_deltalake(created, rows, mode="append", commit_properties=properties)
             os.rename(staged, self._path_of(table))  # fails if there is a directory with files

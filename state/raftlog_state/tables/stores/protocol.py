@@ -50,6 +50,10 @@ class TableStore(Protocol):
         """Return whether a table exists."""
         ...
 
+    def cluster_ids(self, table: StoredTable) -> list[str]:
+        """Return the distinct ``cluster_id`` of an existing table, in any order."""
+        ...
+
     def prepare(self) -> None:
         """Create what the tables need, before the first append."""
         ...
@@ -57,11 +61,12 @@ class TableStore(Protocol):
     def append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> None:
         """Append rows, one or more, in one commit; the first one creates the table.
 
-        Both ``log`` and ``changes`` end with the greatest ``offset`` of the rows appended last.
+        The rows are of one cluster. Both ``log`` and ``changes`` end, for each cluster, with the
+        greatest ``offset`` of the rows appended last.
 
         Raises:
-            ConcurrentWriterError: another writer has committed this transaction, and the table does
-                not end with these rows. (An append of the same offsets has the same content.)
+            ConcurrentWriterError: another writer has committed this transaction, and the cluster
+                does not end with these rows. (An append of the same offsets has the same content.)
         """
         ...
 
@@ -74,12 +79,12 @@ class TableStore(Protocol):
     def merge(self, rows: pa.Table) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table.
 
-        ``rows`` has one row or more, and each (``entity``, ``key``) once. A row replaces that with
-        its key if its (``_incarnation``, ``_visible_offset``, ``_offset``) is greater, and is
-        inserted if there is no such row.
+        ``rows`` has one row or more, and each (``cluster_id``, ``entity``, ``key``) once. A row
+        replaces that with its key if its (``_incarnation``, ``_visible_offset``, ``_offset``) is
+        greater, and is inserted if there is no such row.
 
         Raises:
-            ConcurrentWriterError: another writer changed the table at the same time.
+            ConcurrentWriterError: another writer changed rows of these clusters at the same time.
         """
         ...
 

@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
-from raftlog_state.tables.schema import BIGINT, STATE_TABLE, StoredTable
+from raftlog_state.tables.schema import BIGINT, CLUSTER_ID, STATE_TABLE, STRING, StoredTable
 
 from .protocol import Transaction, Where
 
@@ -162,6 +162,12 @@ class SparkStore:
             found = self._spark.sql(statement).toArrow()
         return found.cast(pa.schema({name: table.columns[name] for name in names}))
 
+    def cluster_ids(self, table: StoredTable) -> list[str]:
+        """Return the distinct ``cluster_id`` of an existing table, in any order."""
+        with self.errors(table.name):
+            statement = f"SELECT DISTINCT {CLUSTER_ID} FROM {self.reference(table)}"
+            return [row[0] for row in self._spark.sql(statement).collect()]
+
     # --- writes -----------------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -192,13 +198,16 @@ class SparkStore:
         # The newest commit is read in a quarter of the time that a look at a changed table takes.
         if refused is None and self._newest_commit(table)["userMetadata"] == commit:
             return
-        if not self._ends_at(table, pc.max(rows["offset"]).as_py()):
+        if not self._ends_with(table, rows):
             raise refused or self._concurrent(table.name)
 
     def merge(self, rows: pa.Table) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table."""
         self._create(STATE_TABLE, rows)
         source = f"raftlog_{uuid.uuid4().hex}"
+        clusters = ", ".join(
+            _literal(name, STRING) for name in pc.unique(rows[CLUSTER_ID]).to_pylist()
+        )
         newer = " > ".join(
             f"struct({side}._incarnation, {side}._visible_offset, {side}._offset)"
             for side in ("new", "old")
@@ -208,7 +217,9 @@ class SparkStore:
             try:
                 self._spark.sql(
                     f"MERGE INTO {self.reference(STATE_TABLE)} AS old USING {source} AS new "
-                    "ON old.entity = new.entity AND old.key = new.key "
+                    # Literals, so that Delta reads the partitions of these clusters only.
+                    f"ON old.cluster_id IN ({clusters}) AND old.cluster_id = new.cluster_id "
+                    "AND old.entity = new.entity AND old.key = new.key "
                     f"WHEN MATCHED AND {newer} THEN UPDATE SET * "
                     "WHEN NOT MATCHED THEN INSERT *"
                 )
@@ -255,6 +266,8 @@ class SparkStore:
     def _save(self, table: StoredTable, writer: DataFrameWriter, **options: str) -> None:
         """Write to a table; a missing one is created with its properties."""
         writer = writer.format("delta").options(**table.properties, **options)
+        if table.partitioned_by:
+            writer = writer.partitionBy(*table.partitioned_by)
         if self._is_path:
             writer.save(f"{self._place}/{table.name}")
         else:
@@ -265,11 +278,13 @@ class SparkStore:
             statement = f"DESCRIBE HISTORY {self.reference(table)} LIMIT 1"
             return self._spark.sql(statement).collect()[0]
 
-    def _ends_at(self, table: StoredTable, offset: int) -> bool:
-        """Return whether the greatest offset of a table is ``offset``."""
+    def _ends_with(self, table: StoredTable, rows: pa.Table) -> bool:
+        """Return whether the greatest offset of the rows is that of their cluster in a table."""
+        where = _clause(table, ((CLUSTER_ID, "=", rows[CLUSTER_ID][0].as_py()),))
         with self.errors(table.name):
-            found = self._spark.sql(f"SELECT max(offset) FROM {self.reference(table)}").collect()
-        return bool(found[0][0] == offset)
+            statement = f"SELECT max(offset) FROM {self.reference(table)}{where}"
+            found = self._spark.sql(statement).collect()
+        return bool(found[0][0] == pc.max(rows["offset"]).as_py())
 
     # --- errors -----------------------------------------------------------------------------------
 
