@@ -7,10 +7,7 @@ from typing import Final
 from tests.planted.plant import Plant
 
 MATERIALIZE: Final = "state/raftlog_state/tables/materialize.py"
-WRITER: Final = "state/raftlog_state/tables/writer.py"
-LATEST: Final = "state/raftlog_state/tables/latest.py"
 UPKEEP: Final = "tests/state/tables/test_upkeep.py"
-WRITES: Final = "tests/state/tables/test_writer.py"
 MATERIALIZED: Final = "tests/state/tables/test_tables_materialize_spark.py"
 RANDOM_LOGS: Final = (
     "tests/state/tables/test_tables_verify_spark.py"
@@ -52,125 +49,6 @@ TABLES_PLANTS: Final = (
         tests=(UPKEEP,),
     ),
     Plant(
-        bug="a crash between the two appends repeats records in log",
-        path=WRITER,
-        old='            rows = rows.filter(pc.greater(rows["offset"], log_offset))\n',
-        new="",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="two writers with one end both append",
-        path=WRITER,
-        old="_transaction(table, state.progress.incarnation, next_offset)",
-        new='_transaction(table, state.progress.incarnation, pc.max(rows["offset"]).as_py())',
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="what an interrupted truncation reverted is read again",
-        path=LATEST,
-        old="return rows.filter(pc.or_(is_current, is_kept))",
-        new="return rows",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a truncation into a transaction keeps its first records",
-        path=WRITER,
-        old="            if row.begin_offset <= found < row.end_offset - 1:\n",
-        new="            if False:\n",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a truncation forgets the changes that state does not include",
-        path=WRITER,
-        old="after = min(state.base_offset, target)",
-        new="after = target",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a truncation keeps the incarnation",
-        path=WRITER,
-        old="incarnation = progress.incarnation + 1",
-        new="incarnation = progress.incarnation",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a key that is new after a truncation's offset stays",
-        path=LATEST,
-        old='        "is_deleted": is_new,\n',
-        new='        "is_deleted": pc.is_valid(first["before"]),\n',
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a truncation reverts the last change of a key alone",
-        path=LATEST,
-        old="first = later.take(_last_of_each_key(later, is_first=True)).combine_chunks()",
-        new="first = later.take(_last_of_each_key(later)).combine_chunks()",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="changes that state does not include expire",
-        path=WRITER,
-        old="[CHANGES_TABLE.schema.empty_table(), *state.tail]",
-        new="[CHANGES_TABLE.schema.empty_table()]",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a writer of an earlier incarnation commits",
-        path=WRITER,
-        old="(incarnation << _OFFSET_BITS) + next_offset",
-        new="next_offset",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a state whose changes have expired can be truncated to",
-        path="state/raftlog_state/tables/progress.py",
-        old="max(self.first_offset or 0, self.expired_to or 0)",
-        new="self.first_offset or 0",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a truncation uses the cached end of the tables",
-        path=WRITER,
-        old="        self._state = None\n        state = self._ready()\n        progress, target",
-        new="        state = self._ready()\n        progress, target",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a truncation forgets gaps",
-        path=WRITER,
-        old="gaps=tuple(gap for gap in newest.gaps if gap[1] <= offset)",
-        new="gaps=()",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="records that a crash left in log stay although the source has others",
-        path=WRITER,
-        old="if not _is_same(known, repeated.select(RECORD_IDENTITY)):",
-        new="if False:",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a gap over a change of leaders is a divergence",
-        path=WRITER,
-        old="last = first if row.end_offset is None else row.end_offset - 1",
-        new="last = progress.offset if row.end_offset is None else row.end_offset - 1",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="the rows of state hide later ones",
-        path=LATEST,
-        old="return pa.concat_tables([state.filter(kept), later])",
-        new="return pa.concat_tables([later, state])",
-        tests=(WRITES,),
-    ),
-    Plant(
-        bug="a deleted row is there after a restart",
-        path=LATEST,
-        old='pc.equal(changes["op"], "d")',
-        new='pc.equal(changes["op"], "x")',
-        tests=(WRITES,),
-    ),
-    Plant(
         bug="the tables' stream runs a task for each of 50 snapshot partitions",
         path="state/raftlog_state/tables/cluster.py",
         old="store.in_session(session_for_tables(store.session))",
@@ -201,8 +79,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a permanent view shows a row of state beside its later version",
         path="state/raftlog_state/tables/views.py",
-        old="ON key = changed_key\n",
-        new="ON key = concat(changed_key, ' ')\n",
+        old=" LEFT ANTI JOIN tail USING (cluster_id, key)",
+        new="",
         tests=(f"{READS}::test_tables_may_be_in_a_schema_of_the_catalog",),
     ),
     Plant(
@@ -284,13 +162,6 @@ TABLES_PLANTS: Final = (
         old="accumulate(map(len, values))",
         new="accumulate(map(len, reversed(values)))",
         tests=(CONVERTED,),
-    ),
-    Plant(
-        bug="records of a rewritten log that the tables have are skipped",
-        path=WRITER,
-        old="                if seen_epoch != epoch and at <= min(last, seen_last):\n",
-        new="                if False:\n",
-        tests=(f"{WRITES}::test_refused_batches_write_nothing",),
     ),
     Plant(
         bug="a difference reported by verify shows a secret",

@@ -136,16 +136,20 @@ def test_a_log_without_a_cluster_id_is_one_cluster_whose_id_is_learned(history: 
     assert writer_of(tables).progress().log_cluster_id == "cluster-a"
 
 
-def test_records_that_a_crash_left_in_log_are_those_of_their_cluster(history: History) -> None:
-    tables = filled(history, {"cluster-b": 80})
+@pytest.mark.parametrize("others", [{}, {"cluster-b": 80}], ids=["alone", "with another"])
+def test_records_that_a_crash_left_in_log_are_those_of_their_cluster(
+    history: History, others: dict[str, int]
+) -> None:
+    tables = filled(history, others)
+    named = "cluster-a" if others else None
 
     def crash(operation: str, table: str) -> None:
         raise CrashError
 
     with pytest.raises(CrashError):
-        writer_of(tables, cluster_id="cluster-a", after_commit=crash).apply(
+        writer_of(tables, cluster_id=named, after_commit=crash).apply(
             history.range(0, 60), "cluster-a"
         )
-    assert writer_of(tables, cluster_id="cluster-a").apply(history.range(0, 70), "cluster-a")
+    assert writer_of(tables, cluster_id=named).apply(history.range(0, 70), "cluster-a")
     expected = filled(history, {"cluster-a": 70})
     assert contents(tables, "cluster-a") == contents(expected, "cluster-a")

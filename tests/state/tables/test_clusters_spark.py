@@ -38,7 +38,7 @@ def test_views_of_a_schema_have_the_rows_of_each_cluster(feed: Feed) -> None:
         first.apply(feed.frame(23, 30), cluster_id="cluster-a")
         assert_views_are_those_of(feed, first, second)
         ends = list_clusters(feed.spark, SCHEMA).select("cluster_id", "offset", "incarnation")
-        assert sorted(map(tuple, ends.collect())) == [("cluster-a", 29, 1), ("cluster-b", 23, 0)]
+        assert sorted(map(tuple, ends.collect())) == [("cluster-a", 29, 2), ("cluster-b", 23, 0)]
         named = feed.spark.table(f"{SCHEMA}.clusters")
         assert rows_as_text(named) == rows_as_text(list_clusters(feed.spark, SCHEMA))
         with pytest.raises(TablesError, match="cluster-a, cluster-b"):

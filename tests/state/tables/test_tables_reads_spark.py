@@ -314,6 +314,12 @@ def test_states_before_an_expiry_are_refused(
     with pytest.raises(OffsetOutOfRangeError) as raised:
         opened.at(offset=floor - 1)
     assert raised.value.log_start_offset == floor
+    changed = opened.changes(until=floor + 20).agg(sf.min("log_time"), sf.max("log_time")).first()
+    assert changed is not None
+    assert opened.at(time=changed[1]).offset >= floor
+    with pytest.raises(TablesError, match="have expired"):
+        opened.at(time=changed[0] - timedelta(seconds=60))
+    assert opened.image(floor).timestamp_ms > 0, "known although its change has expired"
     report = opened.verify()
     assert report.ok, str(report)
     assert opened.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 10)) == TEMPLATE_END + 9

@@ -345,8 +345,14 @@ def test_the_latest_time_of_expired_changes_is_known(history: History) -> None:
         assert found in times[: offset + 1]
         changed = tables.contents[CHANGES_TABLE.name]["log_time"].cast(pa.int64()).to_pylist()
         assert found <= min(changed), "times of this log do not decrease"
-    writer.truncate_to(90)
+    writer.truncate_to(110)
     assert writer.progress().expired_time_us == found
+    left = set(tables.contents[CHANGES_TABLE.name]["visible_offset"].to_pylist())
+    quiet = next(offset for offset in sorted(left) if offset + 1 not in left)
+    writer.expire(quiet)
+    known = writer.progress().expired_time_us
+    assert writer.expire(quiet + 1) == quiet + 1, "no change is there"
+    assert writer.progress().expired_time_us == known
 
 
 def test_a_truncation_that_has_only_begun_changes_no_rows(history: History) -> None:
@@ -421,6 +427,10 @@ def test_a_truncation_reads_the_tables_again(history: History) -> None:
         stale.truncate_to(45)
     assert raised.value.log_end_offset == 31
     assert contents(tables) == contents(written(history, 31))
+    assert stale.progress().offset == 30
+    writer_of(tables).apply(history.range(31, 50), CLUSTER)
+    assert stale.truncate_to(45) == 45
+    assert contents(tables) == contents(written(history, 46))
 
 
 def test_truncations_in_a_row_give_the_tables_of_the_last_one(history: History) -> None:
