@@ -148,7 +148,7 @@ TABLES_WRITER_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="the second of two expiries at once is not recorded",
+        bug="the second of two concurrent expiries is not recorded",
         path=WRITER,
         old="if found.progress != after:",
         new="if False:",
@@ -185,7 +185,7 @@ TABLES_WRITER_PLANTS: Final = (
         tests=(f"{WRITES}::test_the_latest_time_of_expired_changes_is_known",),
     ),
     Plant(
-        bug="a writer appends for ever what readers do not see",
+        bug="a merge does not find that readers ignore what is appended",
         path=WRITER,
         old="found.incarnation > progress.incarnation",
         new="found.incarnation < progress.incarnation",

@@ -67,7 +67,7 @@ def rows_as_text(frame: DataFrame) -> list[str]:
     return sorted(row[0] for row in frame.select(texts).collect())
 
 
-def test_streams_of_two_clusters_write_to_the_same_tables_at_once(
+def test_concurrent_streams_of_two_clusters_write_to_the_same_tables(
     feed: Feed, data: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "tables"
