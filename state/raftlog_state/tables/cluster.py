@@ -190,7 +190,7 @@ class ClusterTables:
     def expire(self, before: OffsetOrTime) -> int:
         """Delete the changes before a state; earlier states cannot be read any more.
 
-        Table ``log`` keeps its records. ``maintain()`` deletes the files after 30 days.
+        Table ``log`` keeps its records. ``maintain()`` deletes the files after a day.
 
         Args:
             before: offset or time of the state, as for ``at``.
@@ -208,7 +208,7 @@ class ClusterTables:
         """Merge later changes into ``state``, compact ``changes`` and ``log``, delete old files.
 
         Readers see the same rows, and read fewer files. ``materialize`` does it from time to time.
-        Files are deleted that no version of the last 30 days has.
+        Files are deleted that no version of the last day has; views of earlier ones fail then.
         """
         self._writer.merge_state()
         self._writer.compact()

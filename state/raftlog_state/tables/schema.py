@@ -22,8 +22,12 @@ from raftlog_state.image.row_schema import Kind, Parts, Special, row_schema
 from raftlog_state.image.rows import ROW_TYPES, Entity, Row, Voter, table_of
 from raftlog_state.records.declare import Array, Scalar
 
-RETENTION: Final = "interval 30 days"
-"""How long old versions of a table can be read, and how long its files are kept for that."""
+RETENTION: Final = "interval 1 day"
+"""How long old versions of a table can be read, and how long its files are kept for that.
+
+Past states are read from ``changes``, not from old versions. Each micro-batch adds a file and an
+entry of Delta's log, and an append with delta-rs takes longer the more entries a local log has.
+"""
 
 BOOLEAN: Final = pa.bool_()
 INT: Final = pa.int32()
