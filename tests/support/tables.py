@@ -15,8 +15,8 @@ from raftlog_state.image.rows import Entity, Key, Row
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.tables import ClusterTables, ClusterView, open_cluster
 from raftlog_state.tables.convert import rows_of
-from raftlog_state.tables.parallel import for_each
 from raftlog_state.tables.schema import CHANGES, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
+from raftlog_state.tables.stores.spark import for_each
 from tests.support.source_rows import source_rows
 from tests.support.written_tables import CrashError
 

@@ -20,7 +20,6 @@ from pyspark.sql import functions as sf
 from raftlog_state.errors import TablesError
 
 from .history import changes_of, last_rows, living_rows, rows_after, rows_before, visible_between
-from .parallel import for_each
 from .progress import NOTHING, Progress, check_layout, cluster_in, progress_of
 from .schema import (
     CHANGES_TABLE,
@@ -31,7 +30,7 @@ from .schema import (
     StoredTable,
     TypedTable,
 )
-from .stores.spark import SparkStore
+from .stores.spark import SparkStore, for_each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,6 @@ from raftlog_state.records import is_secret_config
 
 from . import sql_cluster, sql_quorum, sql_topics
 from .history import EXACT_JSON, broken_chains
-from .parallel import for_each
 from .publication import Publication
 from .schema import (
     BY_NAME,
@@ -39,6 +38,7 @@ from .schema import (
     TypedTable,
 )
 from .sql_parts import Records, computed
+from .stores.spark import for_each
 
 HIDDEN: Final = "(hidden)"
 _SCRAM_SECRETS: Final = frozenset(entry.column for entry in row_schema(ScramRow) if entry.is_secret)

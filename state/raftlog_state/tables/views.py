@@ -15,7 +15,6 @@ from typing import Final
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from .parallel import for_each
 from .schema import (
     CHANGES_TABLE,
     ORIGIN_COLUMNS,
@@ -25,7 +24,7 @@ from .schema import (
     StoredTable,
     TypedTable,
 )
-from .stores.spark import SparkStore
+from .stores.spark import SparkStore, for_each
 
 CLUSTERS: Final = "clusters"
 """The view of the clusters and their ends."""

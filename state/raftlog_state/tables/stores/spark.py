@@ -14,10 +14,11 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +35,10 @@ try:
 except ImportError:  # a client of Spark Connect has no py4j
     Py4JJavaError = PySparkException
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+TABLES_AT_ONCE: Final = 4
 ROWS_IN_ONE_FILE: Final = 200_000
 """Up to this many rows become one file: metadata is small, and small files add up."""
 
@@ -84,6 +89,16 @@ def session_for_tables(spark: SparkSession) -> SparkSession:
     except PySparkException:
         return spark
     return session
+
+
+def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Do work concurrently, as Spark's driver idles between small jobs.
+
+    Return results in the order of items. After all items, the first error is raised.
+    """
+    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="raftlog-tables") as pool:
+        futures = [pool.submit(work, item) for item in items]
+    return [future.result() for future in futures]
 
 
 class SparkStore:
