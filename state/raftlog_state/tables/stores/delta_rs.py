@@ -28,10 +28,10 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.errors import TablesError
 from raftlog_state.tables.schema import CLUSTER_ID, STATE_TABLE, StoredTable
 
-from .protocol import Condition, Transaction, Where
+from .protocol import Condition, Transaction, Where, concurrent_write
 
 try:
     from arro3.core import ChunkedArray, DataType
@@ -142,7 +142,7 @@ class DeltaRsStore:
         of_cluster: Condition = (CLUSTER_ID, "=", rows[CLUSTER_ID][0].as_py())
         found = self.read(table, (of_cluster, ("offset", ">=", last_offset)), ("offset",))
         if pc.max(found["offset"]).as_py() != last_offset:
-            raise self._concurrent(table)
+            raise concurrent_write(self._place, table.name)
 
     def read(
         self, table: StoredTable, where: Where = (), columns: tuple[str, ...] | None = None
@@ -295,19 +295,12 @@ class DeltaRsStore:
         except (DeltaError, pa.ArrowException, OSError, ValueError) as error:
             self._handles.pop(table.name, None)
             if _is_conflict(error):
-                raise self._concurrent(table) from None
+                raise concurrent_write(self._place, table.name) from None
             raise TablesError(
                 place=self._place,
                 reason=f"delta-rs failed on table {table.name}: {_first_line(error)}",
                 remedy="fix the cause and run again; no commit is partial",
             ) from None
-
-    def _concurrent(self, table: StoredTable) -> ConcurrentWriterError:
-        return ConcurrentWriterError(
-            place=self._place,
-            reason=f"another writer changed table {table.name} at the same time",
-            remedy="run one writer at a time; its write is complete, so run this one again",
-        )
 
     def _missing(self, table: StoredTable) -> TablesError:
         return TablesError(

@@ -15,6 +15,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from raftlog_state.errors import ConcurrentWriterError
 from raftlog_state.tables.schema import StoredTable
 
 Condition: TypeAlias = tuple[str, Literal["=", "<", "<=", ">", ">="], int | str]
@@ -33,6 +34,15 @@ class Transaction:
 
     app_id: str
     version: int
+
+
+def concurrent_write(place: str, table_name: str) -> ConcurrentWriterError:
+    """Return the error of a write whose table another writer changed meanwhile."""
+    return ConcurrentWriterError(
+        place=place,
+        reason=f"another writer changed table {table_name} at the same time",
+        remedy="run one writer at a time; its write is complete, so run this one again",
+    )
 
 
 class TableStore(Protocol):

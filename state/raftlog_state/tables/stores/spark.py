@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import BIGINT, CLUSTER_ID, STATE_TABLE, STRING, StoredTable
 
-from .protocol import Transaction, Where
+from .protocol import Transaction, Where, concurrent_write
 
 try:
     from py4j.protocol import Py4JJavaError
@@ -214,7 +214,7 @@ class SparkStore:
         if refused is None and self._newest_commit(table)["userMetadata"] == commit:
             return
         if not self._ends_with(table, rows):
-            raise refused or self._concurrent(table.name)
+            raise refused or concurrent_write(self._place, table.name)
 
     def merge(self, rows: pa.Table) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table."""
@@ -314,7 +314,7 @@ class SparkStore:
     def _translated(self, table_name: str, error: Exception) -> TablesError:
         condition, reason = _condition_and_reason(error)
         if condition.startswith(_CONCURRENT):
-            return self._concurrent(table_name)
+            return concurrent_write(self._place, table_name)
         if condition.startswith(_VERSION_DELETED):
             return TablesError(
                 place=self._place,
@@ -331,13 +331,6 @@ class SparkStore:
             place=self._place,
             reason=f"Delta failed on table {table_name}: {reason}",
             remedy="fix the cause and run again; no commit is partial",
-        )
-
-    def _concurrent(self, table_name: str) -> ConcurrentWriterError:
-        return ConcurrentWriterError(
-            place=self._place,
-            reason=f"another writer changed table {table_name} at the same time",
-            remedy="run one writer at a time; its write is complete, so run this one again",
         )
 
 
