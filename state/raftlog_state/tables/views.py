@@ -13,18 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pyspark.sql.pandas.types import from_arrow_schema
-
 from .schema import (
     CHANGES_TABLE,
     ORIGIN_COLUMNS,
     PROGRESS,
     STATE_TABLE,
     TYPED_TABLES,
-    StoredTable,
     TypedTable,
 )
-from .stores.spark import SparkStore, for_each
+from .stores.spark import SparkStore, for_each, quoted
 
 CLUSTERS: Final = "clusters"
 """The view of the clusters and their ends."""
@@ -39,10 +36,10 @@ _ORIGIN: Final[Mapping[str, str]] = {
 def rows_sql(table: TypedTable, *, state: str, changes: str) -> str:
     """Return the query of a typed table; ``state`` and ``changes`` are names of these tables."""
     columns = [*table.columns, *ORIGIN_COLUMNS]
-    after = [f"after.{table.entity}.{_quoted(name)} AS {_quoted(name)}" for name in table.columns]
+    after = [f"after.{table.entity}.{quoted(name)} AS {quoted(name)}" for name in table.columns]
     origin = [f"{value} AS {name}" for name, value in _ORIGIN.items()]
     last = _list("op AS _op", *after, *origin)
-    of_state = [f"row.{table.entity}.{_quoted(name)} AS {_quoted(name)}" for name in table.columns]
+    of_state = [f"row.{table.entity}.{quoted(name)} AS {quoted(name)}" for name in table.columns]
     return f"""WITH base AS ({_base_sql(state)}),
 tail AS (
   SELECT cluster_id, key, max_by(struct({last}), struct(visible_offset, offset, seq)) AS last
@@ -55,15 +52,15 @@ FROM {state} JOIN base USING (cluster_id) LEFT ANTI JOIN tail USING (cluster_id,
 WHERE entity = '{table.entity}' AND NOT is_deleted
   AND (_incarnation >= base_incarnation OR _visible_offset <= truncated_to)
 UNION ALL
-SELECT cluster_id, {_list(*(f"last.{_quoted(name)}" for name in columns))}
+SELECT cluster_id, {_list(*(f"last.{quoted(name)}" for name in columns))}
 FROM tail
 WHERE last._op <> 'd'"""
 
 
 def history_sql(table: TypedTable, *, state: str, changes: str, rows: str) -> str:
     """Return the query of a table's history; see ``ClusterView.history``. ``rows`` is its view."""
-    before = [f"before.{table.entity}.{_quoted(name)} AS {_quoted(name)}" for name in table.columns]
-    names = [_quoted(name) for name in table.columns]
+    before = [f"before.{table.entity}.{quoted(name)} AS {quoted(name)}" for name in table.columns]
+    names = [quoted(name) for name in table.columns]
     return f"""WITH base AS ({_base_sql(state)})
 SELECT cluster_id, {_list(*before)},
   before_origin.visible_offset AS valid_from, visible_offset AS valid_to,
@@ -120,20 +117,19 @@ _IS_NOT_REVERTED: Final = (
 """Condition that no truncation reverted a change."""
 
 
-def create_permanent_views(store: SparkStore) -> tuple[str, ...]:
-    """Create or replace the views of a schema; return their names.
+def create_permanent_views(store: SparkStore) -> None:
+    """Create or replace the views of a schema.
 
     A missing ``state`` is created without rows. Tables at a path have no such views, nor has a
     schema without ``changes``. Raises ``TablesError``.
     """
     if store.is_path or not store.exists(CHANGES_TABLE):
-        return ()
-    _create_state(store)
+        return
+    store.create(STATE_TABLE)
     queries = dict(_queries(store))
     typed = [table.name for table in TYPED_TABLES]
     for names in (typed, [name for name in queries if name not in typed]):
         for_each(lambda name: _create_view(store, name, queries[name]), names)
-    return tuple(queries)
 
 
 def _queries(store: SparkStore) -> Iterator[tuple[str, str]]:
@@ -142,30 +138,13 @@ def _queries(store: SparkStore) -> Iterator[tuple[str, str]]:
     yield CLUSTERS, clusters_sql(state=state, changes=changes)
     for table in TYPED_TABLES:
         yield table.name, rows_sql(table, state=state, changes=changes)
-        rows = _reference(store, table.name)
+        rows = store.reference_to(table.name)
         yield f"{table.name}_history", history_sql(table, state=state, changes=changes, rows=rows)
-
-
-def _create_state(store: SparkStore) -> None:
-    if store.exists(STATE_TABLE):
-        return
-    with store.errors(STATE_TABLE.name):
-        empty = store.session.createDataFrame([], from_arrow_schema(STATE_TABLE.schema))
-        writer = empty.write.format("delta").options(**STATE_TABLE.properties).mode("ignore")
-        writer.saveAsTable(store.reference(STATE_TABLE))
 
 
 def _create_view(store: SparkStore, name: str, query: str) -> None:
     with store.errors(name):
-        store.session.sql(f"CREATE OR REPLACE VIEW {_reference(store, name)} AS\n{query}")
-
-
-def _reference(store: SparkStore, name: str) -> str:
-    return store.reference(StoredTable(name=name, columns={}, checks={}, skipping=()))
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`"
+        store.session.sql(f"CREATE OR REPLACE VIEW {store.reference_to(name)} AS\n{query}")
 
 
 def _list(*items: str) -> str:

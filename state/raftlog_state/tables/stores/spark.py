@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import BIGINT, CLUSTER_ID, STATE_TABLE, STRING, StoredTable
@@ -91,6 +92,17 @@ def session_for_tables(spark: SparkSession) -> SparkSession:
     return session
 
 
+@contextmanager
+def _active_session_kept() -> Iterator[None]:
+    """Restore the active session of the process after the block, which creates a frame."""
+    with _ACTIVE_SESSION:
+        active = SparkSession._activeSession
+        try:
+            yield
+        finally:
+            SparkSession._activeSession = active
+
+
 def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Do work concurrently, as Spark's driver idles between small jobs.
 
@@ -136,9 +148,13 @@ class SparkStore:
 
     def reference(self, table: StoredTable) -> str:
         """Return a table's name in SQL."""
+        return self.reference_to(table.name)
+
+    def reference_to(self, name: str) -> str:
+        """Return the name in SQL of a table, or of a view of the schema."""
         if self._is_path:
-            return f"delta.{_quoted(f'{self._place}/{table.name}')}"
-        return ".".join(_quoted(part) for part in (*self._place.split("."), table.name))
+            return f"delta.{quoted(f'{self._place}/{name}')}"
+        return ".".join(quoted(part) for part in (*self._place.split("."), name))
 
     # --- reads ------------------------------------------------------------------------------------
 
@@ -171,7 +187,7 @@ class SparkStore:
     ) -> pa.Table:
         """Return the newest rows of an existing table, in any order."""
         names = tuple(table.columns) if columns is None else columns
-        listed = ", ".join(_quoted(name) for name in names)
+        listed = ", ".join(quoted(name) for name in names)
         with self.errors(table.name):
             statement = f"SELECT {listed} FROM {self.reference(table)}{_clause(table, where)}"
             found = self._spark.sql(statement).toArrow()
@@ -188,15 +204,28 @@ class SparkStore:
     def prepare(self) -> None:
         """Create the schema that the tables will be in; a path needs nothing."""
         if not self._is_path:
-            name = ".".join(_quoted(part) for part in self._place.split("."))
+            name = ".".join(quoted(part) for part in self._place.split("."))
             with self.errors(self._place):
                 self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {name}")
+
+    def create(self, table: StoredTable) -> None:
+        """Create a table without rows unless it exists."""
+        if self.exists(table):
+            return
+        try:
+            with self.errors(table.name):
+                with _active_session_kept():
+                    empty = self._spark.createDataFrame([], from_arrow_schema(table.schema))
+                self._save(table, empty.write.mode("ignore"))
+        except TablesError:
+            if not self.exists(table):  # otherwise another writer has created it
+                raise
 
     def append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> None:
         """Append rows in one commit; the first one creates the table."""
         if not self._is_path:
             # CREATE TABLE AS SELECT would lose txnAppId: create it empty.
-            self._create(table, rows)
+            self.create(table)
         refused: ConcurrentWriterError | None = None
         commit = uuid.uuid4().hex
         try:
@@ -218,7 +247,7 @@ class SparkStore:
 
     def merge(self, rows: pa.Table) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table."""
-        self._create(STATE_TABLE, rows)
+        self.create(STATE_TABLE)
         source = f"raftlog_{uuid.uuid4().hex}"
         clusters = ", ".join(
             _literal(name, STRING) for name in pc.unique(rows[CLUSTER_ID]).to_pylist()
@@ -257,26 +286,10 @@ class SparkStore:
             self._spark.sql(f"VACUUM {self.reference(table)}")
 
     def _frame_of(self, rows: pa.Table) -> DataFrame:
-        """Return rows as a frame of this session; Python's active session stays what it is."""
-        with _ACTIVE_SESSION:
-            active = SparkSession._activeSession
-            try:
-                frame = self._spark.createDataFrame(rows)
-            finally:
-                SparkSession._activeSession = active
+        """Return rows as a frame of this session."""
+        with _active_session_kept():
+            frame = self._spark.createDataFrame(rows)
         return frame.coalesce(1) if rows.num_rows <= ROWS_IN_ONE_FILE else frame
-
-    def _create(self, table: StoredTable, rows: pa.Table) -> None:
-        """Create an empty table unless it exists; ``rows`` has its schema."""
-        if self.exists(table):
-            return
-        try:
-            with self.errors(table.name):
-                empty = self._frame_of(rows.slice(0, 1)).limit(0)
-                self._save(table, empty.write.mode("ignore"))
-        except TablesError:
-            if not self.exists(table):  # otherwise another writer has created it
-                raise
 
     def _save(self, table: StoredTable, writer: DataFrameWriter, **options: str) -> None:
         """Write to a table; a missing one is created with its properties."""
@@ -337,7 +350,7 @@ class SparkStore:
 def _clause(table: StoredTable, where: Where) -> str:
     """Return a WHERE clause, empty without conditions."""
     conditions = [
-        f"{_quoted(column)} {comparison} {_literal(value, table.columns[column])}"
+        f"{quoted(column)} {comparison} {_literal(value, table.columns[column])}"
         for column, comparison, value in where
     ]
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
@@ -355,7 +368,7 @@ def _literal(value: int | str, kind: pa.DataType) -> str:
     return f"'{value}'"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """Return a name as an identifier of SQL."""
     return "`{}`".format(name.replace("`", "``"))
 
