@@ -12,7 +12,8 @@ Rules of this file:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -199,27 +200,19 @@ def _order(progress: Progress) -> tuple[int, int]:
 
 def _pinned(store: SparkStore, cluster_id: str, state_version: int | None) -> _Pinned:
     """Return the versions of the other tables, which are pinned after that of ``state``."""
-    base: list[Progress | None] = [None]
-    versions: dict[str, int | None] = {}
-
-    def look(table: StoredTable) -> None:
-        if table is not STATE_TABLE:
-            versions[table.name] = _version(store, table)
-        elif state_version is not None:
-            state = _frame(store, cluster_id, STATE_TABLE, state_version)
-            base[0] = _base_progress(store, state)
-
-    for_each(look, (STATE_TABLE, CHANGES_TABLE))
-    versions[LOG_TABLE.name] = _version(store, LOG_TABLE)
-    changes_version = versions[CHANGES_TABLE.name]
-    assert changes_version is not None, "tables are never dropped"
-    at_least = NOTHING if base[0] is None else base[0].offset
+    reads: tuple[partial[Any], ...] = (
+        partial(_base_progress, store, cluster_id, state_version),
+        partial(store.version, CHANGES_TABLE),
+    )
+    base, changes_version = for_each(lambda read: read(), reads)
+    log_version = _version(store, LOG_TABLE)
+    at_least = NOTHING if base is None else base.offset
     changes = _frame(store, cluster_id, CHANGES_TABLE, changes_version)
     return _Pinned(
-        base=base[0],
+        base=base,
         appended=_appended_progress(store, changes, at_least),
         changes_version=changes_version,
-        log_version=versions[LOG_TABLE.name],
+        log_version=log_version,
     )
 
 
@@ -234,8 +227,13 @@ def _frame(
     return store.frame(table, version).where(sf.col(CLUSTER_ID) == cluster_id)
 
 
-def _base_progress(store: SparkStore, state: DataFrame) -> Progress | None:
-    """Return the progress row of a cluster's ``state``."""
+def _base_progress(
+    store: SparkStore, cluster_id: str, state_version: int | None
+) -> Progress | None:
+    """Return the progress row of a cluster in a version of ``state``; None without either."""
+    if state_version is None:
+        return None
+    state = _frame(store, cluster_id, STATE_TABLE, state_version)
     rows = state.where(sf.col("entity") == PROGRESS)
     row = sf.struct(f"row.{PROGRESS}").alias("row")
     names = [name for name in STATE_TABLE.columns if name not in ("row", "is_deleted")]
