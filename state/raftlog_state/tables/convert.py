@@ -48,6 +48,11 @@ def microseconds(timestamp_ms: int) -> int:
     return max(-_LONG_MAX, min(_LONG_MAX, timestamp_ms * MICROSECONDS))
 
 
+def milliseconds(time_us: int | None) -> int:
+    """Return a time in microseconds as Kafka's timestamp, -1 without one."""
+    return -1 if time_us is None else time_us // MICROSECONDS
+
+
 def columns_of(entity: Entity, rows: Sequence[Row]) -> dict[str, pa.Array]:
     """Return the columns of an entity's rows by name, in the order of its table."""
     return {name: to_array(rows) for name, to_array in _TO_COLUMNS[entity].items()}

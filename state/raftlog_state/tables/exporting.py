@@ -14,13 +14,13 @@ import os
 from pyspark.sql import functions as sf
 
 from raftlog_state.errors import TablesError
-from raftlog_state.image import EpochRow, MetadataImage
+from raftlog_state.image import MetadataImage
 from raftlog_state.image.rows import Row
 from raftlog_state.snapshot_writer import ExportedSnapshot, hidden_secrets, write_snapshot
 
-from .convert import MICROSECONDS
-from .latest import living_rows
-from .progress import quorum_of
+from .convert import milliseconds
+from .latest import rows_of_state
+from .progress import last_epoch, quorum_of
 from .publication import Publication
 from .schema import BY_NAME, STATE
 
@@ -28,15 +28,13 @@ from .schema import BY_NAME, STATE
 def image_of(publication: Publication, offset: int) -> MetadataImage:
     """Return the state after an offset. Raises ``TablesError`` inside a metadata transaction."""
     _check_outside_of_transactions(publication, offset)
-    columns = publication.rows(None, offset).withColumn("is_deleted", sf.lit(False))
     with publication.store.errors(STATE):
-        rows, _ = living_rows(columns.toArrow())
-    time = publication.last_time_us(offset)
+        rows, _ = rows_of_state(publication.rows(None, offset).toArrow())
     return MetadataImage.from_rows(
         rows,
         offset=offset,
         leader_epoch=_leader_epoch(publication, offset, rows),
-        timestamp_ms=-1 if time is None else time // MICROSECONDS,
+        timestamp_ms=milliseconds(publication.last_time_us(offset)),
         quorum=quorum_of(rows),
     )
 
@@ -50,10 +48,10 @@ def export(publication: Publication, offset: int, path: str | os.PathLike[str]) 
     image = image_of(publication, offset)
     hidden = list(hidden_secrets(image))
     if hidden:
-        record, field, whose = hidden[0]
+        record, field, owner = hidden[0]
         raise TablesError(
             place=publication.place,
-            reason=f"{len(hidden)} secrets are redacted, e.g. {field} of {record}, {whose}",
+            reason=f"{len(hidden)} secrets are redacted, e.g. {field} of {record}, {owner}",
             remedy="export from the log itself, or create tables with redact=False",
         )
     return write_snapshot(image, path)
@@ -79,5 +77,5 @@ def _leader_epoch(publication: Publication, offset: int, rows: list[Row]) -> int
     """Return the leader epoch of the record at an offset; ``rows`` are the state after it."""
     if offset == publication.offset:
         return publication.progress.leader_epoch
-    epochs = [row.leader_epoch for row in rows if isinstance(row, EpochRow)]
-    return max(epochs, default=publication.progress.leader_epoch)
+    last = last_epoch(rows)
+    return publication.progress.leader_epoch if last is None else last.leader_epoch

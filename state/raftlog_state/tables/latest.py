@@ -97,11 +97,16 @@ def overlay(state: pa.Table, later: pa.Table) -> pa.Table:
 
 def living_rows(state: pa.Table) -> tuple[list[Row], RowOrigins]:
     """Return the rows that are not deleted, and their origins; no progress row."""
+    return rows_of_state(state.filter(pc.invert(state["is_deleted"])))
+
+
+def rows_of_state(state: pa.Table) -> tuple[list[Row], RowOrigins]:
+    """Return rows and their origins from ``entity``, ``row`` and origin columns; no progress."""
     rows: list[Row] = []
     origins = RowOrigins()
-    there = state.filter(pc.invert(state["is_deleted"])).combine_chunks()
+    state = state.combine_chunks()
     for entity in Entity:
-        of_entity = there.filter(pc.equal(there["entity"], str(entity)))
+        of_entity = state.filter(pc.equal(state["entity"], str(entity)))
         if of_entity.num_rows == 0:  # pyarrow 17 raises for a table of a column without chunks
             continue
         structs = pc.struct_field(of_entity["row"], [str(entity)]).combine_chunks()

@@ -25,7 +25,7 @@ from raftlog_state.image.delta import RecordChanges
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 
 from .batch import CheckedBatch
-from .convert import MICROSECONDS
+from .convert import milliseconds
 from .schema import LOG_TABLE
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -36,7 +36,7 @@ Payload = bytes | ControlRecord | None
 
 
 def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -> pa.Table:
-    """The rows of ``log`` that a batch adds."""
+    """Return the rows of ``log`` that a batch adds."""
     rows = batch.rows
     count = rows.num_rows
     control = rows["controlType"]
@@ -84,7 +84,7 @@ def replay_rows(fold: MetadataLoader, rows: pa.Table) -> list[RecordChanges]:
 
 
 def _parts(rows: pa.Table) -> Iterator[pa.Table]:
-    """Runs of rows that are of one checkpoint, or of the log."""
+    """Yield runs of rows that are of one snapshot, or of the log."""
     if rows.num_rows == 0:
         return
     of_snapshot = pc.is_valid(rows["snapshot_position"]).to_numpy()
@@ -108,8 +108,7 @@ def _snapshot_records(part: pa.Table) -> Iterator[LogRecord]:
 
 
 def _times_ms(part: pa.Table) -> list[int]:
-    microseconds = part["log_time"].cast(pa.int64())
-    return [-1 if at is None else at // MICROSECONDS for at in microseconds.to_pylist()]
+    return list(map(milliseconds, part["log_time"].cast(pa.int64()).to_pylist()))
 
 
 def _payloads(part: pa.Table) -> list[Payload]:

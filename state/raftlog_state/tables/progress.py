@@ -53,13 +53,8 @@ Gap = tuple[int, int]
 class Progress:
     """End of the tables after an append. Offsets are inclusive, times microseconds since 1970.
 
-    ``cluster_id`` is that of the tables' rows, None before the first append, and
-    ``log_cluster_id`` that of the log, None if it is unknown. ``leader_epoch`` and ``log_time`` are
-    those of the record at ``offset``. ``first_offset`` is the first one of the tables, and
-    ``expired_to`` the last one whose changes were deleted, the latest of which had the time
-    ``expired_time_us``. ``truncated_to`` is the offset after
-    which this incarnation began. ``gaps`` are the first and last offsets whose history snapshots
-    replaced; the state at the last one is known.
+    ``cluster_id`` is that of the tables' rows, None before the first append. ``leader_epoch`` and
+    ``log_time`` are those of the record at ``offset``. For the others see ``PROGRESS_COLUMNS``.
     """
 
     cluster_id: str | None = None
@@ -225,10 +220,15 @@ def row_counts_of(image: MetadataImage) -> dict[str, int]:
     return {table.name: len(image.map(table.entity)) for table in TYPED_TABLES}
 
 
+def last_epoch(rows: Sequence[Row]) -> EpochRow | None:
+    """Return the last leader epoch of a state's rows."""
+    epochs = [row for row in rows if isinstance(row, EpochRow)]
+    return max(epochs, key=lambda row: row.leader_epoch, default=None)
+
+
 def quorum_of(rows: Sequence[Row]) -> Quorum:
     """Return the voters of the last epoch; kraft.version 0 keeps them elsewhere."""
-    epochs = [row for row in rows if isinstance(row, EpochRow)]
-    last = max(epochs, key=lambda row: row.leader_epoch, default=None)
+    last = last_epoch(rows)
     if last is None or last.kraft_version == 0:
         return Quorum()
     return Quorum(kraft_version=last.kraft_version, voters=last.voters)
