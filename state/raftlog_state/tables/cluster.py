@@ -4,7 +4,8 @@ One set of tables, at a path (a directory for each table) or in a schema, has an
 clusters, each with its metadata log and a writer of its own. The first write creates the tables,
 and in a schema permanent views of all clusters (``clusters``, ``topics``, ``topics_history``, and
 so on); opening writes nothing. Each write is one commit of ``changes``, which publishes it.
-No session configuration is changed. A ``ClusterTables`` is not thread-safe; several can be open.
+No session configuration is changed. Writes through one ``ClusterTables`` take turns; reads share
+nothing. Several can be open.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class RowOrigins:
-    """Origins of the rows of one state. Owned by one thread."""
+    """Origins of the rows of one state. Used by one thread at a time."""
 
     _origins: dict[Entity, dict[Key, Origin]] = field(
         default_factory=lambda: {entity: {} for entity in Entity}

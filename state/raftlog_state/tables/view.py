@@ -34,7 +34,7 @@ class ClusterView:
         return self._publication.place
 
     def table(self, name: str) -> DataFrame:
-        """A typed table by name, or ``changes`` or ``log`` up to this offset.
+        """Return a typed table by name, or ``changes`` or ``log`` up to this offset.
 
         Raises:
             TablesError: there is no such table.
@@ -65,55 +65,55 @@ class ClusterView:
         return self._of_cluster(row_history(typed, rows, self.table(CHANGES)))
 
     def topics(self) -> DataFrame:
-        """Topics by id."""
+        """Return topics by id."""
         return self.table("topics")
 
     def partitions(self) -> DataFrame:
-        """Partitions: replicas, ISR, leader, epochs, directories."""
+        """Return partitions: replicas, ISR, leader, epochs, directories."""
         return self.table("partitions")
 
     def brokers(self) -> DataFrame:
-        """Registered brokers."""
+        """Return registered brokers."""
         return self.table("brokers")
 
     def controllers(self) -> DataFrame:
-        """Registered controllers."""
+        """Return registered controllers."""
         return self.table("controllers")
 
     def configs(self) -> DataFrame:
-        """Dynamic configs; secret values are redacted."""
+        """Return dynamic configs; secret values are redacted."""
         return self.table("configs")
 
     def acls(self) -> DataFrame:
-        """Access rules."""
+        """Return access rules."""
         return self.table("acls")
 
     def quotas(self) -> DataFrame:
-        """Client quotas."""
+        """Return client quotas."""
         return self.table("quotas")
 
     def features(self) -> DataFrame:
-        """Finalized features; ``metadata.version`` is one."""
+        """Return finalized features; ``metadata.version`` is one."""
         return self.table("features")
 
     def producer_ids(self) -> DataFrame:
-        """Next producer id to allocate: one row."""
+        """Return the next producer id to allocate: one row."""
         return self.table("producer_ids")
 
     def scram(self) -> DataFrame:
-        """SCRAM credentials; salts and keys are redacted."""
+        """Return SCRAM credentials; salts and keys are redacted."""
         return self.table("scram")
 
     def tokens(self) -> DataFrame:
-        """Delegation tokens."""
+        """Return delegation tokens."""
         return self.table("tokens")
 
     def epochs(self) -> DataFrame:
-        """Leader epochs: leader, start and end offset, voters."""
+        """Return leader epochs: leader, start and end offset, voters."""
         return self.table("epochs")
 
     def transactions(self) -> DataFrame:
-        """Metadata transactions that have ended."""
+        """Return metadata transactions that have ended."""
         return self.table("transactions")
 
     def create_views(self, prefix: str = "") -> tuple[str, ...]:

@@ -58,7 +58,7 @@ class Follower:
         return (self.directory / "said").read_text(errors="replace")[-4000:]
 
     def seen(self) -> int:
-        """Return the offset that readers see, or None."""
+        """Return the offset that readers see; -1 before the first publication."""
         try:
             return self.feed.open(self.tables).latest().offset
         except TablesError as error:

@@ -41,7 +41,7 @@ try:
 except ImportError:
     raise TablesError(
         place="a local path",
-        reason="without Spark they need the package deltalake, which is not installed",
+        reason="the engine delta-rs needs the package deltalake, which is not installed",
         remedy='install it with: pip install "raftlog[delta]"',
     ) from None
 

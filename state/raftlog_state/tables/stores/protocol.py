@@ -46,7 +46,7 @@ def concurrent_write(place: str, table_name: str) -> ConcurrentWriterError:
 
 
 class TableStore(Protocol):
-    """Stored tables of one place. Owned by one thread; several stores may be open on a place.
+    """Stored tables of one place. Used by one thread at a time; several may be open on a place.
 
     Errors of the engine are raised as ``TablesError``.
     """
