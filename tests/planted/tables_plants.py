@@ -11,13 +11,17 @@ UPKEEP: Final = "tests/state/tables/test_upkeep.py"
 MATERIALIZED: Final = "tests/state/tables/test_tables_materialize_spark.py"
 RANDOM_LOGS: Final = (
     "tests/state/tables/test_tables_verify_spark.py"
-    "::test_a_second_replay_agrees_with_the_loader_on_random_logs"
+    "::test_a_second_replay_agrees_with_the_loader_on_random_logs[1]"
 )
 PUBLICATION: Final = "state/raftlog_state/tables/publication.py"
 HISTORY: Final = "state/raftlog_state/tables/history.py"
 READS: Final = "tests/state/tables/test_tables_reads_spark.py"
 CONVERT: Final = "state/raftlog_state/tables/convert.py"
 CONVERTED: Final = "tests/state/tables/test_tables_convert.py"
+VIEWS: Final = "state/raftlog_state/tables/views.py"
+SPARK: Final = "state/raftlog_state/tables/stores/spark.py"
+DELTA_RS: Final = "state/raftlog_state/tables/stores/delta_rs.py"
+CONTRACT: Final = "tests/state/table_stores/test_store_contract.py"
 
 TABLES_PLANTS: Final = (
     Plant(
@@ -53,56 +57,62 @@ TABLES_PLANTS: Final = (
         path="state/raftlog_state/tables/cluster.py",
         old="store.in_session(session_for_tables(store.session))",
         new="store",
-        tests=(MATERIALIZED,),
+        tests=(
+            f"{MATERIALIZED}::test_a_stream_reads_its_tables_with_few_tasks_and_changes_no_setting",
+        ),
     ),
     Plant(
         bug="a view of the past lacks the record at its offset",
         path=PUBLICATION,
         old="later = self.changes(offset, self.base_offset)",
         new="later = self.changes(offset - 1, self.base_offset)",
-        tests=(f"{READS}::test_any_past_offset_can_be_viewed",),
+        tests=(f"{READS}::test_any_past_offset_can_be_viewed[128]",),
     ),
     Plant(
         bug="a view lacks the first change that state does not include",
         path=PUBLICATION,
         old="self.changes(self.base_offset, offset))",
         new="self.changes(self.base_offset + 1, offset))",
-        tests=(f"{READS}::test_any_past_offset_can_be_viewed",),
+        tests=(f"{READS}::test_any_past_offset_can_be_viewed[225]",),
     ),
     Plant(
         bug="a row of state is there beside its later version",
         path=HISTORY,
         old='.join(changed, ["entity", "key"], "left_anti")',
         new="",
-        tests=(f"{READS}::test_any_past_offset_can_be_viewed",),
+        tests=(f"{READS}::test_any_past_offset_can_be_viewed[225]",),
     ),
     Plant(
         bug="a permanent view shows a row of state beside its later version",
-        path="state/raftlog_state/tables/views.py",
-        old=" LEFT ANTI JOIN tail USING (cluster_id, key)",
-        new="",
+        path=VIEWS,
+        old="LEFT ANTI JOIN tail USING (cluster_id, key)",
+        new="LEFT ANTI JOIN (SELECT cluster_id, concat(key, ' ') AS key FROM tail) "
+        "USING (cluster_id, key)",
         tests=(f"{READS}::test_tables_may_be_in_a_schema_of_the_catalog",),
     ),
     Plant(
         bug="Spark writes times that delta-rs cannot read",
-        path="state/raftlog_state/tables/stores/spark.py",
+        path=SPARK,
         old='    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",\n',
         new="",
-        tests=("tests/state/tables/test_engines_spark.py",),
+        tests=(
+            "tests/state/tables/test_engines_spark.py"
+            "::test_delta_rs_keeps_the_times_of_files_that_spark_wrote",
+        ),
     ),
     Plant(
         bug="an append that Delta skipped counts as written",
-        path="state/raftlog_state/tables/stores/spark.py",
+        path=SPARK,
         old='self._newest_commit(table)["userMetadata"] == commit:',
         new='self._newest_commit(table)["userMetadata"]:',
-        tests=("tests/state/table_stores/test_store_contract.py",),
+        tests=(f"{CONTRACT}::test_repeated_transaction_writes_nothing[spark]",),
     ),
     Plant(
         bug="delta-rs repeats a transaction",
-        path="state/raftlog_state/tables/stores/delta_rs.py",
+        path=DELTA_RS,
         old="version is not None and version >= transaction.version",
         new="version is not None and version > transaction.version",
-        tests=("tests/state/table_stores/test_store_contract.py",),
+        tests=(f"{CONTRACT}::test_repeated_transaction_writes_nothing[delta-rs]",),
     ),
     Plant(
         bug="a change feed has every change of a transaction",
@@ -114,9 +124,9 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a version of a row begins with the change before the last",
         path="state/raftlog_state/tables/origins.py",
-        old="                    origins[change.key] = after\n",
-        new="                    origins.setdefault(change.key, after)\n",
-        tests=(f"{READS}::test_the_history_has_each_version_of_each_row_in_its_interval",),
+        old="origins[change.key] = Origin(*written, before.created_offset)",
+        new="origins.setdefault(change.key, Origin(*written, before.created_offset))",
+        tests=(f"{CONVERTED}::test_rows_of_state_are_the_last_changes_of_each_key[14]",),
     ),
     Plant(
         bug="a difference has the first values of the later state",
@@ -145,7 +155,7 @@ TABLES_PLANTS: Final = (
         path=CONVERT,
         old="(entities != ordinal)",
         new="(entities != ordinal + 1)",
-        tests=(CONVERTED,),
+        tests=(f"{CONVERTED}::test_changes_of_random_logs_are_those_built_row_by_row[8]",),
     ),
     Plant(
         bug="a deleted row is the row after its deletion",
@@ -154,14 +164,14 @@ TABLES_PLANTS: Final = (
         "        side([id(change.after) for change in changes]),\n",
         new="        side([id(change.after and change.before) for change in changes]),\n"
         "        side([id(change.after or change.before) for change in changes]),\n",
-        tests=(CONVERTED,),
+        tests=(f"{CONVERTED}::test_changes_of_random_logs_are_those_built_row_by_row[8]",),
     ),
     Plant(
         bug="the endpoints of a broker begin where those of another end",
         path=CONVERT,
         old="accumulate(map(len, values))",
         new="accumulate(map(len, reversed(values)))",
-        tests=(CONVERTED,),
+        tests=(f"{CONVERTED}::test_any_rows_are_converted_one_by_one_and_back[broker]",),
     ),
     Plant(
         bug="a difference reported by verify shows a secret",
@@ -189,8 +199,6 @@ TABLES_PLANTS: Final = (
         path="state/raftlog_state/tables/sql_cluster.py",
         old='sf.col("cordonedLogDirs").alias("cordoned"),\n        sf.lit("reg',
         new='sorted_uuids(sf.col("cordonedLogDirs")).alias("cordoned"),\n        sf.lit("reg',
-        tests=(
-            "tests/state/tables/test_tables_verify_spark.py::test_a_second_replay_agrees_with_the_loader_on_random_logs",
-        ),
+        tests=(RANDOM_LOGS,),
     ),
 )
