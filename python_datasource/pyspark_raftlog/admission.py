@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from raftlog.client import LogKind, LogReader, SourceKind
 from raftlog.errors import DataLossError
+from raftlog_state.source_rows.data_loss import DataLoss
 
-from .errors import DataLoss, data_loss
+from .errors import data_loss
 from .offsets import StreamOffset
 from .options import OffsetSpec, RaftlogOptions
 from .planning import StartPosition, starting_offset_spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,33 +11,10 @@ from typing import Final
 from raftlog import errors
 from raftlog.errors import DataLossError, ForeignCommitError, RaftlogError, UnexpectedEndOffsetError
 from raftlog_state import errors as state_errors
+from raftlog_state.source_rows.data_loss import DataLoss
 
-# --- Conditions of data loss, and their remedies --------------------------------------------------
-# The names are stable: the error's text contains ``[RAFTLOG_DATA_LOSS.<condition>]``, and Spark
-# keeps only the text of an error.
-
-
-class DataLoss(enum.StrEnum):
-    """Reason why records cannot be read."""
-
-    OFFSETS_DELETED = "OFFSETS_DELETED"
-    """The log start offset is greater than the requested offset: segments were deleted."""
-
-    LOG_TRUNCATED = "LOG_TRUNCATED"
-    """The log ends before an offset that was already read: it was truncated, or is an old copy."""
-
-    WRONG_CLUSTER = "WRONG_CLUSTER"
-    """The path now contains the log of another cluster."""
-
-    DIVERGED_EPOCH = "DIVERGED_EPOCH"
-    """The last record read now has another leader epoch: the log was truncated and rewritten."""
-
-    SNAPSHOT_DELETED = "SNAPSHOT_DELETED"
-    """The snapshot whose rows are to be read again was deleted."""
-
-    CHECKPOINT_MISMATCH = "CHECKPOINT_MISMATCH"
-    """The checkpoint of the stream was not written by this source for this stream."""
-
+# --- Remedies of data loss ------------------------------------------------------------------------
+# The error contains ``[RAFTLOG_DATA_LOSS.<condition>]``, and Spark keeps only the text of an error.
 
 _NEW_CHECKPOINT: Final = "start a new query with a new checkpointLocation"
 

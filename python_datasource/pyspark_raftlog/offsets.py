@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from raftlog.types import SnapshotId
+from raftlog_state.source_rows.data_loss import DataLoss
 
-from .errors import DataLoss, data_loss
+from .errors import data_loss
 
 VERSION: Final = 1
 FROM_SPARK: Final = -1

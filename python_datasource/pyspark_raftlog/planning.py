@@ -17,8 +17,9 @@ from pyspark.sql.datasource import InputPartition
 from raftlog.client import LogKind, LogReader, SourceKind, Split
 from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog.types import SnapshotId
+from raftlog_state.source_rows.data_loss import DataLoss
 
-from .errors import DataLoss, data_loss
+from .errors import data_loss
 from .options import OffsetSpec, RaftlogOptions, TimestampStrategy
 
 RECORDS_PER_PARTITION_DEFAULT: Final = 250_000

@@ -1,17 +1,15 @@
-"""Columns of the source with their Spark and Arrow types, and projection to a user's schema.
+"""Columns of the source with their Spark types, and projection to a user's schema.
 
-The first columns have the names and types of Spark's Kafka source, followed by the leader epoch.
-All columns are nullable, so that Arrow's nullability always equals Spark's. A user's schema with a
-subset of the columns, in any order, is a projection: other columns are not decoded.
+All columns are nullable, as their Arrow types. A user's schema with a subset of the columns, in any
+order, is a projection: other columns are not decoded.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -25,35 +23,33 @@ from pyspark.sql.types import (
 )
 
 from raftlog.errors import OptionError
+from raftlog_state.source_rows.columns import COLUMNS as ARROW_COLUMNS
 
 if TYPE_CHECKING:
     from .options import RaftlogOptions
 
-_HEADERS_SPARK: Final = ArrayType(
+_HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
-_HEADERS_ARROW: Final = pa.list_(
-    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-)
-
-COLUMNS: Final[Mapping[str, tuple[DataType, pa.DataType]]] = {
-    "key": (BinaryType(), pa.binary()),
-    "value": (BinaryType(), pa.binary()),
-    "topic": (StringType(), pa.string()),
-    "partition": (IntegerType(), pa.int32()),
-    "offset": (LongType(), pa.int64()),
-    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "timestampType": (IntegerType(), pa.int32()),
-    "leaderEpoch": (IntegerType(), pa.int32()),
-    "visibleOffset": (LongType(), pa.int64()),
-    "recordType": (StringType(), pa.string()),
-    "recordVersion": (IntegerType(), pa.int32()),
-    "record": (StringType(), pa.string()),
-    "snapshotPosition": (IntegerType(), pa.int32()),
-    "headers": (_HEADERS_SPARK, _HEADERS_ARROW),
-    "controlType": (StringType(), pa.string()),
+COLUMNS: Final[Mapping[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "leaderEpoch": IntegerType(),
+    "visibleOffset": LongType(),
+    "recordType": StringType(),
+    "recordVersion": IntegerType(),
+    "record": StringType(),
+    "snapshotPosition": IntegerType(),
+    "headers": _HEADERS,
+    "controlType": StringType(),
 }
-"""Name to Spark type and the Arrow type that Spark requires for it."""
+"""Name to Spark type; ``raftlog_state.source_rows.columns`` has the Arrow types."""
+assert list(COLUMNS) == list(ARROW_COLUMNS)
 
 
 def available_columns(options: RaftlogOptions) -> tuple[str, ...]:
@@ -64,12 +60,7 @@ def available_columns(options: RaftlogOptions) -> tuple[str, ...]:
 
 def source_schema(options: RaftlogOptions) -> StructType:
     """Return the schema of ``load()`` without a user's schema."""
-    return StructType([StructField(name, COLUMNS[name][0]) for name in available_columns(options)])
-
-
-def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of Arrow batches with these columns."""
-    return pa.schema([pa.field(name, COLUMNS[name][1]) for name in columns])
+    return StructType([StructField(name, COLUMNS[name]) for name in available_columns(options)])
 
 
 def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
@@ -88,7 +79,7 @@ def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
             raise _refused(_why_not_offered(field.name))
         if names.count(field.name) > 1:
             raise _refused(f"has column {field.name} twice")
-        wanted = COLUMNS[field.name][0]
+        wanted = COLUMNS[field.name]
         if field.dataType != wanted:
             raise _refused(f"column {field.name} must be {wanted.simpleString()}")
         if not field.nullable:

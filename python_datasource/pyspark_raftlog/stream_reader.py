@@ -23,13 +23,15 @@ from raftlog import limits as raftlog_limits
 from raftlog.client import EndBasis, LogReader, ReadEnd
 from raftlog.client.clock import Clock
 from raftlog.errors import DivergedLogError
+from raftlog_state.source_rows.data_loss import DataLoss
+from raftlog_state.source_rows.reading import retry
 
 from .admission import BatchLimits, available_rows, check_data_loss, epoch_before, next_batch
 from .compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from .errors import DataLoss, data_loss
+from .errors import data_loss
 from .offsets import FROM_SPARK, StreamOffset
 from .planning import StartPosition, plan_partitions, start_position
-from .reader import open_source, read_partition, retry
+from .reader import open_source, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.plant import Plant
 
 SPARK: Final = "python_datasource/pyspark_raftlog"
+ROWS: Final = "state/raftlog_state/source_rows"
 PROGRESS: Final = "tests/spark/test_source_progress.py"
 OFFSETS: Final = "tests/spark/test_source_offsets.py"
 OPTIONS: Final = "tests/spark/test_source_options.py"
@@ -110,21 +111,21 @@ SPARK_PLANTS: Final = (
     ),
     Plant(
         bug="an abort marker is shown as a record of the log",
-        path=f"{SPARK}/transactions.py",
+        path=f"{ROWS}/transactions.py",
         old="spans.find(offset, last_is_inside=True)",
         new="spans.find(offset, last_is_inside=False)",
         tests=(PROGRESS,),
     ),
     Plant(
         bug="an aborted record has a visible offset",
-        path=f"{SPARK}/transactions.py",
+        path=f"{ROWS}/transactions.py",
         old="np.where(inside & ~spans.committed[which], NEVER, _OWN)",
         new="np.where(inside, _OWN, _OWN)",
         tests=(VISIBLE,),
     ),
     Plant(
         bug="records whose transaction has an unreadable end are shown",
-        path=f"{SPARK}/transactions.py",
+        path=f"{ROWS}/transactions.py",
         old="        if found.error is None:\n            return visibility\n",
         new="        return visibility\n",
         tests=(VISIBLE,),

@@ -25,7 +25,6 @@ from tests.support.small_logs import (
     copy_log,
 )
 
-from pyspark_raftlog.errors import DataLoss
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
 from pyspark_raftlog.reader import RaftlogReader
@@ -36,6 +35,7 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
     OptionError,
 )
+from raftlog_state.source_rows.data_loss import DataLoss
 
 METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
 END = 3131

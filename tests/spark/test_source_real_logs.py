@@ -30,10 +30,10 @@ from tests.support.sweep_size import is_copy, slow_except
 
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.reader import RaftlogReader
-from pyspark_raftlog.schema import COLUMNS, arrow_schema
 from raftlog.errors import CorruptBatchError, DecompressionLimitError
 from raftlog.records import Compression, Header, NewRecord, control
 from raftlog_state.records import decode, encode, from_json, to_json
+from raftlog_state.source_rows.columns import COLUMNS, arrow_schema
 
 HOME = Path(__file__).parents[2]
 DATA = HOME / "tests" / "data"

@@ -9,8 +9,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from pyspark_raftlog.options import RaftlogOptions
-from pyspark_raftlog.schema import COLUMNS, arrow_schema, project, source_schema
+from pyspark_raftlog.schema import COLUMNS, project, source_schema
 from raftlog.errors import OptionError
+from raftlog_state.source_rows.columns import arrow_schema
 
 ALL = RaftlogOptions(path="/x", include_headers=True, include_control_records=True)
 PLAIN = RaftlogOptions(path="/x")
@@ -26,7 +27,7 @@ KAFKA_SOURCE = [
 
 
 def schema_of(names: list[str]) -> StructType:
-    return StructType([StructField(name, COLUMNS[name][0]) for name in names])
+    return StructType([StructField(name, COLUMNS[name]) for name in names])
 
 
 def test_the_first_columns_equal_those_of_sparks_kafka_source() -> None:
@@ -81,7 +82,7 @@ def test_an_empty_schema_is_refused() -> None:
 
 def test_a_column_that_needs_an_option_reports_it() -> None:
     assert "includeHeaders=true" in refusal(
-        StructField("headers", COLUMNS["headers"][0]), options=PLAIN
+        StructField("headers", COLUMNS["headers"]), options=PLAIN
     )
     assert "includeControlRecords=true" in refusal(
         StructField("controlType", StringType()), options=PLAIN

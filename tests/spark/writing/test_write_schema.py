@@ -114,7 +114,7 @@ def test_an_invalid_column_is_reported(
 
 @pytest.mark.parametrize("name", sorted(COLUMNS.keys() - {"key", "value", "headers", "timestamp"}))
 def test_columns_that_the_source_adds_cannot_be_written(name: str) -> None:
-    fields = StructType(schema_of("value binary").fields).add(name, COLUMNS[name][0])
+    fields = StructType(schema_of("value binary").fields).add(name, COLUMNS[name])
     with pytest.raises(WriteSchemaError) as caught:
         input_columns(fields, BYTES)
     assert caught.value.column == name

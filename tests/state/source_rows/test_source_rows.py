@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
-from pyspark_raftlog.arrow import rebatch
-from pyspark_raftlog.metadata import frames
-from pyspark_raftlog.transactions import NEVER, Transactions
 from raftlog.client import Outcome, TransactionSpan
 from raftlog.records import NewRecord
 from raftlog.records.scan import Scan, scan
 from raftlog_state.errors import MetadataParseError
+from raftlog_state.source_rows.metadata_columns import frames
+from raftlog_state.source_rows.row_builder import rebatch
+from raftlog_state.source_rows.transactions import NEVER, Transactions
 
 COMMITTED, ABORTED, OPEN = Outcome.COMMITTED, Outcome.ABORTED, Outcome.OPEN
 

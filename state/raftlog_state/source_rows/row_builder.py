@@ -1,4 +1,4 @@
-"""Conversion of a scan's columns to Arrow batches of the source's schema.
+"""Conversion of a scan's columns to Arrow batches of rows.
 
 Only requested columns are read, decoded and built: ``_RULES`` declares for each column the scan
 columns that it needs. Python objects are created only for metadata records that must be decoded,
@@ -26,8 +26,8 @@ from raftlog.records.scan import Column
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import decode
 
-from .metadata import MetadataColumns
-from .schema import COLUMNS, arrow_schema
+from .columns import COLUMNS, arrow_schema
+from .metadata_columns import MetadataColumns
 from .transactions import NEVER, TransactionLookup
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class _Rows:
         headers = self.column("headers")
         if self.builder.hide_reserved_headers:
             headers = _without_reserved(headers)
-        return headers.cast(COLUMNS["headers"][1])
+        return headers.cast(COLUMNS["headers"])
 
     def control_texts(self, text_of: Callable[[bytes, bytes | None], str]) -> pa.Array:
         """Return a text for each control record, from key and value; null for other records."""
@@ -224,7 +224,7 @@ def _timestamps(timestamp_ms: npt.NDArray[np.int64]) -> pa.Array:
     """Convert milliseconds to Spark's microseconds; null if they do not fit into int64."""
     fits = (timestamp_ms <= _TIMESTAMP_MS_MAX) & (timestamp_ms >= -_TIMESTAMP_MS_MAX)
     microseconds = np.where(fits, timestamp_ms, 0) * _MICROSECONDS
-    return pa.array(microseconds, mask=~fits).view(COLUMNS["timestamp"][1])
+    return pa.array(microseconds, mask=~fits).view(COLUMNS["timestamp"])
 
 
 def _if_else(which: npt.NDArray[np.bool_], left: pa.Array | pa.Scalar, right: pa.Array) -> pa.Array:

@@ -1,0 +1,46 @@
+"""Columns of a log's rows, with their Arrow types.
+
+The first columns have the names and types of Spark's Kafka source, followed by the leader epoch.
+All columns are nullable, so that Arrow's nullability always equals Spark's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+_HEADERS: Final = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+
+COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "leaderEpoch": pa.int32(),
+    "visibleOffset": pa.int64(),
+    "recordType": pa.string(),
+    "recordVersion": pa.int32(),
+    "record": pa.string(),
+    "snapshotPosition": pa.int32(),
+    "headers": _HEADERS,
+    "controlType": pa.string(),
+}
+"""Name to the Arrow type that Spark requires for the column.
+
+``visibleOffset``: where the record took effect, the end of its metadata transaction; null if that
+was aborted or is open. ``record``: the redacted fields of a metadata record, or a control record,
+as JSON. ``snapshotPosition``: the position in the file of a row of a snapshot, null for rows of the
+log. ``controlType``: the name of a control record's type.
+"""
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of Arrow batches with these columns."""
+    return pa.schema([pa.field(name, COLUMNS[name]) for name in columns])
