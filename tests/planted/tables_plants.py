@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.plant import Plant
 
 MATERIALIZE: Final = "state/raftlog_state/tables/materialize.py"
+FOLLOWING: Final = "state/raftlog_state/tables/following.py"
 UPKEEP: Final = "tests/state/tables/test_upkeep.py"
 MATERIALIZED: Final = "tests/state/tables/test_tables_materialize_spark.py"
 RANDOM_LOGS: Final = (
@@ -33,23 +34,44 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="changes are merged before the interval",
-        path=MATERIALIZE,
+        path=FOLLOWING,
         old="now_s - self._merged_at_s >= MERGE_INTERVAL_S",
         new="now_s - self._merged_at_s >= 0",
         tests=(UPKEEP,),
     ),
     Plant(
         bug="a run's last batch is not merged",
-        path=MATERIALIZE,
-        old="next_offset >= self._target_offset",
-        new="next_offset > self._target_offset",
+        path=FOLLOWING,
+        old="read_offset >= self._target_offset",
+        new="read_offset > self._target_offset",
         tests=(UPKEEP,),
     ),
     Plant(
         bug="small files are compacted once",
-        path=MATERIALIZE,
-        old="        self._append_count += 1\n",
-        new="        self._append_count = max(self._append_count, 1) + 1\n",
+        path=FOLLOWING,
+        old="        self._file_count = 0\n",
+        new="        self._file_count = None\n",
+        tests=(UPKEEP,),
+    ),
+    Plant(
+        bug="files of earlier runs are not counted",
+        path=FOLLOWING,
+        old="        self._file_count = max(self._file_count or 0, count)\n",
+        new="        self._file_count = self._file_count or 0\n",
+        tests=(UPKEEP,),
+    ),
+    Plant(
+        bug="small files of state are not counted",
+        path=FOLLOWING,
+        old="            upkeep.found_files(writer.small_file_count(STATE_TABLE))\n",
+        new="",
+        tests=(UPKEEP,),
+    ),
+    Plant(
+        bug="a run that ends in an open transaction does not merge",
+        path=FOLLOWING,
+        old="self._keep_up(0 if last_offset is None else last_offset + 1)",
+        new="self._keep_up(self._writer.progress().next_offset)",
         tests=(UPKEEP,),
     ),
     Plant(

@@ -24,7 +24,7 @@ from pyarrow.parquet import filters_to_expression
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import STATE_TABLE, StoredTable
-from raftlog_state.tables.stores.protocol import Transaction, Where
+from raftlog_state.tables.stores.protocol import TableSize, Transaction, Where
 
 Operation: TypeAlias = Literal["append", "merge", "delete", "compact"]
 Hook: TypeAlias = Callable[[Operation, str], None]
@@ -141,6 +141,11 @@ class MemoryStore:
             kept = old.filter(holds.is_null() | ~holds)
         if kept.num_rows < old.num_rows:
             self._commit_unless_changed("delete", table, old, kept)
+
+    def size(self, table: StoredTable) -> TableSize:
+        """Return the number of a table's chunks, and their bytes."""
+        content = self._content(table)
+        return TableSize(file_count=content.column(0).num_chunks, byte_count=content.nbytes)
 
     def compact(self, table: StoredTable) -> None:
         """Join the chunks of a table."""

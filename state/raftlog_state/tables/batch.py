@@ -11,7 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -50,7 +50,8 @@ SOURCE_COLUMNS: Final = (
     "snapshotPosition",
     "controlType",
 )
-"""What is read of the source."""
+"""What is read of the source; ``RECORD_JSON`` for table ``log`` only."""
+RECORD_JSON: Final = "record"
 
 _BEGIN: Final = BeginTransactionRecord.schema.api_key
 _ENDS: Final = (EndTransactionRecord.schema.api_key, AbortTransactionRecord.schema.api_key)
@@ -89,11 +90,13 @@ class CheckedBatch:
         return int(last["offset"][-1].as_py())
 
 
-def check_batch(table: pa.Table, *, next_offset: int, place: str) -> CheckedBatch:
+def check_batch(
+    table: pa.Table, columns: Sequence[str] = SOURCE_COLUMNS, *, next_offset: int, place: str
+) -> CheckedBatch:
     """Order a batch of the source and cut it to what is new from ``next_offset`` on.
 
     Args:
-        table: the source's rows in any order, with at least ``SOURCE_COLUMNS``.
+        table: the source's rows in any order, with at least ``columns``.
         next_offset: one beyond the last offset that the tables hold; 0 for empty ones.
         place: the tables, for errors.
 
@@ -103,8 +106,8 @@ def check_batch(table: pa.Table, *, next_offset: int, place: str) -> CheckedBatc
         TablesError: a column is missing, the topic is not that of the metadata log, or the rows of
             a snapshot are incomplete.
     """
-    _check_columns(table, place)
-    table = table.select(SOURCE_COLUMNS).combine_chunks()
+    _check_columns(table, columns, place)
+    table = table.select(list(columns)).combine_chunks()
     table = table.sort_by([("offset", "ascending"), ("snapshotPosition", "ascending")])
     table = table.append_column("apiKey", _api_keys(table))
     of_snapshot = pc.is_valid(table["snapshotPosition"])
@@ -143,8 +146,8 @@ def epoch_ranges(table: pa.Table) -> Iterator[tuple[int, int, int]]:
         yield int(epoch[start]), int(offset[start]), int(offset[end - 1])
 
 
-def _check_columns(table: pa.Table, place: str) -> None:
-    missing = [name for name in SOURCE_COLUMNS if name not in table.column_names]
+def _check_columns(table: pa.Table, columns: Sequence[str], place: str) -> None:
+    missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise TablesError(
             place=place,

@@ -28,7 +28,6 @@ from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import key_json
 from raftlog_state.snapshot_writer import ExportedSnapshot
 
-from .batch import SOURCE_COLUMNS
 from .exporting import export, image_of
 from .history import change_feed, difference
 from .materialize import Redaction, collected, materialize, read_source
@@ -152,7 +151,8 @@ class ClusterTables:
         """
         cluster_id = open_path(checkpoint_path).cluster_id
         options = {"path": checkpoint_path}
-        rows = read_source(self._spark, options, self._redaction, self._store.place)
+        columns = self._writer.source_columns
+        rows = read_source(self._spark, options, columns, self._redaction, self._store.place)
         return self.apply(rows, cluster_id=cluster_id)
 
     def apply(self, rows: DataFrame, *, cluster_id: str | None = None) -> int:
@@ -168,7 +168,7 @@ class ClusterTables:
         Raises:
             OffsetGapError, DivergedLogError, WrongClusterError, ReplayError: nothing was written.
         """
-        wanted = [name for name in SOURCE_COLUMNS if name in rows.columns]
+        wanted = [name for name in self._writer.source_columns if name in rows.columns]
         self._writer.apply(collected(rows.select(*wanted), self._store.place), cluster_id)
         return self._writer.progress().offset
 
@@ -206,7 +206,7 @@ class ClusterTables:
         return self._writer.expire(self._state(publication, before, "before"))
 
     def maintain(self) -> None:
-        """Merge later changes into ``state``, compact ``changes`` and ``log``, delete old files.
+        """Merge later changes into ``state``, compact the tables, delete old files.
 
         Readers see the same rows, and read fewer files. ``materialize`` does it from time to time.
         Files are deleted that no version of the last day has; views of earlier ones fail then.

@@ -24,7 +24,7 @@ from raftlog_state.errors import ReplayError
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 
-from .batch import CheckedBatch
+from .batch import RECORD_JSON, CheckedBatch
 from .convert import milliseconds
 from .schema import LOG_TABLE
 
@@ -40,6 +40,7 @@ def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -
     rows = batch.rows
     count = rows.num_rows
     control = rows["controlType"]
+    has_json = RECORD_JSON in rows.column_names
     columns = {
         "cluster_id": pa.array([cluster_id] * count, pa.string()),
         "topic": rows["topic"],
@@ -54,7 +55,7 @@ def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -
         "is_control": pc.is_valid(control),
         "txn_begin_offset": rows["txnBegin"],
         "visible_offset": rows["visibleOffset"],
-        "value_json": rows["record"],
+        "value_json": rows[RECORD_JSON] if has_json else pa.nulls(count, pa.string()),
         "key_raw": rows["key"],
         "value_raw": rows["value"],
         "incarnation": pa.array([incarnation] * count, pa.int32()),

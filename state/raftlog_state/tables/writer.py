@@ -35,8 +35,10 @@ from raftlog_state.image import EpochRow, MetadataImage, TransactionRow
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.image.rows import Entity, Row
 from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.loader.payload import Decode
+from raftlog_state.records import decode
 
-from .batch import CheckedBatch, check_batch, epoch_ranges
+from .batch import RECORD_JSON, SOURCE_COLUMNS, CheckedBatch, check_batch, epoch_ranges
 from .convert import MICROSECONDS, changes_table
 from .latest import living_rows, overlay, rows_before, state_rows, without_reverted
 from .logrows import log_rows, replay_rows
@@ -61,7 +63,7 @@ from .schema import (
     UNKNOWN_CLUSTER,
     StoredTable,
 )
-from .stores.protocol import Condition, TableStore, Transaction
+from .stores.protocol import COMPACT_BYTES, Condition, TableStore, Transaction
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -118,16 +120,29 @@ class Writer:
         after_step: Step = no_step,
         writes_log: bool = True,
         clock_us: Callable[[], int] = now_us,
+        decode_value: Decode = decode,
     ) -> None:
+        """``decode_value`` decodes the values of metadata records."""
         self._store = store
         self._cluster_id = cluster_id
         self._step = after_step
         self._writes_log = writes_log
         self._clock_us = clock_us
+        self._decode = decode_value
         self._state: State | None = None
         self._lock = RLock()
 
     # --- public -----------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> str:
+        """Where the tables are."""
+        return self._store.place
+
+    @property
+    def source_columns(self) -> tuple[str, ...]:
+        """The columns of the source that ``apply`` needs."""
+        return tuple(name for name in SOURCE_COLUMNS if self._writes_log or name != RECORD_JSON)
 
     def progress(self) -> Progress:
         """Return the end of the tables; an unfinished truncation is completed first."""
@@ -166,12 +181,20 @@ class Writer:
         self._again_if_late(self._merge_state)
 
     def compact(self) -> None:
-        """Rewrite the small files of ``log`` and ``changes``. Raises ``TablesError``."""
+        """Rewrite the small files of all tables. Raises ``TablesError``."""
         with self._lock:
-            for table in (LOG_TABLE, CHANGES_TABLE):
+            for table in STORED_TABLES.values():
                 if self._store.exists(table):
                     self._store.compact(table)
                     self._step(f"compact {table.name}")
+
+    def small_file_count(self, table: StoredTable) -> int:
+        """Return by how many files a table could be smaller. Raises ``TablesError``."""
+        with self._lock:
+            if not self._store.exists(table):
+                return 0
+            size = self._store.size(table)
+            return max(0, size.file_count - 2 * -(-size.byte_count // COMPACT_BYTES))
 
     def vacuum(self) -> None:
         """Delete files that no version within the retention has. Raises ``TablesError``."""
@@ -233,7 +256,10 @@ class Writer:
         found, origins = living_rows(rows)
         return State(
             progress=progress,
-            fold=MetadataLoader(None if progress.offset == NOTHING else _image(found, progress)),
+            fold=MetadataLoader(
+                None if progress.offset == NOTHING else _image(found, progress),
+                decode=self._decode,
+            ),
             origins=origins,
             base_offset=base.offset,
             tail=[tail],
@@ -332,7 +358,12 @@ class Writer:
         self._check_log(self._ready().progress, table, cluster_id)
         state = self._ready_for(cluster_id)
         progress = state.progress
-        batch = check_batch(table, next_offset=progress.next_offset, place=self._store.place)
+        batch = check_batch(
+            table,
+            self.source_columns,
+            next_offset=progress.next_offset,
+            place=self._store.place,
+        )
         self._check_epochs(state, batch)
         if batch.is_empty:
             return False
@@ -463,8 +494,9 @@ class Writer:
             offset=offset,
             expected_epoch=expected_epoch,
             epoch=epoch,
-            remedy=f"nothing was written; call truncate_to({offset - 1}), with a lower offset if "
-            "this error is raised again, and materialize from there",
+            remedy=f"nothing was written; call truncate_to({offset - 1}), or run `raftlog tables "
+            f"truncate TABLES {offset - 1}`, with a lower offset if this error is raised again; "
+            "then follow the log from there",
         )
 
     # --- incarnations -----------------------------------------------------------------------------

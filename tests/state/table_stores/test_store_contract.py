@@ -450,8 +450,12 @@ def test_maintenance_keeps_rows_and_transactions(filled_store_at: StoreAt) -> No
     before, read = contents(store), reader.read(CHANGES_TABLE)
     files = filled_store_at.file_count(CHANGES_TABLE)
 
+    size = store.size(CHANGES_TABLE)
+    assert size.file_count == files
+    assert size.byte_count > 0
     store.compact(CHANGES_TABLE)
     assert filled_store_at.file_count(CHANGES_TABLE) < files
+    assert store.size(CHANGES_TABLE).file_count == filled_store_at.file_count(CHANGES_TABLE)
     store.vacuum(CHANGES_TABLE)
     assert contents(store) == contents(reader) == before
     assert rows_of(CHANGES_TABLE, read) == before, "the rows of an earlier read"

@@ -21,7 +21,7 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import Redactor
 from raftlog_state.tables import ClusterTables
-from raftlog_state.tables.materialize import MERGE_INTERVAL_S, Sink, Upkeep
+from raftlog_state.tables.following import MERGE_INTERVAL_S, BatchSink, Upkeep
 from raftlog_state.tables.stores.spark import SESSION_SETTINGS, SparkStore
 from raftlog_state.tables.writer import Writer
 
@@ -62,12 +62,12 @@ def test_a_micro_batch_is_published_and_merged_later(
     tables()
     writer = Writer(SparkStore(feed.spark, str(tmp_path / "tables")))
     now_s = 0.0
-    sink = Sink(writer, "cluster-a", Upkeep(None), clock=lambda: now_s)
-    sink.write(feed.frame(TEMPLATE_END, TEMPLATE_END + 10), 0)
+    sink = BatchSink(writer, "cluster-a", Upkeep(None), clock=lambda: now_s)
+    sink.write(feed.frame(TEMPLATE_END, TEMPLATE_END + 10).toArrow())
     assert tables().status().offset == TEMPLATE_END + 9
     assert writer.unmerged_row_count() > 0
     now_s = MERGE_INTERVAL_S
-    sink.write(feed.frame(TEMPLATE_END + 10, TEMPLATE_END + 20), 1)
+    sink.write(feed.frame(TEMPLATE_END + 10, TEMPLATE_END + 20).toArrow())
     assert writer.unmerged_row_count() == 0
     assert tables().status().offset == TEMPLATE_END + 19
 

@@ -1,22 +1,30 @@
-"""When a stream merges changes into ``state`` and compacts its tables, without Spark."""
+"""When a run merges changes into ``state`` and compacts its tables, without Spark."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from tests.support.memory_store import Commit, MemoryStore, MemoryTables
+from tests.support.metadata_logs import MetadataLog
 from tests.support.small_logs import LogWriter
+from tests.support.source_rows import source_rows
 
 from raftlog.client import open_path
 from raftlog.errors import OptionError
-from raftlog_state.tables.materialize import (
-    COMPACT_APPENDS,
+from raftlog_state.errors import TablesError
+from raftlog_state.tables.following import (
+    COMPACT_FILES,
     MERGE_INTERVAL_S,
     MERGE_ROWS_MAX,
     VACUUM_INTERVAL_S,
+    BatchSink,
     Upkeep,
-    end_of_run,
 )
+from raftlog_state.tables.materialize import end_of_run
+from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
+from raftlog_state.tables.writer import Writer
 
 
 def test_changes_are_merged_at_the_interval() -> None:
@@ -44,13 +52,84 @@ def test_a_run_merges_at_its_end_and_not_before() -> None:
 
 def test_small_files_are_compacted_after_a_number_of_appends() -> None:
     upkeep = Upkeep(None)
-    for _ in range(COMPACT_APPENDS - 1):
+    upkeep.found_files(1)
+    for _ in range(COMPACT_FILES - 2):
         upkeep.appended()
     assert not upkeep.is_compaction_due()
     upkeep.appended()
     assert upkeep.is_compaction_due()
-    upkeep.compacted()
-    assert not upkeep.is_compaction_due()
+    for _ in range(2):
+        upkeep.compacted()
+        for _ in range(COMPACT_FILES - 1):
+            upkeep.appended()
+        assert not upkeep.is_compaction_due()
+        upkeep.appended()
+        assert upkeep.is_compaction_due()
+
+
+def test_files_of_any_table_are_counted() -> None:
+    upkeep = Upkeep(None)
+    assert not upkeep.is_file_count_known
+    upkeep.found_files(COMPACT_FILES)
+    upkeep.found_files(0)
+    assert upkeep.is_file_count_known
+    assert upkeep.is_compaction_due()
+
+
+def run_of(tables: MemoryTables, rows: pa.Table, target_offset: int | None) -> None:
+    """Write one batch, as a run of its own."""
+    BatchSink(Writer(MemoryStore(tables)), None, Upkeep(target_offset)).write(rows)
+
+
+def test_runs_of_one_append_compact_all_tables_together(three_nodes: MetadataLog) -> None:
+    rows, tables = source_rows(three_nodes.records[:20]), MemoryTables()
+    run_of(tables, rows, 20)
+    merges = [Commit("merge", STATE_TABLE.name)]
+    for _ in range(COMPACT_FILES + 2):
+        for table in (LOG_TABLE, CHANGES_TABLE):
+            content = tables.contents[table.name]
+            tables.contents[table.name] = pa.concat_tables([content, content.slice(0, 0)])
+    assert tables.commits[2:] == merges, "few files"
+    rows = source_rows(three_nodes.records[20:40])
+    run_of(tables, rows, 40)
+    assert tables.commits[5:] == merges + [
+        Commit("compact", table.name) for table in (LOG_TABLE, CHANGES_TABLE, STATE_TABLE)
+    ]
+
+
+def test_many_merges_compact_state(three_nodes: MetadataLog) -> None:
+    rows, tables = source_rows(three_nodes.records[:20]), MemoryTables()
+    run_of(tables, rows, None)
+    rows = source_rows(three_nodes.records[20:40])
+    content = STATE_TABLE.schema.empty_table()
+    tables.contents[STATE_TABLE.name] = pa.concat_tables(
+        [content.combine_chunks()] * (COMPACT_FILES + 2)
+    )
+    run_of(tables, rows, 40)
+    assert tables.contents[STATE_TABLE.name].column(0).num_chunks == 1
+
+
+def test_a_run_that_ends_in_an_open_transaction_merges(three_nodes: MetadataLog) -> None:
+    rows, tables = source_rows(three_nodes.records[:8]), MemoryTables()
+    run_of(tables, rows, 8)
+    writer = Writer(MemoryStore(tables))
+    assert writer.progress().next_offset < 8, "a transaction is open"
+    assert writer.unmerged_row_count() == 0
+
+
+def test_a_writer_without_the_table_log_needs_no_json(three_nodes: MetadataLog) -> None:
+    rows = source_rows(three_nodes.records[:40])
+    found = []
+    for writes_log in (True, False):
+        tables = MemoryTables()
+        writer = Writer(MemoryStore(tables), writes_log=writes_log, clock_us=lambda: 1)
+        assert ("record" in writer.source_columns) == writes_log
+        writer.apply(rows.select(writer.source_columns), None)
+        assert (LOG_TABLE.name in tables.contents) == writes_log
+        found.append(tables.contents[CHANGES_TABLE.name])
+    assert found[0] == found[1]
+    with pytest.raises(TablesError, match="no columns record"):
+        Writer(MemoryStore(MemoryTables())).apply(rows.drop_columns(["record"]), None)
 
 
 def test_old_files_are_deleted_once_a_day() -> None:

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from raftlog_state.errors import TablesError
 from raftlog_state.tables.schema import CLUSTER_ID, STATE_TABLE, StoredTable
 
-from .protocol import Condition, Transaction, Where, concurrent_write
+from .protocol import COMPACT_BYTES, Condition, TableSize, Transaction, Where, concurrent_write
 
 try:
     from arro3.core import ChunkedArray, DataType
@@ -47,8 +47,6 @@ except ImportError:
 
 REOPEN_COMMITS: Final = 100
 """Commits after which a table's handle is reopened, which then reads a checkpoint."""
-COMPACT_BYTES: Final = 64 << 20
-"""Size of compacted files. A file of it is not rewritten by the next compaction."""
 READ_SETTINGS: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 """Spark writes times as INT96 by default. Read in nanoseconds, those before 1677 or after 2262 wrap
 around."""
@@ -204,6 +202,13 @@ class DeltaRsStore:
                     if not tries_left or not _is_conflict(error):
                         raise
                     self._handles.pop(table.name)
+
+    def size(self, table: StoredTable) -> TableSize:
+        """Return the size of an existing table, from its commits."""
+        with self._errors(table):
+            sizes = pa.table(self._open(table).get_add_actions().select(["size_bytes"]))
+            byte_count = pc.sum(sizes["size_bytes"]).as_py() or 0
+            return TableSize(file_count=sizes.num_rows, byte_count=byte_count)
 
     def compact(self, table: StoredTable) -> None:
         """Rewrite small files of an existing table as larger ones; its rows stay the same."""

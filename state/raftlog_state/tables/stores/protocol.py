@@ -11,7 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -43,6 +43,18 @@ def concurrent_write(place: str, table_name: str) -> ConcurrentWriterError:
         reason=f"another writer changed table {table_name} at the same time",
         remedy="run one writer at a time; its write is complete, so run this one again",
     )
+
+
+COMPACT_BYTES: Final = 64 << 20
+"""Compacted files are at least half as large, if there are enough rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSize:
+    """Files of a table's newest version, and the sum of their sizes."""
+
+    file_count: int
+    byte_count: int
 
 
 class TableStore(Protocol):
@@ -100,6 +112,10 @@ class TableStore(Protocol):
 
     def delete(self, table: StoredTable, where: Where) -> None:
         """Delete the rows of an existing table for which all conditions hold, in one commit."""
+        ...
+
+    def size(self, table: StoredTable) -> TableSize:
+        """Return the size of an existing table. Reads no rows."""
         ...
 
     def compact(self, table: StoredTable) -> None:

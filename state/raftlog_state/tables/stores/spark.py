@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import BIGINT, CLUSTER_ID, STATE_TABLE, STRING, StoredTable
 
-from .protocol import Transaction, Where, concurrent_write
+from .protocol import TableSize, Transaction, Where, concurrent_write
 
 try:
     from py4j.protocol import Py4JJavaError
@@ -274,6 +274,12 @@ class SparkStore:
         """Delete the rows for which all conditions hold."""
         with self.errors(table.name):
             self._spark.sql(f"DELETE FROM {self.reference(table)}{_clause(table, where)}")
+
+    def size(self, table: StoredTable) -> TableSize:
+        """Return the size of an existing table, from its commits."""
+        with self.errors(table.name):
+            row = self._spark.sql(f"DESCRIBE DETAIL {self.reference(table)}").collect()[0]
+        return TableSize(file_count=int(row["numFiles"]), byte_count=int(row["sizeInBytes"]))
 
     def compact(self, table: StoredTable) -> None:
         """Rewrite small files of an existing table as larger ones."""
