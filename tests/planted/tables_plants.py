@@ -8,6 +8,8 @@ from tests.planted.plant import Plant
 
 MATERIALIZE: Final = "state/raftlog_state/tables/materialize.py"
 FOLLOWING: Final = "state/raftlog_state/tables/following.py"
+FOLLOWER: Final = "state/raftlog_state/tables/log_follower.py"
+FOLLOWED: Final = "tests/state/tables/test_log_follower.py"
 UPKEEP: Final = "tests/state/tables/test_upkeep.py"
 MATERIALIZED: Final = "tests/state/tables/test_tables_materialize_spark.py"
 RANDOM_LOGS: Final = (
@@ -73,6 +75,49 @@ TABLES_PLANTS: Final = (
         old="self._keep_up(0 if last_offset is None else last_offset + 1)",
         new="self._keep_up(self._writer.progress().next_offset)",
         tests=(UPKEEP,),
+    ),
+    Plant(
+        bug="tables load a snapshot although it is not allowed",
+        path=FOLLOWING,
+        old="    if progress.offset == NOTHING or allows_gap:\n",
+        new="    if True:\n",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="a follower compares the logs at its start only",
+        path=FOLLOWER,
+        old="        check_same_log(writer.place, progress, writer.epochs, log)\n",
+        new="        if self._sink is None:\n"
+        "            check_same_log(writer.place, progress, writer.epochs, log)\n",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="a run with an end follows a log that grows",
+        path=FOLLOWER,
+        old="found if self._target_offset is None else min(found, self._target_offset)",
+        new="found",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="pauses for missing nodes grow without limit",
+        path=FOLLOWER,
+        old="pause_s = min(2 * pause_s, BACKOFF_LONGEST_S)",
+        new="pause_s = 2 * pause_s",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="records are decoded for redaction and again for replay",
+        path=FOLLOWER,
+        old="return decode(value) if found is None else found",
+        new="return decode(value)",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
+        bug="a signal interrupts an append",
+        path="state/raftlog_state/cli/signals.py",
+        old="        if not self._is_deferred:\n",
+        new="        if True:\n",
+        tests=("tests/state/cli/test_cli_tables.py",),
     ),
     Plant(
         bug="the tables' stream runs a task for each of 50 snapshot partitions",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from raftlog import __version__
 
-from . import cat, maintenance, node, quorum, state
+from . import cat, maintenance, node, quorum, state, tables
 from .output import Console, Output, OutputFailedError
 from .parser import Parser, WrongCallError
 
@@ -46,6 +46,7 @@ commands:
   diff       print the differences between the states at two offsets
   check      verify a log; exit code 0: no damage, 1: damaged
   snapshot   write the cluster state at an offset to a snapshot that Kafka can load
+  tables     write a log to Delta tables, see `raftlog tables --help`
 
 commands for logs created by raftlog (raftlog.open), not for Kafka's:
   configure  print or change the settings of a log
@@ -119,6 +120,7 @@ def parser() -> Parser:
         state.add_diff,
         maintenance.add_check,
         state.add_snapshot,
+        tables.add_tables,
         maintenance.add_configure,
         maintenance.add_repair,
         quorum.add_quorum,

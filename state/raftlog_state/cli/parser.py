@@ -132,13 +132,13 @@ def offset(text: str) -> int:
     return int(text)
 
 
-def add_redaction(command: Parser) -> None:
-    """Add the options of every command that prints values."""
-    command.add_argument("--reveal", action="store_true", help="print secrets in clear text")
+def add_redaction(command: Parser, *, verb: str = "print") -> None:
+    """Add the options of every command that prints or stores values."""
+    command.add_argument("--reveal", action="store_true", help=f"{verb} secrets in clear text")
     command.add_argument(
         "--redact-key-file",
         metavar="FILE",
-        help="print a keyed hash instead of each secret, so that changes are visible; FILE "
+        help=f"{verb} a keyed hash instead of each secret, so that changes are visible; FILE "
         f"contains the key (or set the environment variable {REDACT_KEY_VARIABLE})",
     )
 

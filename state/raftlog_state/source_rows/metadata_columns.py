@@ -79,9 +79,16 @@ class MetadataColumns:
     Every property may raise ``MetadataParseError``, if it parses a damaged value.
     """
 
-    def __init__(self, values: pa.BinaryArray, redactor: Redactor) -> None:
+    def __init__(
+        self,
+        values: pa.BinaryArray,
+        redactor: Redactor,
+        decoded: dict[bytes, DecodedRecord] | None = None,
+    ) -> None:
+        """``decoded`` receives the records that redaction decodes, by their redacted bytes."""
         self._values = values
         self._redactor = redactor
+        self._decoded_values = decoded
 
     @cached_property
     def record_type(self) -> pa.StringArray:
@@ -112,6 +119,9 @@ class MetadataColumns:
             value if redacted is decoded else encode(redacted)
             for value, decoded, redacted in self._decoded
         ]
+        if self._decoded_values is not None:
+            records = (redacted for _, _, redacted in self._decoded)
+            self._decoded_values.update(zip(encoded, records, strict=True))
         return pa.array(encoded, pa.binary()).take(self._encoded.indices)
 
     @cached_property

@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from raftlog.client import LogReader, Split
     from raftlog.client.clock import Clock
     from raftlog.types import SnapshotId
-    from raftlog_state.records import Redactor
+    from raftlog_state.records import DecodedRecord, Redactor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSettings:
-    """Columns and records of the rows; ``redactor``: that of a metadata log, else None."""
+    """Columns and records of the rows; ``redactor``: that of a metadata log, else None.
+
+    ``decoded`` receives the records that redaction decodes, by their redacted bytes.
+    """
 
     columns: tuple[str, ...]
     redactor: Redactor | None
@@ -42,6 +45,7 @@ class RowSettings:
     with_aborted: bool = False
     hide_reserved_headers: bool = False
     row_count_max: int = ARROW_ROWS_DEFAULT
+    decoded: dict[bytes, DecodedRecord] | None = None
 
 
 # --- Retries of reads that fail because the node deletes files meanwhile --------------------------
@@ -94,6 +98,7 @@ def row_builder(
         with_aborted=settings.with_aborted,
         hide_reserved_headers=settings.hide_reserved_headers and log.is_raftlog,
         row_count_max=settings.row_count_max,
+        decoded=settings.decoded,
     )
 
 

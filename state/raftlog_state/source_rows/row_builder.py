@@ -33,7 +33,7 @@ from .transactions import NEVER, TransactionLookup
 if TYPE_CHECKING:
     from raftlog.records.scan import Scan
     from raftlog.types import SnapshotId
-    from raftlog_state.records import Redactor
+    from raftlog_state.records import DecodedRecord, Redactor
 
 BATCH_BYTES_SOFT_MAX: Final = 32 * MIB
 """Small batches are concatenated up to this size, regardless of ``recordBatchRows``."""
@@ -57,7 +57,7 @@ class RowBuilder:
 
     ``redactor`` is None if values are not metadata records; the columns about those are then null.
     ``snapshot`` is None for rows of the log. ``hide_reserved_headers``: raftlog wrote the log, and
-    its reserved headers are omitted.
+    its reserved headers are omitted. ``decoded`` receives the records that redaction decodes.
     """
 
     columns: tuple[str, ...]
@@ -71,6 +71,7 @@ class RowBuilder:
     with_aborted: bool = False
     hide_reserved_headers: bool = False
     row_count_max: int = ARROW_ROWS_DEFAULT
+    decoded: dict[bytes, DecodedRecord] | None = None
 
     def scan_columns(self) -> Column:
         """Return the columns that the scan must build; always offsets, to find transactions."""
@@ -174,7 +175,7 @@ class _Rows:
         values = self.column("value")
         if self.is_control.any():
             values = _if_else(self.is_control, pa.scalar(None, pa.binary()), values)
-        return MetadataColumns(values, self.builder.redactor)
+        return MetadataColumns(values, self.builder.redactor, self.builder.decoded)
 
     def value(self) -> pa.Array:
         if self.metadata is None:

@@ -211,9 +211,7 @@ class ClusterTables:
         Readers see the same rows, and read fewer files. ``materialize`` does it from time to time.
         Files are deleted that no version of the last day has; views of earlier ones fail then.
         """
-        self._writer.merge_state()
-        self._writer.compact()
-        self._writer.vacuum()
+        self._writer.maintain()
         self._create_views()
 
     def _stepped(self, step: str) -> None:

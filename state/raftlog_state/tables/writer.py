@@ -203,6 +203,12 @@ class Writer:
                 if self._store.exists(table):
                     self._store.vacuum(table)
 
+    def maintain(self) -> None:
+        """Merge the later changes into ``state``, compact and vacuum. Raises ``TablesError``."""
+        self.merge_state()
+        self.compact()
+        self.vacuum()
+
     def expire(self, offset: int) -> int:
         """Delete the changes up to ``offset`` (inclusive), the first whose state can be read then.
 

@@ -53,7 +53,10 @@ def test_version_is_one_line() -> None:
     [
         ([], "a command is missing"),
         (["stat", "x"], "did you mean state?"),
-        (["frobnicate"], "the commands are cat, state, diff, check, snapshot, configure, repair"),
+        (
+            ["frobnicate"],
+            "the commands are cat, state, diff, check, snapshot, tables, configure, repair",
+        ),
         (["cat"], "PATH"),
         (["cat", "x", "--frm", "1"], "did you mean --from?"),
         (["cat", "x", "--rev"], "did you mean --reveal?"),

@@ -1,0 +1,281 @@
+"""``raftlog tables`` and its commands: follow a log into Delta tables, and maintain them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from .output import Console, Output
+from .parser import Commands, Parser, add_redaction, offset, redactor
+from .source import add_decompression_limit, add_source, open_source
+
+if TYPE_CHECKING:
+    from raftlog_state.tables.writer import Writer
+
+USAGE: Final = "raftlog tables COMMAND [OPTION ...]"
+ABOUT: Final = """
+Delta tables of a cluster's metadata, without Spark or Java: every record (log), every change
+(changes) and the rows at an earlier offset (state). Spark, DuckDB and others read them.
+
+TABLES is a local directory with a subdirectory for each table. One process may write it at a time.
+
+commands:
+  follow    write a metadata log to the tables, and continue with new records
+  truncate  revert the tables to the state after an offset
+  expire    delete the changes up to an offset
+  maintain  merge changes into state, rewrite small files, delete old files
+
+examples:
+  raftlog tables follow --bootstrap-server controller-1:9093 ./tables
+  raftlog tables truncate ./tables 1299
+
+`raftlog tables COMMAND --help` describes a command. It needs: pip install "raftlog[delta]"
+"""
+
+
+def add_tables(commands: Commands) -> None:
+    """Add ``raftlog tables`` with its commands, in the order of the help text."""
+    command = commands.add_parser("tables", usage=USAGE, about=ABOUT)
+    level = command.add_commands()
+    _add_follow(level)
+    _add_truncate(level)
+    _add_expire(level)
+    _add_maintain(level)
+
+
+def _add_place(command: Parser) -> None:
+    command.add_argument("tables", metavar="TABLES", help="directory of the tables")
+
+
+# --- raftlog tables follow ------------------------------------------------------------------------
+
+FOLLOW_ABOUT = """
+Write the metadata log in PATH, or that of running nodes, to TABLES, and continue with new records.
+It begins at the end of the tables; empty ones begin at the first record of the log, or with its
+newest snapshot if that record was deleted. Each append is published when it is written, and each
+record is written once, also after a crash.
+
+PATH is a metadata directory, or several voters' directories: see `raftlog --help`. Of one directory
+only records older than --tail-holdback-ms are read, since younger ones may not be committed.
+
+Changes are merged into state once a minute, small files are rewritten after 200 appends, and old
+files are deleted once a day, after 30 days.
+
+Logs to stderr, one line an event. Nodes that do not answer are asked again. Ctrl-C and SIGTERM end
+the command after the append in progress, with exit code 130 or 0; a second signal ends it
+immediately.
+"""
+
+FOLLOW_EXAMPLES = """
+raftlog tables follow /var/lib/kafka ./tables
+raftlog tables follow --bootstrap-server controller-1:9093,controller-2:9093 ./tables
+raftlog tables follow /var/lib/kafka ./tables --once --no-log
+"""
+
+
+def _add_follow(commands: Commands) -> None:
+    """Add ``raftlog tables follow``."""
+    command = commands.add_parser("follow", about=FOLLOW_ABOUT, examples=FOLLOW_EXAMPLES)
+    command.set_defaults(run=_run_follow)
+    add_source(command)
+    _add_place(command)
+    command.add_argument(
+        "--once", action="store_true", help="end at the end that the log has at the start"
+    )
+    command.add_argument(
+        "--no-log",
+        action="store_true",
+        help="do not write table log, every record; changes has every change nevertheless",
+    )
+    command.add_argument(
+        "--max-records",
+        metavar="COUNT",
+        type=_count,
+        help="the most records of one append; default: 100000",
+    )
+    command.add_argument(
+        "--poll-ms",
+        metavar="MS",
+        type=int,
+        help="how often to look for new records, in milliseconds; default: 100",
+    )
+    command.add_argument(
+        "--tail-holdback-ms",
+        metavar="MS",
+        type=int,
+        help="the age that records of one directory must have, in milliseconds; default: 5000",
+    )
+    command.add_argument(
+        "--allow-gap",
+        action="store_true",
+        help="if records after the end of the tables were deleted, load the newest snapshot; the "
+        "tables have no history of these offsets",
+    )
+    add_redaction(command, verb="store")
+    add_decompression_limit(command)
+
+
+def _run_follow(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Follow the log until its end or a signal; return the exit code."""
+    if arguments.path is None and arguments.bootstrap_server is None:
+        arguments.parser.error("PATH and TABLES are required, or TABLES and --bootstrap-server")
+
+    from raftlog.client.arguments import milliseconds
+    from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
+    from raftlog_state.tables.following import RECORDS_PER_BATCH_DEFAULT
+    from raftlog_state.tables.log_follower import POLL_MS_DEFAULT, FollowSettings, LogFollower
+    from raftlog_state.tables.stores.delta_rs import DeltaRsStore
+
+    from .signals import StopSignals, TerminatedError
+
+    def duration_ms(given: int | None, option: str, default_ms: int) -> int:
+        return int(milliseconds(default_ms if given is None else given, option))
+
+    settings = FollowSettings(
+        redactor=redactor(arguments),
+        writes_log=not arguments.no_log,
+        record_count_max=arguments.max_records or RECORDS_PER_BATCH_DEFAULT,
+        poll_ms=duration_ms(arguments.poll_ms, "--poll-ms", POLL_MS_DEFAULT),
+        holdback_ms=duration_ms(
+            arguments.tail_holdback_ms, "--tail-holdback-ms", TAIL_HOLDBACK_MS_DEFAULT
+        ),
+        allows_gap=arguments.allow_gap,
+        is_once=arguments.once,
+    )
+    store = DeltaRsStore(_place(arguments))
+    with ExitStack() as opened, StopSignals() as signals:
+        follower = LogFollower(
+            lambda: opened.enter_context(open_source(arguments)),
+            store,
+            settings,
+            log_event=console.log,
+            uninterrupted=signals.uninterrupted,
+        )
+        try:
+            follower.run()
+        except TerminatedError:
+            return 0
+        console.log(f"the tables end at offset {follower.last_offset()}")
+    return 0
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text[:10]) > 0 and len(text) <= 9:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of records from 1 to 999999999")
+
+
+# --- raftlog tables truncate ----------------------------------------------------------------------
+
+TRUNCATE_ABOUT = """
+Revert TABLES to the state after OFFSET (inclusive): the log that they were written from was
+truncated there, and has other records now. The error of `raftlog tables follow` names the offset.
+Inside a metadata transaction or a gap, they are reverted to the state before it.
+
+Prints the last offset in the tables. Stop other writers first.
+"""
+
+TRUNCATE_EXAMPLES = """
+raftlog tables truncate ./tables 1299
+"""
+
+
+def _add_truncate(commands: Commands) -> None:
+    """Add ``raftlog tables truncate``."""
+    command = commands.add_parser("truncate", about=TRUNCATE_ABOUT, examples=TRUNCATE_EXAMPLES)
+    command.set_defaults(run=_run_truncate)
+    _add_place(command)
+    command.add_argument(
+        "offset", metavar="OFFSET", type=offset, help="the last offset that they keep"
+    )
+
+
+def _run_truncate(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Truncate the tables and print their last offset; return the exit code."""
+    output.line(str(_writer(arguments).truncate_to(arguments.offset)))
+    return 0
+
+
+# --- raftlog tables expire ------------------------------------------------------------------------
+
+EXPIRE_ABOUT = """
+Delete the changes in TABLES up to OFFSET (inclusive). The state after OFFSET and later ones can be
+read, earlier ones cannot. Table log keeps its records. `raftlog tables maintain` deletes the files
+after 30 days.
+
+Prints the first offset whose state can be read.
+"""
+
+EXPIRE_EXAMPLES = """
+raftlog tables expire ./tables 1000000
+"""
+
+
+def _add_expire(commands: Commands) -> None:
+    """Add ``raftlog tables expire``."""
+    command = commands.add_parser("expire", about=EXPIRE_ABOUT, examples=EXPIRE_EXAMPLES)
+    command.set_defaults(run=_run_expire)
+    _add_place(command)
+    command.add_argument(
+        "offset",
+        metavar="OFFSET",
+        type=offset,
+        help="the first offset whose state can be read afterwards",
+    )
+
+
+def _run_expire(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Delete changes and print the first readable offset; return the exit code."""
+    output.line(str(_writer(arguments).expire(arguments.offset)))
+    return 0
+
+
+# --- raftlog tables maintain ----------------------------------------------------------------------
+
+MAINTAIN_ABOUT = """
+Merge all changes into state, rewrite small files as larger ones, and delete the files that no
+version of the last 30 days has. Readers see the same rows, and read fewer files.
+`raftlog tables follow` does it from time to time.
+"""
+
+MAINTAIN_EXAMPLES = """
+raftlog tables maintain ./tables
+"""
+
+
+def _add_maintain(commands: Commands) -> None:
+    """Add ``raftlog tables maintain``."""
+    command = commands.add_parser("maintain", about=MAINTAIN_ABOUT, examples=MAINTAIN_EXAMPLES)
+    command.set_defaults(run=_run_maintain)
+    _add_place(command)
+
+
+def _run_maintain(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Maintain the tables; return the exit code."""
+    _writer(arguments).maintain()
+    return 0
+
+
+def _place(arguments: argparse.Namespace) -> str:
+    """Return TABLES, a relative path as an absolute one."""
+    place: str = arguments.tables
+    return place if "://" in place else os.path.abspath(place)
+
+
+def _writer(arguments: argparse.Namespace) -> Writer:
+    """Return a writer of existing tables. Raises ``TablesError``."""
+    from raftlog_state.errors import TablesError
+    from raftlog_state.tables.schema import CHANGES_TABLE
+    from raftlog_state.tables.stores.delta_rs import DeltaRsStore
+    from raftlog_state.tables.writer import Writer
+
+    store = DeltaRsStore(_place(arguments))
+    if not store.exists(CHANGES_TABLE):
+        raise TablesError(
+            place=store.place,
+            reason="there are no tables",
+            remedy="correct the path, or write them first with `raftlog tables follow`",
+        )
+    return Writer(store)

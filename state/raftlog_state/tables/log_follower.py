@@ -1,0 +1,250 @@
+"""``LogFollower``: a log into the tables in one process, without Spark.
+
+Rules of this file:
+
+1. Each record is read once and decoded once. Memory is bounded by one batch and the state.
+2. A batch is read, then appended. A read that fails has no effect and is repeated; where it begins
+   is the end of the tables, which the writer knows.
+3. In one directory's log, records younger than the holdback are not read: they may not be
+   committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import pyarrow as pa
+
+from raftlog.client import Isolation, LogReader
+from raftlog.client.clock import Clock
+from raftlog.errors import DataLossError, RaftlogError
+from raftlog.limits import MIB, TAIL_HOLDBACK_MS_DEFAULT
+from raftlog_state.records import DecodedRecord, Redactor, decode
+from raftlog_state.source_rows.columns import arrow_schema
+from raftlog_state.source_rows.data_loss import DataLoss
+from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
+
+from .following import RECORDS_PER_BATCH_DEFAULT, BatchSink, Upkeep, check_same_log, next_offset
+from .stores.protocol import TableStore
+from .writer import Writer
+
+if TYPE_CHECKING:
+    from raftlog.types import SnapshotId
+
+BATCH_BYTES_MAX: Final = 64 * MIB
+POLL_MS_DEFAULT: Final = 100
+BACKOFF_FIRST_S: Final = 0.5
+BACKOFF_LONGEST_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowSettings:
+    """What is written, and when.
+
+    ``allows_gap``: load the newest snapshot if the log begins after the end of the tables.
+    ``is_once``: end at the end that the log has at the start.
+    """
+
+    redactor: Redactor
+    writes_log: bool = True
+    record_count_max: int = RECORDS_PER_BATCH_DEFAULT
+    poll_ms: int = POLL_MS_DEFAULT
+    holdback_ms: int = TAIL_HOLDBACK_MS_DEFAULT
+    allows_gap: bool = False
+    is_once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """Offsets of one append to the tables, inclusive; ``snapshot_id`` if it is a snapshot."""
+
+    first_offset: int
+    last_offset: int
+    snapshot_id: SnapshotId | None
+
+    def __str__(self) -> str:
+        if self.snapshot_id is not None:
+            return f"loaded snapshot {self.snapshot_id}: the state after offset {self.last_offset}"
+        return f"appended offsets {self.first_offset} to {self.last_offset}"
+
+
+class DecodedValues:
+    """Records that were decoded for redaction, which replay need not decode again."""
+
+    def __init__(self) -> None:
+        self.records: dict[bytes, DecodedRecord] = {}
+        """Values as they are stored, redacted, and their records."""
+
+    def decode(self, value: bytes) -> DecodedRecord:
+        """Return the record of a value. Raises ``MetadataParseError``."""
+        found = self.records.get(value)
+        return decode(value) if found is None else found
+
+
+class LogFollower:
+    """Follows one log into the tables of a store. Used by one thread.
+
+    ``uninterrupted`` is entered for each append with its upkeep.
+    """
+
+    def __init__(
+        self,
+        open_log: Callable[[], LogReader],
+        store: TableStore,
+        settings: FollowSettings,
+        *,
+        clock: Clock | None = None,
+        log_event: Callable[[str], None],
+        uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._open_log = open_log
+        self._settings = settings
+        self._clock = clock or Clock()
+        self._log_event = log_event
+        self._uninterrupted = uninterrupted
+        self._decoded = DecodedValues()
+        self._writer = Writer(
+            store, writes_log=settings.writes_log, decode_value=self._decoded.decode
+        )
+        self._log: LogReader | None = None
+        self._sink: BatchSink | None = None
+        self._target_offset: int | None = None
+        self._rows = RowSettings(
+            columns=self._writer.source_columns,
+            redactor=settings.redactor,
+            with_control=True,
+            with_aborted=True,
+            decoded=self._decoded.records,
+        )
+
+    def run(self) -> None:
+        """Append until the end of the run; without ``is_once`` until an error or a signal.
+
+        Nodes that do not answer are asked again, with a growing pause.
+
+        Raises:
+            As ``append_next``.
+        """
+        pause_s = BACKOFF_FIRST_S
+        while True:
+            try:
+                appended = self.append_next()
+            except RaftlogError as error:
+                if self._settings.is_once or not error.retriable:
+                    raise
+                self._log_event(f"{error}; retrying in {pause_s:g} s")
+                self._clock.pause(pause_s)
+                pause_s = min(2 * pause_s, BACKOFF_LONGEST_S)
+                continue
+            pause_s = BACKOFF_FIRST_S
+            if appended is not None:
+                self._log_event(str(appended))
+            elif self._settings.is_once:
+                return
+            else:
+                self._clock.pause(self._settings.poll_ms / 1_000)
+
+    def append_next(self) -> Appended | None:
+        """Append the next records, or the rows of a snapshot; return None if there are none.
+
+        Raises:
+            WrongClusterError, DivergedLogError: the tables were not written from this log.
+            TablesError: there is a gap between tables and log, or Delta failed.
+            QuorumUnavailableError: no node answers.
+        """
+        found = retry(self._read_next, self._clock, is_new_read=True)
+        if found is None:
+            return None
+        appended, rows = found
+        assert self._sink is not None, "created before the first rows are read"
+        with self._uninterrupted():
+            is_new = self._sink.write(rows)
+        self._decoded.records.clear()
+        return appended if is_new else None
+
+    def last_offset(self) -> int:
+        """Return the last offset in the tables, inclusive; -1 if they are empty."""
+        return self._writer.progress().offset
+
+    def _read_next(self) -> tuple[Appended, pa.Table] | None:
+        """Return the rows of the next batch."""
+        writer, settings = self._writer, self._settings
+        self._decoded.records.clear()
+        log = self._refreshed_log()
+        progress = writer.progress()
+        check_same_log(writer.place, progress, writer.epochs, log)
+        end_offset = self._end_offset(log)
+        start_offset = next_offset(writer.place, progress, log, allows_gap=settings.allows_gap)
+        if start_offset is None:
+            snapshot_id = log.newest_snapshot()
+            if snapshot_id is not None:
+                if snapshot_id.end_offset <= progress.next_offset:
+                    return None
+                return self._snapshot(log, snapshot_id)
+            start_offset = log.log_start_offset  # the writer reports the gap
+        if start_offset >= end_offset:
+            return None
+        boundary = log.next_boundary(
+            start_offset,
+            end_offset=end_offset,
+            max_records=settings.record_count_max,
+            max_bytes=BATCH_BYTES_MAX,
+        )
+        plan = log.plan(
+            start_offset, boundary, isolation=Isolation.READ_COMMITTED, with_producers=False
+        )
+        batches = [
+            batch
+            for split in plan.splits
+            for batch in log_rows(log, split, self._rows, self._report_loss)
+        ]
+        rows = pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
+        appended = Appended(first_offset=start_offset, last_offset=boundary - 1, snapshot_id=None)
+        return appended, rows
+
+    def _snapshot(self, log: LogReader, snapshot_id: SnapshotId) -> tuple[Appended, pa.Table]:
+        batches = list(snapshot_rows(log, snapshot_id, self._rows, self._report_loss))
+        rows = pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
+        last_offset = snapshot_id.end_offset - 1
+        appended = Appended(
+            first_offset=last_offset, last_offset=last_offset, snapshot_id=snapshot_id
+        )
+        return appended, rows
+
+    def _refreshed_log(self) -> LogReader:
+        if self._log is None:
+            self._log = self._open_log()
+            self._log_event(
+                f"following {self._log.path} from offset {self._writer.progress().next_offset}"
+            )
+        else:
+            self._log.refresh()
+        return self._log
+
+    def _end_offset(self, log: LogReader) -> int:
+        """Return where the reads of this run end now, exclusive."""
+        settings = self._settings
+        found = log.read_end(
+            isolation=Isolation.READ_COMMITTED,
+            holdback_ms=settings.holdback_ms,
+            now_ms=self._clock.wall_ms(),
+        ).offset
+        if self._sink is None:
+            self._target_offset = found if settings.is_once else None
+            self._sink = BatchSink(
+                self._writer, log.cluster_id, Upkeep(self._target_offset), warn=self._log_event
+            )
+        return found if self._target_offset is None else min(found, self._target_offset)
+
+    def _report_loss(self, condition: DataLoss, reason: str) -> NoReturn:
+        """Raise the error of lost records; the next read finds out what the log has now."""
+        assert self._log is not None
+        raise DataLossError(
+            path=self._log.path,
+            condition=condition.value,
+            reason=reason,
+            remedy="run the command again",
+        )

@@ -1,0 +1,231 @@
+"""``raftlog tables``: following a log in processes that are killed, and the commands of tables."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.support.cli import run
+from tests.support.memory_store import MemoryTables
+from tests.support.small_logs import copy_log
+from tests.support.written_tables import contents
+
+from raftlog_state.tables.schema import STORED_TABLES
+from raftlog_state.tables.stores.delta_rs import DeltaRsStore
+
+LOG: Final = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
+LAST: Final = 2684
+
+
+def stored(place: Path) -> list[tuple[str, str]]:
+    """Return the contents of the tables in a directory."""
+    store = DeltaRsStore(str(place))
+    tables = STORED_TABLES.values()
+    return contents(
+        MemoryTables({table.name: store.read(table) for table in tables if store.exists(table)})
+    )
+
+
+def follow_once(log: Path, place: Path, *options: str) -> str:
+    """Follow a log to its end; return stderr."""
+    status, out, err = run(
+        "tables", "follow", log, place, "--once", "--tail-holdback-ms", "0", *options
+    )
+    assert (status, out) == (0, ""), err
+    return err
+
+
+@contextmanager
+def following(log: Path, place: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the command in a process; its stderr is read line by line."""
+    command = [sys.executable, "-m", "raftlog_state.cli", "tables", "follow"]
+    command += [str(log), str(place), "--tail-holdback-ms", "0", "--poll-ms", "10", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(process: subprocess.Popen[str], words: str) -> None:
+    """Read stderr up to a line with these words."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+    raise AssertionError(f"the process ended before {words!r}")
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return tables of the whole log. They are not changed."""
+    place = tmp_path_factory.mktemp("whole") / "tables"
+    follow_once(data / LOG, place)
+    return place
+
+
+def test_a_log_is_written_in_batches_with_a_line_for_each(data: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    err = follow_once(data / LOG, place, "--max-records", "1500")
+    first, *appended, last = err.splitlines()
+    assert first == f"raftlog: following {data / LOG} from offset 0"
+    assert appended[-1].endswith(f" to {LAST}")
+    assert len(appended) == 2
+    assert last == f"raftlog: the tables end at offset {LAST}"
+    assert follow_once(data / LOG, place).splitlines() == [
+        f"raftlog: following {data / LOG} from offset {LAST + 1}",
+        last,
+    ]
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_leave_the_same_tables(
+    data: Path, whole: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "tables"
+    for kill_after in (1, 3, 2, 5):
+        with following(data / LOG, place, "--max-records", "60") as process:
+            for _ in range(kill_after):
+                wait_for(process, "appended offsets")
+            process.kill()
+            assert process.wait() == -signal.SIGKILL
+    follow_once(data / LOG, place)
+    assert stored(place) == stored(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 128 + signal.SIGINT)]
+)
+def test_a_signal_ends_a_follower_quietly(
+    number: signal.Signals, status: int, data: Path, whole: Path, tmp_path: Path
+) -> None:
+    log, place = tmp_path / "node" / "__cluster_metadata-0", tmp_path / "tables"
+    copy_log(data / LOG, log, end_offset=600)
+    with following(log, place) as process:
+        wait_for(process, "appended offsets 0 ")
+        copy_log(data / LOG, log, end_offset=LAST + 1)
+        wait_for(process, f" to {LAST}")
+        process.send_signal(number)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (status, "", "")
+    assert stored(place) == stored(whole)
+
+
+def test_a_signal_in_an_append_takes_effect_after_it(data: Path, tmp_path: Path) -> None:
+    # The process sends the signal to itself after the first of the two commits of an append.
+    code = (
+        "import os, signal, sys\n"
+        "from raftlog_state.tables.stores.delta_rs import DeltaRsStore\n"
+        "append = DeltaRsStore.append\n"
+        "def interrupted(self, table, rows, transaction):\n"
+        "    append(self, table, rows, transaction)\n"
+        "    if table.name == 'log': os.kill(os.getpid(), signal.SIGTERM)\n"
+        "DeltaRsStore.append = interrupted\n"
+        "from raftlog_state.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    place = tmp_path / "tables"
+    command = [sys.executable, "-c", code, "tables", "follow", str(data / LOG), str(place)]
+    done = subprocess.run(
+        [*command, "--max-records", "60"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
+    assert follow_once(data / LOG, place).splitlines()[0].endswith("from offset 37")
+
+
+def test_tables_are_truncated_expired_and_maintained(
+    data: Path, whole: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "tables"
+    short = copy_log(data / LOG, tmp_path / "node" / "__cluster_metadata-0", end_offset=1000)
+    follow_once(data / LOG, place)
+    status, _, err = run("tables", "follow", short, place, "--once")
+    assert status == 1
+    (_, line) = err.splitlines()
+    command = line[line.index("raftlog tables truncate TABLES ") :].split("`")[0].split()
+    assert run("tables", "truncate", place, command[-1]) == (0, f"{command[-1]}\n", "")
+    follow_once(data / LOG, place)
+    assert stored(place) == stored(whole)
+    assert run("tables", "maintain", place) == (0, "", "")
+    assert stored(place) == stored(whole)
+    assert run("tables", "expire", place, "1500") == (0, "1500\n", "")
+    assert run("tables", "truncate", place, "1499")[0] == 1
+    follow_once(data / LOG, place)
+
+
+@pytest.mark.parametrize("command", ["truncate", "expire", "maintain"])
+def test_commands_of_missing_tables_fail(command: str, tmp_path: Path) -> None:
+    words = () if command == "maintain" else ("1",)
+    status, out, err = run("tables", command, tmp_path / "none", *words)
+    assert (status, out) == (1, "")
+    assert "there are no tables" in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_relative_name_is_a_directory(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    follow_once(data / LOG, Path("tables"), "--no-log")
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == {"changes", "state"}
+    status, _, err = run("tables", "maintain", "s3://bucket/tables")
+    assert status == 1
+    assert "not a local path" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "a command is missing"),
+        (["folow"], "did you mean follow?"),
+        (["follow"], "required: TABLES"),
+        (["follow", "tables"], "PATH and TABLES are required"),
+        (["follow", "log", "tables", "--bootstrap-server", "x:1"], "mutually exclusive"),
+        (["follow", "log", "tables", "--max-records", "0"], "not a number of records"),
+        (["follow", "log", "tables", "--poll-ms", "-1"], "--poll-ms"),
+        (["follow", "log", "tables", "--tls-ca", "x"], "requires --bootstrap-server"),
+        (["truncate", "tables"], "required: OFFSET"),
+        (["expire", "tables", "-1"], "OFFSET"),
+    ],
+)
+def test_wrong_calls_are_explained(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run("tables", *arguments)
+    assert (status, out) == (2, ""), err
+    assert words in err
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_missing_log_and_missing_nodes_are_reported(tmp_path: Path) -> None:
+    status, _, err = run("tables", "follow", tmp_path / "none", tmp_path / "tables")
+    assert status == 2
+    assert "RAFTLOG_LOG_NOT_FOUND" in err
+    nodes = ("--bootstrap-server", "127.0.0.1:1", "--timeout-ms", "50")
+    status, _, err = run("tables", "follow", *nodes, tmp_path / "tables", "--once")
+    assert status == 1
+    assert "RAFTLOG_QUORUM_UNAVAILABLE" in err
+
+
+def test_a_missing_deltalake_is_a_typed_error(data: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['deltalake'] = None\n"
+        "from raftlog_state.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "tables", "follow", str(data / LOG), str(tmp_path / "t")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert 'pip install "raftlog[delta]"' in line

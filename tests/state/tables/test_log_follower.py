@@ -1,0 +1,324 @@
+"""A log followed into tables in memory: growth, deleted segments, nodes that are away."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.clock import StoppedClock
+from tests.support.memory_store import MemoryStore, MemoryTables
+from tests.support.metadata_logs import MetadataLog
+from tests.support.small_logs import LogWriter, copy_log
+from tests.support.source_rows import source_rows
+from tests.support.written_tables import contents as contents_of
+from tests.support.written_tables import read_view
+
+from raftlog.client import LogReader, open_path
+from raftlog.errors import DivergedLogError, QuorumUnavailableError, WrongClusterError
+from raftlog_state.errors import TablesError
+from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.records import DecodedRecord, Redactor, decode
+from raftlog_state.tables import log_follower
+from raftlog_state.tables.log_follower import FollowSettings, LogFollower
+from raftlog_state.tables.progress import Progress
+from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
+from raftlog_state.tables.writer import Writer
+
+SOURCE = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
+END = 2685
+NO_OP = b"\x01\x14\x00\x00"
+
+
+def follow(
+    tables: MemoryTables,
+    log: Path,
+    *,
+    open_log: Callable[[], LogReader] | None = None,
+    clock: StoppedClock | None = None,
+    count: int = 500,
+    redactor: Redactor | None = None,
+    is_once: bool = True,
+    allows_gap: bool = False,
+    writes_log: bool = True,
+    on_event: Callable[[str], object] = len,
+) -> list[str]:
+    """Follow a log to its end; return the events."""
+    events: list[str] = []
+
+    def log_event(event: str) -> None:
+        events.append(event)
+        on_event(event)
+
+    settings = FollowSettings(
+        redactor=redactor or Redactor(),
+        record_count_max=count,
+        holdback_ms=0,
+        is_once=is_once,
+        allows_gap=allows_gap,
+        writes_log=writes_log,
+    )
+    LogFollower(
+        open_log or (lambda: open_path(str(log))),
+        MemoryStore(tables),
+        settings,
+        clock=(clock or StoppedClock()).as_clock(),
+        log_event=log_event,
+    ).run()
+    return events
+
+
+def contents(tables: MemoryTables) -> list[tuple[str, str]]:
+    """Return the published rows, JSON of records parsed: the tests write numbers differently."""
+    found = [(name, json.loads(row)) for name, row in contents_of(tables)]
+    for _, row in found:
+        if row.get("value_json") is not None:
+            row["value_json"] = json.loads(row["value_json"])
+    return [(name, json.dumps(row)) for name, row in found]
+
+
+def progress_of(tables: MemoryTables) -> Progress:
+    return Writer(MemoryStore(tables)).progress()
+
+
+def expected(log: MetadataLog, end_offset: int) -> list[tuple[str, str]]:
+    """Return the contents of tables of the rows that the tests' own reader returns."""
+    tables = MemoryTables()
+    Writer(MemoryStore(tables)).apply(source_rows(log.records[:end_offset]), None)
+    return contents(tables)
+
+
+@pytest.fixture(scope="module")
+def whole(three_nodes: MetadataLog) -> list[tuple[str, str]]:
+    return expected(three_nodes, END)
+
+
+def test_batches_of_any_size_give_the_same_tables(data: Path, whole: list[tuple[str, str]]) -> None:
+    for count in (40, 1_000_000):
+        tables = MemoryTables()
+        events = follow(tables, data / SOURCE, count=count)
+        assert contents(tables) == whole
+        assert len(events) == 2 if count > END else len(events) > 20
+    assert events == [
+        f"following {data / SOURCE} from offset 0",
+        f"appended offsets 0 to {END - 1}",
+    ]
+    writer = Writer(MemoryStore(tables))
+    assert writer.unmerged_row_count() == 0, "a run that ends merges"
+    assert follow(tables, data / SOURCE) == [f"following {data / SOURCE} from offset {END}"]
+
+
+def test_a_log_that_grows_rolls_and_deletes_segments_is_followed(
+    data: Path, three_nodes: MetadataLog, tmp_path: Path
+) -> None:
+    log, tables = tmp_path / "node" / "__cluster_metadata-0", MemoryTables()
+    for start_offset, end_offset in ((0, 60), (0, 130), (0, 500), (436, 900), (436, 1200)):
+        if log.exists():
+            shutil.rmtree(log)
+        copy_log(data / SOURCE, log, start_offset=start_offset, end_offset=end_offset)
+        follow(tables, log)
+        assert contents(tables) == expected(three_nodes, progress_of(tables).next_offset)
+        assert end_offset - 60 < progress_of(tables).next_offset
+
+
+def test_a_run_with_an_end_leaves_later_records_to_the_next_one(data: Path, tmp_path: Path) -> None:
+    log, tables = tmp_path / "node" / "__cluster_metadata-0", MemoryTables()
+    copy_log(data / SOURCE, log, end_offset=200)
+
+    def grow(event: str) -> None:
+        if event.startswith("appended"):
+            copy_log(data / SOURCE, log, end_offset=400)
+
+    follow(tables, log, count=40, on_event=grow)
+    assert 200 <= progress_of(tables).next_offset < 300
+    follow(tables, log)
+    assert progress_of(tables).next_offset >= 400
+
+
+def test_a_follower_continues_with_new_records(data: Path, tmp_path: Path) -> None:
+    log, tables = tmp_path / "node" / "__cluster_metadata-0", MemoryTables()
+    copy_log(data / SOURCE, log, end_offset=60)
+    ends = [130, 700]
+
+    class EndError(Exception):
+        """End of the test."""
+
+    def grow() -> None:
+        if not ends:
+            raise EndError
+        copy_log(data / SOURCE, log, end_offset=ends.pop(0))
+
+    clock = StoppedClock(while_asleep=grow)
+    with pytest.raises(EndError):
+        follow(tables, log, clock=clock, is_once=False)
+    assert clock.slept_ms == [log_follower.POLL_MS_DEFAULT] * 3
+    assert progress_of(tables).next_offset > 600
+
+
+def test_deleted_records_are_a_gap_only_if_that_is_allowed(
+    data: Path, three_nodes: MetadataLog, tmp_path: Path
+) -> None:
+    log, tables = tmp_path / "node" / "__cluster_metadata-0", MemoryTables()
+    copy_log(data / SOURCE, log, end_offset=300)
+    follow(tables, log)
+    end_offset = progress_of(tables).next_offset
+    before = contents(tables)
+    (snapshot_id, *_) = (checkpoint.snapshot_id for checkpoint in three_nodes.checkpoints)
+    shutil.rmtree(log)
+    copy_log(data / SOURCE, log, start_offset=436, end_offset=900)
+    with pytest.raises(TablesError, match=r"begins at offset 436; .*--allow-gap"):
+        follow(tables, log)
+    assert contents(tables) == before
+    events = follow(tables, log, allows_gap=True)
+    assert events[1] == f"loaded snapshot {snapshot_id}: the state after offset 719"
+    progress = progress_of(tables)
+    assert progress.gaps == ((end_offset, 719),)
+    loader = MetadataLoader()
+    loader.append(three_nodes.records[: progress.next_offset])
+    redactor = Redactor()
+    assert redactor.reveal is False
+    counts = {name: count for name, count in progress.row_counts.items() if name != "epochs"}
+    found = {str(row.ENTITY) for row in read_view(tables).rows}
+    assert found == {str(entity) for entity, rows in loader.image.maps.items() if rows}
+    assert sum(counts.values()) == sum(
+        len(rows) for entity, rows in loader.image.maps.items() if str(entity) != "epoch"
+    )
+
+
+def test_an_empty_place_begins_with_the_snapshot_of_a_trimmed_log(data: Path) -> None:
+    tables = MemoryTables()
+    log = data / "kraft-logs/trimmed-3.9.2/node-1"
+    events = follow(tables, log)
+    assert events[1].startswith("loaded snapshot 00000000000000001022-")
+    assert progress_of(tables).gaps == ((0, 1021),)
+    assert progress_of(tables).offset == 1304
+    assert follow(tables, log)[1:] == []
+
+
+def test_a_checkpoint_is_loaded_once(data: Path) -> None:
+    tables = MemoryTables()
+    checkpoint = next((data / "kraft-logs/trimmed-3.9.2/node-1").rglob("0*.checkpoint"))
+    assert len(follow(tables, checkpoint)) == 2
+    assert len(follow(tables, checkpoint)) == 1
+
+
+def test_other_logs_are_refused_and_named_truncations_suffice(
+    data: Path, tmp_path: Path, whole: list[tuple[str, str]]
+) -> None:
+    tables = MemoryTables()
+    follow(tables, data / SOURCE)
+    short = copy_log(data / SOURCE, tmp_path / "short" / "__cluster_metadata-0", end_offset=1000)
+    end_offset = open_path(str(short)).log_end_offset
+    command = f"raftlog tables truncate TABLES {end_offset - 1}"
+    with pytest.raises(TablesError, match=command):
+        follow(tables, short)
+    Writer(MemoryStore(tables)).truncate_to(end_offset - 1)
+    assert len(follow(tables, short)) == 1
+    follow(tables, data / SOURCE)
+    assert contents(tables) == whole
+
+    other = LogWriter(tmp_path / "other" / "__cluster_metadata-0")
+    other.append(*[NO_OP] * 120)
+    other.append(*[NO_OP] * 4000, epoch=9)
+    with pytest.raises(DivergedLogError, match="raftlog tables truncate TABLES 119"):
+        follow(tables, other.directory)
+    cluster_id = "cluster-b"
+    stranger = LogWriter(tmp_path / "b" / "__cluster_metadata-0", cluster_id=cluster_id)
+    stranger.append(*[NO_OP] * 4000)
+    with pytest.raises(WrongClusterError, match=cluster_id):
+        follow(tables, stranger.directory)
+    assert contents(tables) == whole
+
+
+def test_a_truncation_between_two_reads_is_found(data: Path, tmp_path: Path) -> None:
+    tables = MemoryTables()
+    log = copy_log(data / SOURCE, tmp_path / "node" / "__cluster_metadata-0", end_offset=300)
+
+    def replace() -> None:
+        assert len(clock.slept_ms) == 1, "it is found at the next read"
+        shutil.rmtree(log)
+        other = LogWriter(log)
+        other.append(*[NO_OP] * 50)
+        other.append(*[NO_OP] * 400, epoch=9)
+
+    clock = StoppedClock(while_asleep=replace)
+    with pytest.raises(DivergedLogError, match="raftlog tables truncate TABLES 49"):
+        follow(tables, log, clock=clock, is_once=False)
+
+
+def test_nodes_that_are_away_are_asked_again_with_a_growing_pause(data: Path) -> None:
+    missing = [QuorumUnavailableError(path="nodes", waited_ms=1, reason="away")] * 7
+    clock, tables = StoppedClock(), MemoryTables()
+
+    class EndError(Exception):
+        """End of the test."""
+
+    def poll() -> None:
+        if clock.slept_ms[-1] == log_follower.POLL_MS_DEFAULT:
+            raise EndError
+
+    def open_log() -> LogReader:
+        if missing:
+            raise missing.pop()
+        return open_path(str(data / SOURCE))
+
+    clock.while_asleep = poll
+    with pytest.raises(EndError):
+        follow(tables, data / SOURCE, open_log=open_log, clock=clock, is_once=False)
+    assert progress_of(tables).next_offset == END
+    # Each attempt is repeated four times after 20 ms, by the reader.
+    assert clock.slept_ms == [20, 20, 20, 20, 500, 20, 20, 100]
+
+
+def test_pauses_have_a_limit_and_a_run_with_an_end_fails(data: Path) -> None:
+    clock, events = StoppedClock(), 0
+
+    class EndError(Exception):
+        """End of the test."""
+
+    def open_log() -> LogReader:
+        nonlocal events
+        events += 1
+        if events > 40:
+            raise EndError
+        raise QuorumUnavailableError(path="nodes", waited_ms=1, reason="away")
+
+    with pytest.raises(EndError):
+        follow(MemoryTables(), data, open_log=open_log, clock=clock, is_once=False)
+    pauses = [slept for slept in clock.slept_ms if slept != 20]
+    assert pauses == [500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000, 10_000]
+    events = 0
+    with pytest.raises(QuorumUnavailableError):
+        follow(MemoryTables(), data, open_log=open_log)
+
+
+def test_records_are_decoded_once_and_secrets_are_not_stored(
+    monkeypatch: pytest.MonkeyPatch, three_nodes: MetadataLog, data: Path
+) -> None:
+    decoded_again: list[bytes] = []
+
+    def counted(value: bytes) -> DecodedRecord:
+        decoded_again.append(value)
+        return decode(value)
+
+    monkeypatch.setattr(log_follower, "decode", counted)
+    shown, hidden = MemoryTables(), MemoryTables()
+    follow(hidden, data / SOURCE)
+    assert decoded_again == []
+    follow(shown, data / SOURCE, redactor=Redactor(reveal=True))
+    assert len(decoded_again) > 0, "redaction does not decode them"
+    rows = source_rows(three_nodes.records[:END], redact=False)
+    plain = MemoryTables()
+    Writer(MemoryStore(plain)).apply(rows, None)
+    assert contents(shown) == contents(plain) != contents(hidden)
+
+
+def test_without_the_table_log_changes_and_state_are_the_same(data: Path) -> None:
+    tables, less = MemoryTables(), MemoryTables()
+    follow(tables, data / SOURCE)
+    follow(less, data / SOURCE, writes_log=False)
+    assert less.contents.keys() == {CHANGES_TABLE.name, STATE_TABLE.name}
+    kept = [row for row in contents(tables) if row[0] != LOG_TABLE.name]
+    assert contents(less) == kept
