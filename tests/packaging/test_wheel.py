@@ -46,6 +46,8 @@ def test_the_wheel_holds_three_typed_packages_and_no_tests(wheel: Path) -> None:
     packages = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert packages == {"raftlog", "raftlog_state", "pyspark_raftlog"}
     assert {f"{package}/py.typed" for package in packages} <= set(names)
+    rules = (HOME / "state/raftlog_state/tables/invariants").glob("*.sql")
+    assert {f"raftlog_state/tables/invariants/{rule.name}" for rule in rules} <= set(names)
     assert not [name for name in names if re.search(r"(^|/)(tests?|conftest|test_)", name)]
 
 

@@ -19,6 +19,8 @@ RANDOM_LOGS: Final = (
 PUBLICATION: Final = "state/raftlog_state/tables/publication.py"
 HISTORY: Final = "state/raftlog_state/tables/history.py"
 READS: Final = "tests/state/tables/test_tables_reads_spark.py"
+INVARIANTS: Final = "state/raftlog_state/tables/invariants"
+INVARIANT_TESTS: Final = "tests/state/tables/test_invariants_spark.py"
 CONVERT: Final = "state/raftlog_state/tables/convert.py"
 CONVERTED: Final = "tests/state/tables/test_tables_convert.py"
 VIEWS: Final = "state/raftlog_state/tables/views.py"
@@ -267,5 +269,26 @@ TABLES_PLANTS: Final = (
         old='sf.col("cordonedLogDirs").alias("cordoned"),\n        sf.lit("reg',
         new='sorted_uuids(sf.col("cordonedLogDirs")).alias("cordoned"),\n        sf.lit("reg',
         tests=(RANDOM_LOGS,),
+    ),
+    Plant(
+        bug="a topic whose partitions follow in its batch violates a rule",
+        path=f"{INVARIANTS}/topic_has_partitions.sql",
+        old="t._offset < (SELECT max(_offset) FROM topics)",
+        new="t._offset <= (SELECT max(_offset) FROM topics)",
+        tests=(f"{INVARIANT_TESTS}::test_valid_rows_satisfy_all_rules",),
+    ),
+    Plant(
+        bug="a rule compares a partition's epochs with those of any partition",
+        path=f"{INVARIANTS}/partition_epochs_never_fall.sql",
+        old="PARTITION BY topic_id, partition_id ORDER BY valid_from",
+        new="ORDER BY valid_from",
+        tests=(f"{INVARIANT_TESTS}::test_valid_rows_satisfy_all_rules",),
+    ),
+    Plant(
+        bug="the first violated rule hides the others",
+        path=f"{INVARIANTS}/__init__.py",
+        old="in sorted(found))",
+        new="in sorted(found)[:1])",
+        tests=("tests/state/tables/test_tables_verify_spark.py::test_a_changed_row_is_reported",),
     ),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .cluster import ClusterStatus, ClusterTables, list_clusters, open_cluster
+    from .invariants import Violation
     from .verify import Difference, VerifyReport
     from .view import ClusterView
 
@@ -20,6 +21,7 @@ __all__ = [
     "ClusterView",
     "Difference",
     "VerifyReport",
+    "Violation",
     "list_clusters",
     "open_cluster",
 ]
@@ -30,6 +32,7 @@ _MODULES = {
     "ClusterView": "view",
     "Difference": "verify",
     "VerifyReport": "verify",
+    "Violation": "invariants",
     "list_clusters": "cluster",
     "open_cluster": "cluster",
 }

@@ -30,13 +30,14 @@ from raftlog_state.snapshot_writer import ExportedSnapshot
 
 from .exporting import export, image_of
 from .history import change_feed, difference
+from .invariants import Violation
 from .materialize import Redaction, collected, materialize, read_source
 from .progress import NOTHING, Progress, check_layout
 from .publication import Publication, newest_publication
 from .schema import CHANGES, CHANGES_TABLE, STATE_TABLE
 from .stores.protocol import TableStore
 from .stores.spark import SparkStore, session_for_tables
-from .verify import VerifyReport, verify
+from .verify import VerifyReport, check_invariants, verify
 from .view import ClusterView, typed_table, with_cluster
 from .views import clusters_sql, create_permanent_views
 from .writer import Step, Writer, no_step
@@ -379,7 +380,8 @@ class ClusterTables:
     def verify(self, offset: int | None = None) -> VerifyReport:
         """Compare the tables with a second replay of ``log``, in SQL.
 
-        Also checks that each row of ``changes`` begins with the row that the one before it left.
+        Also checks that each row of ``changes`` begins with the row that the one before it left,
+        and the rules of ``check_invariants``.
 
         Args:
             offset: verifies the state after it, as for ``at``; None: the newest publication.
@@ -389,6 +391,22 @@ class ClusterTables:
         """
         publication = self._newest()
         return verify(publication, _checked(publication, offset, "offset"))
+
+    def check_invariants(self, offset: int | None = None) -> tuple[Violation, ...]:
+        """Return the rules of Kafka that the tables violate. Needs no table ``log``.
+
+        The rules are SQL files in ``raftlog_state.tables.invariants``, which also run on the views
+        of a schema. A state of Kafka violates none of them.
+
+        Args:
+            offset: checks the state after it, and its history, as for ``at``; None: the newest
+                publication.
+
+        Raises:
+            As ``at`` and ``latest``.
+        """
+        publication = self._newest()
+        return check_invariants(publication, _checked(publication, offset, "offset"))
 
     # --- helpers ----------------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ from raftlog_state.image.rows import ScramRow
 from raftlog_state.records import is_secret_config
 
 from . import sql_cluster, sql_quorum, sql_topics
-from .history import EXACT_JSON, broken_chains
+from .history import EXACT_JSON, broken_chains, row_history
+from .invariants import Violation, violations
 from .publication import Publication
 from .schema import (
     BY_NAME,
@@ -72,16 +73,21 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What ``verify()`` found at ``offset`` (inclusive)."""
+    """What ``verify()`` found at ``offset`` (inclusive).
+
+    ``differences``: of the tables from the log; ``violations``: of rules that Kafka keeps, by rows
+    of the tables. A violation without a difference is one of the log.
+    """
 
     offset: int
     differences: tuple[Difference, ...]
     rows_compared: Mapping[str, int]
+    violations: tuple[Violation, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether the tables match the log."""
-        return not self.differences
+        """Whether the tables match the log, and satisfy the rules."""
+        return not self.differences and not self.violations
 
     @property
     def first(self) -> Difference | None:
@@ -90,9 +96,12 @@ class VerifyReport:
 
     def __str__(self) -> str:
         rows = sum(self.rows_compared.values())
-        if self.ok:
-            return f"offset {self.offset}: {rows} rows match the log"
-        return f"offset {self.offset}: {len(self.differences)} tables differ; {self.first}"
+        found = [f"{rows} rows match the log"]
+        if self.differences:
+            found = [f"{len(self.differences)} tables differ", str(self.first)]
+        if self.violations:
+            found += [f"{len(self.violations)} rules are violated", str(self.violations[0])]
+        return f"offset {self.offset}: {'; '.join(found)}"
 
 
 def verify(publication: Publication, offset: int) -> VerifyReport:
@@ -120,7 +129,23 @@ def verify(publication: Publication, offset: int) -> VerifyReport:
         offset=offset,
         differences=tuple(differences),
         rows_compared={name: row["rows"] for name, row in results.items()},
+        violations=_violations(publication, offset, rows),
     )
+
+
+def check_invariants(publication: Publication, offset: int) -> tuple[Violation, ...]:
+    """Return the rules that the rows after an offset violate."""
+    return _violations(publication, offset, computed(publication.rows(None, offset)))
+
+
+def _violations(publication: Publication, offset: int, rows: DataFrame) -> tuple[Violation, ...]:
+    changes = publication.changes(to=offset)
+    views = {table.name: _rows_of(table, rows) for table in TYPED_TABLES}
+    histories = {
+        f"{table.name}_history": row_history(table, views[table.name], changes)
+        for table in TYPED_TABLES
+    }
+    return violations({**views, **histories})
 
 
 def _log(publication: Publication, offset: int) -> DataFrame:

@@ -124,7 +124,7 @@ def test_a_second_replay_agrees_with_the_loader_on_random_logs(
     assert tables.apply(feed.of(pa.concat_tables([checkpoint, tail]))) == len(records) - 1
     assert tables.status().gaps == ((last + 1, gap_end - 1),)
     report = tables.verify()
-    assert report.ok, str(report)
+    assert not report.differences, str(report)
     assert sum(report.rows_compared.values()) > 60
 
     with pytest.raises(TablesError, match="no history"):
@@ -184,3 +184,12 @@ def test_a_changed_row_is_reported(feed: Feed, tables: Open, tmp_path: Path) -> 
     assert int(counts.found) == int(counts.expected) + 1, "the count of the progress row"
     assert report.first is report.differences[0]
     assert "tables differ" in str(report)
+    violated = {violation.rule: violation for violation in report.violations}
+    assert set(violated) == {
+        "config_of_topic_names_a_topic",
+        "partition_has_topic",
+        "partition_leader_is_in_isr",
+        "partition_leader_is_registered",
+    }
+    assert json.loads(violated["partition_leader_is_registered"].first)["leader"] == 99
+    assert "4 rules are violated" in str(report)

@@ -1,0 +1,80 @@
+"""Invariants: rules of Kafka that the rows of a cluster satisfy, as queries of the typed views.
+
+Rules of this file:
+
+1. Each ``*.sql`` file is one query, which returns the rows that violate one rule. It reads
+   ``topics``, ``partitions_history`` and so on by these names, so it also runs on a schema's views.
+2. A rule is one that every log of Kafka satisfies at every offset, not one that a healthy cluster
+   satisfies. The file names its source in Kafka.
+3. No query returns a column that may contain a secret.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """Rows that violate a rule. ``first`` is one of them as JSON."""
+
+    rule: str
+    row_count: int
+    first: str
+
+    def __str__(self) -> str:
+        more = f" ({self.row_count} rows)" if self.row_count > 1 else ""
+        return f"{self.rule}: {self.first}{more}"
+
+
+@cache
+def rules() -> Mapping[str, str]:
+    """Return the queries by the names of their files, in their order."""
+    found = (entry for entry in files(__name__).iterdir() if entry.name.endswith(".sql"))
+    texts = {entry.name.removesuffix(".sql"): entry.read_text("utf-8") for entry in found}
+    return dict(sorted(texts.items()))
+
+
+def violations(
+    views: Mapping[str, DataFrame], queries: Mapping[str, str] | None = None
+) -> tuple[Violation, ...]:
+    """Return what violates the rules, in one query.
+
+    The views of the session remain as they are: ``WITH`` gives the names of the rules to temporary
+    views with other names.
+
+    Args:
+        views: the typed tables and their histories, by name.
+        queries: some of the rules; None: all of them.
+    """
+    queries = rules() if queries is None else queries
+    prefix = f"raftlog_{uuid.uuid4().hex}_"
+    used = [name for name in views if any(reads(query, name) for query in queries.values())]
+    named = ", ".join(f"{name} AS (SELECT * FROM {prefix}{name})" for name in used)
+    rows = " UNION ALL ".join(
+        f"SELECT '{rule}' AS rule, to_json(struct(*), map('ignoreNullFields', 'false')) AS row "
+        f"FROM (\n{query}\n)"
+        for rule, query in queries.items()
+    )
+    grouped = f"SELECT rule, count(*) AS row_count, min(row) AS first FROM ({rows}) GROUP BY rule"
+    session = views[used[0]].sparkSession
+    try:
+        for name in used:
+            views[name].createOrReplaceTempView(prefix + name)
+        found = session.sql(f"WITH {named} {grouped}").collect()
+    finally:
+        for name in used:
+            session.catalog.dropTempView(prefix + name)
+    return tuple(Violation(**row.asDict()) for row in sorted(found))
+
+
+def reads(query: str, view: str) -> bool:
+    """Return whether a rule reads a view."""
+    return re.search(rf"\b{view}\b", query) is not None

@@ -1,0 +1,5 @@
+-- A finalized feature has a level greater than 0: level 0 removes it.
+-- Kafka: FeaturesDelta.replay, FeatureControlManager.replay; KIP-584.
+SELECT name, level
+FROM features
+WHERE level < 1
