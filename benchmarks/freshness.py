@@ -75,7 +75,7 @@ class Commits:
         self._version = len(list(self._log.glob("*.json")))
 
     def wait_for_append(self) -> None:
-        """Wait for the next append; a compaction, which a stream does from time to time, is none.
+        """Wait for the next append; a compaction is not an append.
 
         Raises:
             TimeoutError: there was none.

@@ -60,15 +60,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="files of earlier runs are not counted",
         path=FOLLOWING,
-        old="        self._file_count = max(self._file_count or 0, count)\n",
-        new="        self._file_count = self._file_count or 0\n",
-        tests=(UPKEEP,),
-    ),
-    Plant(
-        bug="small files of state are not counted",
-        path=FOLLOWING,
-        old="            upkeep.found_files(writer.small_file_count(STATE_TABLE))\n",
-        new="",
+        old="        self._file_count = count\n",
+        new="        self._file_count = 0\n",
         tests=(UPKEEP,),
     ),
     Plant(

@@ -13,7 +13,7 @@ from raftlog_state.image import MetadataImage
 from raftlog_state.image.rows import Row
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.tables.latest import living_rows, overlay, state_rows, without_reverted
-from raftlog_state.tables.progress import NOTHING, Progress, progress_of
+from raftlog_state.tables.progress import NOTHING, Progress, cluster_in, progress_of
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
 from raftlog_state.tables.writer import Writer
 from tests.support.memory_store import Hook, MemoryStore, MemoryTables, no_hook
@@ -40,6 +40,11 @@ class View:
     rows: list[Row]
 
 
+def _only_cluster(tables: MemoryTables) -> str:
+    store = MemoryStore(tables)
+    return cluster_in(store, None) or CLUSTER
+
+
 def _content(tables: MemoryTables, table: StoredTable, cluster_id: str) -> pa.Table:
     found = tables.contents.get(table.name, table.schema.empty_table())
     return found.filter(pc.equal(found["cluster_id"], cluster_id))
@@ -60,17 +65,18 @@ def _latest(tables: MemoryTables, cluster_id: str) -> tuple[Progress, pa.Table]:
     return progress_of(rows) or Progress(), rows
 
 
-def read_view(tables: MemoryTables, cluster_id: str = CLUSTER) -> View:
-    """Return the rows of a cluster that a reader sees."""
-    progress, rows = _latest(tables, cluster_id)
+def read_view(tables: MemoryTables, cluster_id: str | None = None) -> View:
+    """Return the rows of a cluster, or of the only one, that a reader sees."""
+    progress, rows = _latest(tables, cluster_id or _only_cluster(tables))
     return View(progress.offset, living_rows(rows)[0])
 
 
-def contents(tables: MemoryTables, cluster_id: str = CLUSTER) -> list[tuple[str, str]]:
+def contents(tables: MemoryTables, cluster_id: str | None = None) -> list[tuple[str, str]]:
     """Return the published rows of a cluster, in an order that does not depend on commits.
 
     Progress rows, which depend on the batches, are left out.
     """
+    cluster_id = cluster_id or _only_cluster(tables)
     progress, rows = _latest(tables, cluster_id)
     assert progress.offset != NOTHING
     log = _content(tables, LOG_TABLE, cluster_id)

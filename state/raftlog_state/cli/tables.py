@@ -19,7 +19,8 @@ ABOUT: Final = """
 Delta tables of a cluster's metadata, without Spark or Java: every record (log), every change
 (changes) and the rows at an earlier offset (state). Spark, DuckDB and others read them.
 
-TABLES is a local directory with a subdirectory for each table. One process may write it at a time.
+TABLES is a local directory with a subdirectory for each table. It has the metadata of one cluster
+or more, each written by one process. --cluster-id names one of several.
 
 commands:
   follow    write a metadata log to the tables, and continue with new records
@@ -47,6 +48,11 @@ def add_tables(commands: Commands) -> None:
 
 def _add_place(command: Parser) -> None:
     command.add_argument("tables", metavar="TABLES", help="directory of the tables")
+    command.add_argument(
+        "--cluster-id",
+        metavar="ID",
+        help="the cluster; needed if the tables have others",
+    )
 
 
 # --- raftlog tables follow ------------------------------------------------------------------------
@@ -61,7 +67,7 @@ PATH is a metadata directory, or several voters' directories: see `raftlog --hel
 only records older than --tail-holdback-ms are read, since younger ones may not be committed.
 
 Changes are merged into state once a minute, small files are rewritten after 200 appends, and old
-files are deleted once a day, after 30 days.
+files are deleted once a day, after a day.
 
 Logs to stderr, one line an event. Nodes that do not answer are asked again. Ctrl-C and SIGTERM end
 the command after the append in progress, with exit code 130 or 0; a second signal ends it
@@ -72,6 +78,7 @@ FOLLOW_EXAMPLES = """
 raftlog tables follow /var/lib/kafka ./tables
 raftlog tables follow --bootstrap-server controller-1:9093,controller-2:9093 ./tables
 raftlog tables follow /var/lib/kafka ./tables --once --no-log
+raftlog tables follow /var/lib/kafka ./tables --cluster-id oEgEPrivuWNp7aKJQ-ndSA
 """
 
 
@@ -135,6 +142,7 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
 
     settings = FollowSettings(
         redactor=redactor(arguments),
+        cluster_id=arguments.cluster_id,
         writes_log=not arguments.no_log,
         record_count_max=arguments.max_records or RECORDS_PER_BATCH_DEFAULT,
         poll_ms=duration_ms(arguments.poll_ms, "--poll-ms", POLL_MS_DEFAULT),
@@ -203,7 +211,7 @@ def _run_truncate(arguments: argparse.Namespace, output: Output, console: Consol
 EXPIRE_ABOUT = """
 Delete the changes in TABLES up to OFFSET (inclusive). The state after OFFSET and later ones can be
 read, earlier ones cannot. Table log keeps its records. `raftlog tables maintain` deletes the files
-after 30 days.
+after a day.
 
 Prints the first offset whose state can be read.
 """
@@ -236,7 +244,7 @@ def _run_expire(arguments: argparse.Namespace, output: Output, console: Console)
 
 MAINTAIN_ABOUT = """
 Merge all changes into state, rewrite small files as larger ones, and delete the files that no
-version of the last 30 days has. Readers see the same rows, and read fewer files.
+version of the last day has. Readers see the same rows, and read fewer files.
 `raftlog tables follow` does it from time to time.
 """
 
@@ -278,4 +286,4 @@ def _writer(arguments: argparse.Namespace) -> Writer:
             reason="there are no tables",
             remedy="correct the path, or write them first with `raftlog tables follow`",
         )
-    return Writer(store)
+    return Writer(store, cluster_id=arguments.cluster_id)

@@ -22,7 +22,6 @@ from raftlog.errors import DivergedLogError, WrongClusterError
 from raftlog_state.errors import TablesError
 
 from .progress import NOTHING, Progress
-from .schema import CHANGES_TABLE, STATE_TABLE
 from .writer import EpochRange, Writer
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -55,8 +54,8 @@ class Upkeep:
         return self._file_count is not None
 
     def found_files(self, count: int) -> None:
-        """Record the small files of a table, those of earlier runs included."""
-        self._file_count = max(self._file_count or 0, count)
+        """Record the small files of ``changes``, those of earlier runs included."""
+        self._file_count = count
 
     def appended(self) -> None:
         """Record one more file."""
@@ -89,7 +88,7 @@ class Upkeep:
         self._vacuumed_at_s = now_s
 
     def is_compaction_due(self) -> bool:
-        """Return whether a table has many small files."""
+        """Return whether ``changes`` has many small files, and so have the other tables."""
         return self._file_count is not None and self._file_count >= COMPACT_FILES
 
     def compacted(self) -> None:
@@ -134,11 +133,10 @@ class BatchSink:
     def _keep_up(self, read_offset: int) -> None:
         writer, upkeep = self._writer, self._upkeep
         if not upkeep.is_file_count_known:
-            upkeep.found_files(writer.small_file_count(CHANGES_TABLE))
+            upkeep.found_files(writer.small_file_count())
         if upkeep.is_merge_due(self._clock(), read_offset, writer.unmerged_row_count()):
             writer.merge_state()
             upkeep.merged(self._clock())
-            upkeep.found_files(writer.small_file_count(STATE_TABLE))
         if upkeep.is_compaction_due():
             writer.compact()
             upkeep.compacted()

@@ -44,11 +44,13 @@ BACKOFF_LONGEST_S: Final = 10.0
 class FollowSettings:
     """What is written, and when.
 
+    ``cluster_id``: that of the log, needed if the tables contain other clusters.
     ``allows_gap``: load the newest snapshot if the log begins after the end of the tables.
     ``is_once``: end at the end that the log has at the start.
     """
 
     redactor: Redactor
+    cluster_id: str | None = None
     writes_log: bool = True
     record_count_max: int = RECORDS_PER_BATCH_DEFAULT
     poll_ms: int = POLL_MS_DEFAULT
@@ -107,7 +109,10 @@ class LogFollower:
         self._uninterrupted = uninterrupted
         self._decoded = DecodedValues()
         self._writer = Writer(
-            store, writes_log=settings.writes_log, decode_value=self._decoded.decode
+            store,
+            cluster_id=settings.cluster_id,
+            writes_log=settings.writes_log,
+            decode_value=self._decoded.decode,
         )
         self._log: LogReader | None = None
         self._sink: BatchSink | None = None

@@ -199,7 +199,7 @@ def cluster_in(store: TableStore, cluster_id: str | None) -> str | None:
         raise TablesError(
             place=store.place,
             reason=f"they contain {len(found)} clusters, and none is named",
-            remedy=f"name one with the argument cluster_id: {listed}"
+            remedy=f"name one with cluster_id (`raftlog tables`: --cluster-id): {listed}"
             + (", ..." if len(found) > CLUSTERS_LISTED_MAX else ""),
         )
     return found[0] if found else None

@@ -40,6 +40,7 @@ from .schema import (
 )
 from .sql_parts import Records, computed
 from .stores.spark import for_each
+from .view import with_cluster
 
 HIDDEN: Final = "(hidden)"
 _SCRAM_SECRETS: Final = frozenset(entry.column for entry in row_schema(ScramRow) if entry.is_secret)
@@ -145,7 +146,10 @@ def _violations(publication: Publication, offset: int, rows: DataFrame) -> tuple
         f"{table.name}_history": row_history(table, views[table.name], changes)
         for table in TYPED_TABLES
     }
-    return violations({**views, **histories})
+    frames = {**views, **histories}
+    return violations(
+        {name: with_cluster(frame, publication.cluster_id) for name, frame in frames.items()}
+    )
 
 
 def _log(publication: Publication, offset: int) -> DataFrame:

@@ -188,12 +188,12 @@ class Writer:
                     self._store.compact(table)
                     self._step(f"compact {table.name}")
 
-    def small_file_count(self, table: StoredTable) -> int:
-        """Return by how many files a table could be smaller. Raises ``TablesError``."""
+    def small_file_count(self) -> int:
+        """Return by how many files ``changes`` could be smaller. Raises ``TablesError``."""
         with self._lock:
-            if not self._store.exists(table):
+            if not self._store.exists(CHANGES_TABLE):
                 return 0
-            size = self._store.size(table)
+            size = self._store.size(CHANGES_TABLE)
             return max(0, size.file_count - 2 * -(-size.byte_count // COMPACT_BYTES))
 
     def vacuum(self) -> None:

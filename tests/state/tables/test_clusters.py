@@ -108,7 +108,7 @@ def test_a_truncation_leaves_the_rows_of_other_clusters(history: History) -> Non
 
 def test_the_cluster_must_be_named_if_there_are_several(history: History) -> None:
     tables = filled(history, {"cluster-a": 40, "cluster-b": 60})
-    with pytest.raises(TablesError, match=r"2 clusters.*cluster_id: cluster-a, cluster-b"):
+    with pytest.raises(TablesError, match=r"2 clusters.*cluster-a, cluster-b"):
         writer_of(tables).progress()
     assert writer_of(tables, cluster_id="cluster-b").progress().offset == 59
     assert writer_of(tables, cluster_id="cluster-c").progress().offset == -1

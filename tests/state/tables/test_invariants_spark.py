@@ -225,11 +225,14 @@ VIOLATIONS: Mapping[str, Sequence[tuple[str, int, dict[str, Any]]]] = {
 
 
 def frame(spark: SparkSession, name: str, rows: Rows) -> DataFrame:
+    """Return rows of a cluster beside the valid rows of another one, whose keys are the same."""
     table = BY_NAME[name.removesuffix("_history")]
     others = HISTORY_COLUMNS if name.endswith("_history") else ORIGIN_COLUMNS
-    schema = pa.schema({**table.columns, **others})
+    schema = pa.schema({"cluster_id": pa.string(), **table.columns, **others})
     assert {key for row in rows for key in row} <= {*schema.names, *ORIGIN_COLUMNS}
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+    clusters = {"cluster-a": rows, "cluster-b": VALID[name]}
+    found = [{**row, "cluster_id": name} for name, rows in clusters.items() for row in rows]
+    return spark.createDataFrame(pa.Table.from_pylist(found, schema=schema))
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +258,7 @@ def test_a_rule_finds_rows_that_violate_it_alone(
         )
         assert [violation.rule for violation in found] == [rule], (values, found)
         assert found[0].row_count == 1
-        assert str(found[0]).startswith(f"{rule}: {{")
+        assert str(found[0]).startswith(f'{rule}: {{"cluster_id":"cluster-a",')
         assert not spark.catalog.listTables(pattern="raftlog_*")
 
 

@@ -67,15 +67,6 @@ def test_small_files_are_compacted_after_a_number_of_appends() -> None:
         assert upkeep.is_compaction_due()
 
 
-def test_files_of_any_table_are_counted() -> None:
-    upkeep = Upkeep(None)
-    assert not upkeep.is_file_count_known
-    upkeep.found_files(COMPACT_FILES)
-    upkeep.found_files(0)
-    assert upkeep.is_file_count_known
-    assert upkeep.is_compaction_due()
-
-
 def run_of(tables: MemoryTables, rows: pa.Table, target_offset: int | None) -> None:
     """Write one batch, as a run of its own."""
     BatchSink(Writer(MemoryStore(tables)), None, Upkeep(target_offset)).write(rows)
@@ -95,18 +86,6 @@ def test_runs_of_one_append_compact_all_tables_together(three_nodes: MetadataLog
     assert tables.commits[5:] == merges + [
         Commit("compact", table.name) for table in (LOG_TABLE, CHANGES_TABLE, STATE_TABLE)
     ]
-
-
-def test_many_merges_compact_state(three_nodes: MetadataLog) -> None:
-    rows, tables = source_rows(three_nodes.records[:20]), MemoryTables()
-    run_of(tables, rows, None)
-    rows = source_rows(three_nodes.records[20:40])
-    content = STATE_TABLE.schema.empty_table()
-    tables.contents[STATE_TABLE.name] = pa.concat_tables(
-        [content.combine_chunks()] * (COMPACT_FILES + 2)
-    )
-    run_of(tables, rows, 40)
-    assert tables.contents[STATE_TABLE.name].column(0).num_chunks == 1
 
 
 def test_a_run_that_ends_in_an_open_transaction_merges(three_nodes: MetadataLog) -> None:

@@ -1,5 +1,6 @@
 -- metadata.version is the first feature that is finalized, and is not removed.
 -- Kafka: BootstrapMetadata.records, FeatureControlManager.replay, MetadataVersion.
-SELECT count(*) AS feature_count
+SELECT cluster_id, count(*) AS feature_count
 FROM features
-HAVING count(*) > 0 AND count_if(name = 'metadata.version') = 0
+GROUP BY cluster_id
+HAVING count_if(name = 'metadata.version') = 0

@@ -1,5 +1,9 @@
 -- Brokers and controllers have ids from 0 on.
 -- Kafka: BrokerRegistration, ControllerRegistration, KRaftConfigs (node.id).
-SELECT 'broker' AS node, broker_id AS id FROM brokers WHERE broker_id < 0
+SELECT cluster_id, 'broker' AS node, broker_id AS id
+FROM brokers
+WHERE broker_id < 0
 UNION ALL
-SELECT 'controller' AS node, controller_id AS id FROM controllers WHERE controller_id < 0
+SELECT cluster_id, 'controller' AS node, controller_id AS id
+FROM controllers
+WHERE controller_id < 0

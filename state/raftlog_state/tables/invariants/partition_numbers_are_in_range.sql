@@ -1,5 +1,5 @@
 -- Partitions, leaders and epochs have numbers from 0 on; leader -1 is no leader.
 -- Kafka: ReplicationControlManager.createTopic, PartitionRegistration.merge, LeaderConstants.
-SELECT topic_id, partition_id, topic_name, leader, leader_epoch, partition_epoch
+SELECT cluster_id, topic_id, partition_id, topic_name, leader, leader_epoch, partition_epoch
 FROM partitions
 WHERE partition_id < 0 OR leader < -1 OR leader_epoch < 0 OR partition_epoch < 0

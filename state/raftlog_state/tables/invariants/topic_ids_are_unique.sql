@@ -1,6 +1,6 @@
 -- An id is that of one topic.
 -- Kafka: ReplicationControlManager.createTopic; KIP-516.
-SELECT topic_id, array_sort(collect_list(name)) AS names
+SELECT cluster_id, topic_id, array_sort(collect_list(name)) AS names
 FROM topics
-GROUP BY topic_id
+GROUP BY cluster_id, topic_id
 HAVING count(*) > 1

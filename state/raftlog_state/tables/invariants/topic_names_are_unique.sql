@@ -1,6 +1,6 @@
 -- A name is that of one topic.
 -- Kafka: ReplicationControlManager.replay(TopicRecord).
-SELECT name, array_sort(collect_list(topic_id)) AS topic_ids
+SELECT cluster_id, name, array_sort(collect_list(topic_id)) AS topic_ids
 FROM topics
-GROUP BY name
+GROUP BY cluster_id, name
 HAVING count(DISTINCT topic_id) > 1
