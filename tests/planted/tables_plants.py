@@ -27,6 +27,8 @@ VIEWS: Final = "state/raftlog_state/tables/views.py"
 SPARK: Final = "state/raftlog_state/tables/stores/spark.py"
 DELTA_RS: Final = "state/raftlog_state/tables/stores/delta_rs.py"
 CONTRACT: Final = "tests/state/table_stores/test_store_contract.py"
+CLUSTERS: Final = "tests/state/tables/test_clusters.py"
+CLUSTERS_SPARK: Final = "tests/state/tables/test_clusters_spark.py"
 
 TABLES_PLANTS: Final = (
     Plant(
@@ -266,15 +268,15 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a topic whose partitions follow in its batch violates a rule",
         path=f"{INVARIANTS}/topic_has_partitions.sql",
-        old="t._offset < (SELECT max(_offset) FROM topics)",
-        new="t._offset <= (SELECT max(_offset) FROM topics)",
+        old="t._offset < e.last_offset",
+        new="t._offset <= e.last_offset",
         tests=(f"{INVARIANT_TESTS}::test_valid_rows_satisfy_all_rules",),
     ),
     Plant(
         bug="a rule compares a partition's epochs with those of any partition",
         path=f"{INVARIANTS}/partition_epochs_never_fall.sql",
-        old="PARTITION BY topic_id, partition_id ORDER BY valid_from",
-        new="ORDER BY valid_from",
+        old="PARTITION BY cluster_id, topic_id, partition_id ORDER BY valid_from",
+        new="PARTITION BY cluster_id ORDER BY valid_from",
         tests=(f"{INVARIANT_TESTS}::test_valid_rows_satisfy_all_rules",),
     ),
     Plant(
@@ -283,5 +285,83 @@ TABLES_PLANTS: Final = (
         old="in sorted(found))",
         new="in sorted(found)[:1])",
         tests=("tests/state/tables/test_tables_verify_spark.py::test_a_changed_row_is_reported",),
+    ),
+    Plant(
+        bug="Spark merges a cluster's rows into those of another",
+        path=SPARK,
+        old='f"ON old.cluster_id IN ({clusters}) AND old.cluster_id = new.cluster_id "\n'
+        '                    "AND old.entity',
+        new='"ON old.entity',
+        tests=(f"{CONTRACT}::test_rows_of_clusters_are_kept_apart[spark]",),
+    ),
+    Plant(
+        bug="Spark's merges of different clusters conflict",
+        path=SPARK,
+        old='f"ON old.cluster_id IN ({clusters}) AND old.cluster_id',
+        new='"ON old.cluster_id',
+        tests=(f"{CONTRACT}::test_concurrent_merges_of_different_clusters_commit[spark]",),
+    ),
+    Plant(
+        bug="an append that Delta skipped counts as written if another cluster ends with it",
+        path=SPARK,
+        old='where = _clause(table, ((CLUSTER_ID, "=", rows[CLUSTER_ID][0].as_py()),))',
+        new='where = ""',
+        tests=(f"{CONTRACT}::test_rows_of_clusters_are_kept_apart[spark]",),
+    ),
+    Plant(
+        bug="delta-rs merges a cluster's rows into those of another",
+        path=DELTA_RS,
+        old='same_key = f"t.{CLUSTER_ID} IN ({clusters}) AND {_SAME_KEY}"',
+        new='same_key = "t.entity = s.entity AND t.key = s.key"',
+        tests=(f"{CONTRACT}::test_rows_of_clusters_are_kept_apart[delta-rs]",),
+    ),
+    Plant(
+        bug="merges of different clusters by delta-rs conflict",
+        path=DELTA_RS,
+        old='same_key = f"t.{CLUSTER_ID} IN ({clusters}) AND {_SAME_KEY}"',
+        new="same_key = _SAME_KEY",
+        tests=(f"{CONTRACT}::test_concurrent_merges_of_different_clusters_commit[delta-rs]",),
+    ),
+    Plant(
+        bug="a repeated append counts as written if another cluster ends with it",
+        path=DELTA_RS,
+        old='(of_cluster, ("offset", ">=", last_offset))',
+        new='(("offset", ">=", last_offset),)',
+        tests=(f"{CONTRACT}::test_rows_of_clusters_are_kept_apart[delta-rs]",),
+    ),
+    Plant(
+        bug="state has one partition for all clusters",
+        path="state/raftlog_state/tables/schema.py",
+        old="    partitioned_by=(CLUSTER_ID,),\n",
+        new="",
+        tests=(f"{CONTRACT}::test_concurrent_merges_of_different_clusters_commit[delta-rs]",),
+    ),
+    Plant(
+        bug="the first of several clusters is opened if none is named",
+        path="state/raftlog_state/tables/progress.py",
+        old="    if len(found) > 1:\n",
+        new="    if not found:\n",
+        tests=(f"{CLUSTERS}::test_the_cluster_must_be_named_if_there_are_several",),
+    ),
+    Plant(
+        bug="a view has the rows of all clusters",
+        path=PUBLICATION,
+        old="store.frame(table, version).where(sf.col(CLUSTER_ID) == cluster_id)",
+        new="store.frame(table, version)",
+        tests=(f"{CLUSTERS_SPARK}::test_a_cluster_is_added_to_the_tables_of_another",),
+    ),
+    Plant(
+        bug="a permanent view lacks changes that the state of another cluster includes",
+        path=VIEWS,
+        old="LEFT JOIN base USING (cluster_id)\n  WHERE",
+        new="LEFT JOIN (SELECT base_offset, base_incarnation FROM base)\n  WHERE",
+        tests=(f"{CLUSTERS_SPARK}::test_views_of_a_schema_have_the_rows_of_each_cluster",),
+    ),
+    Plant(
+        bug="a permanent view hides a key that changed in another cluster",
+        path=VIEWS,
+        old="LEFT ANTI JOIN tail USING (cluster_id, key)",
+        new="LEFT ANTI JOIN tail USING (key)",
+        tests=(f"{CLUSTERS_SPARK}::test_views_of_a_schema_have_the_rows_of_each_cluster",),
     ),
 )
