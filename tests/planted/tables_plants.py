@@ -159,10 +159,7 @@ TABLES_PLANTS: Final = (
         path=SPARK,
         old='    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",\n',
         new="",
-        tests=(
-            "tests/state/tables/test_engines_spark.py"
-            "::test_delta_rs_keeps_the_times_of_files_that_spark_wrote",
-        ),
+        tests=("tests/state/tables/test_engines_spark.py",),
     ),
     Plant(
         bug="an append that Delta skipped counts as written",
