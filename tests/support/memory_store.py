@@ -50,12 +50,14 @@ class MemoryTables:
     """Content of the tables of one place, shared by all stores that are opened on it.
 
     ``commits``: all of them, oldest first; ``transactions``: the version of the last append by
-    table and ``app_id``. Chunks of a table's columns correspond to files.
+    table and ``app_id``; ``versions``: the contents that readers have pinned. Chunks of a table's
+    columns correspond to files.
     """
 
     contents: dict[str, pa.Table] = field(default_factory=dict)
     transactions: dict[tuple[str, str], int] = field(default_factory=dict)
     commits: list[Commit] = field(default_factory=list)
+    versions: dict[str, list[pa.Table]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
 
@@ -107,11 +109,27 @@ class MemoryStore:
                 remedy="run one writer at a time; open the tables again to continue at their end",
             )
 
-    def read(
-        self, table: StoredTable, where: Where = (), columns: tuple[str, ...] | None = None
-    ) -> pa.Table:
-        """Return the newest rows of an existing table."""
+    def version(self, table: StoredTable) -> int:
+        """Return the newest version of an existing table."""
         content = self._content(table)
+        with self._tables.lock:
+            kept = self._tables.versions.setdefault(table.name, [])
+            if not kept or kept[-1] is not content:
+                kept.append(content)
+            return len(kept) - 1
+
+    def read(
+        self,
+        table: StoredTable,
+        where: Where = (),
+        columns: tuple[str, ...] | None = None,
+        *,
+        version: int | None = None,
+    ) -> pa.Table:
+        """Return rows of an existing table."""
+        content = self._content(table)
+        if version is not None:
+            content = self._tables.versions[table.name][version]
         rows = content.filter(filters_to_expression(list(where))) if where else content
         return rows if columns is None else rows.select(list(columns))
 

@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from .output import Console, Output
+from .output import Console, Output, json_text
 from .parser import Commands, Parser, add_redaction, offset, redactor
 from .source import add_decompression_limit, add_source, open_source
 
@@ -23,6 +23,7 @@ TABLES is a local directory with a subdirectory for each table. It has the metad
 or more, each written by one process. --cluster-id names one of several.
 
 commands:
+  status    print how far the tables are
   follow    write a metadata log to the tables, and continue with new records
   truncate  revert the tables to the state after an offset
   expire    delete the changes up to an offset
@@ -40,6 +41,7 @@ def add_tables(commands: Commands) -> None:
     """Add ``raftlog tables`` with its commands, in the order of the help text."""
     command = commands.add_parser("tables", usage=USAGE, about=ABOUT)
     level = command.add_commands()
+    _add_status(level)
     _add_follow(level)
     _add_truncate(level)
     _add_expire(level)
@@ -53,6 +55,38 @@ def _add_place(command: Parser) -> None:
         metavar="ID",
         help="the cluster; needed if the tables have others",
     )
+
+
+# --- raftlog tables status ------------------------------------------------------------------------
+
+STATUS_ABOUT = """
+Print one JSON object: cluster id, the last offset in the tables (inclusive; -1 if nothing was
+published) and in table log, the first offset whose state can be read, the leader epoch and
+metadata.version there, the number of rows of each typed table, and the offsets without history.
+"""
+
+STATUS_EXAMPLES = """
+raftlog tables status ./tables | jq .row_counts
+"""
+
+
+def _add_status(commands: Commands) -> None:
+    """Add ``raftlog tables status``."""
+    command = commands.add_parser("status", about=STATUS_ABOUT, examples=STATUS_EXAMPLES)
+    command.set_defaults(run=_run_status)
+    _add_place(command)
+
+
+def _run_status(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Print the status; return the exit code."""
+    from dataclasses import asdict
+
+    from raftlog_state.tables.reader import open_tables
+
+    output.line(
+        json_text(asdict(open_tables(_place(arguments), cluster_id=arguments.cluster_id).status()))
+    )
+    return 0
 
 
 # --- raftlog tables follow ------------------------------------------------------------------------

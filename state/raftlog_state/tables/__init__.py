@@ -1,8 +1,8 @@
 """Metadata of clusters as Delta tables: every record, every change, every state.
 
-``open_cluster`` is the entry point, ``list_clusters`` returns the clusters of tables. Both
-require pyspark and delta-spark; the writer and the stores of other engines do not. Submodules are
-imported lazily.
+``open_cluster`` is the entry point with Spark, ``list_clusters`` returns the clusters of tables;
+both require pyspark and delta-spark. ``open_tables`` reads the same tables as Arrow, without Spark
+or Java; it requires deltalake. Submodules are imported lazily.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cluster import ClusterStatus, ClusterTables, list_clusters, open_cluster
+    from .cluster import ClusterTables, list_clusters, open_cluster
     from .invariants import Violation
+    from .reader import ArrowTables, ArrowView, open_tables
+    from .selection import ClusterStatus
     from .verify import Difference, VerifyReport
     from .view import ClusterView
 
 __all__ = [
+    "ArrowTables",
+    "ArrowView",
     "ClusterStatus",
     "ClusterTables",
     "ClusterView",
@@ -24,10 +28,13 @@ __all__ = [
     "Violation",
     "list_clusters",
     "open_cluster",
+    "open_tables",
 ]
 
 _MODULES = {
-    "ClusterStatus": "cluster",
+    "ArrowTables": "reader",
+    "ArrowView": "reader",
+    "ClusterStatus": "selection",
     "ClusterTables": "cluster",
     "ClusterView": "view",
     "Difference": "verify",
@@ -35,6 +42,7 @@ _MODULES = {
     "Violation": "invariants",
     "list_clusters": "cluster",
     "open_cluster": "cluster",
+    "open_tables": "reader",
 }
 
 

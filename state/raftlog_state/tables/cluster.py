@@ -11,12 +11,10 @@ nothing. Several can be open.
 from __future__ import annotations
 
 import logging
-import operator
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, SupportsIndex, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -25,20 +23,32 @@ from raftlog.client import open_path
 from raftlog.errors import OptionError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage
-from raftlog_state.image.delta import key_json
 from raftlog_state.snapshot_writer import ExportedSnapshot
 
 from .exporting import export, image_of
 from .history import change_feed, difference
 from .invariants import Violation
 from .materialize import Redaction, collected, materialize, read_source
-from .progress import NOTHING, Progress, check_layout
+from .progress import NOTHING, check_layout
 from .publication import Publication, newest_publication
 from .schema import CHANGES, CHANGES_TABLE, STATE_TABLE
+from .selection import (
+    ClusterStatus,
+    OffsetOrTime,
+    checked_offset,
+    key_text,
+    nothing_published,
+    offset_of_state,
+    offset_or_time,
+    offsets_between,
+    status_of,
+    typed_table,
+    whole_offset,
+)
 from .stores.protocol import TableStore
 from .stores.spark import SparkStore, session_for_tables
 from .verify import VerifyReport, check_invariants, verify
-from .view import ClusterView, typed_table, with_cluster
+from .view import ClusterView, with_cluster
 from .views import clusters_sql, create_permanent_views
 from .writer import Step, Writer, no_step
 
@@ -47,31 +57,8 @@ if TYPE_CHECKING:
 
 Engine: TypeAlias = Literal["spark", "delta-rs"]
 ENGINES: Final = get_args(Engine)
-OffsetOrTime: TypeAlias = int | datetime | str
-"""Offset (inclusive) or time of a state."""
 
 _LOGGER: Final = logging.getLogger("raftlog_state")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterStatus:
-    """Offsets that the tables have reached, inclusive; -1 or None if there is nothing yet.
-
-    ``offset``: that of ``latest()``; ``log_offset``: the last record in ``log``, if they have it;
-    ``oldest_offset``: the first offset for ``at()``; ``gaps``: first and last offsets without
-    history, because a snapshot was loaded instead.
-    """
-
-    place: str
-    cluster_id: str | None
-    incarnation: int
-    offset: int
-    log_offset: int
-    oldest_offset: int | None
-    leader_epoch: int | None
-    metadata_version: int | None
-    row_counts: Mapping[str, int]
-    gaps: tuple[tuple[int, int], ...]
 
 
 class ClusterTables:
@@ -187,7 +174,7 @@ class ClusterTables:
             TablesError: nothing was published.
         """
         self._newest()
-        return self._writer.truncate_to(_offset(offset, "offset"))
+        return self._writer.truncate_to(whole_offset(offset, "offset"))
 
     def expire(self, before: OffsetOrTime) -> int:
         """Delete the changes before a state; earlier states cannot be read any more.
@@ -204,7 +191,7 @@ class ClusterTables:
             As ``at``.
         """
         publication = self._newest()
-        return self._writer.expire(self._state(publication, before, "before"))
+        return self._writer.expire(offset_or_time(publication, before, "before", self._to_micros))
 
     def maintain(self) -> None:
         """Merge later changes into ``state``, compact the tables, delete old files.
@@ -252,13 +239,7 @@ class ClusterTables:
                 or the tables begin after the time.
         """
         publication = self._newest()
-        if time is None and offset is not None:
-            found = _checked(publication, offset, "offset")
-        elif offset is None and time is not None:
-            found = _checked(publication, self._offset_at(publication, time, "time"), "time")
-        else:
-            raise OptionError(option="offset, time", reason="exactly one of them must be given")
-        return ClusterView(publication, found)
+        return ClusterView(publication, offset_of_state(publication, offset, time, self._to_micros))
 
     def history(self, name: str) -> DataFrame:
         """Return each version of each row of a typed table; see ``ClusterView.history``.
@@ -294,7 +275,7 @@ class ClusterTables:
             entity = typed_table(table, self._store.place).entity
             found = found.where(sf.col("entity") == str(entity))
         if key is not None:
-            found = found.where(sf.col("key") == _key_text(key))
+            found = found.where(sf.col("key") == key_text(key))
         return found.orderBy("visible_offset", "offset", "seq")
 
     def diff(self, since: OffsetOrTime, until: OffsetOrTime | None = None) -> DataFrame:
@@ -343,7 +324,7 @@ class ClusterTables:
             As ``at`` and ``latest``; TablesError: ``offset`` is inside a metadata transaction.
         """
         publication = self._newest()
-        return image_of(publication, _checked(publication, offset, "offset"))
+        return image_of(publication, checked_offset(publication, offset, "offset"))
 
     def export_snapshot(self, offset: int | None, path: str | os.PathLike[str]) -> ExportedSnapshot:
         """Write a snapshot of the state after ``offset`` (inclusive; None: newest publication).
@@ -357,25 +338,13 @@ class ClusterTables:
             As ``image``; TablesError: secrets are redacted; FileExistsLogError: the file exists.
         """
         publication = self._newest()
-        return export(publication, _checked(publication, offset, "offset"), path)
+        return export(publication, checked_offset(publication, offset, "offset"), path)
 
     def status(self) -> ClusterStatus:
         """Return the offsets that the tables have reached, read from Delta."""
         publication = newest_publication(self._store, self._cluster_id)
-        progress = Progress() if publication is None else publication.progress
-        is_empty = publication is None
-        return ClusterStatus(
-            place=self._store.place,
-            cluster_id=progress.cluster_id,
-            incarnation=progress.incarnation,
-            offset=progress.offset,
-            log_offset=NOTHING if publication is None else publication.log_offset(),
-            oldest_offset=None if publication is None else progress.oldest_offset,
-            leader_epoch=None if is_empty else progress.leader_epoch,
-            metadata_version=progress.metadata_version,
-            row_counts=progress.row_counts,
-            gaps=progress.gaps,
-        )
+        log_offset = NOTHING if publication is None else publication.log_offset()
+        return status_of(self._store.place, publication, log_offset)
 
     def verify(self, offset: int | None = None) -> VerifyReport:
         """Compare the tables with a second replay of ``log``, in SQL.
@@ -390,7 +359,7 @@ class ClusterTables:
             As ``at`` and ``latest``; TablesError: there is no table ``log``.
         """
         publication = self._newest()
-        return verify(publication, _checked(publication, offset, "offset"))
+        return verify(publication, checked_offset(publication, offset, "offset"))
 
     def check_invariants(self, offset: int | None = None) -> tuple[Violation, ...]:
         """Return the rules of Kafka that the tables violate. Needs no table ``log``.
@@ -406,49 +375,20 @@ class ClusterTables:
             As ``at`` and ``latest``.
         """
         publication = self._newest()
-        return check_invariants(publication, _checked(publication, offset, "offset"))
+        return check_invariants(publication, checked_offset(publication, offset, "offset"))
 
     # --- helpers ----------------------------------------------------------------------------------
 
     def _changes_between(self, since: OffsetOrTime | None, until: OffsetOrTime | None) -> DataFrame:
         publication = self._newest()
-        first = NOTHING if since is None else self._state(publication, since, "since")
-        last = self._state(publication, until, "until")
-        if first > last:
-            raise OptionError(option="since", reason=f"offset {first} is after offset {last}")
-        return publication.changes(first, last)
+        return publication.changes(*offsets_between(publication, since, until, self._to_micros))
 
-    def _state(self, publication: Publication, wanted: OffsetOrTime | None, option: str) -> int:
-        """Return the offset of a state that can be read; None: the newest one."""
-        if isinstance(wanted, str | datetime):
-            wanted = self._offset_at(publication, wanted, option)
-        return _checked(publication, wanted, option)
-
-    def _offset_at(self, publication: Publication, time: datetime | str, option: str) -> int:
-        """Return the last offset of the state at a time."""
-        if not isinstance(time, str | datetime):
-            raise OptionError(option=option, reason="must be a datetime or text")
+    def _to_micros(self, time: datetime | str) -> int | None:
+        """Return a time as Spark casts it, in microseconds since 1970."""
         as_micros = sf.unix_micros(sf.lit(time).try_cast("timestamp"))
         with self._store.errors(CHANGES):
-            micros = self._spark.range(1).select(as_micros).collect()[0][0]
-        if micros is None:
-            raise OptionError(option=option, reason="must be a time such as 2026-11-21T03:12:00Z")
-        expired_time_us = publication.progress.expired_time_us
-        if expired_time_us is not None and micros < expired_time_us:
-            raise TablesError(
-                place=self._store.place,
-                reason="the changes at that time have expired",
-                remedy="use a later time, or an offset from that of status().oldest_offset on",
-            )
-        later = publication.first_offset_later_than(micros)
-        offset = publication.offset if later is None else later - 1
-        if offset < publication.progress.oldest_offset:
-            raise TablesError(
-                place=self._store.place,
-                reason="all their records are later than the time",
-                remedy="use a later time, or an offset from that of status().oldest_offset on",
-            )
-        return offset
+            micros: int | None = self._spark.range(1).select(as_micros).collect()[0][0]
+        return micros
 
     def _of_cluster(self, rows: DataFrame) -> DataFrame:
         """Return rows of this cluster with ``cluster_id`` as their first column."""
@@ -458,44 +398,9 @@ class ClusterTables:
     def _newest(self) -> Publication:
         publication = newest_publication(self._store, self._cluster_id)
         if publication is None:
-            of_cluster = "" if self._cluster_id is None else f" of cluster {self._cluster_id}"
-            raise TablesError(
-                place=self._store.place,
-                reason=f"nothing{of_cluster} was published yet",
-                remedy="call materialize, bootstrap or apply first, or correct the location",
-            )
+            raise nothing_published(self._store.place, self._cluster_id)
         self._cluster_id = publication.cluster_id  # also if others are added later
         return publication
-
-
-def _checked(publication: Publication, wanted: SupportsIndex | None, option: str) -> int:
-    """Return an offset whose state can be read; None: the newest one."""
-    if wanted is None:
-        return publication.offset
-    offset = _offset(wanted, option)
-    publication.progress.check_readable(publication.place, offset)
-    if publication.progress.is_in_gap(offset):
-        raise TablesError(
-            place=publication.place,
-            reason=f"no history at offset {offset}: a snapshot was loaded instead",
-            remedy="use an offset outside of the gaps that status() lists",
-        )
-    return offset
-
-
-def _offset(value: SupportsIndex, option: str) -> int:
-    """Return an integer of any kind, such as numpy's."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise OptionError(option=option, reason="an offset must be an integer") from None
-
-
-def _key_text(key: str | int | Sequence[str | int]) -> str:
-    """Return a key as in the column ``key``."""
-    if isinstance(key, str) and key.startswith("["):
-        return key
-    return key_json([key] if isinstance(key, str | int) else key)
 
 
 def open_cluster(

@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -21,9 +22,36 @@ from raftlog_state.image.rows import Entity, Row
 from .convert import plain_values, rows_of
 from .origins import Origin, RowOrigins
 from .progress import Progress
-from .schema import ORIGIN_COLUMNS, STATE_TABLE
+from .schema import (
+    BIGINT,
+    BY_ENTITY,
+    ORIGIN_COLUMNS,
+    ROW,
+    STATE_TABLE,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    Columns,
+    TypedTable,
+)
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+HISTORY_COLUMNS: Final[Columns] = {
+    "valid_from": BIGINT,
+    "valid_to": BIGINT,
+    "written_time": TIMESTAMP,
+    "replaced_time": TIMESTAMP,
+}
+"""Columns of ``row_history`` after those of the table."""
+DIFFERENCE_COLUMNS: Final[Columns] = {
+    "entity": STRING,
+    "key": STRING,
+    "op": STRING,
+    "changed": STRINGS,
+    "before": ROW,
+    "after": ROW,
+}
 
 _ORDER: Final = ("incarnation", "visible_offset", "offset", "seq")
 
@@ -116,6 +144,107 @@ def rows_of_state(state: pa.Table) -> tuple[list[Row], RowOrigins]:
             origins.set(entity, row.key, origin)
         rows += found
     return rows, origins
+
+
+def table_rows(table: TypedTable, state: pa.Table) -> pa.Table:
+    """Return the rows of a typed table that are not deleted, with their origins."""
+    of_table = pc.equal(state["entity"], str(table.entity))
+    living = state.filter(pc.and_(of_table, pc.invert(state["is_deleted"])))
+    columns = {**_fields(table, living, "row"), **{name: living[name] for name in ORIGIN_COLUMNS}}
+    return _table_of(columns, {**table.columns, **ORIGIN_COLUMNS})
+
+
+def row_history(table: TypedTable, rows: pa.Table, changes: pa.Table) -> pa.Table:
+    """Return each version of each row: the ``rows``, and those that ``changes`` replaced."""
+    began = pc.struct_field(changes["before_origin"], ["visible_offset"])
+    of_table = pc.equal(changes["entity"], str(table.entity))
+    is_closed = pc.and_(of_table, pc.greater(changes["visible_offset"], began))
+    closed = changes.filter(is_closed)
+    types = {**table.columns, **HISTORY_COLUMNS}
+    replaced = {
+        **_fields(table, closed, "before"),
+        "valid_from": pc.struct_field(closed["before_origin"], ["visible_offset"]),
+        "valid_to": closed["visible_offset"],
+        "written_time": pc.struct_field(closed["before_origin"], ["log_time"]),
+        "replaced_time": closed["log_time"],
+    }
+    current = {
+        **{name: rows[name] for name in table.columns},
+        "valid_from": rows["_visible_offset"],
+        "valid_to": pa.nulls(rows.num_rows, BIGINT),
+        "written_time": rows["_log_time"],
+        "replaced_time": pa.nulls(rows.num_rows, TIMESTAMP),
+    }
+    return pa.concat_tables([_table_of(replaced, types), _table_of(current, types)])
+
+
+def difference(changes: pa.Table) -> pa.Table:
+    """Return the rows that differ before and after ``changes``, one row for each key.
+
+    Columns: ``DIFFERENCE_COLUMNS``; ``changed`` has the columns of an update that differ.
+    """
+    last_positions = _last_of_each_key(changes)
+    identities = _identity(changes).to_pylist()
+    first = {
+        identities[position]: position
+        for position in _last_of_each_key(changes, is_first=True).to_pylist()
+    }
+    first_positions = [first[identities[position]] for position in last_positions.to_pylist()]
+    found = changes.take(last_positions)
+    before = changes["before"].take(pa.array(first_positions, pa.int64()))
+    ops: list[str | None] = [None] * found.num_rows
+    changed: list[list[str]] = [[] for _ in ops]
+    after = found["after"]
+    is_there = [side.is_valid().to_pylist() for side in (before, after)]
+    for entity, positions in _positions_of_entities(found["entity"]).items():
+        names = _differing(BY_ENTITY[entity], before.take(positions), after.take(positions))
+        for position, differing in zip(positions.to_pylist(), names, strict=True):
+            was, now = (side[position] for side in is_there)
+            if was and now and differing:
+                ops[position], changed[position] = "u", differing
+            elif was != now:
+                ops[position] = "d" if was else "c"
+    columns = {
+        "entity": found["entity"],
+        "key": found["key"],
+        "op": pa.array(ops, STRING),
+        "changed": pa.array(changed, STRINGS),
+        "before": before,
+        "after": after,
+    }
+    differences = _table_of(columns, DIFFERENCE_COLUMNS)
+    return differences.filter(pc.is_valid(differences["op"]))
+
+
+def _differing(
+    table: TypedTable, before: pa.ChunkedArray, after: pa.ChunkedArray
+) -> list[list[str]]:
+    """Return the columns of a table that differ between two of its rows, for each pair."""
+    differing: list[list[str]] = [[] for _ in range(len(before))]
+    for name in table.columns:
+        path = [str(table.entity), name]
+        sides = (plain_values(pc.struct_field(side, path)) for side in (before, after))
+        for names, old, new in zip(differing, *sides, strict=True):
+            if repr(old) != repr(new):  # as text: NaN is equal to itself, 0.0 is not -0.0
+                names.append(name)
+    return differing
+
+
+def _positions_of_entities(entities: pa.ChunkedArray) -> dict[Entity, pa.Array]:
+    found: dict[Entity, list[int]] = {}
+    for position, entity in enumerate(entities.to_pylist()):
+        found.setdefault(Entity(entity), []).append(position)
+    return {entity: pa.array(positions, pa.int64()) for entity, positions in found.items()}
+
+
+def _fields(table: TypedTable, rows: pa.Table, side: str) -> dict[str, Any]:
+    """Return the columns of a table from a struct of ``changes`` or ``state``."""
+    entity = str(table.entity)
+    return {name: pc.struct_field(rows[side], [entity, name]) for name in table.columns}
+
+
+def _table_of(columns: Mapping[str, Any], types: Columns) -> pa.Table:
+    return pa.table([columns[name] for name in types], schema=pa.schema(dict(types)))
 
 
 def _last_of_each_key(changes: pa.Table, *, is_first: bool = False) -> pa.Array:

@@ -2,25 +2,22 @@
 
 Rules of this file:
 
-1. ``state`` is pinned before ``changes``, and ``changes`` before ``log``, so no later table lacks
-   what an earlier one includes. After a truncation in between, they are pinned again.
-2. Frames are pinned to these versions, and have rows of one cluster: they never change, and never
+1. Frames are pinned to these versions, and have rows of one cluster: they never change, and never
    mix two offsets.
-3. Offsets are literals in the queries, so that Delta skips files by their statistics.
+2. Offsets are literals in the queries, so that Delta skips files by their statistics.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from raftlog_state.errors import TablesError
-
 from .history import changes_of, last_rows, living_rows, rows_after, rows_before, visible_between
+from .pinning import PinnedVersions, pin
 from .progress import NOTHING, Progress, check_layout, cluster_in, progress_of
 from .schema import (
     CHANGES_TABLE,
@@ -31,6 +28,7 @@ from .schema import (
     StoredTable,
     TypedTable,
 )
+from .selection import no_log
 from .stores.spark import SparkStore, for_each
 
 
@@ -72,11 +70,7 @@ class Publication:
     def log(self) -> DataFrame:
         """Return ``log`` up to the last published offset. Raises ``TablesError`` without it."""
         if self.log_version is None:
-            raise TablesError(
-                place=self.place,
-                reason="they have no table log",
-                remedy="create tables at another location with open_cluster(..., log=True)",
-            )
+            raise no_log(self.place)
         rows = _frame(self.store, self.cluster_id, LOG_TABLE, self.log_version)
         rows = self._without_reverted(rows, "incarnation", "offset")
         return rows.where(sf.col("offset") <= self.offset)
@@ -148,15 +142,7 @@ def newest_publication(store: SparkStore, cluster_id: str | None) -> Publication
     cluster_id = cluster_in(store, cluster_id)
     if cluster_id is None or not store.exists(CHANGES_TABLE):
         return None
-    state_version = _version(store, STATE_TABLE)
-    while True:
-        pinned = _pinned(store, cluster_id, state_version)
-        if pinned.is_consistent:
-            break
-        # A truncation changes ``state`` before ``changes``: both are of its end, or of before it.
-        before, state_version = state_version, _version(store, STATE_TABLE)
-        if state_version == before:
-            break
+    pinned = pin(partial(_version, store, STATE_TABLE), partial(_pinned, store, cluster_id))
     progress = pinned.newest
     if progress is None or progress.offset == NOTHING:
         return None
@@ -165,40 +151,13 @@ def newest_publication(store: SparkStore, cluster_id: str | None) -> Publication
         cluster_id=cluster_id,
         progress=progress,
         base_offset=NOTHING if pinned.base is None else pinned.base.offset,
-        state_version=state_version,
+        state_version=pinned.state_version,
         changes_version=pinned.changes_version,
         log_version=pinned.log_version,
     )
 
 
-class _Pinned(NamedTuple):
-    """Versions, and the newest progress rows of ``state`` (``base``) and of ``changes``."""
-
-    base: Progress | None
-    appended: Progress | None
-    changes_version: int
-    log_version: int | None
-
-    @property
-    def newest(self) -> Progress | None:
-        """The end of the tables."""
-        found = [progress for progress in (self.base, self.appended) if progress is not None]
-        return max(found, key=_order, default=None)
-
-    @property
-    def is_consistent(self) -> bool:
-        """Whether ``changes`` continues ``state``: no truncation was between the two versions."""
-        if self.appended is None:
-            return self.base is None
-        base = self.base or Progress()
-        return self.appended.incarnation == base.incarnation and self.appended.offset >= base.offset
-
-
-def _order(progress: Progress) -> tuple[int, int]:
-    return progress.incarnation, progress.offset
-
-
-def _pinned(store: SparkStore, cluster_id: str, state_version: int | None) -> _Pinned:
+def _pinned(store: SparkStore, cluster_id: str, state_version: int | None) -> PinnedVersions:
     """Return the versions of the other tables, which are pinned after that of ``state``."""
     reads: tuple[partial[Any], ...] = (
         partial(_base_progress, store, cluster_id, state_version),
@@ -208,9 +167,10 @@ def _pinned(store: SparkStore, cluster_id: str, state_version: int | None) -> _P
     log_version = _version(store, LOG_TABLE)
     at_least = NOTHING if base is None else base.offset
     changes = _frame(store, cluster_id, CHANGES_TABLE, changes_version)
-    return _Pinned(
+    return PinnedVersions(
         base=base,
         appended=_appended_progress(store, changes, at_least),
+        state_version=state_version,
         changes_version=changes_version,
         log_version=log_version,
     )

@@ -11,14 +11,14 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from raftlog_state.errors import TablesError
-
 from .history import row_history
+from .named_tables import NamedTables
 from .publication import Publication
-from .schema import BY_NAME, CHANGES, CLUSTER_ID, LOG, TypedTable
+from .schema import BY_NAME, CHANGES, CLUSTER_ID, LOG
+from .selection import typed_table
 
 
-class ClusterView:
+class ClusterView(NamedTables[DataFrame]):
     """A cluster after ``offset`` (inclusive). Every method but ``create_views`` returns a frame."""
 
     def __init__(self, publication: Publication, offset: int) -> None:
@@ -64,58 +64,6 @@ class ClusterView:
         rows = self._publication.rows(typed, self.offset)
         return self._of_cluster(row_history(typed, rows, self.table(CHANGES)))
 
-    def topics(self) -> DataFrame:
-        """Return topics by id."""
-        return self.table("topics")
-
-    def partitions(self) -> DataFrame:
-        """Return partitions: replicas, ISR, leader, epochs, directories."""
-        return self.table("partitions")
-
-    def brokers(self) -> DataFrame:
-        """Return registered brokers."""
-        return self.table("brokers")
-
-    def controllers(self) -> DataFrame:
-        """Return registered controllers."""
-        return self.table("controllers")
-
-    def configs(self) -> DataFrame:
-        """Return dynamic configs; secret values are redacted."""
-        return self.table("configs")
-
-    def acls(self) -> DataFrame:
-        """Return access rules."""
-        return self.table("acls")
-
-    def quotas(self) -> DataFrame:
-        """Return client quotas."""
-        return self.table("quotas")
-
-    def features(self) -> DataFrame:
-        """Return finalized features; ``metadata.version`` is one."""
-        return self.table("features")
-
-    def producer_ids(self) -> DataFrame:
-        """Return the next producer id to allocate: one row."""
-        return self.table("producer_ids")
-
-    def scram(self) -> DataFrame:
-        """Return SCRAM credentials; salts and keys are redacted."""
-        return self.table("scram")
-
-    def tokens(self) -> DataFrame:
-        """Return delegation tokens."""
-        return self.table("tokens")
-
-    def epochs(self) -> DataFrame:
-        """Return leader epochs: leader, start and end offset, voters."""
-        return self.table("epochs")
-
-    def transactions(self) -> DataFrame:
-        """Return metadata transactions that have ended."""
-        return self.table("transactions")
-
     def create_views(self, prefix: str = "") -> tuple[str, ...]:
         """Create a temporary view of each table and history; return their names.
 
@@ -137,15 +85,3 @@ class ClusterView:
 def with_cluster(rows: DataFrame, cluster_id: str) -> DataFrame:
     """Return rows of a cluster with ``cluster_id`` as their first column."""
     return rows.select(sf.lit(cluster_id).alias(CLUSTER_ID), "*")
-
-
-def typed_table(name: str, place: str, others: tuple[str, ...] = ()) -> TypedTable:
-    """Return a typed table by its name. Raises ``TablesError``, which also lists ``others``."""
-    found = BY_NAME.get(name)
-    if found is None:
-        raise TablesError(
-            place=place,
-            reason=f"unknown table {name}",
-            remedy=f"tables are {', '.join((*BY_NAME, *others))}",
-        )
-    return found

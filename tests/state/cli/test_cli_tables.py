@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.support.cli import run
+from tests.support.cli import rows, run
 from tests.support.memory_store import MemoryTables
 from tests.support.small_logs import copy_log
 from tests.support.written_tables import contents
@@ -160,6 +160,15 @@ def test_tables_are_truncated_expired_and_maintained(
     assert run("tables", "expire", place, "1500") == (0, "1500\n", "")
     assert run("tables", "truncate", place, "1499")[0] == 1
     follow_once(data / LOG, place)
+
+
+def test_the_status_is_one_json_object(whole: Path, tmp_path: Path) -> None:
+    (found,) = rows("tables", "status", whole)
+    assert found["place"] == str(whole)
+    assert (found["offset"], found["log_offset"], found["oldest_offset"]) == (LAST, LAST, 0)
+    assert found["row_counts"]["topics"] == 145
+    (none,) = rows("tables", "status", tmp_path / "none")
+    assert (none["offset"], none["row_counts"]) == (-1, {})
 
 
 @pytest.mark.parametrize("command", ["truncate", "expire", "maintain"])

@@ -445,6 +445,24 @@ def test_delete_deletes_the_rows_for_which_all_conditions_hold(filled_store_at: 
     assert rows_of(CHANGES_TABLE, read) == before, "the rows of an earlier read"
 
 
+def test_a_version_keeps_its_rows(filled_store_at: StoreAt) -> None:
+    store, writer = filled_store_at(), filled_store_at()
+    before, version = contents(store), store.version(CHANGES_TABLE)
+    rows = store.read(CHANGES_TABLE, version=version)
+    writer.append(CHANGES_TABLE, changes(LAST + 1, LAST + 1), transaction(3))
+    writer.compact(CHANGES_TABLE)
+    later = store.version(CHANGES_TABLE)
+    assert later > version
+    assert contents(store) != before
+    where: Where = (("offset", ">=", LAST),)
+    for reader in (store, filled_store_at(), store):
+        for at, count in ((version, 1), (later, 2)):
+            found = reader.read(CHANGES_TABLE, where, ("offset",), version=at)
+            assert sorted(set(found["offset"].to_pylist())) == [LAST, LAST + 1][:count]
+    again = store.read(CHANGES_TABLE, version=version)
+    assert rows_of(CHANGES_TABLE, again) == rows_of(CHANGES_TABLE, rows)
+
+
 def test_maintenance_keeps_rows_and_transactions(filled_store_at: StoreAt) -> None:
     store, reader = filled_store_at(), filled_store_at()
     before, read = contents(store), reader.read(CHANGES_TABLE)

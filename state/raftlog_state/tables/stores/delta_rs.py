@@ -92,6 +92,7 @@ class DeltaRsStore:
         self._place = place.rstrip("/") or place
         self._path = _local_path(place)
         self._handles: dict[str, _Handle] = {}
+        self._pinned: dict[str, DeltaTable] = {}
 
     @property
     def place(self) -> str:
@@ -142,14 +143,24 @@ class DeltaRsStore:
         if pc.max(found["offset"]).as_py() != last_offset:
             raise concurrent_write(self._place, table.name)
 
+    def version(self, table: StoredTable) -> int:
+        """Return the newest version of an existing table."""
+        with self._errors(table):
+            return self._open(table).version()
+
     def read(
-        self, table: StoredTable, where: Where = (), columns: tuple[str, ...] | None = None
+        self,
+        table: StoredTable,
+        where: Where = (),
+        columns: tuple[str, ...] | None = None,
+        *,
+        version: int | None = None,
     ) -> pa.Table:
-        """Return the newest rows of an existing table, in any order; ``columns``: None for all."""
+        """Return rows of an existing table; ``columns``: None for all; ``version``: the newest."""
         names = tuple(table.columns) if columns is None else columns
         schema = pa.schema({name: table.columns[name] for name in names})
         with self._errors(table):
-            engine = QueryBuilder(READ_SETTINGS).register("stored", self._open(table))
+            engine = QueryBuilder(READ_SETTINGS).register("stored", self._at(table, version))
             selected = ", ".join(f'"{name}"' for name in names)
             condition = _sql(where)
             query = f"SELECT {selected} FROM stored" + (f" WHERE {condition}" if condition else "")
@@ -246,6 +257,16 @@ class DeltaRsStore:
         opened = DeltaTable(str(self._path_of(table)))
         self._handles[table.name] = _Handle(opened, inode, opened.version())
         return opened
+
+    def _at(self, table: StoredTable, version: int | None) -> DeltaTable:
+        """Return a handle of a version; None: the newest one."""
+        if version is None:
+            return self._open(table)
+        kept = self._pinned.get(table.name)
+        if kept is None or kept.version() != version:
+            kept = DeltaTable(str(self._path_of(table)), version=version)
+            self._pinned[table.name] = kept
+        return kept
 
     def _reopen(self, table: StoredTable) -> DeltaTable:
         self._handles.pop(table.name, None)

@@ -92,10 +92,22 @@ class TableStore(Protocol):
         """
         ...
 
+    def version(self, table: StoredTable) -> int:
+        """Return the newest version of an existing table, whose rows never change."""
+        ...
+
     def read(
-        self, table: StoredTable, where: Where = (), columns: tuple[str, ...] | None = None
+        self,
+        table: StoredTable,
+        where: Where = (),
+        columns: tuple[str, ...] | None = None,
+        *,
+        version: int | None = None,
     ) -> pa.Table:
-        """Return the newest rows of an existing table, in any order; ``columns``: None for all."""
+        """Return rows of an existing table, in any order.
+
+        ``columns``: None for all; ``version``: None for the newest one.
+        """
         ...
 
     def merge(self, rows: pa.Table) -> None:

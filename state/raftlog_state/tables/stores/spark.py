@@ -183,13 +183,20 @@ class SparkStore:
         return int(self._newest_commit(table)["version"])
 
     def read(
-        self, table: StoredTable, where: Where = (), columns: tuple[str, ...] | None = None
+        self,
+        table: StoredTable,
+        where: Where = (),
+        columns: tuple[str, ...] | None = None,
+        *,
+        version: int | None = None,
     ) -> pa.Table:
-        """Return the newest rows of an existing table, in any order."""
+        """Return rows of an existing table, in any order."""
         names = tuple(table.columns) if columns is None else columns
         listed = ", ".join(quoted(name) for name in names)
         with self.errors(table.name):
-            statement = f"SELECT {listed} FROM {self.reference(table)}{_clause(table, where)}"
+            pinned = "" if version is None else f" VERSION AS OF {version}"
+            stored = f"{self.reference(table)}{pinned}"
+            statement = f"SELECT {listed} FROM {stored}{_clause(table, where)}"
             found = self._spark.sql(statement).toArrow()
         return found.cast(pa.schema({name: table.columns[name] for name in names}))
 

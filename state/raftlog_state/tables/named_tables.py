@@ -1,0 +1,72 @@
+"""``NamedTables``: the typed tables of a view by their names."""
+
+from __future__ import annotations
+
+import abc
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class NamedTables(abc.ABC, Generic[T]):
+    """Typed tables of one state, each a ``T``: a frame of Spark, or an Arrow table."""
+
+    @abc.abstractmethod
+    def table(self, name: str) -> T:
+        """Return a typed table by name, or ``changes`` or ``log`` up to the view's offset.
+
+        Raises:
+            TablesError: there is no such table.
+        """
+
+    def topics(self) -> T:
+        """Topics by id."""
+        return self.table("topics")
+
+    def partitions(self) -> T:
+        """Partitions: replicas, ISR, leader, epochs, directories."""
+        return self.table("partitions")
+
+    def brokers(self) -> T:
+        """Registered brokers."""
+        return self.table("brokers")
+
+    def controllers(self) -> T:
+        """Registered controllers."""
+        return self.table("controllers")
+
+    def configs(self) -> T:
+        """Dynamic configs; secret values are redacted."""
+        return self.table("configs")
+
+    def acls(self) -> T:
+        """Access rules."""
+        return self.table("acls")
+
+    def quotas(self) -> T:
+        """Client quotas."""
+        return self.table("quotas")
+
+    def features(self) -> T:
+        """Finalized features; ``metadata.version`` is one."""
+        return self.table("features")
+
+    def producer_ids(self) -> T:
+        """Next producer id to allocate: one row."""
+        return self.table("producer_ids")
+
+    def scram(self) -> T:
+        """SCRAM credentials; salts and keys are redacted."""
+        return self.table("scram")
+
+    def tokens(self) -> T:
+        """Delegation tokens."""
+        return self.table("tokens")
+
+    def epochs(self) -> T:
+        """Leader epochs: leader, start and end offset, voters."""
+        return self.table("epochs")
+
+    def transactions(self) -> T:
+        """Metadata transactions that have ended."""
+        return self.table("transactions")

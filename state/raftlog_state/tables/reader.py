@@ -1,0 +1,376 @@
+"""``open_tables``: the tables as Arrow, without Spark or Java.
+
+Rules of this file:
+
+1. A view reads the versions of one publication: its tables belong together and never change.
+2. Rows are those of ``ClusterTables``, in the same columns and types, from the functions of
+   ``latest``.
+3. Only rows that can differ are read: changes of the offsets in question, and one entity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+
+from raftlog_state.image.rows import Entity
+
+from .latest import (
+    difference,
+    overlay,
+    row_history,
+    rows_before,
+    state_rows,
+    table_rows,
+    without_reverted,
+)
+from .named_tables import NamedTables
+from .pinning import PinnedVersions, pin
+from .progress import NOTHING, Progress, check_layout, cluster_in, progress_of
+from .schema import (
+    CHANGES,
+    CHANGES_TABLE,
+    CLUSTER_ID,
+    LOG,
+    LOG_TABLE,
+    PROGRESS,
+    STATE_TABLE,
+    StoredTable,
+    TypedTable,
+)
+from .selection import (
+    ClusterStatus,
+    OffsetOrTime,
+    key_text,
+    no_log,
+    nothing_published,
+    offset_of_state,
+    offsets_between,
+    status_of,
+    typed_table,
+)
+from .stores.protocol import Condition, TableStore, Where
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+_CHANGE_ORDER: Final = [(name, "ascending") for name in ("visible_offset", "offset", "seq")]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Publication:
+    """Versions of the tables, and their end."""
+
+    store: TableStore
+    cluster_id: str
+    progress: Progress
+    versions: PinnedVersions
+
+    @property
+    def place(self) -> str:
+        """Where the tables are."""
+        return self.store.place
+
+    def changes(self, after: int, to: int, *where: Condition) -> pa.Table:
+        """Return the changes that took effect after an offset and up to another (inclusive)."""
+        later: Condition = ("visible_offset", ">", after)
+        earlier: Condition = ("visible_offset", "<=", to)
+        version = self.versions.changes_version
+        rows = self._read(CHANGES_TABLE, (later, earlier, *where), version=version)
+        rows = without_reverted(rows, self.progress)
+        return rows.filter(pc.not_equal(rows["entity"], PROGRESS))
+
+    def rows(self, table: TypedTable, offset: int) -> pa.Table:
+        """Return the rows of a table after an offset (inclusive), with their origins."""
+        of_entity: Condition = ("entity", "=", str(table.entity))
+        base = NOTHING if self.versions.base is None else self.versions.base.offset
+        state = STATE_TABLE.schema.empty_table()
+        if self.versions.state_version is not None:
+            state = self._read(STATE_TABLE, (of_entity,), version=self.versions.state_version)
+            state = without_reverted(state, self.progress)
+        if offset > base:
+            state = overlay(state, state_rows(self.changes(base, offset, of_entity)))
+        elif offset < base:
+            later = self.changes(offset, base, of_entity)
+            state = overlay(state, rows_before(later, offset, self.progress.incarnation))
+        return with_cluster(table_rows(table, state), self.cluster_id)
+
+    def log(self, offset: int) -> pa.Table:
+        """Return ``log`` up to an offset. Raises ``TablesError`` without it."""
+        if self.versions.log_version is None:
+            raise no_log(self.place)
+        up_to: Condition = ("offset", "<=", offset)
+        rows = self._read(LOG_TABLE, (up_to,), version=self.versions.log_version)
+        if self.progress.truncated_to is None:
+            return rows
+        is_current = pc.greater_equal(rows["incarnation"], self.progress.incarnation)
+        is_kept = pc.less_equal(rows["offset"], self.progress.truncated_to)
+        return rows.filter(pc.or_(is_current, is_kept))
+
+    def first_offset_later_than(self, time_us: int) -> int | None:
+        """Return where the first change or append with a later time took effect, or None."""
+        published: Condition = ("visible_offset", "<=", self.progress.offset)
+        rows = self._read(
+            CHANGES_TABLE,
+            (published,),
+            ("visible_offset", "log_time", "incarnation"),
+            version=self.versions.changes_version,
+        )
+        rows = without_reverted(rows, self.progress)
+        is_later = pc.greater(rows["log_time"].cast(pa.int64()), time_us)
+        found: int | None = pc.min(rows.filter(is_later)["visible_offset"]).as_py()
+        return found
+
+    def log_offset(self) -> int:
+        """Return the last offset in ``log``, which may be after the published one; -1 without."""
+        version = self.versions.log_version
+        if version is None:
+            return NOTHING
+        for at_least in (self.progress.offset, NOTHING):  # nearly always there is the published one
+            from_offset: Condition = ("offset", ">=", at_least)
+            rows = self._read(LOG_TABLE, (from_offset,), ("offset",), version=version)
+            if rows.num_rows:
+                return int(pc.max(rows["offset"]).as_py())
+        return NOTHING
+
+    def _read(
+        self,
+        table: StoredTable,
+        where: Where,
+        columns: tuple[str, ...] | None = None,
+        *,
+        version: int,
+    ) -> pa.Table:
+        """Return rows of this cluster in a version of a table."""
+        return _read(self.store, self.cluster_id, table, where, columns, version=version)
+
+
+class ArrowView(NamedTables[pa.Table]):
+    """A cluster after ``offset`` (inclusive). Every method returns an Arrow table."""
+
+    def __init__(self, publication: _Publication, offset: int) -> None:
+        self.offset = offset
+        self._publication = publication
+
+    def __repr__(self) -> str:
+        return f"ArrowView({self.place!r}, offset={self.offset})"
+
+    @property
+    def place(self) -> str:
+        """Where the tables are."""
+        return self._publication.place
+
+    def table(self, name: str) -> pa.Table:
+        """Return a typed table by name, or ``changes`` or ``log`` up to this offset.
+
+        Raises:
+            TablesError: there is no such table.
+        """
+        if name == CHANGES:
+            return self._publication.changes(NOTHING, self.offset)
+        if name == LOG:
+            return self._publication.log(self.offset)
+        typed = typed_table(name, self.place, (CHANGES, LOG))
+        return self._publication.rows(typed, self.offset)
+
+    def history(self, name: str) -> pa.Table:
+        """Return each version of each row of a typed table, as ``ClusterView.history``.
+
+        Raises:
+            TablesError: there is no such table.
+        """
+        typed = typed_table(name, self.place)
+        of_entity: Condition = ("entity", "=", str(typed.entity))
+        changes = self._publication.changes(NOTHING, self.offset, of_entity)
+        rows = row_history(typed, self._publication.rows(typed, self.offset), changes)
+        return with_cluster(rows, self._publication.cluster_id)
+
+
+class ArrowTables:
+    """Tables of a cluster for reading, returned by ``open_tables``. Used by one thread.
+
+    Arguments, results and errors are those of ``ClusterTables``, but that results are Arrow tables,
+    which DuckDB, Polars and pandas accept, and that times are in ISO 8601.
+    """
+
+    def __init__(self, store: TableStore, cluster_id: str | None = None) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+
+    def __repr__(self) -> str:
+        return f"ArrowTables({self._store.place!r})"
+
+    def latest(self) -> ArrowView:
+        """Return the newest publication. Raises ``TablesError`` before the first one."""
+        publication = self._newest()
+        return ArrowView(publication, publication.progress.offset)
+
+    def at(self, *, offset: int | None = None, time: datetime | str | None = None) -> ArrowView:
+        """Return the published cluster state after an offset (inclusive) or at a time.
+
+        Args:
+            offset: the last offset of the state.
+            time: the state before the first change with a later timestamp took effect, or the
+                newest one. A ``datetime``, or text in ISO 8601; without a zone in that of this
+                process.
+
+        Raises:
+            OptionError: neither or both are given, or one is invalid.
+            OffsetOutOfRangeError: the tables begin after the offset, or it is not published.
+            TablesError: the offset is in a gap, where a snapshot was loaded instead of the history;
+                or the tables begin after the time.
+        """
+        publication = self._newest()
+        return ArrowView(publication, offset_of_state(publication, offset, time, to_micros))
+
+    def history(self, name: str) -> pa.Table:
+        """Return each version of each row of a typed table; see ``ClusterView.history``.
+
+        Raises:
+            TablesError: there is no such table, or nothing was published.
+        """
+        return self.latest().history(name)
+
+    def changes(
+        self,
+        *,
+        table: str | None = None,
+        key: str | int | Sequence[str | int] | None = None,
+        since: OffsetOrTime | None = None,
+        until: OffsetOrTime | None = None,
+    ) -> pa.Table:
+        """Return the published changes between two states, in the order in which they took effect.
+
+        Args:
+            table, key, since, until: as for ``ClusterTables.changes``.
+
+        Raises:
+            As ``at``; OptionError: ``since`` is after ``until``; TablesError: there is no such
+            table.
+        """
+        where: list[Condition] = []
+        publication = self._newest()
+        between = offsets_between(publication, since, until, to_micros)
+        if table is not None:
+            entity: Entity = typed_table(table, publication.place).entity
+            where.append(("entity", "=", str(entity)))
+        if key is not None:
+            where.append(("key", "=", key_text(key)))
+        return publication.changes(*between, *where).sort_by(_CHANGE_ORDER)
+
+    def diff(self, since: OffsetOrTime, until: OffsetOrTime | None = None) -> pa.Table:
+        """Return the rows that differ between two published states, as ``ClusterTables.diff``.
+
+        Raises:
+            As ``changes``.
+        """
+        publication = self._newest()
+        between = offsets_between(publication, since, until, to_micros)
+        return with_cluster(difference(publication.changes(*between)), publication.cluster_id)
+
+    def status(self) -> ClusterStatus:
+        """Return the offsets that the tables have reached."""
+        publication = _newest_publication(self._store, self._cluster_id)
+        log_offset = NOTHING if publication is None else publication.log_offset()
+        return status_of(self._store.place, publication, log_offset)
+
+    def _newest(self) -> _Publication:
+        publication = _newest_publication(self._store, self._cluster_id)
+        if publication is None:
+            raise nothing_published(self._store.place, self._cluster_id)
+        self._cluster_id = publication.cluster_id  # also if others are added later
+        return publication
+
+
+def open_tables(path: str, *, cluster_id: str | None = None) -> ArrowTables:
+    """Open tables in a local directory for reading, without Spark or Java.
+
+    Args:
+        path: path of the directory with a subdirectory for each table, which contains a slash, or
+            a ``file:`` URI.
+        cluster_id: which of several clusters.
+
+    Raises:
+        TablesError: deltalake is not installed (``pip install "raftlog[delta]"``), or the path is
+            not local.
+    """
+    from .stores.delta_rs import DeltaRsStore
+
+    return ArrowTables(DeltaRsStore(path), cluster_id)
+
+
+def to_micros(time: datetime | str) -> int | None:
+    """Return a time in microseconds since 1970; None for text that is not ISO 8601."""
+    try:
+        moment = datetime.fromisoformat(time.strip()) if isinstance(time, str) else time
+        since = moment.astimezone(UTC) - _EPOCH
+    except (ValueError, OverflowError):
+        return None
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _newest_publication(store: TableStore, cluster_id: str | None) -> _Publication | None:
+    """Return the newest publication of a cluster, or of the only one; None before the first one.
+
+    Raises:
+        TablesError: an earlier release created the tables; or they contain several clusters, and
+            ``cluster_id`` is None.
+    """
+    check_layout(store)
+    cluster_id = cluster_in(store, cluster_id)
+    if cluster_id is None or not store.exists(CHANGES_TABLE):
+        return None
+    pinned = pin(partial(_version, store, STATE_TABLE), partial(_pinned, store, cluster_id))
+    progress = pinned.newest
+    if progress is None or progress.offset == NOTHING:
+        return None
+    return _Publication(store=store, cluster_id=cluster_id, progress=progress, versions=pinned)
+
+
+def _pinned(store: TableStore, cluster_id: str, state_version: int | None) -> PinnedVersions:
+    """Return the versions of the other tables, which are pinned after that of ``state``."""
+    is_progress: Condition = ("entity", "=", PROGRESS)
+    base = None
+    if state_version is not None:
+        rows = _read(store, cluster_id, STATE_TABLE, (is_progress,), version=state_version)
+        base = progress_of(rows)
+    changes_version = store.version(CHANGES_TABLE)
+    at_least: Condition = ("visible_offset", ">=", NOTHING if base is None else base.offset)
+    where = (is_progress, at_least)
+    rows = _read(store, cluster_id, CHANGES_TABLE, where, version=changes_version)
+    return PinnedVersions(
+        base=base,
+        appended=progress_of(state_rows(rows)),
+        state_version=state_version,
+        changes_version=changes_version,
+        log_version=_version(store, LOG_TABLE),
+    )
+
+
+def with_cluster(rows: pa.Table, cluster_id: str) -> pa.Table:
+    """Return rows of a cluster with ``cluster_id`` as their first column."""
+    column = pa.repeat(pa.scalar(cluster_id, pa.string()), rows.num_rows)
+    return rows.add_column(0, pa.field(CLUSTER_ID, pa.string()), column)
+
+
+def _read(
+    store: TableStore,
+    cluster_id: str,
+    table: StoredTable,
+    where: Where,
+    columns: tuple[str, ...] | None = None,
+    *,
+    version: int,
+) -> pa.Table:
+    of_cluster: Condition = (CLUSTER_ID, "=", cluster_id)
+    return store.read(table, (of_cluster, *where), columns, version=version)
+
+
+def _version(store: TableStore, table: StoredTable) -> int | None:
+    return store.version(table) if store.exists(table) else None

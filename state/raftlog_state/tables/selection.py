@@ -1,0 +1,201 @@
+"""Which published state is read: offsets, times and names, for the readers of all engines."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, SupportsIndex, TypeAlias
+
+from raftlog.errors import OptionError
+from raftlog_state.errors import TablesError
+from raftlog_state.image.delta import key_json
+
+from .progress import NOTHING, Progress
+from .schema import BY_NAME, TypedTable
+
+OffsetOrTime: TypeAlias = int | datetime | str
+"""Offset (inclusive) or time of a state."""
+ToMicros: TypeAlias = Callable[[datetime | str], int | None]
+"""Conversion of a time to microseconds since 1970; None if the text is no time."""
+
+
+class Published(Protocol):
+    """Publication: the versions of the tables that a reader sees together."""
+
+    @property
+    def place(self) -> str:
+        """Where the tables are."""
+        ...
+
+    @property
+    def progress(self) -> Progress:
+        """The end of the tables."""
+        ...
+
+    def first_offset_later_than(self, time_us: int) -> int | None:
+        """Return where the first change or append with a later time took effect, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterStatus:
+    """Offsets that the tables have reached, inclusive; -1 or None if there is nothing yet.
+
+    ``offset``: that of ``latest()``; ``log_offset``: the last record in ``log``, if they have it;
+    ``oldest_offset``: the first offset for ``at()``; ``gaps``: first and last offsets without
+    history, because a snapshot was loaded instead.
+    """
+
+    place: str
+    cluster_id: str | None
+    incarnation: int
+    offset: int
+    log_offset: int
+    oldest_offset: int | None
+    leader_epoch: int | None
+    metadata_version: int | None
+    row_counts: Mapping[str, int]
+    gaps: tuple[tuple[int, int], ...]
+
+
+def status_of(place: str, published: Published | None, log_offset: int) -> ClusterStatus:
+    """Return the status of tables; None: nothing was published."""
+    progress = Progress() if published is None else published.progress
+    is_empty = published is None
+    return ClusterStatus(
+        place=place,
+        cluster_id=progress.cluster_id,
+        incarnation=progress.incarnation,
+        offset=progress.offset,
+        log_offset=log_offset,
+        oldest_offset=None if is_empty else progress.oldest_offset,
+        leader_epoch=None if is_empty else progress.leader_epoch,
+        metadata_version=progress.metadata_version,
+        row_counts=progress.row_counts,
+        gaps=progress.gaps,
+    )
+
+
+def nothing_published(place: str, cluster_id: str | None) -> TablesError:
+    """Return the error of tables before the first publication of a cluster; None: of any."""
+    of_cluster = "" if cluster_id is None else f" of cluster {cluster_id}"
+    return TablesError(
+        place=place,
+        reason=f"nothing{of_cluster} was published yet",
+        remedy="call materialize, bootstrap or apply first, run `raftlog tables follow`, or "
+        "correct the location",
+    )
+
+
+def checked_offset(published: Published, wanted: SupportsIndex | None, option: str) -> int:
+    """Return an offset whose state can be read; None: the newest one."""
+    progress = published.progress
+    if wanted is None:
+        return progress.offset
+    offset = whole_offset(wanted, option)
+    progress.check_readable(published.place, offset)
+    if progress.is_in_gap(offset):
+        raise TablesError(
+            place=published.place,
+            reason=f"no history at offset {offset}: a snapshot was loaded instead",
+            remedy="use an offset outside of the gaps that status() lists",
+        )
+    return offset
+
+
+def whole_offset(value: SupportsIndex, option: str) -> int:
+    """Return an integer of any kind, such as numpy's."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise OptionError(option=option, reason="an offset must be an integer") from None
+
+
+def offset_of_state(
+    published: Published, offset: int | None, time: datetime | str | None, to_micros: ToMicros
+) -> int:
+    """Return the offset of the state that the arguments of ``at`` name."""
+    if time is None and offset is not None:
+        return checked_offset(published, offset, "offset")
+    if offset is None and time is not None:
+        found = _offset_at(published, time, "time", to_micros)
+        return checked_offset(published, found, "time")
+    raise OptionError(option="offset, time", reason="exactly one of them must be given")
+
+
+def offset_or_time(
+    published: Published, wanted: OffsetOrTime | None, option: str, to_micros: ToMicros
+) -> int:
+    """Return the offset of a state that can be read; None: the newest one."""
+    if isinstance(wanted, str | datetime):
+        wanted = _offset_at(published, wanted, option, to_micros)
+    return checked_offset(published, wanted, option)
+
+
+def offsets_between(
+    published: Published,
+    since: OffsetOrTime | None,
+    until: OffsetOrTime | None,
+    to_micros: ToMicros,
+) -> tuple[int, int]:
+    """Return the offsets of the states before and after a range of changes."""
+    first = NOTHING if since is None else offset_or_time(published, since, "since", to_micros)
+    last = offset_or_time(published, until, "until", to_micros)
+    if first > last:
+        raise OptionError(option="since", reason=f"offset {first} is after offset {last}")
+    return first, last
+
+
+def _offset_at(published: Published, time: datetime | str, option: str, to_micros: ToMicros) -> int:
+    """Return the last offset of the state at a time."""
+    if not isinstance(time, str | datetime):
+        raise OptionError(option=option, reason="must be a datetime or text")
+    micros = to_micros(time)
+    if micros is None:
+        raise OptionError(option=option, reason="must be a time such as 2026-11-21T03:12:00Z")
+    expired_time_us = published.progress.expired_time_us
+    if expired_time_us is not None and micros < expired_time_us:
+        raise TablesError(
+            place=published.place,
+            reason="the changes at that time have expired",
+            remedy="use a later time, or an offset from that of status().oldest_offset on",
+        )
+    later = published.first_offset_later_than(micros)
+    offset = published.progress.offset if later is None else later - 1
+    if offset < published.progress.oldest_offset:
+        raise TablesError(
+            place=published.place,
+            reason="all their records are later than the time",
+            remedy="use a later time, or an offset from that of status().oldest_offset on",
+        )
+    return offset
+
+
+def key_text(key: str | int | Sequence[str | int]) -> str:
+    """Return a key as in the column ``key``."""
+    if isinstance(key, str) and key.startswith("["):
+        return key
+    return key_json([key] if isinstance(key, str | int) else key)
+
+
+def typed_table(name: str, place: str, others: tuple[str, ...] = ()) -> TypedTable:
+    """Return a typed table by its name. Raises ``TablesError``, which also lists ``others``."""
+    found = BY_NAME.get(name)
+    if found is None:
+        raise TablesError(
+            place=place,
+            reason=f"unknown table {name}",
+            remedy=f"tables are {', '.join((*BY_NAME, *others))}",
+        )
+    return found
+
+
+def no_log(place: str) -> TablesError:
+    """Return the error of tables without the table ``log``."""
+    return TablesError(
+        place=place,
+        reason="they have no table log",
+        remedy="create tables at another location with open_cluster(..., log=True)",
+    )

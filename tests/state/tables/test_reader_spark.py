@@ -1,0 +1,89 @@
+"""Tables read as Arrow equal what Spark reads from them: rows, columns, types and errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+from tests.state.tables.conftest import TEMPLATE_END, TEMPLATE_MERGED
+from tests.support.tables import Feed
+
+from raftlog.errors import RaftlogError
+from raftlog_state.tables import ClusterTables, open_tables
+from raftlog_state.tables.schema import BY_NAME
+
+pytestmark = pytest.mark.spark
+
+
+def texts(rows: pa.Table) -> list[str]:
+    return sorted(json.dumps(row, default=str) for row in rows.to_pylist())
+
+
+def check_equal(found: pa.Table, frame: DataFrame) -> None:
+    """Compare columns, types and rows."""
+    expected = frame.toArrow()
+    assert found.column_names == expected.column_names
+    expected = expected.cast(found.schema)
+    assert texts(found) == texts(expected)
+
+
+def test_arrow_and_spark_read_the_same(feed: Feed, template: Path) -> None:
+    spark, arrow = feed.open(template), open_tables(str(template))
+    assert arrow.status() == spark.status()
+    for offset in (100, TEMPLATE_MERGED - 1, TEMPLATE_END - 1):
+        theirs, ours = spark.at(offset=offset), arrow.at(offset=offset)
+        for name in ("topics", "partitions", "brokers", "configs", "epochs", "acls", "scram"):
+            check_equal(ours.table(name), theirs.table(name))
+    theirs, ours = spark.latest(), arrow.latest()
+    assert ours.offset == theirs.offset
+    for name in (*BY_NAME, "changes", "log"):
+        check_equal(ours.table(name), theirs.table(name))
+    for name in ("partitions", "configs"):
+        check_equal(ours.history(name), theirs.history(name))
+    for since, until in ((11, 299), (120, 260)):
+        check_equal(arrow.diff(since, until), spark.diff(since, until))
+    ranges: tuple[dict[str, Any], ...] = (
+        {},
+        {"table": "partitions", "since": 120, "until": 260},
+        {"table": "brokers", "key": 1},
+        {"since": "2026-11-21T08:03:37Z"},
+    )
+    for arguments in ranges:
+        frame, rows = spark.changes(**arguments), arrow.changes(**arguments)
+        check_equal(rows, frame)
+        order = ["visible_offset", "offset", "seq"]
+        assert rows.select(order).to_pylist() == frame.select(*order).toArrow().to_pylist()
+
+
+def test_arrow_and_spark_refuse_the_same(feed: Feed, template: Path, tmp_path: Path) -> None:
+    spark, arrow = feed.open(template), open_tables(str(template))
+    calls: tuple[Callable[[Any], object], ...] = (
+        lambda tables: tables.at(),
+        lambda tables: tables.at(offset=TEMPLATE_END),
+        lambda tables: tables.at(offset=1.5),
+        lambda tables: tables.at(time="soon"),
+        lambda tables: tables.at(time="1999-12-31T23:59:59Z"),
+        lambda tables: tables.diff(20, 10),
+        lambda tables: tables.changes(table="nothing"),
+        lambda tables: tables.latest().table("nothing"),
+        lambda tables: tables.history("nothing"),
+    )
+    for call in calls:
+        assert refusal(call, arrow) == refusal(call, spark)
+    none: ClusterTables = feed.open(tmp_path / "none")
+    other = open_tables(str(tmp_path / "none"))
+    assert refusal(lambda tables: tables.latest(), other) == refusal(
+        lambda tables: tables.latest(), none
+    )
+    assert other.status() == none.status()
+
+
+def refusal(call: Callable[[Any], object], tables: object) -> tuple[type, str]:
+    with pytest.raises(RaftlogError) as caught:
+        call(tables)
+    return type(caught.value), str(caught.value)
