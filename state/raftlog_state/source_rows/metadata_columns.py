@@ -85,7 +85,7 @@ class MetadataColumns:
         redactor: Redactor,
         decoded: dict[bytes, DecodedRecord] | None = None,
     ) -> None:
-        """``decoded`` receives the records that redaction decodes, by their redacted bytes."""
+        """``decoded`` receives the records that are decoded here, by their redacted bytes."""
         self._values = values
         self._redactor = redactor
         self._decoded_values = decoded
@@ -137,6 +137,8 @@ class MetadataColumns:
         """Distinct values: the bytes, the record, and the redacted record."""
         values: list[bytes] = self._encoded.dictionary.to_pylist()
         records = [(value, decode(value)) for value in values]
+        if self._decoded_values is not None and self._redactor.reveal:
+            self._decoded_values.update(records)
         return [(value, record, self._redactor.redact(record)) for value, record in records]
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class RowSettings:
     """Columns and records of the rows; ``redactor``: that of a metadata log, else None.
 
-    ``decoded`` receives the records that redaction decodes, by their redacted bytes.
+    ``decoded`` receives the records that are decoded, by their redacted bytes.
     """
 
     columns: tuple[str, ...]

@@ -57,7 +57,7 @@ class RowBuilder:
 
     ``redactor`` is None if values are not metadata records; the columns about those are then null.
     ``snapshot`` is None for rows of the log. ``hide_reserved_headers``: raftlog wrote the log, and
-    its reserved headers are omitted. ``decoded`` receives the records that redaction decodes.
+    its reserved headers are omitted. ``decoded`` receives decoded records.
     """
 
     columns: tuple[str, ...]

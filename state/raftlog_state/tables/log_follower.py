@@ -74,7 +74,7 @@ class Appended:
 
 
 class DecodedValues:
-    """Records that were decoded for redaction, which replay need not decode again."""
+    """Records that were decoded for redaction or JSON, which replay need not decode again."""
 
     def __init__(self) -> None:
         self.records: dict[bytes, DecodedRecord] = {}
