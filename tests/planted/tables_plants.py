@@ -19,6 +19,10 @@ RANDOM_LOGS: Final = (
     "tests/state/tables/test_tables_verify_spark.py"
     "::test_a_second_replay_agrees_with_the_loader_on_random_logs[1]"
 )
+RANGE: Final = (
+    "tests/state/tables/test_tables_verify_spark.py"
+    "::test_a_range_is_verified_from_the_rows_before_it"
+)
 PUBLICATION: Final = "state/raftlog_state/tables/publication.py"
 HISTORY: Final = "state/raftlog_state/tables/history.py"
 READS: Final = "tests/state/tables/test_tables_reads_spark.py"
@@ -236,10 +240,9 @@ TABLES_PLANTS: Final = (
     ),
     Plant(
         bug="verify does not compare the intervals of rows",
-        path="state/raftlog_state/tables/verify.py",
-        old="    differences += _chain_differences("
-        "publication.changes(to=offset), is_complete=is_complete)\n",
-        new="",
+        path=HISTORY,
+        old="    return found.where(is_row_wrong | is_origin_wrong).select(",
+        new="    return found.where(is_row_wrong).select(",
         tests=("tests/state/tables/test_tables_verify_spark.py::test_a_changed_row_is_reported",),
     ),
     Plant(
@@ -391,5 +394,33 @@ TABLES_PLANTS: Final = (
         old="LEFT ANTI JOIN tail USING (cluster_id, key)",
         new="LEFT ANTI JOIN tail USING (key)",
         tests=(f"{CLUSTERS_SPARK}::test_views_of_a_schema_have_the_rows_of_each_cluster",),
+    ),
+    Plant(
+        bug="verify of a range replays no transaction that was open at its start",
+        path="state/raftlog_state/tables/verify.py",
+        old="    return 0 if last is None else last + 1\n",
+        new="    return since + 1\n",
+        tests=(RANDOM_LOGS,),
+    ),
+    Plant(
+        bug="verify of a range compares rows that no record changed with nothing",
+        path="state/raftlog_state/tables/expected.py",
+        old="Records(rows, base), base.rows), base.is_complete)",
+        new="Records(rows, base), base.rows), True)",
+        tests=(RANGE,),
+    ),
+    Plant(
+        bug="verify passes over a damaged record",
+        path="state/raftlog_state/tables/verify.py",
+        old="    differences = _damage_differences(decoded_rows)\n",
+        new="    differences: list[Difference] = []\n",
+        tests=(RANGE,),
+    ),
+    Plant(
+        bug="the second decoder skips a null that is not allowed",
+        path="state/raftlog_state/tables/verify_decoder.py",
+        old="    return read if field.is_nullable else read_not_null\n",
+        new="    return read\n",
+        tests=("tests/state/tables/test_verify_decoder.py",),
     ),
 )

@@ -346,20 +346,30 @@ class ClusterTables:
         log_offset = NOTHING if publication is None else publication.log_offset()
         return status_of(self._store.place, publication, log_offset)
 
-    def verify(self, offset: int | None = None) -> VerifyReport:
+    def verify(self, offset: int | None = None, since: OffsetOrTime | None = None) -> VerifyReport:
         """Compare the tables with a second replay of ``log``, in SQL.
 
-        Also checks that each row of ``changes`` begins with the row that the one before it left,
-        and the rules of ``check_invariants``.
+        The replay decodes the bytes of the records by a decoder of its own. Also checks that each
+        row of ``changes`` begins with the row that the one before it left, and the rules of
+        ``check_invariants``.
 
         Args:
             offset: verifies the state after it, as for ``at``; None: the newest publication.
+            since: offset or time of a state that was verified before. The rows of that state are
+                taken from the tables, and later records alone are replayed.
 
         Raises:
-            As ``at`` and ``latest``; TablesError: there is no table ``log``.
+            As ``at`` and ``latest``; OptionError: ``since`` is after ``offset``; TablesError: there
+            is no table ``log``.
         """
         publication = self._newest()
-        return verify(publication, checked_offset(publication, offset, "offset"))
+        last = checked_offset(publication, offset, "offset")
+        first = None
+        if since is not None:
+            first = offset_or_time(publication, since, "since", self._to_micros)
+            if first > last:
+                raise OptionError(option="since", reason=f"offset {first} is after offset {last}")
+        return verify(publication, last, first)
 
     def check_invariants(self, offset: int | None = None) -> tuple[Violation, ...]:
         """Return the rules of Kafka that the tables violate. Needs no table ``log``.

@@ -144,26 +144,49 @@ def change_feed(table: TypedTable, changes: DataFrame) -> DataFrame:
     return frames[0].unionByName(frames[1])
 
 
-def broken_chains(changes: DataFrame, *, is_complete: bool) -> DataFrame:
+def changed_keys(table: TypedTable, changes: DataFrame) -> DataFrame:
+    """Return the columns of a table that are in its key, from changes of its rows."""
+    names = [name for name in table.columns if name in table.key or name == "entity"]
+    sides = [f"{side}.{table.entity}" for side in ("after", "before")]
+    columns = (sf.coalesce(*(f"{side}.{name}" for side in sides)).alias(name) for name in names)
+    return changes_of(table, changes).select(*columns)
+
+
+def broken_chains(
+    changes: DataFrame, base_rows: DataFrame | None, *, is_complete: bool
+) -> DataFrame:
     """Return the changes whose row before is not the row after the previous change of their key.
 
     Columns: ``entity``, ``key``, ``offset``, ``column``, ``expected`` and ``found``, as JSON.
-    ``is_complete``: whether ``changes`` has the first change of each key.
+    ``base_rows``: rows of all entities before the changes. ``is_complete``: whether each first
+    change of a key without such a row created a row.
     """
-    of_key = Window.partitionBy("entity", "key").orderBy(*_ORDER)
-    after = sf.to_json("after", EXACT_JSON)
     origin = sf.struct(*(column.alias(name[1:]) for name, column in _origin_after().items()))
     is_there = sf.col("op") != "d"
-    found = changes.select(
-        "entity",
-        "key",
-        "offset",
-        "op",
+    links = changes.select(
+        *("entity", "key", *_ORDER, "op"),
         sf.to_json("before", EXACT_JSON).alias("before"),
         sf.to_json("before_origin", EXACT_JSON).alias("before_origin"),
-        sf.lag(sf.when(is_there, after)).over(of_key).alias("previous"),
-        sf.lag(sf.when(is_there, sf.to_json(origin, EXACT_JSON))).over(of_key).alias("origin"),
-        (sf.row_number().over(of_key) > (0 if is_complete else 1)).alias("is_comparable"),
+        sf.when(is_there, sf.to_json("after", EXACT_JSON)).alias("after"),
+        sf.when(is_there, sf.to_json(origin, EXACT_JSON)).alias("origin_after"),
+    )
+    if base_rows is not None:
+        changed = base_rows.join(changes.select("entity", "key"), ["entity", "key"], "left_semi")
+        origin = sf.struct(*(sf.col(name).alias(name[1:]) for name in ORIGIN_COLUMNS))
+        of_base = changed.select(
+            *("entity", "key", sf.lit(-1).alias("visible_offset")),
+            sf.to_json("row", EXACT_JSON).alias("after"),
+            sf.to_json(origin, EXACT_JSON).alias("origin_after"),
+        )
+        links = links.unionByName(of_base, allowMissingColumns=True)
+    of_key = Window.partitionBy("entity", "key").orderBy(*_ORDER)
+    is_comparable = sf.col("op").isNotNull() & (sf.row_number().over(of_key) > int(not is_complete))
+    found = links.withColumns(
+        {
+            "previous": sf.lag("after").over(of_key),
+            "origin": sf.lag("origin_after").over(of_key),
+            "is_comparable": is_comparable,
+        }
     ).where("is_comparable")
     # A snapshot may have several records of a key: each has the row before the snapshot.
     expected_row = sf.when(sf.col("op") == "r", sf.col("before")).otherwise(sf.col("previous"))

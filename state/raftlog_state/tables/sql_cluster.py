@@ -13,7 +13,16 @@ from pyspark.sql import functions as sf
 
 from raftlog_state import enums
 
-from .sql_parts import META, Records, last_writer, origin, sorted_uuids, words
+from .sql_parts import (
+    META,
+    WRITTEN,
+    Records,
+    last_writer,
+    origin,
+    sorted_uuids,
+    struct_type,
+    words,
+)
 
 _ENDPOINTS: Final = (
     "endPoints ARRAY<STRUCT<name: STRING, host: STRING, port: INT, securityProtocol: INT>>"
@@ -24,23 +33,43 @@ _FEATURES: Final = (
 _REDACTED: Final = r"^(\[redacted\]|hmac:[0-9a-f]{32})$"
 _TOPIC: Final = 2
 
-_BROKER_STATE: Final = (
-    "STRUCT<incarnation_id: STRING, broker_epoch: BIGINT, rack: STRING, fenced: BOOLEAN, "
-    "in_controlled_shutdown: BOOLEAN, is_migrating_zk_broker: BOOLEAN, "
-    "endpoints: ARRAY<STRUCT<name: STRING, host: STRING, port: INT, protocol: INT>>, "
-    "features: MAP<STRING, STRUCT<min_version: INT, max_version: INT>>, "
-    "log_dirs: ARRAY<STRING>, cordoned_log_dirs: ARRAY<STRING>, created: BIGINT, offset: BIGINT, "
-    "visible: BIGINT, epoch: INT, time: TIMESTAMP>"
-)
+_STATE: Final = {
+    "incarnation_id": "STRING",
+    "broker_epoch": "BIGINT",
+    "rack": "STRING",
+    "fenced": "BOOLEAN",
+    "in_controlled_shutdown": "BOOLEAN",
+    "is_migrating_zk_broker": "BOOLEAN",
+    "endpoints": "ARRAY<STRUCT<name: STRING, host: STRING, port: INT, protocol: INT>>",
+    "features": "MAP<STRING, STRUCT<min_version: INT, max_version: INT>>",
+    "log_dirs": "ARRAY<STRING>",
+    "cordoned_log_dirs": "ARRAY<STRING>",
+    **WRITTEN,
+}
+_BROKER_STATE: Final = struct_type(_STATE)
 
 
 def brokers(records: Records) -> DataFrame:
     """Registrations, with the partial changes after each."""
     events = _broker_events(records)
-    fields = [name for name in events.columns if name not in ("brokerId", "ord", "features")]
+    touched = events.select("brokerId")
+    if records.has_base:
+        base = records.base("brokers").withColumnRenamed("broker_id", "brokerId")
+        changed = records.changed("brokers").withColumnRenamed("broker_id", "brokerId")
+        touched = touched.unionByName(changed)
+        held = base.join(touched, "brokerId", "left_semi").select(
+            "ord",
+            "brokerId",
+            sf.lit("base").alias("kind"),
+            sf.struct(*_STATE).cast(_BROKER_STATE).alias("base"),
+        )
+        events = events.unionByName(held, allowMissingColumns=True)
+    else:
+        events = events.withColumn("base", sf.lit(None).cast(_BROKER_STATE))
+    fields = [name for name in events.columns if name not in ("brokerId", "ord")]
     folded = (
         events.groupBy("brokerId")
-        .agg(sf.collect_list(sf.struct("ord", *fields, "features")).alias("events"))
+        .agg(sf.collect_list(sf.struct("ord", *fields)).alias("events"))
         # maps have no order, so the events are sorted by hand
         .withColumn(
             "events",
@@ -53,7 +82,8 @@ def brokers(records: Records) -> DataFrame:
         .where("b IS NOT NULL")
         .select(sf.col("brokerId").alias("broker_id"), "b.*")
     )
-    return origin(folded)
+    touched = touched.withColumnRenamed("brokerId", "broker_id")
+    return origin(records.with_deleted(folded, ["broker_id"], touched))
 
 
 def _broker_events(records: Records) -> DataFrame:
@@ -111,6 +141,7 @@ def _broker_events(records: Records) -> DataFrame:
 def _broker_fold() -> str:
     place = "'offset', e.offset, 'visible', e.visible, 'epoch', e.epoch, 'time', e.time"
     return f"""aggregate(events, CAST(NULL AS {_BROKER_STATE}), (b, e) -> CASE
+        WHEN e.kind = 'base' THEN e.base
         WHEN e.kind = 'unregister' THEN CAST(NULL AS {_BROKER_STATE})
         WHEN e.kind = 'register' THEN named_struct(
             'incarnation_id', e.incarnationId, 'broker_epoch', e.brokerEpoch, 'rack', e.rack,
@@ -145,7 +176,7 @@ def controllers(records: Records) -> DataFrame:
     )
     removals = records.of("UNREGISTER_CONTROLLER_RECORD", "controllerId INT")
     removals = removals.withColumnRenamed("controllerId", "controller_id")
-    return origin(last_writer(puts, removals, ["controller_id"]))
+    return origin(last_writer(records, "controllers", puts, removals, ["controller_id"]))
 
 
 def configs(records: Records, lifetimes: DataFrame) -> DataFrame:
@@ -159,9 +190,11 @@ def configs(records: Records, lifetimes: DataFrame) -> DataFrame:
         sf.col("name").alias("resource_name"), sf.col("died").alias("ord")
     )
     puts = rows.where("value IS NOT NULL")
-    of_topics = puts.where(sf.col("resource_type") == _TOPIC).select(*keys).distinct()
+    known = puts.select(*keys).unionByName(records.base("configs").select(*keys))
+    of_topics = known.where(sf.col("resource_type") == _TOPIC).distinct()
     cascaded = of_topics.join(dead, "resource_name").select(*keys, "ord")
-    found = origin(last_writer(puts, removed.unionByName(cascaded), keys))
+    removed = removed.unionByName(cascaded)
+    found = origin(last_writer(records, "configs", puts, removed, keys))
     kinds = words(sf.col("resource_type"), enums.CONFIG_RESOURCE_TYPES)
     return found.withColumns(
         {"resource_type_name": kinds, "redacted": sf.col("value").rlike(_REDACTED)}
@@ -182,8 +215,18 @@ def quotas(records: Records) -> DataFrame:
         "remove",
     )
     keys = ["entity", "quota"]
-    found = last_writer(rows.where("NOT remove").drop("remove"), rows.where("remove"), keys)
+    puts = rows.where("NOT remove").drop("remove")
+    found = last_writer(records, "quotas", puts, rows.where("remove"), keys, _as_records)
     return origin(found).withColumn("entity", sf.map_from_entries("entity"))
+
+
+def _as_records(quotas: DataFrame) -> DataFrame:
+    """Rows of the table with their entities as in records, sorted."""
+    pairs = sf.transform(
+        sf.map_entries("entity"),
+        lambda pair: sf.struct(pair["key"].alias("entityType"), pair["value"].alias("entityName")),
+    )
+    return quotas.withColumn("entity", sf.array_sort(pairs))
 
 
 def acls(records: Records) -> DataFrame:
@@ -202,7 +245,8 @@ def acls(records: Records) -> DataFrame:
         }
     )
     removals = records.of("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", "id STRING")
-    found = origin(last_writer(puts, removals.withColumnRenamed("id", "acl_id"), ["acl_id"]))
+    removals = removals.withColumnRenamed("id", "acl_id")
+    found = origin(last_writer(records, "acls", puts, removals, ["acl_id"]))
     words_of = {
         "resource_type": enums.ACL_RESOURCE_TYPES,
         "pattern_type": enums.PATTERN_TYPES,
@@ -231,7 +275,7 @@ def scram(records: Records) -> DataFrame:
     )
     removals = records.of("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", "name STRING, mechanism INT")
     removals = removals.withColumnRenamed("name", "user")
-    found = origin(last_writer(puts, removals, ["user", "mechanism"]))
+    found = origin(last_writer(records, "scram", puts, removals, ["user", "mechanism"]))
     mechanisms = words(sf.col("mechanism"), enums.SCRAM_MECHANISMS)
     return found.withColumn("mechanism_name", mechanisms)
 
@@ -254,14 +298,15 @@ def tokens(records: Records) -> DataFrame:
     )
     removals = records.of("REMOVE_DELEGATION_TOKEN_RECORD", "tokenId STRING")
     removals = removals.withColumnRenamed("tokenId", "token_id")
-    return origin(last_writer(puts, removals, ["token_id"]))
+    return origin(last_writer(records, "tokens", puts, removals, ["token_id"]))
 
 
 def features(records: Records) -> DataFrame:
     """Finalized features; kraft.version lives in control records."""
     rows = records.of("FEATURE_LEVEL_RECORD", "name STRING, featureLevel INT")
     rows = rows.withColumnRenamed("featureLevel", "level").where("name != 'kraft.version'")
-    return origin(last_writer(rows.where("level != 0"), rows.where("level = 0"), ["name"]))
+    puts, removals = rows.where("level != 0"), rows.where("level = 0")
+    return origin(last_writer(records, "features", puts, removals, ["name"]))
 
 
 def producer_ids(records: Records) -> DataFrame:
@@ -275,13 +320,14 @@ def producer_ids(records: Records) -> DataFrame:
             "nextProducerId": "next_producer_id",
         }
     )
-    return origin(last_writer(rows, None, []))
+    return origin(last_writer(records, "producer_ids", rows, None, []))
 
 
 def zk_migration(records: Records) -> DataFrame:
     """How far the migration from ZooKeeper was."""
     rows = records.of("ZK_MIGRATION_STATE_RECORD", "zkMigrationState INT")
-    found = origin(last_writer(rows.withColumnRenamed("zkMigrationState", "state"), None, []))
+    rows = rows.withColumnRenamed("zkMigrationState", "state")
+    found = origin(last_writer(records, "zk_migration", rows, None, []))
     return found.withColumn("state_name", words(sf.col("state"), enums.ZK_MIGRATION_STATES))
 
 

@@ -3,18 +3,24 @@
 Rules of this file:
 
 1. Nothing of the first replay is used: no fold, no image, no decoder. What a record says is read
-   from its JSON by Spark, what counts from the transaction markers among the records.
-2. ``ord`` orders records: (offset, position in the checkpoint or -1). Records of a transaction take
-   effect together, without other records in between, so it orders effects too.
+   from its bytes by ``verify_decoder``, what counts from the transaction markers among the records.
+2. ``ord`` orders records: (offset, position in the snapshot or -1). Records of a transaction take
+   effect together, without other records in between, so it orders effects too. Rows of the base
+   are before all records.
+3. After a base only changed rows are computed: those of keys that records or ``changes`` name. A
+   row that was deleted has its key and no origin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
+
+from .verify_decoder import DECODED, decode
 
 META: Final = ("ord", "offset", "visible", "epoch", "time")
 """Which record: its order, offset, the offset of its effect, leader epoch and log time."""
@@ -24,15 +30,23 @@ END: Final = "END_TRANSACTION_RECORD"
 NO_OP: Final = "NO_OP_RECORD"
 ABORT: Final = "ABORT_TRANSACTION_RECORD"
 
-_COLUMNS: Final = (
-    "offset",
-    "snapshot_position",
-    "leader_epoch",
-    "log_time",
-    "record_type",
-    "is_control",
-    "value_json",
-)
+WRITTEN: Final = {
+    "created": "BIGINT",
+    "offset": "BIGINT",
+    "visible": "BIGINT",
+    "epoch": "INT",
+    "time": "TIMESTAMP",
+}
+"""Types of the last fields of a fold's state: the records that created and wrote a row."""
+
+_ORIGINS: Final = {
+    "_offset": "offset",
+    "_visible_offset": "visible",
+    "_leader_epoch": "epoch",
+    "_log_time": "time",
+    "_created_offset": "created",
+}
+"""``META`` and ``created`` by the names that the tables have."""
 
 
 def computed(frame: DataFrame) -> DataFrame:
@@ -40,34 +54,58 @@ def computed(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint()
 
 
-class Records:
-    """The records that make the state at ``offset``: those from the last checkpoint on."""
+def decoded(log: DataFrame) -> DataFrame:
+    """Rows of ``log`` with type and JSON of their records, from the bytes."""
+    # A function of whole batches (``mapInArrow``) would require pandas.
+    found = sf.udf(decode, DECODED, useArrow=False)("key_raw", "value_raw")
+    kept = ("offset", "snapshot_position", "leader_epoch", "log_time")
+    return log.select(*kept, found.alias("decoded")).select(*kept, "decoded.*")
 
-    def __init__(self, log: DataFrame, *, offset: int, snapshot_offset: int | None) -> None:
-        rows = log.select(*_COLUMNS).where(sf.col("offset") <= offset)
-        if snapshot_offset is not None:
-            at = sf.col("offset")
-            of_snapshot = (at == snapshot_offset) & sf.col("snapshot_position").isNotNull()
-            rows = rows.where((at > snapshot_offset) | of_snapshot)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """Typed tables after ``offset``, from which a replay starts, and the keys that changed later.
+
+    ``is_complete``: there is no base; the frames have no rows.
+    """
+
+    offset: int
+    rows: Mapping[str, DataFrame]
+    changed: Mapping[str, DataFrame]
+    is_complete: bool
+
+
+class Records:
+    """Records that change the rows of a base, among decoded rows of ``log``.
+
+    The rows may begin before the end of the base, so that an open transaction has its begin.
+    """
+
+    def __init__(self, rows: DataFrame, base: Base) -> None:
         position = sf.coalesce("snapshot_position", sf.lit(-1))
+        self._base = base
         self._rows = computed(
             rows.withColumn("ord", sf.struct("offset", position.alias("position")))
         )
         spans = computed(_transactions(self._rows))
-        self.transactions = spans.where("end IS NOT NULL")
-        self._visible = computed(_visible(self._rows, spans))
+        self.transactions = spans.where(sf.col("end") > base.offset)
+        visible = _visible(self._rows, spans).where(sf.col("visible") > base.offset)
+        self._visible = computed(visible)
+
+    @property
+    def has_base(self) -> bool:
+        """Whether the replay starts from rows."""
+        return not self._base.is_complete
 
     def of(self, record_type: str, data: str) -> DataFrame:
         """Records of a type that took effect: ``META`` and the fields that ``data`` declares."""
-        parsed = sf.from_json("value_json", data)
         rows = self._visible.where(sf.col("record_type") == record_type)
-        return rows.select(*META, parsed.alias("data")).select(*META, "data.*")
+        return rows.select(*META, sf.from_json("data", data).alias("data")).select(*META, "data.*")
 
     def control(self, data: str) -> DataFrame:
         """All control records: ``META``, ``type`` and the fields that ``data`` declares."""
-        parsed = sf.from_json("value_json", data)
         return (
-            self._rows.where("is_control")
+            self._rows.where(sf.col("is_control") & (sf.col("offset") > self._base.offset))
             .select(
                 "ord",
                 "offset",
@@ -75,7 +113,7 @@ class Records:
                 sf.col("leader_epoch").alias("epoch"),
                 sf.col("log_time").alias("time"),
                 sf.col("record_type").alias("type"),
-                parsed.alias("data"),
+                sf.from_json("data", data).alias("data"),
             )
             .select(*META, "type", "data.*")
         )
@@ -84,11 +122,27 @@ class Records:
         """``at``: the offset of every record that is not a control record, visible or not."""
         return self._rows.where("NOT is_control").select(sf.col("offset").alias("at"))
 
+    def base(self, name: str) -> DataFrame:
+        """Rows of a table in the base: ``META``, ``created`` and the table's columns."""
+        first = sf.struct(sf.lit(-1).cast("bigint").alias("offset"), sf.lit(-1).alias("position"))
+        return self._base.rows[name].withColumnsRenamed(_ORIGINS).withColumn("ord", first)
+
+    def changed(self, name: str) -> DataFrame:
+        """Keys of a table whose rows ``changes`` has changed after the base."""
+        return self._base.changed[name]
+
+    def with_deleted(self, rows: DataFrame, keys: Sequence[str], touched: DataFrame) -> DataFrame:
+        """Rows, and the touched keys without a row if there is a base."""
+        if not self.has_base or not keys:
+            return rows
+        deleted = touched.select(*keys).distinct().join(rows, [*keys], "left_anti")
+        return rows.unionByName(deleted, allowMissingColumns=True)
+
 
 def _transactions(rows: DataFrame) -> DataFrame:
     """``begin``, ``end`` (the markers' offsets), ``outcome``, ``name``, ``reason``, and its end's
     epoch and time. A transaction that is open at the end of the rows has no end and no outcome."""
-    data = sf.from_json("value_json", "name STRING, reason STRING")
+    data = sf.from_json("data", "name STRING, reason STRING")
     in_order = Window.orderBy("offset")
     ends = ("offset", "record_type", "reason", "leader_epoch", "log_time")
     markers = (
@@ -130,40 +184,55 @@ def _visible(rows: DataFrame, transactions: DataFrame) -> DataFrame:
         sf.col("leader_epoch").alias("epoch"),
         sf.col("log_time").alias("time"),
         "record_type",
-        "value_json",
+        "data",
     )
 
 
-def last_writer(puts: DataFrame, deletes: DataFrame | None, keys: Sequence[str]) -> DataFrame:
+def last_writer(
+    records: Records,
+    name: str,
+    puts: DataFrame,
+    deletes: DataFrame | None,
+    keys: Sequence[str],
+    of_base: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+) -> DataFrame:
     """The last put of every key that no delete followed, with ``created``, the offset of the first
-    put since the key was absent. ``deletes`` has the keys and ``ord``."""
-    rows = puts.withColumn("is_delete", sf.lit(False))
+    put since the key was absent. ``deletes`` has the keys and ``ord``; ``of_base`` converts rows
+    of the table to those of ``puts``."""
+    rows = puts.withColumns({"created": sf.col("offset"), "is_delete": sf.lit(False)})
     if deletes is not None:
         deleted_rows = deletes.select(*keys, "ord", sf.lit(True).alias("is_delete"))
         rows = rows.unionByName(deleted_rows, allowMissingColumns=True)
+    touched = rows
+    if records.has_base:
+        base = of_base(records.base(name))
+        if keys:
+            changed = of_base(records.changed(name)).select(*keys)
+            touched = rows.select(*keys).unionByName(changed).distinct()
+            base = base.join(touched, [*keys], "left_semi")
+        is_delete = sf.lit(False).alias("is_delete")
+        rows = rows.unionByName(base.select(*puts.columns, "created", is_delete))
     of_key = Window.partitionBy(*keys)
     last_delete = sf.max(sf.when(sf.col("is_delete"), sf.col("ord"))).over(of_key)
     live = rows.withColumn("last_delete", last_delete).where(
         ~sf.col("is_delete")
         & (sf.col("last_delete").isNull() | (sf.col("ord") > sf.col("last_delete")))
     )
-    ranked = live.withColumn("created", sf.min("offset").over(of_key)).withColumn(
+    ranked = live.withColumn("created", sf.min("created").over(of_key)).withColumn(
         "rank", sf.row_number().over(of_key.orderBy(sf.col("ord").desc()))
     )
-    return ranked.where(sf.col("rank") == 1).drop("rank", "is_delete", "last_delete")
+    last = ranked.where(sf.col("rank") == 1).drop("rank", "is_delete", "last_delete")
+    return records.with_deleted(last, keys, touched)
 
 
 def origin(rows: DataFrame) -> DataFrame:
     """``META`` and ``created`` under the names that the tables have."""
-    return rows.withColumnsRenamed(
-        {
-            "offset": "_offset",
-            "visible": "_visible_offset",
-            "epoch": "_leader_epoch",
-            "time": "_log_time",
-            "created": "_created_offset",
-        }
-    ).drop("ord")
+    return rows.withColumnsRenamed({mine: name for name, mine in _ORIGINS.items()}).drop("ord")
+
+
+def struct_type(fields: Mapping[str, str]) -> str:
+    """The type of a struct in Spark's SQL."""
+    return f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in fields.items())}>"
 
 
 def words(number: Column, names: Mapping[int, str]) -> Column:

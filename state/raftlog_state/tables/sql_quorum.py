@@ -1,6 +1,6 @@
 """The second replay of what the log says of itself: leader epochs and metadata transactions.
 
-Both are history and outlive a checkpoint: ``prior`` holds what was known before the last one.
+Both are history and outlive a snapshot: ``prior`` holds what was known before it, or the base.
 
 Source: KIP-595 (leader change), KIP-853 (voters), KIP-868 (transactions).
 """
@@ -25,14 +25,13 @@ _CONTROL: Final = (
 _NO_DIRECTORY: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _LEADER: Final = "LEADER_CHANGE"
 _FOOTER: Final = "SNAPSHOT_FOOTER"
+_BASE: Final = "BASE"
 _QUORUM_RECORDS: Final = ("KRAFT_VERSION", "KRAFT_VOTERS")
 
 
-def epochs(records: Records, prior: DataFrame | None) -> DataFrame:
-    """Leader epochs: begun by a leader change, or first seen in a checkpoint."""
-    begun = _begun(_running(records))
-    if prior is not None:
-        begun = _with_prior(begun, prior)
+def epochs(records: Records, prior: DataFrame) -> DataFrame:
+    """Leader epochs: begun by a leader change, or first seen in a snapshot."""
+    begun = _with_prior(_begun(_running(records)), prior)
     by_epoch = Window.orderBy("ord")
     following = {name: sf.lead(f"begin_{name}").over(by_epoch) for name in META[1:]}
     rows = begun.withColumns({f"next_{name}": column for name, column in following.items()})
@@ -50,8 +49,6 @@ def epochs(records: Records, prior: DataFrame | None) -> DataFrame:
         ),
         sf.col("created").alias("_created_offset"),
     )
-    if prior is None:
-        return rows
     untouched = prior.join(rows.select("leader_epoch"), "leader_epoch", "left_anti")
     return rows.unionByName(untouched)
 
@@ -65,21 +62,38 @@ _ORIGINS: Final = {
 
 
 def _running(records: Records) -> DataFrame:
-    """Control records with the quorum as it is after each, and the reign that each belongs to."""
-    rows = records.control(_CONTROL)
+    """Control records with the quorum as it is after each, and the reign that each belongs to.
+
+    The last epoch of the base is before them, as if it was a record.
+    """
+    reported = sf.when(sf.col("type") == "KRAFT_VOTERS", _voters())
+    rows = records.control(_CONTROL).withColumns({"reported": reported, "named": _voters()})
+    rows = rows.drop("voters").unionByName(_last_epoch(records), allowMissingColumns=True)
     so_far = Window.orderBy("ord").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    kind = sf.col("type")
-    reported = sf.when(kind == "KRAFT_VOTERS", _voters())
-    begins = kind.isin(_LEADER, _FOOTER)
+    begins = sf.col("type").isin(_LEADER, _FOOTER, _BASE)
     return rows.withColumns(
         {
             "version": sf.coalesce(
                 sf.last("kRaftVersion", ignorenulls=True).over(so_far), sf.lit(0)
             ),
-            "quorum": sf.coalesce(sf.last(reported, ignorenulls=True).over(so_far), _no_voters()),
+            "quorum": sf.coalesce(sf.last("reported", ignorenulls=True).over(so_far), _no_voters()),
             "reign": sf.sum(begins.cast("int")).over(so_far),
         }
     ).where("reign > 0")
+
+
+def _last_epoch(records: Records) -> DataFrame:
+    base = records.base("epochs")
+    last = base.orderBy(sf.col("leader_epoch").desc()).limit(1)
+    return last.select(
+        *(name for name in META if name != "epoch"),
+        sf.col("leader_epoch").alias("epoch"),
+        sf.lit(_BASE).alias("type"),
+        sf.col("leader_id").alias("leaderId"),
+        sf.col("kraft_version").alias("kRaftVersion"),
+        sf.when(sf.col("kraft_version") > 0, sf.col("voters")).alias("reported"),
+        sf.col("voters").alias("named"),
+    )
 
 
 def _begun(rows: DataFrame) -> DataFrame:
@@ -87,18 +101,17 @@ def _begun(rows: DataFrame) -> DataFrame:
     is_report = sf.col("type").isin(*_QUORUM_RECORDS)
     meta = sf.struct(*META[1:])
     reigns = rows.groupBy("reign").agg(
-        sf.min_by(
-            sf.struct(*META, "type", "leaderId", "version", "quorum", _voters().alias("named")),
-            "ord",
-        ).alias("b"),
+        sf.min_by(sf.struct(*META, "type", "leaderId", "version", "quorum", "named"), "ord").alias(
+            "b"
+        ),
         sf.max_by(
             sf.when(is_report, sf.struct(meta.alias("meta"), "version", "quorum")),
             sf.when(is_report, sf.col("ord")),
         ).alias("t"),
     )
     led = sf.col("b.type") == _LEADER
-    same = _ids("b.quorum") == _ids("b.named")
-    at_first = sf.when(~led | same, sf.col("b.quorum")).otherwise(sf.col("b.named"))
+    is_known = (sf.col("b.type") == _FOOTER) | (_ids("b.quorum") == _ids("b.named"))
+    at_first = sf.when(is_known, sf.col("b.quorum")).otherwise(sf.col("b.named"))
     known_later = sf.size("t.quorum") > 0
     return reigns.select(
         sf.col("b.ord").alias("ord"),
@@ -116,7 +129,7 @@ def _begun(rows: DataFrame) -> DataFrame:
 
 
 def _with_prior(begun: DataFrame, prior: DataFrame) -> DataFrame:
-    """Keep the start of an epoch that is older than a snapshot of it."""
+    """Keep the start of an epoch that is older than a snapshot of it, or in the base."""
     before = prior.select(
         "leader_epoch",
         *(
@@ -142,7 +155,7 @@ def _with_prior(begun: DataFrame, prior: DataFrame) -> DataFrame:
     )
 
 
-def transactions(records: Records, prior: DataFrame | None) -> DataFrame:
+def transactions(records: Records, prior: DataFrame) -> DataFrame:
     """Metadata transactions that have ended, and how many records each held."""
     spans = records.transactions
     counted = (
@@ -167,7 +180,7 @@ def transactions(records: Records, prior: DataFrame | None) -> DataFrame:
         sf.col("end_time").alias("_log_time"),
         sf.col("end").alias("_created_offset"),
     )
-    return rows if prior is None else rows.unionByName(prior)
+    return rows.unionByName(prior)
 
 
 def _voters() -> Column:

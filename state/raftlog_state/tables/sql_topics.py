@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from .sql_parts import META, Records, origin, words
+from .sql_parts import META, WRITTEN, Records, origin, struct_type, words
 
 MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
@@ -20,82 +20,97 @@ _FIELDS: Final = (
     "leaderEpoch INT, partitionEpoch INT, directories ARRAY<STRING>, "
     "eligibleLeaderReplicas ARRAY<INT>, lastKnownElr ARRAY<INT>"
 )
-_STATE: Final = (
-    "STRUCT<replicas: ARRAY<INT>, isr: ARRAY<INT>, adding: ARRAY<INT>, removing: ARRAY<INT>, "
-    "elr: ARRAY<INT>, known: ARRAY<INT>, directories: ARRAY<STRING>, leader: INT, "
-    "leader_epoch: INT, partition_epoch: INT, recovery: INT, created: BIGINT, offset: BIGINT, "
-    "visible: BIGINT, epoch: INT, time: TIMESTAMP>"
-)
+_STATE_TYPES: Final = {
+    **dict.fromkeys(
+        ("replicas", "isr", "adding_replicas", "removing_replicas", "elr", "last_known_elr"),
+        "ARRAY<INT>",
+    ),
+    "directories": "ARRAY<STRING>",
+    **dict.fromkeys(("leader", "leader_epoch", "partition_epoch", "leader_recovery_state"), "INT"),
+    **WRITTEN,
+}
+_STATE: Final = struct_type(_STATE_TYPES)
+_IDS: Final = {"topic_id": "topicId", "partition_id": "partitionId"}
+_KEY: Final = tuple(_IDS.values())
 _NO_INTS: Final = "CAST(array() AS ARRAY<INT>)"
 _PLACE: Final = "'offset', e.offset, 'visible', e.visible, 'epoch', e.epoch, 'time', e.time"
 
 
 def lifetimes(records: Records) -> DataFrame:
-    """Every topic that there was: ``META`` of its record, ``topic_id``, ``name``, ``died`` (the
-    ``ord`` of its removal, null while it lives)."""
+    """Every topic that there was: ``META`` of its record, ``topic_id``, ``name``, ``created``, and
+    ``died``, the ``ord`` of its removal, null while it exists."""
     topics = records.of("TOPIC_RECORD", "name STRING, topicId STRING")
+    topics = topics.withColumnRenamed("topicId", "topic_id").withColumn("created", sf.col("offset"))
+    if records.has_base:
+        topics = topics.unionByName(records.base("topics"))
     removals = records.of("REMOVE_TOPIC_RECORD", "topicId STRING")
-    died = removals.select("topicId", sf.col("ord").alias("died"))
-    return topics.join(died, "topicId", "left").withColumnRenamed("topicId", "topic_id")
+    died = removals.select(sf.col("topicId").alias("topic_id"), sf.col("ord").alias("died"))
+    return topics.join(died, "topic_id", "left")
 
 
-def topics(of: DataFrame) -> DataFrame:
-    """The topics that live."""
-    living = of.where("died IS NULL").withColumn("created", sf.col("offset"))
-    return origin(living.drop("died"))
+def topics(records: Records, of: DataFrame) -> DataFrame:
+    """The topics that exist."""
+    living = of.where("died IS NULL").drop("died")
+    if records.has_base:
+        changed = records.changed("topics").select("topic_id", sf.lit(True).alias("is_changed"))
+        known = living.join(changed.distinct(), "topic_id", "left")
+        living = known.where((sf.col("ord.offset") >= 0) | sf.col("is_changed")).drop("is_changed")
+    return origin(records.with_deleted(living, ["topic_id"], of.where("died IS NOT NULL")))
 
 
 def partitions(records: Records, of: DataFrame) -> DataFrame:
-    """The partitions of living topics: every partition's records folded in order, in SQL."""
+    """The partitions of existing topics: each one's records folded in order, in SQL."""
     whole = records.of("PARTITION_RECORD", _FIELDS).withColumn("kind", sf.lit("whole"))
     change = records.of("PARTITION_CHANGE_RECORD", _FIELDS).withColumn("kind", sf.lit("change"))
+    known = whole.select(*_KEY)
+    base = None
+    if records.has_base:
+        base = records.base("partitions").withColumnsRenamed(_IDS)
+        known = known.unionByName(base.select(*_KEY))
     events = whole.unionByName(change)
-    events = events.unionByName(_clearances(records, of, whole), allowMissingColumns=True)
-    names = [name for name in events.columns if name not in ("topicId", "partitionId", "ord")]
+    clearances = _clearances(records, of, known.distinct())
+    events = events.unionByName(clearances, allowMissingColumns=True)
+    touched = events.select(*_KEY)
+    if base is None:
+        events = events.withColumn("base", sf.lit(None).cast(_STATE))
+    else:
+        removed = of.where("died IS NOT NULL").select(sf.col("topic_id").alias("topicId"))
+        changed = records.changed("partitions").withColumnsRenamed(_IDS)
+        touched = touched.unionByName(changed.select(*_KEY)).unionByName(
+            base.select(*_KEY).join(removed, "topicId", "left_semi")
+        )
+        state = sf.struct(*_STATE_TYPES).cast(_STATE).alias("base")
+        held = base.join(touched, [*_KEY], "left_semi")
+        held = held.select(*META, *_KEY, sf.lit("base").alias("kind"), state)
+        events = events.unionByName(held, allowMissingColumns=True)
+    names = [name for name in events.columns if name not in (*_KEY, "ord")]
     folded = (
-        events.groupBy("topicId", "partitionId")
+        events.groupBy(*_KEY)
         .agg(sf.array_sort(sf.collect_list(sf.struct("ord", *names))).alias("events"))
-        .select("topicId", "partitionId", sf.expr(_fold()).alias("p"))
+        .select(*_KEY, sf.expr(_fold()).alias("p"))
         .where("p IS NOT NULL")
     )
     living = of.where("died IS NULL").select(
         sf.col("topic_id").alias("topicId"), sf.col("name").alias("topic_name")
     )
-    return folded.join(living, "topicId").select(
-        sf.col("topicId").alias("topic_id"),
-        sf.col("partitionId").alias("partition_id"),
-        "topic_name",
-        sf.col("p.replicas"),
-        sf.col("p.isr"),
-        sf.col("p.adding").alias("adding_replicas"),
-        sf.col("p.removing").alias("removing_replicas"),
-        sf.col("p.elr"),
-        sf.col("p.known").alias("last_known_elr"),
-        sf.col("p.directories"),
-        sf.col("p.leader"),
-        sf.col("p.leader_epoch"),
-        sf.col("p.partition_epoch"),
-        sf.col("p.recovery").alias("leader_recovery_state"),
-        words(sf.col("p.recovery"), {0: "RECOVERED", 1: "RECOVERING"}).alias(
-            "leader_recovery_state_name"
-        ),
-        sf.col("p.offset").alias("_offset"),
-        sf.col("p.visible").alias("_visible_offset"),
-        sf.col("p.epoch").alias("_leader_epoch"),
-        sf.col("p.time").alias("_log_time"),
-        sf.col("p.created").alias("_created_offset"),
+    rows = folded.join(living, "topicId").select(*_KEY, "topic_name", "p.*")
+    rows = rows.withColumnsRenamed({"topicId": "topic_id", "partitionId": "partition_id"})
+    recovery = sf.col("leader_recovery_state")
+    rows = rows.withColumn(
+        "leader_recovery_state_name", words(recovery, {0: "RECOVERED", 1: "RECOVERING"})
     )
+    ids = touched.select(*(sf.col(old).alias(new) for new, old in _IDS.items()))
+    return origin(records.with_deleted(rows, [*_IDS], ids))
 
 
-def _clearances(records: Records, of: DataFrame, whole: DataFrame) -> DataFrame:
-    """ClearElr, once for every partition of the topics that it names and that lived then."""
+def _clearances(records: Records, of: DataFrame, keys: DataFrame) -> DataFrame:
+    """ClearElr, once for every partition of the topics that it names and that existed then."""
     clear = records.of("CLEAR_ELR_RECORD", "topicName STRING").alias("c")
     lives = of.select("topic_id", "name", sf.col("ord").alias("born"), "died").alias("l")
     named = (sf.col("c.topicName") == "") | (sf.col("c.topicName") == sf.col("l.name"))
     lived = (sf.col("l.born") < sf.col("c.ord")) & (
         sf.col("l.died").isNull() | (sf.col("c.ord") < sf.col("l.died"))
     )
-    keys = whole.select("topicId", "partitionId").distinct()
     return (
         clear.join(lives, named & lived)
         .join(keys, sf.col("l.topic_id") == keys["topicId"])
@@ -107,22 +122,23 @@ def _clearances(records: Records, of: DataFrame, whole: DataFrame) -> DataFrame:
 def _fold() -> str:
     """A left fold over a partition's ordered events; the state is null before the first whole."""
     return f"""aggregate(events, CAST(NULL AS {_STATE}), (p, e) -> CASE
+        WHEN e.kind = 'base' THEN e.base
         WHEN e.kind = 'whole' THEN {_whole()}
         WHEN p IS NULL THEN p
         WHEN e.kind = 'change' THEN {_change()}
-        WHEN size(p.elr) > 0 OR size(p.known) > 0 THEN {_clear()}
+        WHEN size(p.elr) > 0 OR size(p.last_known_elr) > 0 THEN {_clear()}
         ELSE p END)"""
 
 
 def _whole() -> str:
     return f"""named_struct(
         'replicas', e.replicas, 'isr', e.isr,
-        'adding', e.addingReplicas, 'removing', e.removingReplicas,
+        'adding_replicas', e.addingReplicas, 'removing_replicas', e.removingReplicas,
         'elr', coalesce(e.eligibleLeaderReplicas, {_NO_INTS}),
-        'known', coalesce(e.lastKnownElr, {_NO_INTS}),
+        'last_known_elr', coalesce(e.lastKnownElr, {_NO_INTS}),
         'directories', {_directories("e.directories", "e.replicas")},
         'leader', e.leader, 'leader_epoch', e.leaderEpoch, 'partition_epoch', e.partitionEpoch,
-        'recovery', coalesce(e.leaderRecoveryState, 0),
+        'leader_recovery_state', coalesce(e.leaderRecoveryState, 0),
         'created', coalesce(p.created, e.offset), {_PLACE})"""
 
 
@@ -134,24 +150,26 @@ def _change() -> str:
     )
     return f"""named_struct(
         'replicas', coalesce(e.replicas, p.replicas), 'isr', coalesce(e.isr, p.isr),
-        'adding', coalesce(e.addingReplicas, p.adding),
-        'removing', coalesce(e.removingReplicas, p.removing),
+        'adding_replicas', coalesce(e.addingReplicas, p.adding_replicas),
+        'removing_replicas', coalesce(e.removingReplicas, p.removing_replicas),
         'elr', coalesce(e.eligibleLeaderReplicas, p.elr),
-        'known', coalesce(e.lastKnownElr, p.known),
+        'last_known_elr', coalesce(e.lastKnownElr, p.last_known_elr),
         'directories', {directories},
         'leader', IF({named}, e.leader, p.leader),
         'leader_epoch', p.leader_epoch + IF({named}, 1, 0),
         'partition_epoch', p.partition_epoch + 1,
-        'recovery', IF({recovers}, e.leaderRecoveryState, p.recovery),
+        'leader_recovery_state', IF({recovers}, e.leaderRecoveryState, p.leader_recovery_state),
         'created', p.created, {_PLACE})"""
 
 
 def _clear() -> str:
     return f"""named_struct(
-        'replicas', p.replicas, 'isr', p.isr, 'adding', p.adding, 'removing', p.removing,
-        'elr', {_NO_INTS}, 'known', {_NO_INTS}, 'directories', p.directories,
+        'replicas', p.replicas, 'isr', p.isr, 'adding_replicas', p.adding_replicas,
+        'removing_replicas', p.removing_replicas,
+        'elr', {_NO_INTS}, 'last_known_elr', {_NO_INTS}, 'directories', p.directories,
         'leader', p.leader, 'leader_epoch', p.leader_epoch,
-        'partition_epoch', p.partition_epoch + 1, 'recovery', p.recovery,
+        'partition_epoch', p.partition_epoch + 1,
+        'leader_recovery_state', p.leader_recovery_state,
         'created', p.created, {_PLACE})"""
 
 

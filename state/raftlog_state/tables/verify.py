@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-1. The expected rows are computed from ``log`` alone, by Spark's SQL (the ``sql_*`` modules), not by
-   the Python loader that wrote the tables.
+1. The expected rows are computed from the bytes in ``log`` alone, by ``verify_decoder`` and Spark's
+   SQL (``expected``, ``sql_*``), not by the decoder and the loader that wrote the tables.
 2. A difference names table, key, column and both values, and never shows a secret.
 3. Each change must begin with the row, and its origin, that the previous change of the key left.
 """
@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as sf
 
 from raftlog_state.errors import TablesError
@@ -25,12 +24,12 @@ from raftlog_state.image.row_schema import row_schema
 from raftlog_state.image.rows import ScramRow
 from raftlog_state.records import is_secret_config
 
-from . import sql_cluster, sql_quorum, sql_topics
-from .history import EXACT_JSON, broken_chains, row_history
+from .expected import comparable, expected_tables, key_columns, no_base
+from .history import EXACT_JSON, broken_chains, changed_keys, row_history
 from .invariants import Violation, violations
+from .progress import NOTHING
 from .publication import Publication
 from .schema import (
-    BY_NAME,
     CHANGES,
     LOG,
     ORIGIN_COLUMNS,
@@ -38,8 +37,7 @@ from .schema import (
     TYPED_TABLES,
     TypedTable,
 )
-from .sql_parts import Records, computed
-from .stores.spark import for_each
+from .sql_parts import Base, computed, decoded
 from .view import with_cluster
 
 HIDDEN: Final = "(hidden)"
@@ -74,7 +72,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What ``verify()`` found at ``offset`` (inclusive).
+    """What ``verify()`` found at ``offset`` (inclusive), in rows changed after ``since``.
 
     ``differences``: of the tables from the log; ``violations``: of rules that Kafka keeps, by rows
     of the tables. A violation without a difference is one of the log.
@@ -84,6 +82,7 @@ class VerifyReport:
     differences: tuple[Difference, ...]
     rows_compared: Mapping[str, int]
     violations: tuple[Violation, ...] = ()
+    since: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -105,51 +104,96 @@ class VerifyReport:
         return f"offset {self.offset}: {'; '.join(found)}"
 
 
-def verify(publication: Publication, offset: int) -> VerifyReport:
-    """Compare the rows after an offset with ``log``.
+def verify(publication: Publication, offset: int, since: int | None = None) -> VerifyReport:
+    """Compare the rows after an offset with ``log``; after ``since``, only rows changed since.
 
     Raises:
-        TablesError: there is no table ``log``, or it ends before the offset.
+        TablesError: there is no table ``log``, or it ends before the offset; or Spark failed.
     """
-    expected = expected_tables(_log(publication, offset), offset)
+    with publication.store.errors(LOG):
+        return _verify(publication, offset, since)
+
+
+def _verify(publication: Publication, offset: int, since: int | None) -> VerifyReport:
+    changes = publication.changes(NOTHING if since is None else since, offset)
+    if since is not None:
+        changes = computed(changes)
+    base, base_rows = _base(publication, changes, since)
+    log = _log(publication, offset).where(sf.col("offset") > _first_needed(publication, since) - 1)
+    decoded_rows = computed(decoded(log.where(sf.col("offset") <= offset)))
+    expected = expected_tables(decoded_rows, base)
+    texts = [_texts(table, expected.rows[table.name], "expected") for table in TYPED_TABLES]
+    touched = None
+    if not expected.is_complete:
+        texts = [computed(_union(texts))]
+        keys = [_texts(table, base.changed[table.name]) for table in TYPED_TABLES]
+        touched = computed(_union([*texts, *keys]).select("table", "key").distinct())
     rows = computed(publication.rows(None, offset))
-    found = {table.name: _rows_of(table, rows) for table in TYPED_TABLES}
-    results = _compare(
-        [_texts(table, expected[table.name], "expected") for table in TYPED_TABLES]
-        + [_texts(table, found[table.name], "found") for table in TYPED_TABLES]
-    )
-    differences = [
+    texts += [_texts(t, _rows_of(t, rows), "found", touched) for t in TYPED_TABLES]
+    results = _compare(_union(texts))
+    differences = _damage_differences(decoded_rows)
+    differences += [
         _named(table, results[table.name]["first"], results[table.name]["different"])
         for table in TYPED_TABLES
         if table.name in results and results[table.name]["different"]
     ]
-    is_complete = publication.progress.expired_to is None
-    differences += _chain_differences(publication.changes(to=offset), is_complete=is_complete)
+    differences += _chain_differences(
+        changes, base_rows, is_complete=since is not None or publication.progress.expired_to is None
+    )
     differences += _count_differences(publication, offset, rows)
     return VerifyReport(
         offset=offset,
+        since=since,
         differences=tuple(differences),
-        rows_compared={name: row["rows"] for name, row in results.items()},
-        violations=_violations(publication, offset, rows),
+        rows_compared={name: row["rows"] for name, row in results.items() if row["rows"]},
+        violations=_violations(publication.cluster_id, rows, changes),
     )
+
+
+def _base(
+    publication: Publication, changes: DataFrame, since: int | None
+) -> tuple[Base, DataFrame | None]:
+    """Return the tables after an offset, and their rows of all entities."""
+    if since is None:
+        return no_base(publication.store.session), None
+    rows = computed(publication.rows(None, since))
+    base = Base(
+        offset=since,
+        rows={table.name: _rows_of(table, rows) for table in TYPED_TABLES},
+        changed={table.name: changed_keys(table, changes) for table in TYPED_TABLES},
+        is_complete=False,
+    )
+    return base, rows
+
+
+def _first_needed(publication: Publication, since: int | None) -> int:
+    """Return the first offset of the records after ``since``, and of a transaction open there.
+
+    An append ends outside of transactions.
+    """
+    if since is None:
+        return 0
+    ends = publication.progress_rows().where(sf.col("offset") <= since)
+    last = ends.agg(sf.max("offset")).collect()[0][0]
+    return 0 if last is None else last + 1
 
 
 def check_invariants(publication: Publication, offset: int) -> tuple[Violation, ...]:
     """Return the rules that the rows after an offset violate."""
-    return _violations(publication, offset, computed(publication.rows(None, offset)))
+    with publication.store.errors(CHANGES):
+        rows = computed(publication.rows(None, offset))
+        changes = publication.changes(to=offset)
+        return _violations(publication.cluster_id, rows, changes)
 
 
-def _violations(publication: Publication, offset: int, rows: DataFrame) -> tuple[Violation, ...]:
-    changes = publication.changes(to=offset)
+def _violations(cluster_id: str, rows: DataFrame, changes: DataFrame) -> tuple[Violation, ...]:
     views = {table.name: _rows_of(table, rows) for table in TYPED_TABLES}
     histories = {
         f"{table.name}_history": row_history(table, views[table.name], changes)
         for table in TYPED_TABLES
     }
     frames = {**views, **histories}
-    return violations(
-        {name: with_cluster(frame, publication.cluster_id) for name, frame in frames.items()}
-    )
+    return violations({name: with_cluster(frame, cluster_id) for name, frame in frames.items()})
 
 
 def _log(publication: Publication, offset: int) -> DataFrame:
@@ -176,103 +220,47 @@ def _rows_of(table: TypedTable, rows: DataFrame) -> DataFrame:
     return of_entity.select(*fields, *ORIGIN_COLUMNS)
 
 
-def expected_tables(log: DataFrame, offset: int) -> dict[str, DataFrame]:
-    """Every typed table as ``log`` says it was after ``offset`` (inclusive)."""
-    of_snapshot = log.where((sf.col("offset") <= offset) & sf.col("snapshot_position").isNotNull())
-    snapshot_offset = of_snapshot.agg(sf.max("offset")).collect()[0][0]
-    prior: dict[str, DataFrame] = {}
-    if snapshot_offset is not None:
-        earlier = log.where(sf.col("offset") < snapshot_offset)
-        if not earlier.isEmpty():
-            before = expected_tables(log, snapshot_offset - 1)
-            prior = dict(for_each(lambda n: (n, computed(before[n])), before))
-    records = Records(log, offset=offset, snapshot_offset=snapshot_offset)
-    lifetimes = computed(sql_topics.lifetimes(records))
-    found = {
-        "features": sql_cluster.features(records),
-        "zk_migration": sql_cluster.zk_migration(records),
-        "brokers": sql_cluster.brokers(records),
-        "controllers": sql_cluster.controllers(records),
-        "topics": sql_topics.topics(lifetimes),
-        "partitions": sql_topics.partitions(records, lifetimes),
-        "configs": sql_cluster.configs(records, lifetimes),
-        "quotas": sql_cluster.quotas(records),
-        "producer_ids": sql_cluster.producer_ids(records),
-        "acls": sql_cluster.acls(records),
-        "scram": sql_cluster.scram(records),
-        "tokens": sql_cluster.tokens(records),
-    }
-    if snapshot_offset is not None and prior:
-        found = {
-            name: _with_created_offset(name, frame, prior[name], snapshot_offset)
-            for name, frame in found.items()
-        }
-    found["epochs"] = sql_quorum.epochs(records, prior.get("epochs"))
-    found["transactions"] = sql_quorum.transactions(records, prior.get("transactions"))
-    return found
-
-
-def _with_created_offset(
-    name: str, frame: DataFrame, prior: DataFrame, snapshot_offset: int
+def _texts(
+    table: TypedTable, rows: DataFrame, side: str | None = None, only: DataFrame | None = None
 ) -> DataFrame:
-    """Keep the created offset of rows that are older than a snapshot that contains them."""
-    keys = _keys(BY_NAME[name])
-    before = prior.select(
-        *(key.alias(f"k{at}") for at, key in enumerate(keys)),
-        sf.col("_created_offset").alias("created_before"),
+    """``table``, ``key`` and, under the name ``side``, all columns of every row as JSON text.
+
+    The text is null for the key of a deleted row. ``only``: tables and keys to return.
+    """
+    parts = zip(table.key, key_columns(table), strict=True)
+    key = sf.struct(*(part.alias(name) for name, part in parts))
+    texts = rows.withColumns(
+        {"table": sf.lit(table.name), "key": sf.to_json(key, EXACT_JSON) if parts else sf.lit("{}")}
     )
-    same = sf.lit(True)
-    for at, key in enumerate(keys):
-        same = same & (key == sf.col(f"k{at}"))
-    created = sf.when(
-        sf.col("_created_offset") == snapshot_offset,
-        sf.coalesce("created_before", "_created_offset"),
-    ).otherwise(sf.col("_created_offset"))
-    joined = frame.join(before, same, "left").withColumn("_created_offset", created)
-    return joined.drop("created_before", *(f"k{at}" for at in range(len(keys))))
-
-
-def _keys(table: TypedTable) -> list[Column]:
-    """What identifies a row on both sides. A quota's entity is compared as what it is, a map."""
-    return [
-        _comparable(sf.col("entity"), table.columns["entity"])
-        if name == "entity_key"
-        else sf.col(name)
-        for name in table.key
-    ]
-
-
-def _comparable(column: Column, kind: pa.DataType) -> Column:
-    """Maps have no order; their sorted entries have."""
-    return sf.array_sort(sf.map_entries(column)) if pa.types.is_map(kind) else column
-
-
-def _texts(table: TypedTable, rows: DataFrame, side: str) -> DataFrame:
-    """``table``, ``key`` and, under the name ``side``, all columns of every row as JSON text."""
-    columns = {n: k for n, k in {**table.columns, **ORIGIN_COLUMNS}.items() if n != "entity_key"}
-    values = sf.struct(*(_comparable(sf.col(n), k).alias(n) for n, k in columns.items()))
-    key = sf.struct(*(part.alias(n) for n, part in zip(table.key, _keys(table), strict=True)))
-    return rows.select(
-        sf.lit(table.name).alias("table"),
-        (sf.to_json(key, EXACT_JSON) if table.key else sf.lit("{}")).alias("key"),
-        sf.to_json(values, EXACT_JSON).alias(side),
+    if only is not None:
+        texts = texts.join(only, ["table", "key"], "left_semi")
+    if side is None:
+        return texts.select("table", "key")
+    columns = {**table.columns, **ORIGIN_COLUMNS}
+    values = sf.struct(
+        *(comparable(rows[n], k).alias(n) for n, k in columns.items() if n != "entity_key")
     )
+    text = sf.when(rows["_created_offset"].isNotNull(), sf.to_json(values, EXACT_JSON))
+    return texts.select("table", "key", text.alias(side))
 
 
-def _compare(sides: list[DataFrame]) -> dict[str, Row]:
+def _union(frames: list[DataFrame]) -> DataFrame:
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
+
+
+def _compare(texts: DataFrame) -> dict[str, Row]:
     """Of every table that has rows: how many, how many differ, and the first of those by key.
 
     One query for all: the tables are small, and planning a query costs more than running it.
     """
-    together = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), sides)
-    rows = together.groupBy("table", "key").agg(
+    rows = texts.groupBy("table", "key").agg(
         *(sf.max(side).alias(side) for side in _SIDES),
         *(sf.count(side).alias(f"{side}_count") for side in _SIDES),
     )
     same = sf.col("expected").eqNullSafe(sf.col("found"))
     differs = ~(same & (sf.col("expected_count") <= 1) & (sf.col("found_count") <= 1))
     by_table = rows.groupBy("table").agg(
-        sf.count("key").alias("rows"),
+        sf.count(sf.coalesce(*_SIDES)).alias("rows"),
         sf.count_if(differs).alias("different"),
         sf.min(sf.when(differs, sf.struct(*rows.columns[1:]))).alias("first"),
     )
@@ -316,10 +304,32 @@ def _is_secret(table: TypedTable, key: str, column: str) -> bool:
     return False
 
 
-def _chain_differences(changes: DataFrame, *, is_complete: bool) -> list[Difference]:
+def _damage_differences(decoded_rows: DataFrame) -> list[Difference]:
+    """Return the first record of the log that is damaged."""
+    damaged = decoded_rows.where("damage IS NOT NULL")
+    first = sf.min(sf.struct("offset", "snapshot_position", "damage")).alias("first")
+    (row,) = damaged.agg(first, sf.count("*").alias("count")).collect()
+    if row["first"] is None:
+        return []
+    key = {name: row["first"][name] for name in ("offset", "snapshot_position")}
+    return [
+        Difference(
+            table=LOG,
+            key=json.dumps({name: value for name, value in key.items() if value is not None}),
+            column="value_raw",
+            expected="a record",
+            found=f"damaged bytes: {row['first']['damage']}",
+            row_count=row["count"],
+        )
+    ]
+
+
+def _chain_differences(
+    changes: DataFrame, base_rows: DataFrame | None, *, is_complete: bool
+) -> list[Difference]:
     """Return the first change whose row before is not the row after the previous change."""
     count = sf.count("*").over(Window.partitionBy()).alias("count")
-    broken = broken_chains(changes, is_complete=is_complete)
+    broken = broken_chains(changes, base_rows, is_complete=is_complete)
     first = broken.select("*", count).orderBy("offset").limit(1).collect()
     return [
         Difference(

@@ -15,6 +15,7 @@ from tests.support.random_metadata import RandomLog
 from tests.support.source_rows import checkpoint_rows, without_secrets
 from tests.support.tables import Feed, apply_feed, image_of
 
+from raftlog.errors import OptionError
 from raftlog.records.control import (
     KRaftVersion,
     KRaftVoters,
@@ -34,6 +35,7 @@ from raftlog_state.loader.payload import Payload
 from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    DecodedRecord,
     EndTransactionRecord,
     MetadataRecord,
     TopicRecord,
@@ -41,6 +43,9 @@ from raftlog_state.records import (
 from raftlog_state.tables import ClusterTables
 
 pytestmark = pytest.mark.spark
+
+SINCE = 250
+"""An offset after the last merge of ``state``, and before the end of the tables."""
 
 Open = Callable[..., ClusterTables]
 
@@ -89,13 +94,21 @@ def random_script(seed: int, level: int) -> LogScript:
     return story
 
 
+def begins_a_transaction(record: LogRecord) -> bool:
+    payload = record.payload
+    return isinstance(payload, DecodedRecord) and isinstance(payload.record, BeginTransactionRecord)
+
+
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 9))]
 )
 def test_a_second_replay_agrees_with_the_loader_on_random_logs(
     feed: Feed, tmp_path: Path, seed: int
 ) -> None:
-    """A snapshot of a later state replaces records in the middle."""
+    """A snapshot of a later state replaces records in the middle.
+
+    Ranges are from inside a transaction over the snapshot into another one, and from there on.
+    """
     story = random_script(seed=seed, level=30)
     records = story.records
     half, gap_end = len(records) // 3, 2 * len(records) // 3
@@ -126,6 +139,13 @@ def test_a_second_replay_agrees_with_the_loader_on_random_logs(
     report = tables.verify()
     assert not report.differences, str(report)
     assert sum(report.rows_compared.values()) > 60
+
+    begins = [record.offset for record in records if begins_a_transaction(record)]
+    starts = [begin for begin in begins if begin < last - 20]
+    for since, until in ((starts[-1] + 1, begins[-4] + 3), (begins[-4] + 3, None)):
+        ranged = tables.verify(until, since=since)
+        assert not ranged.differences, str(ranged)
+        assert ranged.since == since
 
     with pytest.raises(TablesError, match="no history"):
         tables.at(offset=last + 1)
@@ -193,3 +213,40 @@ def test_a_changed_row_is_reported(feed: Feed, tables: Open, tmp_path: Path) -> 
     }
     assert json.loads(violated["partition_leader_is_registered"].first)["leader"] == 99
     assert "4 rules are violated" in str(report)
+
+
+def test_a_range_is_verified_from_the_rows_before_it(
+    feed: Feed, tables: Open, tmp_path: Path
+) -> None:
+    """Its cost is that of the records after it, and it finds what is wrong after it."""
+    opened = tables()
+    report = opened.verify(since=SINCE)
+    assert report.ok, str(report)
+    row_count = sum(opened.status().row_counts.values())
+    assert 0 < sum(report.rows_compared.values()) < row_count / 2
+    last = {
+        (change["entity"], change["key"]): change["offset"]
+        for change in opened.changes(since=SINCE).select("entity", "key", "offset").collect()
+    }
+    partition = next(key for key in last if key[0] == "partition")
+    topic = min((key for key in last if key[0] == "topic"), key=lambda key: last[key])
+    damaged_offset = opened.status().offset
+    assert damaged_offset != last[topic], "the last record creates another topic"
+    changes = DeltaTable.forPath(feed.spark, str(tmp_path / "tables" / "changes"))
+    changes.update(
+        f"key = '{partition[1]}' AND offset = {last[partition]}", {"after.partition.leader": "99"}
+    )
+    changes.delete(f"entity = 'topic' AND key = '{topic[1]}'")
+    DeltaTable.forPath(feed.spark, str(tmp_path / "tables" / "log")).update(
+        f"offset = {damaged_offset}", {"value_raw": "substring(value_raw, 1, 2)"}
+    )
+    report = opened.verify(since=SINCE)
+    damaged, *differences = report.differences
+    assert (damaged.table, damaged.column) == ("log", "value_raw")
+    assert json.loads(damaged.key) == {"offset": damaged_offset}
+    assert damaged.found == "damaged bytes: it ends inside a field"
+    found = {difference.table: difference for difference in differences}
+    assert (found["partitions"].column, found["partitions"].found) == ("leader", "99")
+    assert (found["topics"].column, found["topics"].row_count) == ("(row)", 2)
+    with pytest.raises(OptionError, match="after offset"):
+        opened.verify(SINCE - 1, since=SINCE)
