@@ -474,9 +474,9 @@ def list_clusters(spark: SparkSession, path_or_schema: str) -> DataFrame:
     """
     store = SparkStore(spark, path_or_schema)
     check_layout(store)
-    state = store.reference(STATE_TABLE) if store.exists(STATE_TABLE) else None
+    state = store.reference(STATE_TABLE.name) if store.exists(STATE_TABLE) else None
     with store.errors(CHANGES_TABLE.name):
-        return spark.sql(clusters_sql(state=state, changes=store.reference(CHANGES_TABLE)))
+        return spark.sql(clusters_sql(state=state, changes=store.reference(CHANGES_TABLE.name)))
 
 
 def _store_of_writer(store: SparkStore, engine: Engine) -> TableStore:

@@ -31,7 +31,7 @@ from raftlog_state.records.declare import Array
 
 from .schema import BY_ENTITY, CHANGES_TABLE, PROGRESS, ROW, column_type
 
-MICROSECONDS: Final = 1_000
+US_PER_MS: Final = 1_000
 _LONG_MAX: Final = 2**63 - 1
 _KEYED_HASH: Final = re.compile(r"hmac:[0-9a-f]{32}")
 _CHANGES_ARROW: Final = CHANGES_TABLE.schema
@@ -45,12 +45,12 @@ ToValues: TypeAlias = Callable[[pa.ChunkedArray], Iterable[Any]]
 
 def microseconds(timestamp_ms: int) -> int:
     """Return Kafka's milliseconds as the value of a TIMESTAMP, clamped to what it can hold."""
-    return max(-_LONG_MAX, min(_LONG_MAX, timestamp_ms * MICROSECONDS))
+    return max(-_LONG_MAX, min(_LONG_MAX, timestamp_ms * US_PER_MS))
 
 
 def milliseconds(time_us: int | None) -> int:
     """Return a time in microseconds as Kafka's timestamp, -1 without one."""
-    return -1 if time_us is None else time_us // MICROSECONDS
+    return -1 if time_us is None else time_us // US_PER_MS
 
 
 def columns_of(entity: Entity, rows: Sequence[Row]) -> dict[str, pa.Array]:
@@ -231,7 +231,7 @@ def _to_field(kind: Kind) -> Callable[[Any], Any]:
     if isinstance(kind, Array):
         return lambda values: None if values is None else tuple(values)
     if kind is Special.TIMESTAMP_MS:
-        return lambda time: time // MICROSECONDS
+        return lambda time: time // US_PER_MS
     if kind is Special.TEXT_PAIRS:
         return lambda pairs: tuple(sorted(pairs, key=itemgetter(0)))
     return kind if isinstance(kind, type) else _same

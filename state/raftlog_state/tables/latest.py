@@ -132,16 +132,15 @@ def rows_of_state(state: pa.Table) -> tuple[list[Row], RowOrigins]:
     """Return rows and their origins from ``entity``, ``row`` and origin columns; no progress."""
     rows: list[Row] = []
     origins = RowOrigins()
-    state = state.combine_chunks()
     for entity in Entity:
-        of_entity = state.filter(pc.equal(state["entity"], str(entity)))
-        if of_entity.num_rows == 0:  # pyarrow 17 raises for a table of a column without chunks
+        of_entity = pc.equal(state["entity"], str(entity))
+        if not pc.any(of_entity).as_py():
             continue
-        structs = pc.struct_field(of_entity["row"], [str(entity)]).combine_chunks()
+        # Other structs of the row are not copied: the state may have a million rows.
+        structs = pc.struct_field(state["row"], [str(entity)]).filter(of_entity).combine_chunks()
         found = rows_of(entity, pa.Table.from_struct_array(structs))
-        columns = (plain_values(of_entity[name]) for name in ORIGIN_COLUMNS)
-        for row, origin in zip(found, map(Origin, *columns), strict=True):
-            origins.set(entity, row.key, origin)
+        columns = (plain_values(state[name].filter(of_entity)) for name in ORIGIN_COLUMNS)
+        origins.load(entity, (row.key for row in found), map(Origin, *columns))
         rows += found
     return rows, origins
 

@@ -37,9 +37,9 @@ class RowOrigins:
         default_factory=lambda: {entity: {} for entity in Entity}
     )
 
-    def set(self, entity: Entity, key: Key, origin: Origin) -> None:
-        """Set the origin of a row."""
-        self._origins[entity][key] = origin
+    def load(self, entity: Entity, keys: Iterable[Key], origins: Iterable[Origin]) -> None:
+        """Set the origins of rows of an entity."""
+        self._origins[entity].update(zip(keys, origins, strict=True))
 
     def apply(self, record_changes: Iterable[RecordChanges]) -> list[Origin | None]:
         """Apply changes. Return the origin of the row before each row change, None without one."""

@@ -134,17 +134,17 @@ def create_permanent_views(store: SparkStore) -> None:
 
 def _queries(store: SparkStore) -> Iterator[tuple[str, str]]:
     """Yield the names and queries of all views."""
-    changes, state = store.reference(CHANGES_TABLE), store.reference(STATE_TABLE)
+    changes, state = store.reference(CHANGES_TABLE.name), store.reference(STATE_TABLE.name)
     yield CLUSTERS, clusters_sql(state=state, changes=changes)
     for table in TYPED_TABLES:
         yield table.name, rows_sql(table, state=state, changes=changes)
-        rows = store.reference_to(table.name)
+        rows = store.reference(table.name)
         yield f"{table.name}_history", history_sql(table, state=state, changes=changes, rows=rows)
 
 
 def _create_view(store: SparkStore, name: str, query: str) -> None:
     with store.errors(name):
-        store.session.sql(f"CREATE OR REPLACE VIEW {store.reference_to(name)} AS\n{query}")
+        store.session.sql(f"CREATE OR REPLACE VIEW {store.reference(name)} AS\n{query}")
 
 
 def _list(*items: str) -> str:

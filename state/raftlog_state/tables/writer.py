@@ -39,7 +39,7 @@ from raftlog_state.loader.payload import Decode
 from raftlog_state.records import decode
 
 from .batch import RECORD_JSON, SOURCE_COLUMNS, CheckedBatch, check_batch, epoch_ranges
-from .convert import MICROSECONDS, changes_table
+from .convert import changes_table, milliseconds
 from .latest import living_rows, overlay, rows_before, state_rows, without_reverted
 from .logrows import log_rows, replay_rows
 from .origins import RowOrigins
@@ -49,6 +49,7 @@ from .progress import (
     Progress,
     check_layout,
     cluster_in,
+    last_epoch,
     progress_of,
     quorum_of,
     row_counts_of,
@@ -685,12 +686,12 @@ def _progress_at(rows: pa.Table, offset: int, newest: Progress, incarnation: int
     timed = rows.filter(pc.is_valid(rows["_log_time"]))
     timed = timed.filter(pc.not_equal(timed["entity"], PROGRESS))
     last = timed.sort_by([(name, "descending") for name in ("_visible_offset", "_offset")])
-    epochs = [row.leader_epoch for row in found if isinstance(row, EpochRow)]
+    epoch = last_epoch(found)
     return replace(
         newest,
         incarnation=incarnation,
         offset=offset,
-        leader_epoch=max(epochs, default=newest.leader_epoch),
+        leader_epoch=newest.leader_epoch if epoch is None else epoch.leader_epoch,
         log_time=last["_log_time"].cast(pa.int64())[0].as_py() if last.num_rows else None,
         from_offset=offset + 1,
         truncated_to=offset,
@@ -703,12 +704,11 @@ def _progress_at(rows: pa.Table, offset: int, newest: Progress, incarnation: int
 
 def _image(rows: Sequence[Row], progress: Progress) -> MetadataImage:
     """Return the image of rows at the end of the tables."""
-    time = progress.log_time
     return MetadataImage.from_rows(
         rows,
         offset=progress.offset,
         leader_epoch=progress.leader_epoch,
-        timestamp_ms=-1 if time is None else time // MICROSECONDS,
+        timestamp_ms=milliseconds(progress.log_time),
         quorum=quorum_of(rows),
     )
 

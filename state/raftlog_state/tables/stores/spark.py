@@ -146,11 +146,7 @@ class SparkStore:
         """Return the same tables as another session reads and writes them."""
         return SparkStore(spark, self._place)
 
-    def reference(self, table: StoredTable) -> str:
-        """Return a table's name in SQL."""
-        return self.reference_to(table.name)
-
-    def reference_to(self, name: str) -> str:
+    def reference(self, name: str) -> str:
         """Return the name in SQL of a table, or of a view of the schema."""
         if self._is_path:
             return f"delta.{quoted(f'{self._place}/{name}')}"
@@ -162,7 +158,7 @@ class SparkStore:
         """Return whether a table exists."""
         with self.errors(table.name):
             try:
-                return bool(self._spark.catalog.tableExists(self.reference(table)))
+                return bool(self._spark.catalog.tableExists(self.reference(table.name)))
             except PySparkException as error:
                 if _condition_and_reason(error)[0] in _NO_TABLE:
                     return False
@@ -176,7 +172,7 @@ class SparkStore:
         with self.errors(table.name):
             if self._is_path:
                 return reader.format("delta").load(f"{self._place}/{table.name}")
-            return reader.table(self.reference(table))
+            return reader.table(self.reference(table.name))
 
     def version(self, table: StoredTable) -> int:
         """Return the newest version of a table."""
@@ -195,7 +191,7 @@ class SparkStore:
         listed = ", ".join(quoted(name) for name in names)
         with self.errors(table.name):
             pinned = "" if version is None else f" VERSION AS OF {version}"
-            stored = f"{self.reference(table)}{pinned}"
+            stored = f"{self.reference(table.name)}{pinned}"
             statement = f"SELECT {listed} FROM {stored}{_clause(table, where)}"
             found = self._spark.sql(statement).toArrow()
         return found.cast(pa.schema({name: table.columns[name] for name in names}))
@@ -203,7 +199,7 @@ class SparkStore:
     def cluster_ids(self, table: StoredTable) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table, in any order."""
         with self.errors(table.name):
-            statement = f"SELECT DISTINCT {CLUSTER_ID} FROM {self.reference(table)}"
+            statement = f"SELECT DISTINCT {CLUSTER_ID} FROM {self.reference(table.name)}"
             return [row[0] for row in self._spark.sql(statement).collect()]
 
     # --- writes -----------------------------------------------------------------------------------
@@ -267,7 +263,7 @@ class SparkStore:
             self._frame_of(rows).createOrReplaceTempView(source)
             try:
                 self._spark.sql(
-                    f"MERGE INTO {self.reference(STATE_TABLE)} AS old USING {source} AS new "
+                    f"MERGE INTO {self.reference(STATE_TABLE.name)} AS old USING {source} AS new "
                     # Literals, so that Delta reads the partitions of these clusters only.
                     f"ON old.cluster_id IN ({clusters}) AND old.cluster_id = new.cluster_id "
                     "AND old.entity = new.entity AND old.key = new.key "
@@ -280,23 +276,23 @@ class SparkStore:
     def delete(self, table: StoredTable, where: Where) -> None:
         """Delete the rows for which all conditions hold."""
         with self.errors(table.name):
-            self._spark.sql(f"DELETE FROM {self.reference(table)}{_clause(table, where)}")
+            self._spark.sql(f"DELETE FROM {self.reference(table.name)}{_clause(table, where)}")
 
     def size(self, table: StoredTable) -> TableSize:
         """Return the size of an existing table, from its commits."""
         with self.errors(table.name):
-            row = self._spark.sql(f"DESCRIBE DETAIL {self.reference(table)}").collect()[0]
+            row = self._spark.sql(f"DESCRIBE DETAIL {self.reference(table.name)}").collect()[0]
         return TableSize(file_count=int(row["numFiles"]), byte_count=int(row["sizeInBytes"]))
 
     def compact(self, table: StoredTable) -> None:
         """Rewrite small files of an existing table as larger ones."""
         with self.errors(table.name):
-            self._spark.sql(f"OPTIMIZE {self.reference(table)}")
+            self._spark.sql(f"OPTIMIZE {self.reference(table.name)}")
 
     def vacuum(self, table: StoredTable) -> None:
         """Delete files that no version of an existing table within its retention has."""
         with self.errors(table.name):
-            self._spark.sql(f"VACUUM {self.reference(table)}")
+            self._spark.sql(f"VACUUM {self.reference(table.name)}")
 
     def _frame_of(self, rows: pa.Table) -> DataFrame:
         """Return rows as a frame of this session."""
@@ -312,18 +308,18 @@ class SparkStore:
         if self._is_path:
             writer.save(f"{self._place}/{table.name}")
         else:
-            writer.saveAsTable(self.reference(table))
+            writer.saveAsTable(self.reference(table.name))
 
     def _newest_commit(self, table: StoredTable) -> Row:
         with self.errors(table.name):
-            statement = f"DESCRIBE HISTORY {self.reference(table)} LIMIT 1"
+            statement = f"DESCRIBE HISTORY {self.reference(table.name)} LIMIT 1"
             return self._spark.sql(statement).collect()[0]
 
     def _ends_with(self, table: StoredTable, rows: pa.Table) -> bool:
         """Return whether the greatest offset of the rows is that of their cluster in a table."""
         where = _clause(table, ((CLUSTER_ID, "=", rows[CLUSTER_ID][0].as_py()),))
         with self.errors(table.name):
-            statement = f"SELECT max(offset) FROM {self.reference(table)}{where}"
+            statement = f"SELECT max(offset) FROM {self.reference(table.name)}{where}"
             found = self._spark.sql(statement).collect()
         return bool(found[0][0] == pc.max(rows["offset"]).as_py())
 
