@@ -409,11 +409,12 @@ class WrongClusterError(LogError, code="RAFTLOG_WRONG_CLUSTER", kafka_code=104):
     path: str
     expected_cluster_id: str
     cluster_id: str
+    remedy: str
 
     def message(self) -> str:
         return (
             f"{self.path} belongs to cluster {self.cluster_id}, "
-            f"expected cluster {self.expected_cluster_id}"
+            f"expected cluster {self.expected_cluster_id}; {self.remedy}"
         )
 
 

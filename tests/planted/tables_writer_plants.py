@@ -236,8 +236,8 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="a log of another cluster is written to a named one",
         path=WRITER,
-        old="for known in (progress.log_cluster_id, self._cluster_id):",
-        new="for known in (progress.log_cluster_id,):",
+        old="Progress(cluster_id=cluster_id, log_cluster_id=self._cluster_id)",
+        new="Progress(cluster_id=cluster_id)",
         tests=(f"{CLUSTERS}::test_a_log_of_another_cluster_is_refused_unless_that_is_named",),
     ),
 )

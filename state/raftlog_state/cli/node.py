@@ -177,7 +177,10 @@ def _identity(config: NodeConfig, cluster_id: str | None) -> tuple[str, ...]:
     assert meta.cluster_id is not None, "checked by read_identity"
     if cluster_id not in (None, meta.cluster_id):
         raise WrongClusterError(
-            path=config.directory, expected_cluster_id=cluster_id, cluster_id=meta.cluster_id
+            path=config.directory,
+            expected_cluster_id=cluster_id,
+            cluster_id=meta.cluster_id,
+            remedy="correct the directory or the cluster id",
         )
     return (
         f"cluster.id={meta.cluster_id}",

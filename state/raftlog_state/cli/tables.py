@@ -12,6 +12,7 @@ from .parser import Commands, Parser, add_redaction, offset, redactor
 from .source import add_decompression_limit, add_source, open_source
 
 if TYPE_CHECKING:
+    from raftlog_state.tables.stores.protocol import TableStore
     from raftlog_state.tables.writer import Writer
 
 USAGE: Final = "raftlog tables COMMAND [OPTION ...]"
@@ -60,9 +61,9 @@ def _add_place(command: Parser) -> None:
 # --- raftlog tables status ------------------------------------------------------------------------
 
 STATUS_ABOUT = """
-Print one JSON object: cluster id, the last offset in the tables (inclusive; -1 if nothing was
-published) and in table log, the first offset whose state can be read, the leader epoch and
-metadata.version there, the number of rows of each typed table, and the offsets without history.
+Print one JSON object for each cluster: its id, the last offset in the tables (inclusive; -1 if
+nothing was published) and in table log, the first offset whose state can be read, the leader epoch
+and metadata.version there, the number of rows of each typed table, and the offsets without history.
 """
 
 STATUS_EXAMPLES = """
@@ -81,11 +82,11 @@ def _run_status(arguments: argparse.Namespace, output: Output, console: Console)
     """Print the status; return the exit code."""
     from dataclasses import asdict
 
-    from raftlog_state.tables.reader import open_tables
+    from raftlog_state.tables.reader import ArrowTables
 
-    output.line(
-        json_text(asdict(open_tables(_place(arguments), cluster_id=arguments.cluster_id).status()))
-    )
+    store = _store(arguments)
+    for cluster_id in _cluster_ids(arguments, store):
+        output.line(json_text(asdict(ArrowTables(store, cluster_id).status())))
     return 0
 
 
@@ -277,8 +278,8 @@ def _run_expire(arguments: argparse.Namespace, output: Output, console: Console)
 # --- raftlog tables maintain ----------------------------------------------------------------------
 
 MAINTAIN_ABOUT = """
-Merge all changes into state, rewrite small files as larger ones, and delete the files that no
-version of the last day has. Readers see the same rows, and read fewer files.
+Merge all changes of all clusters into state, rewrite small files as larger ones, and delete the
+files that no version of the last day has. Readers see the same rows, and read fewer files.
 `raftlog tables follow` does it from time to time.
 """
 
@@ -296,7 +297,15 @@ def _add_maintain(commands: Commands) -> None:
 
 def _run_maintain(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Maintain the tables; return the exit code."""
-    _writer(arguments).maintain()
+    from raftlog_state.tables.writer import Writer
+
+    store = _store(arguments)
+    names = _cluster_ids(arguments, store)
+    writers = [Writer(store, cluster_id=name, writes_log=False) for name in names]
+    for writer in writers:
+        writer.merge_state()
+    writers[0].compact()
+    writers[0].vacuum()
     return 0
 
 
@@ -307,11 +316,25 @@ def _place(arguments: argparse.Namespace) -> str:
 
 
 def _writer(arguments: argparse.Namespace) -> Writer:
-    """Return a writer of existing tables. Raises ``TablesError``."""
+    """Return a writer of existing tables, with ``log`` or not. Raises ``TablesError``."""
+    from raftlog_state.tables.writer import Writer
+
+    return Writer(_store(arguments), cluster_id=arguments.cluster_id, writes_log=False)
+
+
+def _cluster_ids(arguments: argparse.Namespace, store: TableStore) -> list[str]:
+    """Return the cluster that is named, or all of them."""
+    from raftlog_state.tables.schema import CHANGES_TABLE
+
+    named: str | None = arguments.cluster_id
+    return sorted(store.cluster_ids(CHANGES_TABLE)) if named is None else [named]
+
+
+def _store(arguments: argparse.Namespace) -> TableStore:
+    """Return the store of existing tables. Raises ``TablesError``."""
     from raftlog_state.errors import TablesError
     from raftlog_state.tables.schema import CHANGES_TABLE
     from raftlog_state.tables.stores.delta_rs import DeltaRsStore
-    from raftlog_state.tables.writer import Writer
 
     store = DeltaRsStore(_place(arguments))
     if not store.exists(CHANGES_TABLE):
@@ -320,4 +343,4 @@ def _writer(arguments: argparse.Namespace) -> Writer:
             reason="there are no tables",
             remedy="correct the path, or write them first with `raftlog tables follow`",
         )
-    return Writer(store, cluster_id=arguments.cluster_id)
+    return store

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute
 
 from raftlog.client import LogReader, SourceKind
-from raftlog.errors import DivergedLogError, WrongClusterError
+from raftlog.errors import DivergedLogError
 from raftlog_state.errors import TablesError
 
-from .progress import NOTHING, Progress
+from .progress import NOTHING, Progress, wrong_cluster
 from .writer import EpochRange, Writer
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -160,7 +160,7 @@ def check_same_log(
     """
     known, given = progress.log_cluster_id, log.cluster_id
     if known is not None and given is not None and known != given:
-        raise WrongClusterError(path=log.path, expected_cluster_id=known, cluster_id=given)
+        raise wrong_cluster(log.path, known, given)
     last = progress.offset
     if last == NOTHING or log.source is SourceKind.CHECKPOINT:
         return

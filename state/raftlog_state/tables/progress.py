@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 import raftlog
-from raftlog.errors import OffsetOutOfRangeError
+from raftlog.errors import OffsetOutOfRangeError, WrongClusterError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import EpochRow, MetadataImage, Quorum
 from raftlog_state.image.rows import Row
@@ -203,6 +203,17 @@ def cluster_in(store: TableStore, cluster_id: str | None) -> str | None:
             + (", ..." if len(found) > CLUSTERS_LISTED_MAX else ""),
         )
     return found[0] if found else None
+
+
+def wrong_cluster(path: str, expected_cluster_id: str, cluster_id: str) -> WrongClusterError:
+    """Return the error of a log that is not that of the tables' cluster."""
+    return WrongClusterError(
+        path=path,
+        expected_cluster_id=expected_cluster_id,
+        cluster_id=cluster_id,
+        remedy="correct the log; or add its cluster to the tables with cluster_id (`raftlog "
+        "tables`: --cluster-id)",
+    )
 
 
 def check_layout(store: TableStore) -> None:

@@ -29,7 +29,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import pyarrow as pa
 import pyarrow.compute
 
-from raftlog.errors import DivergedLogError, WrongClusterError
+from raftlog.errors import DivergedLogError
 from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesError
 from raftlog_state.image import EpochRow, MetadataImage, TransactionRow
 from raftlog_state.image.delta import RecordChanges
@@ -53,6 +53,7 @@ from .progress import (
     progress_of,
     quorum_of,
     row_counts_of,
+    wrong_cluster,
 )
 from .schema import (
     CHANGES_TABLE,
@@ -255,7 +256,8 @@ class Writer:
         check_layout(self._store)
         cluster_id = cluster_in(self._store, cluster_id)
         base_rows = self._read(STATE_TABLE, cluster_id)
-        base = progress_of(base_rows) or Progress(cluster_id=cluster_id)
+        named = Progress(cluster_id=cluster_id, log_cluster_id=self._cluster_id)
+        base = progress_of(base_rows) or named
         tail = self._tail_after(base)
         rows = overlay(without_reverted(base_rows, base), state_rows(tail))
         progress = progress_of(rows) or base
@@ -328,7 +330,7 @@ class Writer:
                 place=self._store.place,
                 reason=f"table log does not contain offset {progress.offset}, "
                 "but table changes does",
-                remedy="open them with log=False, or create new tables",
+                remedy="open them with log=False (`raftlog tables`: --no-log), or create new ones",
             )
         rows = rows.filter(pc.greater(rows["offset"], progress.offset))
         if progress.is_start_of_incarnation:
@@ -466,11 +468,9 @@ class Writer:
     # --- checks -----------------------------------------------------------------------------------
 
     def _check_log(self, progress: Progress, table: pa.Table, cluster_id: str | None) -> None:
-        for known in (progress.log_cluster_id, self._cluster_id):
-            if known is not None and cluster_id is not None and known != cluster_id:
-                raise WrongClusterError(
-                    path=self._store.place, expected_cluster_id=known, cluster_id=cluster_id
-                )
+        known = progress.log_cluster_id
+        if known is not None and cluster_id is not None and known != cluster_id:
+            raise wrong_cluster(self._store.place, known, cluster_id)
         if table.num_rows and progress.offset != NOTHING and "partition" in table.column_names:
             partition = table["partition"][0].as_py()
             if partition != progress.partition:

@@ -17,6 +17,7 @@ from tests.support.memory_store import MemoryTables
 from tests.support.small_logs import copy_log
 from tests.support.written_tables import contents
 
+from raftlog.client import open_path
 from raftlog_state.tables.schema import STORED_TABLES
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 
@@ -162,18 +163,48 @@ def test_tables_are_truncated_expired_and_maintained(
     follow_once(data / LOG, place)
 
 
-def test_the_status_is_one_json_object(whole: Path, tmp_path: Path) -> None:
+def test_tables_without_log_are_maintained_too(data: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    follow_once(data / LOG, place, "--no-log")
+    assert run("tables", "expire", place, "1500") == (0, "1500\n", "")
+    assert run("tables", "truncate", place, "2000") == (0, "2000\n", "")
+    assert run("tables", "maintain", place) == (0, "", "")
+    follow_once(data / LOG, place, "--no-log")
+    status, _, err = run("tables", "follow", data / LOG, place, "--once")
+    assert status == 1
+    assert "--no-log" in err
+
+
+def test_tables_may_contain_several_clusters(data: Path, tmp_path: Path) -> None:
+    place, other = tmp_path / "tables", data / "kraft-logs/trimmed-3.9.2/node-1"
+    follow_once((data / LOG).parent, place)
+    status, _, err = run("tables", "follow", other, place, "--once")
+    assert status == 1
+    cluster_id = str(open_path(str(other)).cluster_id)
+    assert f"belongs to cluster {cluster_id}, expected" in err
+    assert "--cluster-id" in err
+    follow_once(other, place, "--cluster-id", cluster_id)
+    found = {row["cluster_id"]: row["offset"] for row in rows("tables", "status", place)}
+    assert len(found) == 2
+    assert found[cluster_id] == open_path(str(other)).log_end_offset - 1
+    assert run("tables", "maintain", place) == (0, "", "")
+    status, _, err = run("tables", "truncate", place, "100")
+    assert status == 1
+    assert "2 clusters" in err
+    only = rows("tables", "status", place, "--cluster-id", cluster_id)
+    assert [row["cluster_id"] for row in only] == [cluster_id]
+
+
+def test_the_status_is_one_json_object(whole: Path) -> None:
     (found,) = rows("tables", "status", whole)
     assert found["place"] == str(whole)
     assert (found["offset"], found["log_offset"], found["oldest_offset"]) == (LAST, LAST, 0)
     assert found["row_counts"]["topics"] == 145
-    (none,) = rows("tables", "status", tmp_path / "none")
-    assert (none["offset"], none["row_counts"]) == (-1, {})
 
 
-@pytest.mark.parametrize("command", ["truncate", "expire", "maintain"])
+@pytest.mark.parametrize("command", ["status", "truncate", "expire", "maintain"])
 def test_commands_of_missing_tables_fail(command: str, tmp_path: Path) -> None:
-    words = () if command == "maintain" else ("1",)
+    words = () if command in ("status", "maintain") else ("1",)
     status, out, err = run("tables", command, tmp_path / "none", *words)
     assert (status, out) == (1, "")
     assert "there are no tables" in err

@@ -609,7 +609,10 @@ class QuorumCopies(LogReader):
                 continue
             if expected is not None and properties.cluster_id != expected:
                 raise WrongClusterError(
-                    path=log.path, expected_cluster_id=expected, cluster_id=properties.cluster_id
+                    path=log.path,
+                    expected_cluster_id=expected,
+                    cluster_id=properties.cluster_id,
+                    remedy="name directories of one cluster",
                 )
             expected = properties.cluster_id
 
