@@ -117,6 +117,16 @@ TABLES_PLANTS: Final = (
         tests=(FOLLOWED,),
     ),
     Plant(
+        bug="a signal whose exception is lost ends nothing",
+        path=FOLLOWER,
+        old="            self._raise_if_stopped()\n",
+        new="",
+        tests=(
+            "tests/state/cli/test_cli_tables.py"
+            "::test_a_signal_whose_exception_is_lost_ends_the_command",
+        ),
+    ),
+    Plant(
         bug="a signal interrupts an append",
         path="state/raftlog_state/cli/signals.py",
         old="        if not self._is_deferred:\n",

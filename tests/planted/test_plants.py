@@ -40,6 +40,8 @@ def why_not_applicable(plant: Plant) -> str | None:
         planted = plant.plant_into(source(plant.path))
     except (ValueError, OSError) as error:
         return str(error)
+    if not plant.path.endswith(".py"):
+        return None if plant.old != plant.new else f"{plant.bug}: it changes nothing"
     if ast.dump(ast.parse(planted)) == dumped(plant.path):
         return f"{plant.bug}: it changes nothing that runs"
     return None
@@ -65,7 +67,8 @@ def test_every_planted_bug_fits_the_sources() -> None:
 def test_no_planted_bug_uses_a_name_that_does_not_exist(tmp_path: Path) -> None:
     """Any test that reaches such a line fails, whatever it checks."""
     for number, plant in enumerate(EVERY_PLANT):
-        (tmp_path / f"plant_{number}.py").write_text(plant.plant_into(source(plant.path)))
+        if plant.path.endswith(".py"):
+            (tmp_path / f"plant_{number}.py").write_text(plant.plant_into(source(plant.path)))
     command = ["ruff", "check", "--isolated", "--select", "F821", "--output-format", "concise", "."]
     found = subprocess.run(
         [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -20,7 +20,8 @@ class StopSignals:
     """SIGINT and SIGTERM raise ``KeyboardInterrupt`` and ``TerminatedError`` in the main thread.
 
     A signal in a block of ``uninterrupted`` raises after it. A second signal ends the process
-    immediately. In another thread this does nothing.
+    immediately. In another thread this does nothing. C code that calls Python may drop the
+    exception, so a loop calls ``raise_received``.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,10 @@ class StopSignals:
             yield
         finally:
             self._is_deferred = False
+        self.raise_received()
+
+    def raise_received(self) -> None:
+        """Raise the exception of a signal that was received before."""
         if self._received is not None:
             raise self._stop(self._received)
 

@@ -195,6 +195,7 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
             settings,
             log_event=console.log,
             uninterrupted=signals.uninterrupted,
+            raise_if_stopped=signals.raise_received,
         )
         try:
             follower.run()

@@ -89,7 +89,8 @@ class DecodedValues:
 class LogFollower:
     """Follows one log into the tables of a store. Used by one thread.
 
-    ``uninterrupted`` is entered for each append with its upkeep.
+    ``uninterrupted`` is entered for each append with its upkeep; ``raise_if_stopped`` is called
+    before each read.
     """
 
     def __init__(
@@ -101,12 +102,14 @@ class LogFollower:
         clock: Clock | None = None,
         log_event: Callable[[str], None],
         uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
+        raise_if_stopped: Callable[[], None] = lambda: None,
     ) -> None:
         self._open_log = open_log
         self._settings = settings
         self._clock = clock or Clock()
         self._log_event = log_event
         self._uninterrupted = uninterrupted
+        self._raise_if_stopped = raise_if_stopped
         self._decoded = DecodedValues()
         self._writer = Writer(
             store,
@@ -135,6 +138,7 @@ class LogFollower:
         """
         pause_s = BACKOFF_FIRST_S
         while True:
+            self._raise_if_stopped()
             try:
                 appended = self.append_next()
             except RaftlogError as error:

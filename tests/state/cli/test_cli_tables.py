@@ -143,6 +143,23 @@ def test_a_signal_in_an_append_takes_effect_after_it(data: Path, tmp_path: Path)
     assert follow_once(data / LOG, place).splitlines()[0].endswith("from offset 37")
 
 
+def test_a_signal_whose_exception_is_lost_ends_the_command(data: Path, tmp_path: Path) -> None:
+    # C code that calls Python, as Arrow does, may drop the exception of a signal's handler.
+    code = (
+        "import contextlib, os, signal, sys\n"
+        "from raftlog_state.tables.log_follower import LogFollower\n"
+        "def lossy(self):\n"
+        "    with contextlib.suppress(BaseException):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "LogFollower.append_next = lossy\n"
+        "from raftlog_state.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "tables", "follow", str(data / LOG), str(tmp_path / "t")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_tables_are_truncated_expired_and_maintained(
     data: Path, whole: Path, tmp_path: Path
 ) -> None:
