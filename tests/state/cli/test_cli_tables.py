@@ -121,6 +121,7 @@ def test_a_signal_ends_a_follower_quietly(
     assert stored(place) == stored(whole)
 
 
+@pytest.mark.slow
 def test_a_signal_in_an_append_takes_effect_after_it(data: Path, tmp_path: Path) -> None:
     # The process sends the signal to itself after the first of the two commits of an append.
     code = (
@@ -160,6 +161,7 @@ def test_a_signal_whose_exception_is_lost_ends_the_command(data: Path, tmp_path:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_tables_are_truncated_expired_and_maintained(
     data: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -180,6 +182,7 @@ def test_tables_are_truncated_expired_and_maintained(
     follow_once(data / LOG, place)
 
 
+@pytest.mark.slow
 def test_tables_without_log_are_maintained_too(data: Path, tmp_path: Path) -> None:
     place = tmp_path / "tables"
     follow_once(data / LOG, place, "--no-log")
@@ -192,6 +195,7 @@ def test_tables_without_log_are_maintained_too(data: Path, tmp_path: Path) -> No
     assert "--no-log" in err
 
 
+@pytest.mark.slow
 def test_tables_may_contain_several_clusters(data: Path, tmp_path: Path) -> None:
     place, other = tmp_path / "tables", data / "kraft-logs/trimmed-3.9.2/node-1"
     follow_once((data / LOG).parent, place)

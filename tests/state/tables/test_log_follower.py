@@ -95,6 +95,7 @@ def whole(three_nodes: MetadataLog) -> list[tuple[str, str]]:
     return expected(three_nodes, END)
 
 
+@pytest.mark.slow
 def test_batches_of_any_size_give_the_same_tables(data: Path, whole: list[tuple[str, str]]) -> None:
     for count in (40, 1_000_000):
         tables = MemoryTables()
@@ -110,6 +111,7 @@ def test_batches_of_any_size_give_the_same_tables(data: Path, whole: list[tuple[
     assert follow(tables, data / SOURCE) == [f"following {data / SOURCE} from offset {END}"]
 
 
+@pytest.mark.slow
 def test_a_log_that_grows_rolls_and_deletes_segments_is_followed(
     data: Path, three_nodes: MetadataLog, tmp_path: Path
 ) -> None:
@@ -204,6 +206,7 @@ def test_a_checkpoint_is_loaded_once(data: Path) -> None:
     assert len(follow(tables, checkpoint)) == 1
 
 
+@pytest.mark.slow
 def test_other_logs_are_refused_and_named_truncations_suffice(
     data: Path, tmp_path: Path, whole: list[tuple[str, str]]
 ) -> None:
@@ -294,6 +297,7 @@ def test_pauses_have_a_limit_and_a_run_with_an_end_fails(data: Path) -> None:
         follow(MemoryTables(), data, open_log=open_log)
 
 
+@pytest.mark.slow
 def test_records_are_decoded_once_and_secrets_are_not_stored(
     monkeypatch: pytest.MonkeyPatch, three_nodes: MetadataLog, data: Path
 ) -> None:
@@ -317,6 +321,7 @@ def test_records_are_decoded_once_and_secrets_are_not_stored(
     assert contents(shown) == contents(plain) != contents(hidden)
 
 
+@pytest.mark.slow
 def test_without_the_table_log_changes_and_state_are_the_same(data: Path) -> None:
     tables, less = MemoryTables(), MemoryTables()
     follow(tables, data / SOURCE)

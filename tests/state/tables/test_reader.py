@@ -114,7 +114,11 @@ def check_difference(opened: ArrowTables, replayed: Replayed, since: int, until:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [range(1), range(1, SEEDS)], ids=["some", "many"])
+@pytest.mark.parametrize(
+    "seeds",
+    [range(1), pytest.param(range(1, SEEDS), marks=pytest.mark.nightly)],
+    ids=["some", "many"],
+)
 def test_states_and_differences_equal_a_replay(replayed: Replayed, seeds: range) -> None:
     for seed in seeds:
         chance, tables = random.Random(seed), MemoryTables()

@@ -46,6 +46,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     return found
 
 
+@pytest.mark.slow
 def test_any_split_into_batches_gives_the_same_tables(history: History) -> None:
     expected = contents(written(history, END))
     for size in (1, 7, 50):
@@ -178,7 +179,9 @@ def test_a_writer_that_always_loses_raises_an_error(history: History) -> None:
 
 
 @pytest.mark.parametrize("merged_at", [None, 80, END])
-@pytest.mark.parametrize("offset", [11, 79, 100])
+@pytest.mark.parametrize(
+    "offset", [11, *(pytest.param(offset, marks=pytest.mark.slow) for offset in (79, 100))]
+)
 def test_a_truncation_gives_the_tables_of_that_offset(
     history: History, offset: int, merged_at: int | None
 ) -> None:
@@ -240,7 +243,9 @@ def test_a_diverged_log_is_resolved_by_a_truncation(history: History) -> None:
     assert sorted(offsets) == list(range(END))
 
 
-@pytest.mark.parametrize("merged_at", [None, 40, 80])
+@pytest.mark.parametrize(
+    "merged_at", [None, *(pytest.param(end, marks=pytest.mark.slow) for end in (40, 80))]
+)
 def test_expired_changes_are_in_the_state(history: History, merged_at: int | None) -> None:
     tables = MemoryTables()
     writer = writer_of(tables)
@@ -292,6 +297,7 @@ def test_a_writer_of_an_earlier_incarnation_commits_nothing(history: History) ->
     assert writer_of(tables).progress() == other.progress()
 
 
+@pytest.mark.slow
 def test_records_of_an_earlier_incarnation_in_log_are_not_read(history: History) -> None:
     """The next append to ``log`` fences the earlier writer from it; until then it can append."""
     tables = written(history, 60)
@@ -334,6 +340,7 @@ def test_an_interrupted_expiry_is_completed(history: History, step: str) -> None
     assert contents(tables) == expired(contents(written(history, END)), 30)
 
 
+@pytest.mark.slow
 def test_the_latest_time_of_expired_changes_is_known(history: History) -> None:
     tables = written(history, END)
     times = history.rows["timestamp"].cast(pa.int64()).to_pylist()
@@ -355,6 +362,7 @@ def test_the_latest_time_of_expired_changes_is_known(history: History) -> None:
     assert writer.progress().expired_time_us == known
 
 
+@pytest.mark.slow
 def test_a_truncation_that_has_only_begun_changes_no_rows(history: History) -> None:
     tables = written(history, 60)
     stale = writer_of(tables)
@@ -418,6 +426,7 @@ def test_rows_that_readers_do_not_see_are_found_by_the_next_merge(history: Histo
     assert contents(tables) == contents(written(history, END))
 
 
+@pytest.mark.slow
 def test_a_truncation_reads_the_tables_again(history: History) -> None:
     tables = written(history, 60)
     stale = writer_of(tables)
@@ -433,6 +442,7 @@ def test_a_truncation_reads_the_tables_again(history: History) -> None:
     assert contents(tables) == contents(written(history, 46))
 
 
+@pytest.mark.slow
 def test_truncations_in_a_row_give_the_tables_of_the_last_one(history: History) -> None:
     tables = written(history, 60)
     for offset in (50, 40, 30):
@@ -518,6 +528,7 @@ def with_gap(history: History) -> tuple[MemoryTables, Writer]:
     return tables, writer
 
 
+@pytest.mark.slow
 def test_a_gap_remains_after_a_truncation(history: History) -> None:
     tables, writer = with_gap(history)
     assert writer.progress().gaps == ((20, 49),)
@@ -582,9 +593,10 @@ class Interruptions:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "end_offset"),
-    [(range(1, 3), END // 2), pytest.param(range(SEEDS), END, marks=pytest.mark.slow)],
+    [(range(1, 3), END // 2), (range(SEEDS), END)],
     ids=["some", "many"],
 )
 def test_crashes_between_any_commits_lose_and_repeat_nothing(
