@@ -143,7 +143,7 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a reader of Arrow shows a later state for an offset before the merge",
         path=READER,
-        old="        elif offset < base:\n",
+        old="        elif offset < base_offset:\n",
         new="        elif False:\n",
         tests=(f"{READ}::test_states_and_differences_equal_a_replay[some]",),
     ),
@@ -173,15 +173,15 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a view of the past lacks the record at its offset",
         path=PUBLICATION,
-        old="later = self.changes(offset, self.base_offset)",
-        new="later = self.changes(offset - 1, self.base_offset)",
+        old="later = self.changes(offset, base_offset)",
+        new="later = self.changes(offset - 1, base_offset)",
         tests=(f"{READS}::test_any_past_offset_can_be_viewed[128]",),
     ),
     Plant(
         bug="a view lacks the first change that state does not include",
         path=PUBLICATION,
-        old="self.changes(self.base_offset, offset))",
-        new="self.changes(self.base_offset + 1, offset))",
+        old="self.changes(base_offset, offset))",
+        new="self.changes(base_offset + 1, offset))",
         tests=(f"{READS}::test_any_past_offset_can_be_viewed[225]",),
     ),
     Plant(

@@ -79,13 +79,9 @@ def contents(tables: MemoryTables, cluster_id: str | None = None) -> list[tuple[
     cluster_id = cluster_id or _only_cluster(tables)
     progress, rows = _latest(tables, cluster_id)
     assert progress.offset != NOTHING
-    log = _content(tables, LOG_TABLE, cluster_id)
+    log = without_reverted(_content(tables, LOG_TABLE, cluster_id), progress, offset="offset")
     changes = _content(tables, CHANGES_TABLE, cluster_id)
     assert changes.equals(without_reverted(changes, progress)), "truncations are complete"
-    if progress.truncated_to is not None:
-        is_current = pc.greater_equal(log["incarnation"], progress.incarnation)
-        is_kept = pc.less_equal(log["offset"], progress.truncated_to)
-        log = log.filter(pc.or_(is_current, is_kept))
     found: list[tuple[str, Any]] = [("log", row) for row in _plain(log)]
     found += [("changes", row) for row in _plain(changes) if row["op"] != "p"]
     living = rows.filter(pc.invert(rows["is_deleted"]))

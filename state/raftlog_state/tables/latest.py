@@ -105,13 +105,15 @@ def _of_state(changes: pa.Table, columns: dict[str, Any]) -> pa.Table:
     return pa.table(arrays, schema=STATE_TABLE.schema)
 
 
-def without_reverted(rows: pa.Table, progress: Progress) -> pa.Table:
-    """Return rows of ``state`` or ``changes`` without those that truncations reverted."""
+def without_reverted(
+    rows: pa.Table, progress: Progress, *, offset: str = "visible_offset"
+) -> pa.Table:
+    """Return rows without those that truncations reverted; ``offset`` is "offset" for ``log``."""
     if progress.truncated_to is None:
         return rows
     sign = "_" if "_incarnation" in rows.column_names else ""
     is_current = pc.greater_equal(rows[f"{sign}incarnation"], progress.incarnation)
-    is_kept = pc.less_equal(rows[f"{sign}visible_offset"], progress.truncated_to)
+    is_kept = pc.less_equal(rows[f"{sign}{offset}"], progress.truncated_to)
     return rows.filter(pc.or_(is_current, is_kept))
 
 

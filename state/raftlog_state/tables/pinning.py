@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .progress import Progress
+from .progress import NOTHING, Progress, check_layout, cluster_in
+from .schema import CHANGES_TABLE, STATE_TABLE, StoredTable
+from .stores.protocol import TableStore
 
 
 class PinnedVersions(NamedTuple):
-    """Versions, and the newest progress rows of ``state`` (``base``) and of ``changes``.
+    """Versions, and a cluster's newest progress rows of ``state`` (``base``) and of ``changes``.
 
     A version is None if there is no such table.
     """
 
+    cluster_id: str
     base: Progress | None
     appended: Progress | None
     state_version: int | None
@@ -28,10 +31,15 @@ class PinnedVersions(NamedTuple):
     log_version: int | None
 
     @property
-    def newest(self) -> Progress | None:
-        """The end of the tables."""
+    def progress(self) -> Progress:
+        """The end of the cluster's tables."""
         found = [progress for progress in (self.base, self.appended) if progress is not None]
-        return max(found, key=_order, default=None)
+        return max(found, key=_order, default=Progress())
+
+    @property
+    def base_offset(self) -> int:
+        """The last offset whose changes ``state`` includes; -1 without any."""
+        return NOTHING if self.base is None else self.base.offset
 
     @property
     def is_consistent(self) -> bool:
@@ -42,22 +50,39 @@ class PinnedVersions(NamedTuple):
         return self.appended.incarnation == base.incarnation and self.appended.offset >= base.offset
 
 
-def pin(
-    state_version: Callable[[], int | None], pin_others: Callable[[int | None], PinnedVersions]
-) -> PinnedVersions:
-    """Return versions that belong together.
+def pin_newest(
+    store: TableStore,
+    cluster_id: str | None,
+    pin_others: Callable[[str, int | None], PinnedVersions],
+) -> PinnedVersions | None:
+    """Return versions that belong together; None before the first publication.
 
-    ``state_version`` returns the newest version of ``state``; ``pin_others`` pins the other tables
-    after that of ``state`` which it is given.
+    They are of the cluster, or of the only one.
+
+    ``pin_others`` pins ``changes`` and ``log`` after the version of ``state`` that it is given.
+
+    Raises:
+        TablesError: an earlier release created the tables; or they contain several clusters, and
+            ``cluster_id`` is None.
     """
-    version = state_version()
+    check_layout(store)
+    cluster_id = cluster_in(store, cluster_id)
+    if cluster_id is None or not store.exists(CHANGES_TABLE):
+        return None
+    version = newest_version(store, STATE_TABLE)
     while True:
-        pinned = pin_others(version)
+        pinned = pin_others(cluster_id, version)
         if pinned.is_consistent:
-            return pinned
-        before, version = version, state_version()
+            break
+        before, version = version, newest_version(store, STATE_TABLE)
         if version == before:
-            return pinned
+            break
+    return None if pinned.progress.offset == NOTHING else pinned
+
+
+def newest_version(store: TableStore, table: StoredTable) -> int | None:
+    """Return the newest version of a table, None without it."""
+    return store.version(table) if store.exists(table) else None
 
 
 def _order(progress: Progress) -> tuple[int, int]:

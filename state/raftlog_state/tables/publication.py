@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from .history import changes_of, last_rows, living_rows, rows_after, rows_before, visible_between
-from .pinning import PinnedVersions, pin
-from .progress import NOTHING, Progress, check_layout, cluster_in, progress_of
+from .pinning import PinnedVersions, newest_version, pin_newest
+from .progress import NOTHING, Progress, progress_of
 from .schema import (
     CHANGES_TABLE,
     CLUSTER_ID,
@@ -34,23 +34,30 @@ from .stores.spark import SparkStore, for_each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """Versions of the tables, and their end. ``state`` includes the changes to ``base_offset``.
-
-    A version is None if there is no such table.
-    """
+    """Versions of the tables that a reader sees together, and the rows of a cluster in them."""
 
     store: SparkStore
-    cluster_id: str
-    progress: Progress
-    base_offset: int
-    state_version: int | None
-    changes_version: int
-    log_version: int | None
+    versions: PinnedVersions
 
     @property
     def place(self) -> str:
         """Where the tables are."""
         return self.store.place
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster."""
+        return self.versions.cluster_id
+
+    @property
+    def progress(self) -> Progress:
+        """The end of the cluster's tables."""
+        return self.versions.progress
+
+    @property
+    def has_log(self) -> bool:
+        """Whether there is a table ``log``."""
+        return self.versions.log_version is not None
 
     @property
     def offset(self) -> int:
@@ -69,19 +76,14 @@ class Publication:
 
     def log(self) -> DataFrame:
         """Return ``log`` up to the last published offset. Raises ``TablesError`` without it."""
-        if self.log_version is None:
-            raise no_log(self.place)
-        rows = _frame(self.store, self.cluster_id, LOG_TABLE, self.log_version)
-        rows = self._without_reverted(rows, "incarnation", "offset")
-        return rows.where(sf.col("offset") <= self.offset)
+        return self._log().where(sf.col("offset") <= self.offset)
 
     def log_offset(self) -> int:
-        """Return the last offset in ``log``, which may be after ``offset``; -1 without records."""
-        if self.log_version is None:
+        """Return the last offset in ``log``, which may be after ``offset``; -1 without ``log``."""
+        if not self.has_log:
             return NOTHING
-        rows = _frame(self.store, self.cluster_id, LOG_TABLE, self.log_version)
         with self.store.errors(LOG_TABLE.name):
-            found: int | None = rows.agg(sf.max("offset")).collect()[0][0]
+            found: int | None = self._log().agg(sf.max("offset")).collect()[0][0]
         return NOTHING if found is None else found
 
     def rows(self, table: TypedTable | None, offset: int) -> DataFrame:
@@ -89,15 +91,16 @@ class Publication:
 
         They have the columns of ``table``; or, for all entities, ``entity``, ``key`` and ``row``.
         """
-        if self.state_version is None:
+        base_offset, version = self.versions.base_offset, self.versions.state_version
+        if version is None:
             return last_rows(table, self.changes(to=offset))
-        state = _frame(self.store, self.cluster_id, STATE_TABLE, self.state_version)
+        state = _frame(self.store, self.cluster_id, STATE_TABLE, version)
         state = self._without_reverted(state, "_incarnation", "_visible_offset")
-        if offset == self.base_offset:
+        if offset == base_offset:
             return living_rows(table, state)
-        if offset > self.base_offset:
-            return rows_after(table, state, self.changes(self.base_offset, offset))
-        later = self.changes(offset, self.base_offset)
+        if offset > base_offset:
+            return rows_after(table, state, self.changes(base_offset, offset))
+        later = self.changes(offset, base_offset)
         return rows_before(table, offset, living_rows(table, state), later)
 
     def first_offset_later_than(self, time_us: int) -> int | None:
@@ -119,8 +122,15 @@ class Publication:
         return self.progress.expired_time_us if found is None else found
 
     def _changes(self) -> DataFrame:
-        rows = _frame(self.store, self.cluster_id, CHANGES_TABLE, self.changes_version)
+        version = self.versions.changes_version
+        rows = _frame(self.store, self.cluster_id, CHANGES_TABLE, version)
         return self._without_reverted(rows, "incarnation", "visible_offset")
+
+    def _log(self) -> DataFrame:
+        if self.versions.log_version is None:
+            raise no_log(self.place)
+        rows = _frame(self.store, self.cluster_id, LOG_TABLE, self.versions.log_version)
+        return self._without_reverted(rows, "incarnation", "offset")
 
     def _without_reverted(self, rows: DataFrame, incarnation: str, offset: str) -> DataFrame:
         """Return rows without those that truncations reverted."""
@@ -135,26 +145,10 @@ def newest_publication(store: SparkStore, cluster_id: str | None) -> Publication
     """Return the newest publication of a cluster, or of the only one; None before the first one.
 
     Raises:
-        TablesError: an earlier release created the tables; or they contain several clusters, and
-            ``cluster_id`` is None.
+        As ``pin_newest``.
     """
-    check_layout(store)
-    cluster_id = cluster_in(store, cluster_id)
-    if cluster_id is None or not store.exists(CHANGES_TABLE):
-        return None
-    pinned = pin(partial(_version, store, STATE_TABLE), partial(_pinned, store, cluster_id))
-    progress = pinned.newest
-    if progress is None or progress.offset == NOTHING:
-        return None
-    return Publication(
-        store=store,
-        cluster_id=cluster_id,
-        progress=progress,
-        base_offset=NOTHING if pinned.base is None else pinned.base.offset,
-        state_version=pinned.state_version,
-        changes_version=pinned.changes_version,
-        log_version=pinned.log_version,
-    )
+    versions = pin_newest(store, cluster_id, partial(_pinned, store))
+    return None if versions is None else Publication(store=store, versions=versions)
 
 
 def _pinned(store: SparkStore, cluster_id: str, state_version: int | None) -> PinnedVersions:
@@ -164,10 +158,11 @@ def _pinned(store: SparkStore, cluster_id: str, state_version: int | None) -> Pi
         partial(store.version, CHANGES_TABLE),
     )
     base, changes_version = for_each(lambda read: read(), reads)
-    log_version = _version(store, LOG_TABLE)
+    log_version = newest_version(store, LOG_TABLE)
     at_least = NOTHING if base is None else base.offset
     changes = _frame(store, cluster_id, CHANGES_TABLE, changes_version)
     return PinnedVersions(
+        cluster_id=cluster_id,
         base=base,
         appended=_appended_progress(store, changes, at_least),
         state_version=state_version,
@@ -176,13 +171,7 @@ def _pinned(store: SparkStore, cluster_id: str, state_version: int | None) -> Pi
     )
 
 
-def _version(store: SparkStore, table: StoredTable) -> int | None:
-    return store.version(table) if store.exists(table) else None
-
-
-def _frame(
-    store: SparkStore, cluster_id: str, table: StoredTable, version: int | None
-) -> DataFrame:
+def _frame(store: SparkStore, cluster_id: str, table: StoredTable, version: int) -> DataFrame:
     """Return the rows of a cluster in a version of a table."""
     return store.frame(table, version).where(sf.col(CLUSTER_ID) == cluster_id)
 

@@ -31,8 +31,8 @@ from .latest import (
     without_reverted,
 )
 from .named_tables import NamedTables
-from .pinning import PinnedVersions, pin
-from .progress import NOTHING, Progress, check_layout, cluster_in, progress_of
+from .pinning import PinnedVersions, newest_version, pin_newest
+from .progress import NOTHING, Progress, progress_of
 from .schema import (
     CHANGES,
     CHANGES_TABLE,
@@ -65,17 +65,25 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Publication:
-    """Versions of the tables, and their end."""
+    """Versions of the tables that a reader sees together, and the rows of a cluster in them."""
 
     store: TableStore
-    cluster_id: str
-    progress: Progress
     versions: PinnedVersions
 
     @property
     def place(self) -> str:
         """Where the tables are."""
         return self.store.place
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster."""
+        return self.versions.cluster_id
+
+    @property
+    def progress(self) -> Progress:
+        """The end of the cluster's tables."""
+        return self.versions.progress
 
     def changes(self, after: int, to: int, *where: Condition) -> pa.Table:
         """Return the changes that took effect after an offset and up to another (inclusive)."""
@@ -89,29 +97,21 @@ class _Publication:
     def rows(self, table: TypedTable, offset: int) -> pa.Table:
         """Return the rows of a table after an offset (inclusive), with their origins."""
         of_entity: Condition = ("entity", "=", str(table.entity))
-        base = NOTHING if self.versions.base is None else self.versions.base.offset
+        base_offset = self.versions.base_offset
         state = STATE_TABLE.schema.empty_table()
         if self.versions.state_version is not None:
             state = self._read(STATE_TABLE, (of_entity,), version=self.versions.state_version)
             state = without_reverted(state, self.progress)
-        if offset > base:
-            state = overlay(state, state_rows(self.changes(base, offset, of_entity)))
-        elif offset < base:
-            later = self.changes(offset, base, of_entity)
+        if offset > base_offset:
+            state = overlay(state, state_rows(self.changes(base_offset, offset, of_entity)))
+        elif offset < base_offset:
+            later = self.changes(offset, base_offset, of_entity)
             state = overlay(state, rows_before(later, offset, self.progress.incarnation))
         return with_cluster(table_rows(table, state), self.cluster_id)
 
     def log(self, offset: int) -> pa.Table:
         """Return ``log`` up to an offset. Raises ``TablesError`` without it."""
-        if self.versions.log_version is None:
-            raise no_log(self.place)
-        up_to: Condition = ("offset", "<=", offset)
-        rows = self._read(LOG_TABLE, (up_to,), version=self.versions.log_version)
-        if self.progress.truncated_to is None:
-            return rows
-        is_current = pc.greater_equal(rows["incarnation"], self.progress.incarnation)
-        is_kept = pc.less_equal(rows["offset"], self.progress.truncated_to)
-        return rows.filter(pc.or_(is_current, is_kept))
+        return self._log((("offset", "<=", offset),))
 
     def first_offset_later_than(self, time_us: int) -> int | None:
         """Return where the first change or append with a later time took effect, or None."""
@@ -129,15 +129,19 @@ class _Publication:
 
     def log_offset(self) -> int:
         """Return the last offset in ``log``, which may be after the published one; -1 without."""
-        version = self.versions.log_version
-        if version is None:
+        if self.versions.log_version is None:
             return NOTHING
         for at_least in (self.progress.offset, NOTHING):  # nearly always there is the published one
-            from_offset: Condition = ("offset", ">=", at_least)
-            rows = self._read(LOG_TABLE, (from_offset,), ("offset",), version=version)
+            rows = self._log((("offset", ">=", at_least),), ("offset", "incarnation"))
             if rows.num_rows:
                 return int(pc.max(rows["offset"]).as_py())
         return NOTHING
+
+    def _log(self, where: Where, columns: tuple[str, ...] | None = None) -> pa.Table:
+        if self.versions.log_version is None:
+            raise no_log(self.place)
+        rows = self._read(LOG_TABLE, where, columns, version=self.versions.log_version)
+        return without_reverted(rows, self.progress, offset="offset")
 
     def _read(
         self,
@@ -319,18 +323,10 @@ def _newest_publication(store: TableStore, cluster_id: str | None) -> _Publicati
     """Return the newest publication of a cluster, or of the only one; None before the first one.
 
     Raises:
-        TablesError: an earlier release created the tables; or they contain several clusters, and
-            ``cluster_id`` is None.
+        As ``pin_newest``.
     """
-    check_layout(store)
-    cluster_id = cluster_in(store, cluster_id)
-    if cluster_id is None or not store.exists(CHANGES_TABLE):
-        return None
-    pinned = pin(partial(_version, store, STATE_TABLE), partial(_pinned, store, cluster_id))
-    progress = pinned.newest
-    if progress is None or progress.offset == NOTHING:
-        return None
-    return _Publication(store=store, cluster_id=cluster_id, progress=progress, versions=pinned)
+    versions = pin_newest(store, cluster_id, partial(_pinned, store))
+    return None if versions is None else _Publication(store=store, versions=versions)
 
 
 def _pinned(store: TableStore, cluster_id: str, state_version: int | None) -> PinnedVersions:
@@ -345,11 +341,12 @@ def _pinned(store: TableStore, cluster_id: str, state_version: int | None) -> Pi
     where = (is_progress, at_least)
     rows = _read(store, cluster_id, CHANGES_TABLE, where, version=changes_version)
     return PinnedVersions(
+        cluster_id=cluster_id,
         base=base,
         appended=progress_of(state_rows(rows)),
         state_version=state_version,
         changes_version=changes_version,
-        log_version=_version(store, LOG_TABLE),
+        log_version=newest_version(store, LOG_TABLE),
     )
 
 
@@ -370,7 +367,3 @@ def _read(
 ) -> pa.Table:
     of_cluster: Condition = (CLUSTER_ID, "=", cluster_id)
     return store.read(table, (of_cluster, *where), columns, version=version)
-
-
-def _version(store: TableStore, table: StoredTable) -> int | None:
-    return store.version(table) if store.exists(table) else None

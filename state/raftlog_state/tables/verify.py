@@ -197,7 +197,7 @@ def _violations(cluster_id: str, rows: DataFrame, changes: DataFrame) -> tuple[V
 
 
 def _log(publication: Publication, offset: int) -> DataFrame:
-    if publication.log_version is None:
+    if not publication.has_log:
         raise TablesError(
             place=publication.place,
             reason=f"they have no table {LOG}, with which verify() compares them",

@@ -69,7 +69,7 @@ class ClusterView(NamedTables[DataFrame]):
 
         They are ``<prefix>topics``, ``<prefix>topics_history``, and so on.
         """
-        others = (CHANGES,) if self._publication.log_version is None else (CHANGES, LOG)
+        others = (CHANGES,) if not self._publication.has_log else (CHANGES, LOG)
         frames = {name: self.table(name) for name in (*BY_NAME, *others)}
         for name in BY_NAME:
             frames[f"{name}_history"] = self.history(name)
