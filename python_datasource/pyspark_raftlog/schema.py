@@ -10,17 +10,8 @@ import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType, StructField, StructType
 
 from raftlog.errors import OptionError
 from raftlog_state.source_rows.columns import COLUMNS as ARROW_COLUMNS
@@ -28,28 +19,10 @@ from raftlog_state.source_rows.columns import COLUMNS as ARROW_COLUMNS
 if TYPE_CHECKING:
     from .options import RaftlogOptions
 
-_HEADERS: Final = ArrayType(
-    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-)
 COLUMNS: Final[Mapping[str, DataType]] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "leaderEpoch": IntegerType(),
-    "visibleOffset": LongType(),
-    "recordType": StringType(),
-    "recordVersion": IntegerType(),
-    "record": StringType(),
-    "snapshotPosition": IntegerType(),
-    "headers": _HEADERS,
-    "controlType": StringType(),
+    name: from_arrow_type(kind) for name, kind in ARROW_COLUMNS.items()
 }
-"""Name to Spark type; ``raftlog_state.source_rows.columns`` has the Arrow types."""
-assert list(COLUMNS) == list(ARROW_COLUMNS)
+"""Name to Spark type."""
 
 
 def available_columns(options: RaftlogOptions) -> tuple[str, ...]:
