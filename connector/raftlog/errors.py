@@ -269,6 +269,22 @@ class LogGapError(LogError, code="RAFTLOG_LOG_GAP"):
         return f"{location}: {what}; read another voter's replica, or start at a later offset"
 
 
+class ForeignBatchError(LogError, code="RAFTLOG_FOREIGN_BATCH"):
+    """Bytes or batches in the log of a quorum's node that another process wrote or removed.
+
+    ``offset`` is where they begin, None if unknown.
+    """
+
+    path: str
+    reason: str
+    remedy: str
+    offset: int | None = None
+
+    def message(self) -> str:
+        location = location_text(self.path, offset=self.offset)
+        return f"{location}: another process changed this node's log: {self.reason}; {self.remedy}"
+
+
 class StateMachineError(RaftlogError, code="RAFTLOG_STATE_MACHINE"):
     """A committed record that a state machine of a node cannot apply."""
 

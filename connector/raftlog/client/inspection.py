@@ -33,6 +33,7 @@ from raftlog.log.reading.files import (
     parse_offset_index,
     parse_time_index,
 )
+from raftlog.log.reading.foreign_batches import find_foreign_batches
 from raftlog.log.reading.quorum_copies import Divergence, QuorumCopies, first_divergence
 from raftlog.log.reading.valid_batch import find_valid_batch
 from raftlog.log.recovery.recover import ScanStop, read_checkpoint_files
@@ -60,6 +61,7 @@ __all__ = [
     "DirectoryLog",
     "QuorumCopies",
     "embedded_checkpoints",
+    "find_foreign_batches",
     "find_valid_batch",
     "first_divergence",
     "parse_epoch_checkpoint",

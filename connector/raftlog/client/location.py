@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from raftlog.errors import (
     FileExistsLogError,
     LogNotFoundError,
+    LogReadOnlyError,
     NotALogError,
     OptionError,
     RaftlogError,
 )
 from raftlog.limits import DECOMPRESSED_BYTES_MAX
+from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.reading import opening
 from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.log_reader import LogReader
@@ -261,15 +263,24 @@ PART_SUFFIX: Final = ".part"
 def write_new_file(path: str, data: bytes) -> str:
     """Write ``data`` to a new file in an existing directory, and return its absolute path.
 
-    Raises ``FileExistsLogError`` if ``path`` or its ``.part`` file exists (another writer is
+    Raises ``LogReadOnlyError`` in the directory of a log that raftlog writes,
+    ``FileExistsLogError`` if ``path`` or its ``.part`` file exists (another writer is
     running, or died), ``LogNotFoundError``, ``LogAccessError``, ``DiskFullError``,
     ``DiskFailedError``.
     """
     files = PrivateLocalStorage()
     directory, name = files.split(path)
     target, part = files.join(directory, name), files.join(directory, name + PART_SUFFIX)
-    if name in files.list_names(directory):
+    names = files.list_names(directory)
+    if name in names:
         raise FileExistsLogError(path=target)
+    if RAFTLOG_PROPERTIES_NAME in names:
+        raise LogReadOnlyError(
+            path=directory,
+            reason="it is the directory of a log of raftlog, to which only its writers may add "
+            "files",
+            remedy="write the file to another directory",
+        )
     with files.create_file(part) as file:
         try:
             files.set_read_only(part, owner_only=True)

@@ -32,6 +32,7 @@ from raftlog.log.format.directory import (
     BOOTSTRAP_ID,
     CHECKSUMS_NAME,
     META_PROPERTIES_NAME,
+    NODE_LOCK_NAME,
     MetaProperties,
     checkpoint_name,
     encode_meta_properties,
@@ -60,8 +61,6 @@ from .addresses import address_text, is_directory_id
 from .config import NodeConfig, voter_of
 from .control_values import voters_record
 
-NODE_LOCK_NAME: Final = ".lock"
-"""Name of the lock file that a running node holds, as in Kafka."""
 _META_VERSION: Final = 1
 _KRAFT_VERSION: Final = 1
 _LEFTOVERS: Final = {

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 from raftlog import __version__
 from raftlog.client.clock import Clock
 from raftlog.errors import ConfigError, DiskFullError, LogLockedError, NodeRunningError
-from raftlog.log.format.directory import MetaProperties
+from raftlog.log.format.directory import NODE_LOCK_NAME, MetaProperties
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
@@ -41,7 +41,7 @@ from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
 from .driver import Driver, Notification
-from .formatting import NODE_LOCK_NAME, read_identity, topic_id_of
+from .formatting import read_identity, topic_id_of
 from .log_lines import LogLines, asyncio_lines
 from .metrics import METRICS_CONNECTIONS_MAX, MetricsServer, NodeCollector
 from .network_channel import NetworkChannel

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from raftlog.errors import CorruptFileError, NodeRunningError
 from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
-from raftlog.log.format.directory import QuorumState
+from raftlog.log.format.directory import NODE_LOCK_NAME, QuorumState
 from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.quorum.effects import ElectionState
@@ -28,7 +28,7 @@ from raftlog.storage.protocol import WritableStorage
 
 from .config import NodeConfig
 from .control_values import quorum_state
-from .formatting import NODE_LOCK_NAME, partition_directory, read_identity
+from .formatting import partition_directory, read_identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,7 +158,8 @@ class Replica:
         A log with damage in its durable part is truncated there, with a backup of the removed
         bytes, and the replica does not vote until it has caught up. If it is the only voter, damage
         raises ``LogReadOnlyError``, or ``CorruptBatchError`` below the part that recovery checks.
-        Raises ``CorruptFileError`` if the vote of this replica is lost.
+        Raises ``CorruptFileError`` if the vote of this replica is lost, and
+        ``ForeignBatchError`` if another process wrote to the log.
         """
         log = QuorumLog.open_or_create(
             storage, directory, config=log_config, topic_id=topic_id, now_ms=time_ms
@@ -466,8 +467,12 @@ def _voter_history(log: QuorumLog, voters: VoterSet, kraft_version: int) -> Vote
 
 
 def _stored_election(log: QuorumLog, path: str) -> ElectionState:
-    """Read epoch and vote of this replica. Raises ``CorruptFileError`` if they are lost."""
+    """Read epoch and vote of this replica, and check its log against them.
+
+    Raises ``CorruptFileError`` if they are lost, and ``ForeignBatchError``.
+    """
     written = log.read_election_state()
+    log.check_own_batches()
     if written is not None:
         return election_state(written)
     if log.last_fetched_epoch:

@@ -47,6 +47,8 @@ class Kind(StrEnum):
     """Records that contradict each other or a snapshot."""
     DIVERGENCE = "divergence"
     """Different batches at the same offset of two replicas."""
+    FOREIGN = "foreign"
+    """Batches in the log of a quorum's node that another process wrote."""
     UNKNOWN = "unknown"
     """Records of a type or version that this version does not support."""
 

@@ -11,14 +11,18 @@ from raftlog.client.inspection import (
     QuorumCopies,
     ReadableFile,
     embedded_checkpoints,
+    find_foreign_batches,
 )
 from raftlog.errors import (
     CorruptBatchError,
+    CorruptFileError,
     CorruptSnapshotError,
+    LogGapError,
     SegmentDeletedError,
     UnknownRecordKindError,
 )
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, SEGMENT_BYTES_MAX
+from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import Column
 
 from .copies import divergences
@@ -156,6 +160,8 @@ class _CopyCheck:
             if self.end_offset < durable_offset:
                 lost = f"offsets {self.end_offset} to {durable_offset - 1} were synced and are lost"
                 yield damage(Kind.GAP, self._files.path, lost, offset=self.end_offset)
+        if self._log.source is SourceKind.DIRECTORY and self._files.listing.is_embedded:
+            yield from self._foreign_batches()
         if self._is_metadata:
             yield from self._check_log_start()
             yield from self._replay()
@@ -205,6 +211,30 @@ class _CopyCheck:
         self.segment_count += 1
         self.batch_count += check.batch_count
         self.record_count += check.record_count
+
+    def _foreign_batches(self) -> Iterator[Finding]:
+        """Report batches in the log of a quorum's node that the quorum did not write."""
+        files, log = self._files, self._log
+        try:
+            epochs = log.epochs
+            state = log.quorum_state  # after the batches, since the node may be running
+        except (CorruptBatchError, CorruptFileError):
+            return  # reported by the check of segments and files
+        if state is None:
+            return
+        names = files.storage.list_names(files.directory)
+        found = find_foreign_batches(names, state, epochs, self.start_offset, self._batch_at)
+        if found is not None:
+            reason = f"another process changed the log of this node: {found.reason}"
+            yield damage(Kind.FOREIGN, files.path, reason, offset=found.offset)
+
+    def _batch_at(self, offset: int) -> RecordBatch | None:
+        if not self.start_offset <= offset < self.end_offset:
+            return None
+        try:
+            return next(self._log.batches(offset, offset + 1), None)
+        except (CorruptBatchError, LogGapError):
+            return None
 
     def _check_log_start(self) -> Iterator[Finding]:
         """Report a log that begins after offset 0 without a snapshot of the deleted records."""

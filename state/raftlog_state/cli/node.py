@@ -77,7 +77,8 @@ FORMAT_ABOUT = """
 Format the directory that FILE names, like Kafka's kafka-storage, and print its cluster id, node id
 and directory id. Unless FILE has static_voters, one of these options selects the initial voters:
 
-  --standalone         this node alone; add others later (`raftlog quorum --add-voter`, or
+  --standalone         this node alone, a cluster of its own; add others, formatted with its
+                       cluster id and --no-initial-voters, later (`raftlog quorum --add-voter`, or
                        kafka-metadata-quorum add-controller)
   --initial-voters     the listed nodes; format each of them with the same list
   --no-initial-voters  other nodes; this node starts as an observer and can be added later

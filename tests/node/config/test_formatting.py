@@ -21,11 +21,11 @@ from raftlog.errors import (
     OptionError,
     WrongDirectoryError,
 )
+from raftlog.log.format.directory import NODE_LOCK_NAME
 from raftlog.node import Replica, RunSync
 from raftlog.node.addresses import parse_initial_voters
 from raftlog.node.config import NodeConfig, parse_config, voter_of
 from raftlog.node.formatting import (
-    NODE_LOCK_NAME,
     format_directory,
     random_id,
     read_identity,

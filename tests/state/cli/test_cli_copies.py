@@ -156,6 +156,40 @@ def test_an_uncommitted_tail_of_a_quorum_is_a_note_and_differing_bytes_are_damag
     assert found == {(3, "note"), (2, "damage")}
 
 
+def is_foreign(line: dict[str, Any]) -> bool:
+    return line.get("kind") == "foreign"
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "reason"),
+    [
+        ((1, 1), b"", None),
+        ((2, 3), b"", None),
+        ((1, 2), b"", "begun by leader 1, and its leader in quorum-state is 2"),
+        (
+            (1, 1),
+            control_batch([leader_change(1, [1])], base_offset=1, epoch=2),
+            "its leader epoch is 2, and the latest epoch in quorum-state is 1",
+        ),
+    ],
+    ids=["its own", "of an earlier epoch", "of another leader", "of a later epoch"],
+)
+def test_batches_that_a_quorum_did_not_write_are_damage(
+    tmp_path: Path, state: tuple[int, int], more: bytes, reason: str | None
+) -> None:
+    directory = quorum_copy(tmp_path, 1, more)
+    (directory / "quorum-state").write_text(
+        f'{{"leaderId":{state[1]},"leaderEpoch":{state[0]},"votedId":-1,'
+        '"votedDirectoryId":"","data_version":1}'
+    )
+    _, out, _ = run("check", directory, "--json")
+    found = [one["reason"] for one in map(json.loads, out.splitlines()) if is_foreign(one)]
+    assert [reason is not None and reason in one for one in found] == [True] * bool(reason)
+    (directory / "published").write_bytes(b"")
+    status, out, _ = run("check", directory)
+    assert (status, "another process changed the log of this node" in out) == (1, True)
+
+
 def test_only_copies_of_one_log_are_read_together(tmp_path: Path) -> None:
     first = replica(tmp_path, 1, COMMON)
     other = replica(tmp_path, 2, COMMON, name="orders-1")

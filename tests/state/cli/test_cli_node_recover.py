@@ -9,9 +9,9 @@ import pytest
 from tests.support.cli import run
 
 from raftlog.limits import EPOCH_MAX, EPOCH_STEP_MAX
+from raftlog.log.format.directory import NODE_LOCK_NAME
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
-from raftlog.node.formatting import NODE_LOCK_NAME
 from raftlog.records.control import LeaderChange
 from raftlog.storage.local import PrivateLocalStorage
 

@@ -7,10 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.client.remote.test_invalid_responses import Controller
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.cli import run
 from tests.support.log_builder import checkpoint_bytes, control_batch
+from tests.support.scripted_controller import Controller
 from tests.support.small_logs import NO_OP, TIME_MS, LogWriter
 
 import raftlog

@@ -1,11 +1,15 @@
-"""Directory of an embedded log: creation and settings, changed under the lock of its writers."""
+"""Directory of an embedded log: creation and settings, changed under the lock of its writers.
+
+The directory of a quorum's node is recognized here and refused: only its node appends to its log.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from raftlog.client.arguments import without_scheme
@@ -13,15 +17,24 @@ from raftlog.client.clock import Clock
 from raftlog.errors import (
     CorruptFileError,
     LogNotFoundError,
+    LogReadOnlyError,
+    NodeRunningError,
     NotALogError,
     OptionError,
 )
 from raftlog.limits import SMALL_FILE_BYTES_MAX
 from raftlog.log.format.directory import (
+    BOOTSTRAP_ID,
     CHECKSUMS_NAME,
     EPOCH_CHECKPOINT_NAME,
+    META_PROPERTIES_NAME,
+    NODE_LOCK_NAME,
+    OUT_OF_ELECTION_NAME,
     PARTITION_METADATA_NAME,
+    QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
+    SYNCED_NAME,
+    checkpoint_name,
     encode_properties,
     parse_partition_metadata,
     parse_partition_name,
@@ -41,6 +54,57 @@ from raftlog.storage.protocol import WritableStorage
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 
 from .writer import LOCK_NAME, LOCK_WAIT_MS, TURNSTILE_NAME, FairLock
+
+# --- Directories of a quorum's nodes --------------------------------------------------------------
+# A node's log has the files of an embedded log, and files that only a node writes. The directory
+# above it has meta.properties from its formatting on, when the log itself may still be empty.
+
+_FILES_OF_NODES: Final = frozenset(
+    {
+        QUORUM_STATE_NAME,
+        SYNCED_NAME,
+        OUT_OF_ELECTION_NAME,
+        META_PROPERTIES_NAME,
+        checkpoint_name(BOOTSTRAP_ID),
+    }
+)
+
+
+def is_of_node(storage: WritableStorage, path: str) -> bool:
+    """Return whether a directory, which may not exist yet, is for the log of a quorum's node."""
+    with contextlib.suppress(LogNotFoundError):
+        if not _FILES_OF_NODES.isdisjoint(storage.list_names(path)):
+            return True
+    parent, _ = storage.split(path)
+    with contextlib.suppress(LogNotFoundError):
+        return META_PROPERTIES_NAME in storage.list_names(parent)
+    return False
+
+
+def node_refusal(path: str) -> LogReadOnlyError:
+    """Return the error of a change to the log of a quorum's node."""
+    return LogReadOnlyError(
+        path=path,
+        reason="it is the directory of a node of a quorum, and only that node may change it",
+        remedy="append with raftlog.connect to the nodes of the quorum; to read the records of "
+        "this one node, use raftlog.open or `raftlog cat`",
+    )
+
+
+@contextlib.contextmanager
+def _lock_of_settings(files: WritableStorage, directory: str, clock: Clock) -> Iterator[None]:
+    """Hold the lock under which settings are changed: of the writers, or of the stopped node."""
+    if not is_of_node(files, directory):
+        with FairLock(files, directory, clock).acquire_within(LOCK_WAIT_MS):
+            yield
+        return
+    parent, _ = files.split(directory)
+    lock = files.try_lock(files.join(parent, NODE_LOCK_NAME))
+    if lock is None:
+        raise NodeRunningError(path=parent)
+    with lock:
+        yield
+
 
 # --- Lookup and creation --------------------------------------------------------------------------
 # A log is created under the lock of its writers, so that of concurrent processes one creates it and
@@ -67,6 +131,7 @@ def find_or_create(
     None for anything else in ``path``, which may still be a log to read. ``config`` is that of a
     new log; None: create nothing. The parent directory must exist.
     Raises ``LogNotFoundError`` (nothing there and nothing to create, or no parent directory),
+    ``LogReadOnlyError`` (a node's directory without a log, in which none is created),
     ``LogLockedError``, ``CorruptFileError``, ``LogAccessError``, ``DiskFullError``.
     """
     try:
@@ -84,6 +149,8 @@ def find_or_create(
         is_free = all(_is_own(name) for name in names)
         if found is None and (config is None or not is_free):
             return None
+    if is_of_node(storage, path):
+        raise node_refusal(path)
     return _create(storage, path, config or LogConfig(), clock)
 
 
@@ -101,10 +168,22 @@ def read_properties(storage: WritableStorage, path: str) -> LogProperties | None
     return None if data is None else parse_log_properties(data, file_path)
 
 
-def embedded_properties(storage: WritableStorage, path: str) -> LogProperties:
-    """Return the properties of the embedded log in a directory.
+def writable_properties(storage: WritableStorage, path: str) -> LogProperties:
+    """Return the properties of the embedded log in a directory, to recover or truncate it.
 
-    Raises ``LogNotFoundError``, ``NotALogError`` if it is anything else, ``CorruptFileError``.
+    Raises as ``_properties``, and ``LogReadOnlyError`` for the log of a quorum's node.
+    """
+    properties = _properties(storage, path)
+    if is_of_node(storage, path):
+        raise node_refusal(path)
+    return properties
+
+
+def _properties(storage: WritableStorage, path: str) -> LogProperties:
+    """Return the properties of the log in a directory.
+
+    Raises ``LogNotFoundError``, ``NotALogError`` if raftlog did not create it, and
+    ``CorruptFileError``.
     """
     storage.is_directory(path)  # raises if it does not exist
     properties = read_properties(storage, path)
@@ -185,7 +264,7 @@ def configure(
     """Change settings of the embedded log in ``path``, and return all of its settings.
 
     Running writers use the new settings from their next group of appends on. If an argument is
-    refused, nothing is changed.
+    refused, nothing is changed. The settings of a quorum's node can be changed while it is stopped.
 
     Args:
         path: the directory of the log.
@@ -198,6 +277,7 @@ def configure(
         OptionError: a setting is unknown, cannot change, or cannot have this value.
         LogNotFoundError, NotALogError: ``path`` does not exist, or is not an embedded log.
         LogLockedError: a writer held the log's lock for 30 s (``LOCK_WAIT_MS``).
+        NodeRunningError: the log is that of a running node.
         LogAccessError: the files cannot be read or written.
         CorruptFileError: ``raftlog.properties`` is invalid, or of another log.
     """
@@ -211,7 +291,7 @@ def configure(
             raise
         is_edited = True
     clock = Clock() if clock is None else clock
-    with FairLock(files, directory, clock).acquire_within(LOCK_WAIT_MS):
+    with _lock_of_settings(files, directory, clock):
         settings = (
             _settings_as_edited(files, directory) if is_edited else _settings(files, directory)
         )
@@ -235,7 +315,7 @@ def configure(
 
 
 def _settings(files: WritableStorage, directory: str) -> dict[str, str]:
-    properties = embedded_properties(files, directory)
+    properties = _properties(files, directory)
     return dict(parse_properties(encode_log_properties(properties), directory))
 
 

@@ -1,8 +1,8 @@
 """Handle of an embedded log.
 
 Reads take no lock and return what is synced. Appends go through one writer thread per handle, which
-holds the log's lock for one group of appends (``writer``). Any other directory, such as Kafka's, is
-read and never written, not even by a lock file.
+holds the log's lock for one group of appends (``writer``). Any other directory, such as Kafka's or
+that of a quorum's node, is read and never written, not even by a lock file.
 
 A handle is thread-safe. In a forked child it reads, and refuses appends. The calls that embedded
 and remote logs have in common are in ``log_handle``.
@@ -10,6 +10,7 @@ and remote logs have in common are in ``log_handle``.
 
 from __future__ import annotations
 
+import copy
 import os
 import stat
 import threading
@@ -44,7 +45,7 @@ from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
-from .directory import find_or_create
+from .directory import find_or_create, is_of_node, node_refusal
 from .writer import GroupCommitter, WriterThread
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def open_embedded(
 ) -> EmbeddedLog:
     """Open the embedded log in a directory, and create it if it does not exist.
 
-    A log of Kafka's is opened for reading only. The directory's name is the name of the log if it
-    has Kafka's form, ``<topic>-<partition>``.
+    A log of Kafka's, or of a node of a quorum, is opened for reading only. The directory's name is
+    the name of the log if it has Kafka's form, ``<topic>-<partition>``.
 
     Args:
         path: the directory of the log, or a ``file:`` URL. Its parent directory must exist.
@@ -87,6 +88,7 @@ def open_embedded(
         LogNotFoundError: the log does not exist and ``create`` is False, or its parent directory
             does not exist.
         NotALogError: the directory contains other files.
+        LogReadOnlyError: the directory is that of a node of a quorum, and has no log yet.
         OptionError: an argument is invalid, or the log has values of another kind.
         LogLockedError: another process held the lock of the new log for 30 s.
         LogAccessError, CorruptFileError, DiskFullError: the files cannot be used.
@@ -113,19 +115,39 @@ def open_embedded(
     if storage is None and found is not None and found.values is ValueKind.KRAFT:
         _warn_of_readers(path)
     try:
-        return EmbeddedLog(files, path, found, clock)
+        return EmbeddedLog(files, path, found, clock, _refusal(files, path, found))
     except NotALogError as error:
         if not create or not files.is_directory(path):
             raise
+        if is_of_node(files, path):
+            raise node_refusal(path) from None
         reason = f"{error.reason}, and a new log is only created in an empty directory"
         raise NotALogError(path=path, reason=reason) from None
+
+
+def _refusal(
+    files: WritableStorage, path: str, config: LogConfig | None
+) -> LogReadOnlyError | None:
+    """Return the error of appends to a log that is not an embedded log; None for one that is."""
+    if config is None:
+        return LogReadOnlyError(
+            path=path,
+            reason="it was not created by raftlog",
+            remedy="create a log with raftlog.open in an empty directory",
+        )
+    return node_refusal(path) if is_of_node(files, path) else None
 
 
 class EmbeddedLog(LogHandle):
     """Open embedded log, from ``raftlog.open``. Close it, or use it in a ``with`` statement."""
 
     def __init__(
-        self, storage: WritableStorage, path: str, config: LogConfig | None, clock: Clock
+        self,
+        storage: WritableStorage,
+        path: str,
+        config: LogConfig | None,
+        clock: Clock,
+        refusal: LogReadOnlyError | None,
     ) -> None:
         self.path = path
         self._storage = storage
@@ -134,11 +156,13 @@ class EmbeddedLog(LogHandle):
         self._reader_lock = threading.Lock()
         self._process_id = os.getpid()
         self._config = config
+        self._refusal = refusal
         self._committer: GroupCommitter | None = None
         self._writer_thread: WriterThread | None = None
         if config is None:
             self._reader = self._new_reader()  # raises if it is not a log
-        else:
+        if refusal is None:
+            assert config is not None, "any other log is refused"
             self._committer = GroupCommitter(storage, path, clock)
             self._writer_thread = WriterThread(
                 path,
@@ -319,11 +343,8 @@ class EmbeddedLog(LogHandle):
 
     def _require_writer_thread(self) -> WriterThread:
         if self._writer_thread is None:
-            raise LogReadOnlyError(
-                path=self.path,
-                reason="it was not created by raftlog",
-                remedy="create a log with raftlog.open in an empty directory",
-            )
+            assert self._refusal is not None, "a log without a writer is refused"
+            raise copy.copy(self._refusal)
         return self._writer_thread
 
     def _open_for_appends(self) -> Callable[[AppendRequest], None]:

@@ -21,7 +21,7 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
-from .directory import embedded_properties
+from .directory import writable_properties
 from .writer import LOCK_WAIT_MS, FairLock
 
 __all__ = ["RecoveryReport", "Repaired", "TruncatedTail", "recover_log", "repair_log"]
@@ -34,12 +34,13 @@ def recover_log(
 
     Then every segment is read, and indexes that do not match it are rebuilt. Returns the report,
     the log start offset and the end offset (exclusive) of the valid records. Raises
-    ``LogNotFoundError``, ``NotALogError``, ``LogLockedError``, and what recovery raises.
+    ``LogNotFoundError``, ``NotALogError``, ``LogReadOnlyError`` for the log of a quorum's node,
+    ``LogLockedError``, and what recovery raises.
     """
     directory = without_scheme(os.fspath(path))
     files = WritableLocalStorage() if storage is None else storage
     clock = Clock()
-    embedded_properties(files, directory)
+    writable_properties(files, directory)
     with FairLock(files, directory, clock).acquire_within(LOCK_WAIT_MS):
         log = ReplicatedLog.open(files, directory, now_ms=clock.wall_ms())
         report, extent = log.report, (log.log_start_offset, log.end_offset)
@@ -80,7 +81,7 @@ def repair_log(
 
     Raises:
         LogNotFoundError: ``path`` does not exist.
-        LogReadOnlyError: ``path`` is not an embedded log, but Kafka's for instance.
+        LogReadOnlyError: ``path`` is not an embedded log, but Kafka's, or that of a quorum's node.
         LogLockedError: a writer held the log's lock for 30 s (``LOCK_WAIT_MS``).
         OptionError: ``cut_at`` is out of range; the message has the bound.
     """
@@ -89,7 +90,7 @@ def repair_log(
     clock = Clock() if clock is None else clock
     cut_at = whole_number(cut_at, "cut-at")
     try:
-        properties = embedded_properties(files, directory)
+        properties = writable_properties(files, directory)
     except NotALogError:
         raise LogReadOnlyError(
             path=directory,

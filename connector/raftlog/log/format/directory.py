@@ -42,6 +42,8 @@ QUORUM_STATE_NAME: Final = "quorum-state"
 OUT_OF_ELECTION_NAME: Final = "withdrawn"
 """raftlog's, not Kafka's: the reason why the replica of this directory does not vote."""
 META_PROPERTIES_NAME: Final = "meta.properties"
+NODE_LOCK_NAME: Final = ".lock"
+"""Name of the lock file of a node's directory, which a running node holds, as in Kafka."""
 RAFTLOG_PROPERTIES_NAME: Final = "raftlog.properties"
 """raftlog's, not Kafka's: properties of an embedded log. Directories without it are not written."""
 

@@ -1,6 +1,7 @@
 """The log of one replica of a quorum, as the replica uses it.
 
-No other process writes it, and readers ask the node: ``synced`` is for recovery only.
+No other process writes it, and readers ask the node: ``synced`` is for recovery only. Bytes that
+another process wrote are truncated, with a backup, before this one appends or closes.
 
 If the newest snapshot is later than the log's end, the log starts at the snapshot's end (Kafka:
 ``truncateToLatestSnapshot``). This holds at every opening too, so a fetched snapshot is installed
@@ -19,6 +20,7 @@ until it has caught up.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,11 +30,18 @@ from raftlog.errors import (
     CorruptBatchError,
     CorruptSnapshotError,
     DiskFullError,
+    ForeignBatchError,
     LogReadOnlyError,
 )
 from raftlog.limits import MIB
-from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, QuorumState, checkpoint_name
+from raftlog.log.format.directory import (
+    PUBLISHED_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+    QuorumState,
+    checkpoint_name,
+)
 from raftlog.log.reading.files import LogFiles
+from raftlog.log.reading.foreign_batches import find_foreign_batches
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.records.batch import RecordBatch
@@ -41,7 +50,7 @@ from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
 from .batch_metadata import BatchMetadata, batch_metadata, control_of
-from .log_directory import LogDirectory
+from .log_directory import LogDirectory, truncate_with_backup
 from .properties import LogConfig
 from .replicated_log import ReplicatedLog
 from .snapshots import RawSnapshotWriter
@@ -168,6 +177,60 @@ class QuorumLog(ReplicatedLog):
         log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
         log._truncate_to_latest_snapshot()
         return log
+
+    # --- batches of other processes ---------------------------------------------------------------
+
+    def check_own_batches(self) -> None:
+        """Check at start that the quorum wrote the log. Raises ``ForeignBatchError``."""
+        directory = self._directory
+        found = find_foreign_batches(
+            directory.storage.list_names(self.path),
+            self.read_election_state(),
+            self.epochs,
+            self.log_start_offset,
+            self._batch_at,
+        )
+        if found is not None:
+            raise ForeignBatchError(
+                path=self.path,
+                offset=found.offset,
+                reason=found.reason,
+                remedy="compare the replicas with `raftlog check A,B,C`; if this one differs, "
+                "format the node in a new directory, to which it fetches the log again, and "
+                f"otherwise delete the file {PUBLISHED_NAME} and start the node",
+            )
+
+    def _batch_at(self, offset: int) -> RecordBatch | None:
+        if not self.log_start_offset <= offset < self._end_offset:
+            return None
+        return next(self._segments.batches(offset, self._end_offset), None)
+
+    def _check_byte_count(self) -> None:
+        """Check that the active segment ends where this process left it.
+
+        Raises ``ForeignBatchError`` after truncating what another process appended.
+        """
+        active = self._segments.active
+        byte_count = active.file_byte_count()
+        if byte_count == active.byte_count:
+            return
+        reason = f"{active.path} has {byte_count} bytes instead of {active.byte_count}"
+        if byte_count > active.byte_count:
+            saved_as = truncate_with_backup(self._directory.storage, active.path, active.byte_count)
+            reason += f"; the bytes after that were removed and saved as {saved_as}"
+        raise ForeignBatchError(
+            path=self.path,
+            offset=self._end_offset,
+            reason=reason,
+            remedy="find and stop the process that writes to this directory, then start the node",
+        )
+
+    def close(self) -> None:
+        """Close the log cleanly, after removing what another process appended."""
+        if not self.is_closed and not self.is_read_only:
+            with contextlib.suppress(ForeignBatchError):
+                self._check_byte_count()
+        super().close()
 
     # --- reads ------------------------------------------------------------------------------------
 
@@ -391,6 +454,7 @@ class QuorumLog(ReplicatedLog):
             self._high_watermark = max(self._high_watermark, snapshot_id.end_offset)
 
     def _append_one(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
+        self._check_byte_count()
         super()._append_one(data, metadata)
         self._tail_cache.add(metadata.base_offset, bytes(data))
         self._control += control_of(metadata)

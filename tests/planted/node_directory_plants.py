@@ -1,0 +1,150 @@
+"""Bugs of the directories of a quorum's nodes, and of clients that are given several clusters."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+DIRECTORIES: Final = "tests/client/embedded/test_node_directories.py"
+FOREIGN: Final = "tests/node/test_foreign_batches.py"
+CLUSTERS: Final = "tests/client/remote/test_cluster_ids.py"
+TRIMMED: Final = "tests/client/remote/test_trimmed_controller.py"
+EMBEDDED: Final = "connector/raftlog/client/embedded"
+REMOTE: Final = "connector/raftlog/client/remote"
+QUORUM_LOG: Final = "connector/raftlog/log/writing/quorum_log.py"
+FOREIGN_BATCHES: Final = "connector/raftlog/log/reading/foreign_batches.py"
+
+NODE_DIRECTORY_PLANTS: Final = (
+    # --- the directory of a node ------------------------------------------------------------------
+    Plant(
+        bug="the log of a quorum's node is opened as an embedded log",
+        path=f"{EMBEDDED}/handle.py",
+        old="    return node_refusal(path) if is_of_node(files, path) else None\n",
+        new="    return None\n",
+        tests=(DIRECTORIES,),
+    ),
+    Plant(
+        bug="the log of a quorum's node is recovered and truncated as an embedded log",
+        path=f"{EMBEDDED}/directory.py",
+        old="        raise node_refusal(path)\n    return properties\n",
+        new="        pass\n    return properties\n",
+        tests=(DIRECTORIES,),
+    ),
+    Plant(
+        bug="an embedded log is created in the directory of a formatted node",
+        path=f"{EMBEDDED}/directory.py",
+        old="        raise node_refusal(path)\n    return _create(",
+        new="        pass\n    return _create(",
+        tests=(DIRECTORIES,),
+    ),
+    Plant(
+        bug="settings of a running node are changed",
+        path=f"{EMBEDDED}/directory.py",
+        old="    if not is_of_node(files, directory):\n        with FairLock",
+        new="    if files is not None:\n        with FairLock",
+        tests=(DIRECTORIES,),
+    ),
+    Plant(
+        bug="a snapshot is written into the directory of a log of raftlog",
+        path="connector/raftlog/client/location.py",
+        old="    if RAFTLOG_PROPERTIES_NAME in names:\n",
+        new="    if RAFTLOG_PROPERTIES_NAME == name:\n",
+        tests=("tests/state/controller/test_exported_snapshots.py",),
+    ),
+    # --- batches of other processes ---------------------------------------------------------------
+    Plant(
+        bug="a node starts with batches that another process wrote",
+        path="connector/raftlog/node/replica.py",
+        old="    log.check_own_batches()\n",
+        new="",
+        tests=(FOREIGN,),
+    ),
+    Plant(
+        bug="a batch of an epoch after that of quorum-state is served",
+        path=FOREIGN_BATCHES,
+        old="            if entry.epoch > state.leader_epoch:\n",
+        new="            if entry.epoch > state.leader_epoch + 1:\n",
+        tests=(FOREIGN, "tests/state/cli/test_cli_copies.py"),
+    ),
+    Plant(
+        bug="an epoch that another leader began is served",
+        path=FOREIGN_BATCHES,
+        old="            if state.leader_id not in (None, leader_id):\n",
+        new="            if leader_id is None:\n",
+        tests=(FOREIGN, "tests/state/cli/test_cli_copies.py"),
+    ),
+    Plant(
+        bug="a running node appends after bytes of another process",
+        path=QUORUM_LOG,
+        old="        self._check_byte_count()\n        super()._append_one",
+        new="        super()._append_one",
+        tests=(FOREIGN,),
+    ),
+    Plant(
+        bug="a node that closes leaves bytes of another process in its log",
+        path=QUORUM_LOG,
+        old="        if byte_count > active.byte_count:\n",
+        new="        if byte_count > active.byte_count and not self._is_changed:\n",
+        tests=(FOREIGN,),
+    ),
+    Plant(
+        bug="raftlog check takes batches of another process for the quorum's",
+        path="state/raftlog_state/check/log_check.py",
+        old='        if found is not None:\n            reason = f"another',
+        new='        if found is not None and found.offset == -1:\n            reason = f"another',
+        tests=("tests/state/cli/test_cli_copies.py",),
+    ),
+    # --- clusters ---------------------------------------------------------------------------------
+    Plant(
+        bug="a client appends to one of several clusters",
+        path=f"{REMOTE}/metadata.py",
+        old="        if cluster_id != self._cluster_id:\n",
+        new="        if not self._cluster_id:\n",
+        tests=(CLUSTERS,),
+    ),
+    Plant(
+        bug="a client does not wait for the cluster ids of the other nodes",
+        path=f"{REMOTE}/metadata.py",
+        old="best.epoch > epoch and self._has_asked_all:\n",
+        new="best.epoch > epoch:\n",
+        tests=(CLUSTERS,),
+    ),
+    Plant(
+        bug="a client ignores the cluster id that it was given",
+        path=f"{REMOTE}/leader_client.py",
+        old="        self._cluster_id = cluster_id\n",
+        new="        self._cluster_id = None\n",
+        tests=(CLUSTERS,),
+    ),
+    # --- the start of a controller's log ----------------------------------------------------------
+    Plant(
+        bug="a controller's log is not read from its start after an election",
+        path=f"{REMOTE}/leader_client.py",
+        old="        if last_epoch is None and is_controller and",
+        new="        if last_epoch is not None and is_controller and",
+        tests=(TRIMMED,),
+    ),
+    Plant(
+        bug="the newest snapshot's epoch is taken for that before the log start",
+        path=f"{REMOTE}/leader_client.py",
+        old="        low, high = 0, fetched.snapshot_id.epoch\n",
+        new="        low = high = fetched.snapshot_id.epoch\n",
+        tests=(TRIMMED,),
+    ),
+    # --- one look at a running node ---------------------------------------------------------------
+    Plant(
+        bug="the committed end is compared with a log end that was read before it",
+        path="state/raftlog_state/loader/image_reader.py",
+        old="        self._read_extent()  # of a running",
+        new="        # of a running",
+        tests=("tests/state/loader/test_base_images.py",),
+    ),
+    Plant(
+        bug="a dead bootstrap server is waited for five times",
+        path="state/raftlog_state/source_rows/reading.py",
+        old="            is_retriable &= not isinstance(error, QuorumUnavailableError)\n",
+        new="",
+        tests=("tests/state/source_rows/test_retry.py",),
+    ),
+)
