@@ -64,6 +64,12 @@ class ScriptedNode:
         for thread in self._threads:
             thread.join()
 
+    def disconnect(self) -> None:
+        """Close the connections of all clients."""
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
     def _accept(self) -> None:
         while True:
             try:

@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.errors import FutureEpochError, NotLeaderError, UnexpectedEndOffsetError
+from raftlog.errors import (
+    FutureEpochError,
+    NotLeaderError,
+    RecordBatchTooLargeError,
+    UnexpectedEndOffsetError,
+)
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.writing.log_directory import LogDirectory
@@ -22,7 +27,14 @@ from raftlog.log.writing.snapshots import SnapshotWriter, snapshot_head
 from raftlog.node.raft_client import LeaderNotification, RaftListener
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.compression import Compression
-from raftlog.records.control import LeaderChange, LeaderChangeVoter, encode_control
+from raftlog.records.control import (
+    KRaftVoters,
+    LeaderChange,
+    LeaderChangeVoter,
+    Voter,
+    VoterEndpoint,
+    encode_control,
+)
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
 from tests.simulated_disk.simulated_disk import SimulatedDisk
@@ -45,6 +57,7 @@ class SharedLog:
         self.start_offset = 0
         self.committed_max: int | None = None
         """High watermark; None: everything is committed when it is appended."""
+        self.batch_bytes_max = _BATCH_BYTES_MAX
         self.nodes: dict[int, SharedLogNode] = {}
         self.disk: Final = SimulatedDisk()
         self.disk.make_directory(_DIRECTORY)
@@ -119,8 +132,29 @@ class SharedLog:
                 record_count=len(records),
                 log_end_offset=base_offset,
             )
+        byte_count = sum(map(len, records))
+        if byte_count > self.batch_bytes_max:
+            raise RecordBatchTooLargeError(
+                byte_count=byte_count, byte_count_max=self.batch_bytes_max
+            )
         self._append([NewRecord(None, record) for record in records], is_control=False)
         return base_offset
+
+    def append_voters(self) -> None:
+        """Append a control record, as the leader's log does when voters change."""
+        voter = Voter(
+            voter_id=1,
+            voter_directory_id="A" * 21 + "g",
+            endpoints=(VoterEndpoint(name="C", host="h", port=9093),),
+            min_supported_version=0,
+            max_supported_version=1,
+        )
+        voters = KRaftVoters(voters=(voter,))
+        self._append([NewRecord(*encode_control(voters))], is_control=True)
+
+    def open_snapshot(self) -> SnapshotReader:
+        """Return a reader of the newest snapshot."""
+        return SnapshotReader(LogFiles.of_directory(self.disk, _DIRECTORY), self.snapshots[-1])
 
     def _append(self, records: Sequence[NewRecord], *, is_control: bool) -> None:
         new = NewRecordBatch(
@@ -210,10 +244,8 @@ class SharedLogNode:
     def _advance(self, one: _Listening) -> bool:
         shared = self._shared
         if (one.next_offset < shared.start_offset or one.next_offset == 0) and shared.snapshots:
-            newest = shared.snapshots[-1]
-            files = LogFiles.of_directory(shared.disk, _DIRECTORY)
-            one.listener.handle_load_snapshot(SnapshotReader(files, newest))
-            one.next_offset = newest.end_offset
+            one.listener.handle_load_snapshot(shared.open_snapshot())
+            one.next_offset = shared.snapshots[-1].end_offset
         elif one.next_offset < shared.committed_end:
             batch = next(found for found in shared.batches if found.base_offset == one.next_offset)
             one.listener.handle_commit([batch])

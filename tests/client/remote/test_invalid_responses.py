@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kio.schema.describe_cluster.v2 import response as described
-from kio.schema.describe_quorum.v2 import response as partition_response
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v18 import response as fetched
 from kio.schema.metadata.v13 import response as metadata
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
+from tests.support.scripted_controller import Controller
 from tests.support.scripted_node import Answer, ScriptedNode
 
 import raftlog
@@ -24,83 +22,14 @@ from raftlog.errors import (
     RaftlogError,
 )
 from raftlog.records.record import NewRecord
-from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
-from raftlog.wire import ApiKey, Listener, latest_schemas
-from raftlog.wire.log_identity import duration, int32, int64, name, node, port, uuid_or_none
+from raftlog.wire import ApiKey, latest_schemas
+from raftlog.wire.log_identity import duration, int32, name, node
 
 
 def batch(base_offset: int, *values: bytes) -> bytes:
     records = tuple(NewRecord(None, value) for value in values)
     new = NewRecordBatch(records=records, base_timestamp_ms=1000)
     return encode_batch(new, base_offset=base_offset, leader_epoch=1)
-
-
-class Controller:
-    """Single Kafka controller, with a log of the given bytes and the given high watermark."""
-
-    def __init__(self, data: bytes, high_watermark: int) -> None:
-        self.data = data
-        self.high_watermark = high_watermark
-        self.node = ScriptedNode(
-            {
-                ApiKey.DESCRIBE_CLUSTER: self._cluster,
-                ApiKey.DESCRIBE_QUORUM: self._quorum,
-                ApiKey.FETCH: self._fetch,
-            },
-            listener=Listener.VOTERS,
-        )
-
-    def _cluster(self, version: int, body: bytes) -> object:
-        me = described.DescribeClusterBroker(
-            broker_id=node(1), host="127.0.0.1", port=int32(self.node.port), is_fenced=False
-        )
-        return described.DescribeClusterResponse(
-            throttle_time=duration(0),
-            error_code=ErrorCode.none,
-            cluster_id="cluster",
-            controller_id=node(1),
-            brokers=(me,),
-        )
-
-    def _quorum(self, version: int, body: bytes) -> object:
-        partition = partition_response.PartitionData(
-            partition_index=int32(0),
-            error_code=ErrorCode.none,
-            error_message=None,
-            leader_id=node(1),
-            leader_epoch=int32(1),
-            high_watermark=int64(self.high_watermark),
-            current_voters=(),
-            observers=(),
-        )
-        topic = partition_response.TopicData(
-            topic_name=name(CLUSTER_METADATA_TOPIC), partitions=(partition,)
-        )
-        listener = partition_response.Listener(
-            name="C", host="127.0.0.1", port=port(self.node.port)
-        )
-        return partition_response.DescribeQuorumResponse(
-            error_code=ErrorCode.none,
-            error_message=None,
-            topics=(topic,),
-            nodes=(partition_response.Node(node_id=node(1), listeners=(listener,)),),
-        )
-
-    def _fetch(self, version: int, body: bytes) -> object:
-        partition = fetched.PartitionData(
-            partition_index=int32(0),
-            error_code=ErrorCode.none,
-            high_watermark=int64(self.high_watermark),
-            log_start_offset=int64(0),
-            aborted_transactions=None,
-            records=self.data,  # type: ignore[arg-type]
-        )
-        topic = latest_schemas.FetchedTopic(
-            topic_id=uuid_or_none(CLUSTER_METADATA_TOPIC_ID), partitions=(partition,)
-        )
-        return latest_schemas.FetchResponse(
-            throttle_time=duration(0), error_code=ErrorCode.none, responses=(topic,)
-        )
 
 
 def values(log: RemoteLog, end: int) -> tuple[list[bytes | None], RaftlogError | None]:

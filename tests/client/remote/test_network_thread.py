@@ -47,6 +47,15 @@ def test_a_call_beside_the_end_is_done_or_refused(monkeypatch: pytest.MonkeyPatc
         network.call(lambda: None)
 
 
+def test_a_second_stop_does_not_interrupt_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    network = NetworkThread("a quorum", on_end=lambda: network.stop())
+    network.run(asyncio.sleep(0))
+    network.stop()
+    assert errors == []
+
+
 def test_a_network_whose_thread_cannot_be_started_is_started_by_the_next_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -97,12 +97,13 @@ class NetworkThread:
         if os.getpid() != self.process_id:
             return
         with self._lock:
-            self._is_stopped = True
+            was_stopped, self._is_stopped = self._is_stopped, True
             loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
             return
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(loop.stop)
+        if not was_stopped:  # a second stop would interrupt the end of the thread
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(loop.stop)
         if thread is not threading.current_thread():
             thread.join()
 

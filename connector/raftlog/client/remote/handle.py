@@ -65,6 +65,7 @@ def connect(
     tls_key: str | os.PathLike[str] | None = None,
     tls_key_password: str | None = None,
     tls_check_host: bool = True,
+    cluster_id: str | None = None,
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
     clock: Clock | None = None,
 ) -> ConnectedLog:
@@ -79,6 +80,8 @@ def connect(
         tls_key: PEM file of its private key; None: it is in ``tls_certificate``.
         tls_key_password: the password of the key.
         tls_check_host: whether a node's certificate must be for the host of its address.
+        cluster_id: the cluster of the nodes, as `raftlog node format` printed it; None: that of the
+            first node that responds. All nodes must be of one cluster.
         timeout_ms: the bound on a request with its retries, 0 or more. Appends have their own.
         clock: the time source; None: the system's.
 
@@ -86,11 +89,12 @@ def connect(
         OptionError: an argument is invalid, or a file cannot be used.
         QuorumUnavailableError: no leader answered within ``timeout_ms``.
         AccessDeniedError: a certificate was not accepted, or this client has no access to the log.
+        WrongClusterError: the nodes are of several clusters, or not of ``cluster_id``.
         NodeRefusedError: the nodes are not a raftlog quorum, but Kafka's controllers for instance.
     """
     tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
     open_log = partial(ConnectedLog, clock=Clock() if clock is None else clock)
-    return _open(bootstrap, tls, timeout_ms, open_log)
+    return _open(bootstrap, tls, cluster_id, timeout_ms, open_log)
 
 
 def follow(
@@ -101,6 +105,7 @@ def follow(
     tls_key: str | os.PathLike[str] | None = None,
     tls_key_password: str | None = None,
     tls_check_host: bool = True,
+    cluster_id: str | None = None,
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> RemoteLog:
@@ -112,8 +117,8 @@ def follow(
     Args:
         bootstrap: ``host:port`` of one or more nodes, separated by commas; of controllers those in
             ``controller.quorum.bootstrap.servers``.
-        tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host, timeout_ms: as for
-            ``connect``.
+        tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host, cluster_id, timeout_ms:
+            as for ``connect``.
         decompressed_bytes_max: the largest size in bytes of a decompressed batch; a
             larger one raises ``DecompressionLimitError`` when it is read.
 
@@ -121,24 +126,32 @@ def follow(
         OptionError: an argument is invalid, or a file cannot be used.
         QuorumUnavailableError: no leader answered within ``timeout_ms``.
         AccessDeniedError: a certificate was not accepted, or this client has no access to the log.
+        WrongClusterError: the nodes are of several clusters, or not of ``cluster_id``.
         NodeRefusedError: the nodes refuse a request, or have more than one topic.
     """
     from .log import RemoteLog
 
     tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
     limit = decompression_limit(decompressed_bytes_max)
-    return _open(bootstrap, tls, timeout_ms, partial(RemoteLog, decompressed_bytes_max=limit))
+    return _open(
+        bootstrap, tls, cluster_id, timeout_ms, partial(RemoteLog, decompressed_bytes_max=limit)
+    )
 
 
 def _open(
     bootstrap: str,
     tls: TlsOptions,
+    cluster_id: str | None,
     timeout_ms: float,
     open_log: Callable[[LeaderClient], L],
 ) -> L:
     """Open a log over a new client, which is closed if that fails."""
     wait_ms = milliseconds(timeout_ms, "timeout_ms")
-    quorum = LeaderClient(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
+    if cluster_id is not None and (not isinstance(cluster_id, str) or not cluster_id):
+        raise OptionError(option="cluster_id", reason="it must be text, or None for any cluster")
+    quorum = LeaderClient(
+        parse_addresses(bootstrap), tls, timeout_ms=wait_ms, cluster_id=cluster_id
+    )
     try:
         return open_log(quorum)
     except BaseException:

@@ -85,10 +85,13 @@ class LeaderClient:
         tls: TlsOptions = NO_TLS,
         *,
         timeout_ms: float = TIMEOUT_MS_DEFAULT,
+        cluster_id: str | None = None,
     ) -> None:
+        """``cluster_id``: that of the nodes; None: that of the first node that responds."""
         self.path: Final = ",".join(map(str, bootstrap))
         self.timeout_ms: Final = timeout_ms
         self._bootstrap = bootstrap
+        self._cluster_id = cluster_id
         self._context: ssl.SSLContext | None = tls_context(tls)
         self._lock = threading.Lock()
         self._begin()
@@ -98,7 +101,7 @@ class LeaderClient:
 
     def _begin(self) -> None:
         self._process_id = os.getpid()
-        self._metadata = Metadata(self._bootstrap, self._context)
+        self._metadata = Metadata(self._bootstrap, self._context, self._cluster_id)
         self._network = NetworkThread(self.path, self._metadata.close)
         self._identity: TopicIdentity | None = None
         weakref.finalize(self, self._network.stop).atexit = False
@@ -265,7 +268,7 @@ class LeaderClient:
 
         ``parse`` returns Kafka's error code and the content of a response. The result is that, with
         an error code of 0 or in ``allowed``. Raises ``QuorumUnavailableError``,
-        ``AccessDeniedError`` and ``NodeRefusedError``.
+        ``AccessDeniedError``, ``WrongClusterError`` and ``NodeRefusedError``.
         """
 
         async def send() -> tuple[int, Any]:
@@ -293,6 +296,44 @@ class LeaderClient:
         wait_ms: int,
         timeout_ms: float | None,
     ) -> FetchResult:
+        fetched, is_controller = await self._fetch_once(
+            offset, byte_count_max, last_epoch, wait_ms, timeout_ms
+        )
+        is_in_log = 0 < fetched.log_start_offset <= offset
+        if last_epoch is None and is_controller and fetched.snapshot_id and is_in_log:
+            epoch = await self._epoch_before_log_start(fetched, timeout_ms)
+            fetched, _ = await self._fetch_once(offset, byte_count_max, epoch, wait_ms, timeout_ms)
+        return fetched
+
+    async def _epoch_before_log_start(self, fetched: FetchResult, timeout_ms: float | None) -> int:
+        """Return the epoch of the oldest snapshot of a controller, at whose end its log starts.
+
+        A controller returns records from its log's start on only for this last fetched epoch, and
+        refers to its newest snapshot for older ones (Kafka: ``validateOffsetAndEpoch``).
+        """
+        assert fetched.snapshot_id is not None, "the controller refers to a snapshot"
+        if fetched.snapshot_id.end_offset == fetched.log_start_offset:
+            return fetched.snapshot_id.epoch
+        low, high = 0, fetched.snapshot_id.epoch
+        while low < high:
+            middle = (low + high) // 2
+            found, _ = await self._fetch_once(messages.OFFSET_MAX, 1, middle, 0, timeout_ms)
+            if found.snapshot_id is None:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    async def _fetch_once(
+        self,
+        offset: int,
+        byte_count_max: int,
+        last_epoch: int | None,
+        wait_ms: int,
+        timeout_ms: float | None,
+    ) -> tuple[FetchResult, bool]:
+        """Fetch; return whether a Kafka controller has responded, too."""
+
         def build(leader: LeaderConnection) -> Any:
             epoch = last_epoch
             if epoch is None:  # controllers expect a replica's request, with an epoch
@@ -315,7 +356,8 @@ class LeaderClient:
             (_OFFSET_OUT_OF_RANGE,),
             timeout_ms,
         )
-        return _fetch_result(partition, leader.epoch, is_out_of_range=bool(error))
+        fetched = _fetch_result(partition, leader.epoch, is_out_of_range=bool(error))
+        return fetched, leader.log.is_controller
 
     async def _send_to_leader(
         self,

@@ -8,12 +8,18 @@ know yet that it was deposed.
 Nodes that support Metadata are raftlog's; the others are Kafka's controllers, which are asked by
 DescribeCluster and DescribeQuorum (KIP-919). If every node denies access, the search ends with
 ``AccessDeniedError``.
+
+All nodes must be of one cluster: the given one, or that of the first node that responds. The first
+search waits for the other nodes, as long as for a newer leader, and compares later responses too. A
+response from another cluster ends the search, and later ones, with ``WrongClusterError``: of
+several clusters each has a leader, and each would accept the same required offset.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import random
 import ssl
 from collections.abc import Mapping
@@ -28,6 +34,7 @@ from raftlog.errors import (
     NodeRefusedError,
     QuorumUnavailableError,
     WireError,
+    WrongClusterError,
 )
 from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire import ApiKey, latest_schemas
@@ -79,7 +86,12 @@ class _LeaderInfo:
 class Metadata:
     """Nodes of one quorum and its leader. Used on one event loop only."""
 
-    def __init__(self, bootstrap: tuple[Address, ...], context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        bootstrap: tuple[Address, ...],
+        context: ssl.SSLContext | None,
+        cluster_id: str | None = None,
+    ) -> None:
         self.path: Final = ",".join(map(str, bootstrap))
         self._bootstrap = bootstrap
         self._context = context
@@ -94,6 +106,9 @@ class Metadata:
         """By node without a leader: when it was asked for the reason, and its response."""
         self._unavailable_since: float | None = None
         self._probing: asyncio.Task[None] | None = None
+        self._cluster_id = cluster_id
+        self._has_asked_all = False
+        self._wrong_cluster: WrongClusterError | None = None
 
     @property
     def last_problem(self) -> str:
@@ -103,9 +118,11 @@ class Metadata:
     async def leader(self, until: float) -> LeaderConnection:
         """Return the leader, which if unknown is searched until ``until``, in time of the loop.
 
-        Raises ``QuorumUnavailableError``, ``AccessDeniedError``, and ``NodeRefusedError`` if the
-        nodes are not a raftlog quorum.
+        Raises ``QuorumUnavailableError``, ``AccessDeniedError``, ``WrongClusterError`` and, if the
+        nodes are not a raftlog quorum, ``NodeRefusedError``.
         """
+        if self._wrong_cluster is not None:
+            raise copy.copy(self._wrong_cluster)
         pause_s, grace_s = PAUSE_FIRST_S, GRACE_FIRST_S
         if self._leader is None and self._unavailable_since is None:
             self._unavailable_since = asyncio.get_running_loop().time()
@@ -157,7 +174,7 @@ class Metadata:
             self._probing = asyncio.ensure_future(self._probe(leader))
 
     async def _probe(self, leader: LeaderConnection) -> None:
-        with contextlib.suppress(AccessDeniedError, NodeRefusedError):
+        with contextlib.suppress(AccessDeniedError, NodeRefusedError, WrongClusterError):
             info = await self._ask_all(leader.epoch, GRACE_FIRST_S)
             if info is not None and info.epoch > leader.epoch and leader.connection.is_open:
                 leader.connection.close(f"node {info.leader_id} is the leader now")
@@ -197,13 +214,14 @@ class Metadata:
     async def _ask_all(self, epoch: int, grace_s: float) -> _LeaderInfo | None:
         """Return the leader that the nodes report, None if they report none.
 
-        Returns immediately for an epoch newer than ``epoch``; otherwise the newest epoch reported
-        by all nodes, or by those that responded until ``grace_s`` passed without a response.
+        Returns immediately for an epoch newer than ``epoch``, except in the first search; otherwise
+        the newest epoch reported by all nodes, or by those that responded until ``grace_s`` passed
+        without a response.
         """
         addresses = tuple(dict.fromkeys((*self._nodes.values(), *self._bootstrap)))
         asking = {asyncio.ensure_future(self._leader_info_from(address)) for address in addresses}
         for one in asking:  # one may fail after the search has ended
-            one.add_done_callback(lambda done: done.cancelled() or done.exception())
+            one.add_done_callback(self._note_cluster)
         best: _LeaderInfo | None = None
         timeout_s: float | None = None
         problem: AccessDeniedError | NodeRefusedError | None = None
@@ -222,17 +240,39 @@ class Metadata:
                         continue
                     if info is not None and (best is None or info.epoch > best.epoch):
                         best = info
-                if best is not None and best.epoch > epoch:
+                if best is not None and best.epoch > epoch and self._has_asked_all:
                     break
                 timeout_s = grace_s
         finally:
-            for one in asking:
-                one.cancel()
+            if best is None or self._has_asked_all:
+                for one in asking:
+                    one.cancel()
+            self._has_asked_all = best is not None or self._has_asked_all
         if best is None and problem is not None:
             self._last_problem = problem.message()
             if not asking:
                 raise problem
         return best
+
+    def _note_cluster(self, done: asyncio.Future[Any]) -> None:
+        """Keep the error of a node of another cluster, also after the search."""
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, WrongClusterError):
+            self._wrong_cluster = error
+
+    def _check_cluster(self, connection: Connection, cluster_id: str | None) -> None:
+        if cluster_id is None:
+            return
+        if self._cluster_id is None:
+            self._cluster_id = cluster_id
+        if cluster_id != self._cluster_id:
+            raise WrongClusterError(
+                path=str(connection.address),
+                expected_cluster_id=self._cluster_id,
+                cluster_id=cluster_id,
+                remedy="give addresses of one cluster; nodes that were each formatted with "
+                "--standalone are a cluster each (see `raftlog node format --help`)",
+            )
 
     async def _leader_info_from(self, address: Address) -> _LeaderInfo | None:
         """Return what one node reports; None if it knows no leader, or does not respond."""
@@ -255,6 +295,7 @@ class Metadata:
             timeout_s=ASK_TIMEOUT_S,
         )
         _check_access(connection, "Metadata", int(response.error_code))
+        self._check_cluster(connection, response.cluster_id)
         topics = [one for one in response.topics if not one.is_internal]
         if not topics:
             reason = "it lists no topic: it is a broker, or this client may not describe the topic"
@@ -302,6 +343,7 @@ class Metadata:
             timeout_s=ASK_TIMEOUT_S,
         )
         _check_access(connection, "DescribeCluster", int(cluster.error_code))
+        self._check_cluster(connection, cluster.cluster_id)
         nodes = {
             node_id: Address(host, port)
             for node_id, (host, port) in messages.parse_controllers(cluster).items()

@@ -45,6 +45,7 @@ from raftlog.errors import (
     RaftlogError,
     UnexpectedEndOffsetError,
     WireError,
+    WrongClusterError,
 )
 from raftlog.wire import ApiKey, latest_schemas
 from raftlog.wire.produce_error_messages import parse_appended_message, parse_error_message
@@ -185,7 +186,7 @@ class Sender:
             return None if search.cancelled() else search.result()
         except QuorumUnavailableError:
             return None  # ``_expire`` fails the appends at their deadlines
-        except (AccessDeniedError, NodeRefusedError) as error:
+        except (AccessDeniedError, NodeRefusedError, WrongClusterError) as error:
             self.accumulator.fail_all(error)
             return None
         finally:
