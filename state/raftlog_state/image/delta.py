@@ -17,6 +17,7 @@ from typing import Final, TypeVar, cast
 
 from raftlog_state.fast_dataclass import fast_dataclass
 
+from .layered_map import updated
 from .metadata_image import Group, Groups, MetadataImage, Quorum, RowMaps, group_of, next_digest_sum
 from .row_schema import row_schema
 from .rows import STATE_ENTITIES, Entity, Key, Row
@@ -218,15 +219,9 @@ class MetadataDelta:
         for entity, written in self._written.items():
             if not written:
                 continue
-            rows = dict(maps.get(entity, {}))
-            added_count -= len(rows)
-            for key, row in written.items():
-                if row is None:
-                    rows.pop(key, None)
-                else:
-                    rows[key] = row
-            added_count += len(rows)
-            maps[entity] = rows
+            before = maps.get(entity, {})
+            maps[entity] = updated(before, written)
+            added_count += len(maps[entity]) - len(before)
         assert added_count == self._added_count, (
             f"the image has {added_count} rows more, expected {self._added_count}"
         )
@@ -235,13 +230,8 @@ class MetadataDelta:
     def _next_groups(self) -> Groups:
         if not self._groups:
             return self.image.groups()
-        groups = dict(self.image.groups())
-        for group, keys in self._groups.items():
-            if keys:
-                groups[group] = tuple(keys)
-            else:
-                groups.pop(group, None)
-        return groups
+        written = {group: tuple(keys) or None for group, keys in self._groups.items()}
+        return updated(self.image.groups(), written)
 
     def _next_digest_sum(self) -> int | None:
         known = self.image.known_digest_sum

@@ -20,6 +20,7 @@ from typing import Final, TypeVar, cast
 
 from raftlog.types import SnapshotId
 
+from .layered_map import LayeredMap
 from .rows import (
     STATE_ENTITIES,
     ConfigRow,
@@ -107,6 +108,30 @@ class MetadataImage:
             timestamp_ms=timestamp_ms,
             quorum=quorum or Quorum(),
             maps=maps,
+        )
+
+    @classmethod
+    def from_maps(
+        cls,
+        maps: RowMaps,
+        groups: Groups,
+        *,
+        offset: int,
+        leader_epoch: int,
+        timestamp_ms: int,
+        quorum: Quorum,
+    ) -> MetadataImage:
+        """Build an image over maps that never change, which later images share.
+
+        ``groups`` has the keys of their rows by ``group_of``.
+        """
+        return cls(
+            offset=offset,
+            leader_epoch=leader_epoch,
+            timestamp_ms=timestamp_ms,
+            quorum=quorum,
+            maps={entity: LayeredMap(rows) for entity, rows in maps.items()},
+            _groups=LayeredMap(groups),
         )
 
     def map(self, entity: Entity) -> Mapping[Key, Row]:

@@ -67,8 +67,7 @@ class ImageReader:
         self._from_oldest = from_oldest
         self._loader: MetadataLoader | None = None
         self._base = ""
-        self._log_start_offset = self._log.log_start_offset
-        self._log_end_offset = self._log.log_end_offset
+        self._read_extent()
 
     @property
     def log_end_offset(self) -> int:
@@ -88,12 +87,16 @@ class ImageReader:
     def refresh(self) -> None:
         """Read the log's start and end offsets again."""
         self._log.refresh()
+        self._read_extent()
+
+    def _read_extent(self) -> None:
         self._log_start_offset = self._log.log_start_offset
         self._log_end_offset = self._log.log_end_offset
 
     def end_offset(self) -> int:
         """Return the end offset of the newest committed state, and log the reason."""
         end = self._log.read_end(isolation=Isolation.READ_COMMITTED)
+        self._read_extent()  # of a running node, the committed end is read after the log end
         self._console.log(f"the end offset is {end.offset} (exclusive): {end.explanation}")
         return end.offset
 

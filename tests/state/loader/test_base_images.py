@@ -54,3 +54,18 @@ def test_the_newest_snapshot_below_an_offset_is_the_base(trimmed: Path) -> None:
     said = Said()
     assert ImageReader(str(trimmed), Redactor(), said).image_at(3000).offset == 2999
     assert any("built from snapshot 00000000000000001762" in one for one in said.sentences)
+
+
+def test_the_newest_state_is_that_of_the_offset_that_was_found(data: Path, tmp_path: Path) -> None:
+    """A running controller appends between the reads of the log end and of the committed end."""
+    log = copy_log(data / METADATA, tmp_path / "__cluster_metadata-0", end_offset=3131)
+    (segment,) = sorted(log.glob("*.log"))[-1:]
+    whole = segment.read_bytes()
+    shorter = copy_log(data / METADATA, tmp_path / "shorter", end_offset=3100) / segment.name
+    segment.write_bytes(shorter.read_bytes())
+    images = ImageReader(str(log), Redactor())
+    before = images.log_end_offset
+    segment.write_bytes(whole)
+    end_offset = images.end_offset()
+    assert end_offset == 3131 > before
+    assert images.image_at(end_offset).offset == 3130
