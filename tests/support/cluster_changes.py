@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raftlog_state.controller import ChangeRequest, ControllerResult, plan_changes
+from raftlog_state.controller.controller_state import ControllerState
+from raftlog_state.controller.pending_state import PendingState
 from raftlog_state.image import (
     BrokerRow,
     Endpoint,
@@ -59,6 +61,16 @@ def cluster(
         features.append(FeatureRow(name="eligible.leader.replicas.version", level=1))
     alive = [broker(number, level) for number in range(1, brokers + 1)]
     return MetadataImage.from_rows([*features, *alive, *rows], offset=offset, leader_epoch=3)
+
+
+def pending(image: MetadataImage, *, first_offset: int = 1, seed: int = 1) -> PendingState:
+    """Return the state in which changes of an image are validated."""
+    return PendingState(
+        ControllerState.from_image(image),
+        first_offset=first_offset,
+        leader_epoch=image.leader_epoch,
+        rng=random.Random(seed),
+    )
 
 
 def planned(

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from raftlog_state.controller.controller_state import TOPIC
 from raftlog_state.controller.partition_change import (
     Election,
     ElectionContext,
     Target,
     partition_change,
 )
-from raftlog_state.controller.pending_state import TOPIC
 from raftlog_state.image import PartitionRow
 from raftlog_state.image.record_versions import RecordVersions
 from raftlog_state.records import DecodedRecord, encode

@@ -15,6 +15,7 @@ from raftlog_state.image import (
     BrokerRow,
     ConfigRow,
     ControllerRow,
+    MetadataImage,
     PartitionRow,
     QuotaRow,
     ScramRow,
@@ -88,6 +89,11 @@ class RandomLog:
             if record is not None:
                 self._write(record)
                 record_count -= 1
+
+    def truncate(self, image: MetadataImage) -> None:
+        """Continue from an earlier state, with other records."""
+        del self.records[image.offset + 1 :]
+        self._loader = MetadataLoader(image)
 
     def _write(self, record: MetadataRecord) -> None:
         self._loader.append(at(len(self.records), record))

@@ -1,11 +1,16 @@
-"""Validation of changes of a cluster's metadata: image and changes in, records out, without I/O.
+"""The controller of a cluster's metadata, without I/O.
 
-The counterpart of the control managers of Kafka's ``QuorumController``.
+``plan_changes`` validates changes of an image and returns records. ``QuorumController`` is the
+state machine of a quorum: it replays the log, and writes to it while its node leads.
+
+Source: Kafka ``QuorumController`` and its control managers.
 """
 
 from __future__ import annotations
 
 from . import acls, brokers, configs, features, partitions, topics
+from .active import ControllerListener, ControllerMetrics, Operation, QuorumController
+from .api_exception import ApiException
 from .change_requests import (
     CHANGE_TYPES,
     AddAcl,
@@ -30,10 +35,12 @@ from .change_requests import (
     UnregisterBroker,
 )
 from .columns import parse_change
+from .controller_state import ControllerState
+from .deferred_events import Write
 from .dispatch import write
 from .features import KNOWN_FEATURES
-from .pending_state import Random
-from .plan import TRANSACTION_NAME, ControllerResult, plan_changes
+from .pending_state import PendingState, Random
+from .plan import TRANSACTION_NAME, ControllerResult, plan_changes, write_changes
 
 assert set(write.registry) >= set(CHANGE_TYPES.values()), "every change is handled"
 
@@ -69,6 +76,15 @@ __all__ = [
     "SetScram",
     "UnfenceBroker",
     "UnregisterBroker",
+    "ApiException",
+    "ControllerListener",
+    "ControllerMetrics",
+    "ControllerState",
+    "Operation",
+    "PendingState",
+    "QuorumController",
+    "Write",
     "parse_change",
     "plan_changes",
+    "write_changes",
 ]

@@ -96,14 +96,14 @@ def add_acl(change: AddAcl, state: PendingState) -> None:
         operation,
         permission,
     )
-    if state.has_acl(content):
+    if state.current.has_acl(content):
         return
     acl_id = change.acl_id
     if acl_id is None:
         acl_id = state.random_uuid()
     else:
         check_uuid(acl_id, what)
-        if state.find(AclRow, acl_id) is not None:
+        if state.current.find(AclRow, acl_id) is not None:
             raise ApiException(what, f"ACL id {acl_id} already exists", "leave acl_id out")
     state.write(
         AccessControlEntryRecord(
@@ -117,7 +117,6 @@ def add_acl(change: AddAcl, state: PendingState) -> None:
             permission_type=permission,
         )
     )
-    state.add_acl_content(content, acl_id)
 
 
 @write.register
@@ -129,10 +128,10 @@ def remove_acl(change: RemoveAcl, state: PendingState) -> None:
         reason = "without a filter all ACLs would be removed"
         raise ApiException(what, reason, "set acl_id, or at least one column of the ACL")
     if change.acl_id is not None:
-        row = state.find(AclRow, change.acl_id)
+        row = state.current.find(AclRow, change.acl_id)
         rows = [] if row is None else [row]
     else:
-        rows = state.rows_of(AclRow)
+        rows = state.current.rows_of(AclRow)
     found = [row for row in rows if all(getattr(row, name) == at for name, at in wanted.items())]
     if not found:
         raise ApiException(
@@ -178,7 +177,7 @@ def set_quota(change: SetQuota, state: PendingState) -> None:
             reason = f"{change.quota} cannot be a fractional value"
     if reason is not None:
         raise ApiException(what, reason, "correct the quota")
-    row = state.find(QuotaRow, quota_entity_key(entity), change.quota)
+    row = state.current.find(QuotaRow, quota_entity_key(entity), change.quota)
     if row is None or row.value != change.limit:
         parts = _entity_data(entity)
         state.write(ClientQuotaRecord(entity=parts, key=change.quota, value=change.limit))
@@ -188,7 +187,7 @@ def set_quota(change: SetQuota, state: PendingState) -> None:
 def remove_quota(change: RemoveQuota, state: PendingState) -> None:
     """Remove a client quota, if it is set, as in Kafka."""
     entity, _ = _validate_entity(change.entity, change.quota)
-    if state.find(QuotaRow, quota_entity_key(entity), change.quota) is not None:
+    if state.current.find(QuotaRow, quota_entity_key(entity), change.quota) is not None:
         state.write(ClientQuotaRecord(entity=_entity_data(entity), key=change.quota, remove=True))
 
 
@@ -276,15 +275,15 @@ def remove_scram(change: RemoveScram, state: PendingState) -> None:
     """Delete a user's SCRAM credential; it must exist."""
     what = f"SCRAM credential of {change.user!r}"
     mechanism = _validate_mechanism(change.user, change.mechanism, what, state)
-    if state.find(ScramRow, change.user, mechanism) is None:
+    if state.current.find(ScramRow, change.user, mechanism) is None:
         reason = "Attempt to delete a user credential that does not exist"
         raise ApiException(what, reason, "correct user and mechanism", RESOURCE_NOT_FOUND)
     state.write(RemoveUserScramCredentialRecord(name=change.user, mechanism=mechanism))
 
 
 def _validate_mechanism(user: str, word: str | int, what: str, state: PendingState) -> int:
-    if state.level < LEVEL_SCRAM:
-        reason = f"The current metadata.version {state.level} does not support SCRAM"
+    if state.current.level < LEVEL_SCRAM:
+        reason = f"The current metadata.version {state.current.level} does not support SCRAM"
         remedy = f"upgrade metadata.version to {LEVEL_SCRAM} or higher first"
         raise ApiException(what, reason, remedy, UNSUPPORTED_VERSION)
     if not user:

@@ -13,7 +13,7 @@ import re
 from typing import Final
 
 from raftlog_state.enums import SECURITY_PROTOCOLS
-from raftlog_state.image import METADATA_VERSION, BrokerRow, FeatureRow, PartitionRow
+from raftlog_state.image import METADATA_VERSION, BrokerRow, FeatureRow
 from raftlog_state.records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -33,7 +33,6 @@ from .api_exception import (
 from .change_requests import FenceBroker, RegisterBroker, UnfenceBroker, UnregisterBroker
 from .dispatch import write
 from .features import KNOWN_FEATURES, unsupported_reason
-from .partition_change import NO_LEADER
 from .partitions import update_leader_and_isr
 from .pending_state import PendingState
 
@@ -59,7 +58,7 @@ def register_broker(change: RegisterBroker, state: PendingState) -> None:
     endpoints = tuple(_endpoint(name, at, what) for name, at in sorted(change.endpoints.items()))
     if not endpoints:
         raise ApiException(what, "No endpoints specified", "set endpoints", INVALID_REGISTRATION)
-    amended = state.find(BrokerRow, change.broker_id)
+    amended = state.current.find(BrokerRow, change.broker_id)
     if amended is not None and amended.incarnation_id != change.incarnation_id:
         amended = None
     log_dirs = _log_dirs(change, amended, state, what)
@@ -84,8 +83,12 @@ def register_broker(change: RegisterBroker, state: PendingState) -> None:
 def unregister_broker(change: UnregisterBroker, state: PendingState) -> None:
     """Unregister a broker."""
     row = _broker(change.broker_id, state)
-    update_leader_and_isr(_in_sync(row, state), state, broker_to_remove=row.broker_id)
-    update_leader_and_isr(_eligible(row, state), state, broker_to_remove=row.broker_id)
+    update_leader_and_isr(
+        state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
+    )
+    update_leader_and_isr(
+        state.current.partitions_in_elr(row.broker_id), state, broker_to_remove=row.broker_id
+    )
     state.write(UnregisterBrokerRecord(broker_id=row.broker_id, broker_epoch=row.broker_epoch))
 
 
@@ -93,7 +96,9 @@ def unregister_broker(change: UnregisterBroker, state: PendingState) -> None:
 def fence_broker(change: FenceBroker, state: PendingState) -> None:
     """Fence a broker."""
     row = _broker(change.broker_id, state)
-    update_leader_and_isr(_in_sync(row, state), state, broker_to_remove=row.broker_id)
+    update_leader_and_isr(
+        state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
+    )
     _write_fencing(row, _FENCE, state)
 
 
@@ -102,12 +107,12 @@ def unfence_broker(change: UnfenceBroker, state: PendingState) -> None:
     """Unfence a broker; elect it for leaderless partitions it may lead."""
     row = _broker(change.broker_id, state)
     _write_fencing(row, _UNFENCE, state)
-    leaderless = [one for one in state.rows_of(PartitionRow) if one.leader == NO_LEADER]
+    leaderless = state.current.leaderless_partitions()
     update_leader_and_isr(leaderless, state, broker_to_add=row.broker_id)
 
 
 def _broker(broker_id: int, state: PendingState) -> BrokerRow:
-    row = state.find(BrokerRow, broker_id)
+    row = state.current.find(BrokerRow, broker_id)
     if row is None:
         reason = f"Broker ID {broker_id} is not currently registered"
         remedy = "correct the id, or register the broker first"
@@ -115,24 +120,22 @@ def _broker(broker_id: int, state: PendingState) -> BrokerRow:
     return row
 
 
-def _in_sync(row: BrokerRow, state: PendingState) -> list[PartitionRow]:
-    return [one for one in state.rows_of(PartitionRow) if row.broker_id in one.isr]
-
-
-def _eligible(row: BrokerRow, state: PendingState) -> list[PartitionRow]:
-    return [one for one in state.rows_of(PartitionRow) if row.broker_id in one.elr]
-
-
 def _handle_unclean_shutdown(broker_id: int, state: PendingState) -> None:
     """Remove the earlier incarnation from ISRs and ELRs, as after an unclean shutdown."""
-    row = state.find(BrokerRow, broker_id)
+    row = state.current.find(BrokerRow, broker_id)
     if row is None:
         return
-    if state.versions.elr:
-        update_leader_and_isr(_in_sync(row, state), state, unclean=broker_id)
-        update_leader_and_isr(_eligible(row, state), state, unclean=broker_id)
+    if state.current.versions.elr:
+        update_leader_and_isr(
+            state.current.partitions_in_isr(row.broker_id), state, unclean=broker_id
+        )
+        update_leader_and_isr(
+            state.current.partitions_in_elr(row.broker_id), state, unclean=broker_id
+        )
     else:
-        update_leader_and_isr(_in_sync(row, state), state, broker_to_remove=broker_id)
+        update_leader_and_isr(
+            state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=broker_id
+        )
 
 
 def _write_fencing(row: BrokerRow, fenced: int, state: PendingState) -> None:
@@ -161,11 +164,11 @@ def _log_dirs(
     if found is None and amended is not None:
         found = amended.log_dirs
     elif found is None:
-        found = (state.random_uuid(),) if state.versions.directories else ()
-    elif found and not state.versions.directories:
-        reason = f"Directory assignment is not supported by metadata.version {state.level}"
+        found = (state.random_uuid(),) if state.current.versions.directories else ()
+    elif found and not state.current.versions.directories:
+        reason = f"Directory assignment is not supported by metadata.version {state.current.level}"
         raise ApiException(what, reason, "leave log_dirs out", UNSUPPORTED_VERSION)
-    others = (row for row in state.rows_of(BrokerRow) if row.broker_id != change.broker_id)
+    others = (row for row in state.current.rows_of(BrokerRow) if row.broker_id != change.broker_id)
     taken = sorted({one for row in others for one in row.log_dirs} & set(found))
     if taken:
         reason = f"Another broker is already registered with directory {taken[0]}"
@@ -182,7 +185,7 @@ def _features(change: RegisterBroker, state: PendingState, what: str) -> tuple[B
         if len(levels) != 2 or not 0 <= levels[0] <= levels[1]:
             reason = f"feature {name!r} is not a pair of lowest and highest level"
             raise ApiException(what, reason, "correct the levels", INVALID_REGISTRATION)
-    for row in state.rows_of(FeatureRow):
+    for row in state.current.rows_of(FeatureRow):
         low, high = given.get(row.name, (0, 0))
         if unsupported_reason(row.level, what, low, high) is not None:
             reason = (

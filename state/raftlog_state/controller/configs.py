@@ -28,8 +28,9 @@ from .api_exception import (
 )
 from .change_requests import DeleteConfig, SetConfig
 from .config_values import invalid_value_reason, unknown_config_reason
+from .controller_state import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from .dispatch import write
-from .pending_state import BROKER, CLIENT_METRICS, GROUP, TOPIC, PendingState
+from .pending_state import PendingState
 
 VALUE_LENGTH_MAX: Final = 2**15 - 1
 MIN_ISR: Final = "min.insync.replicas"
@@ -73,10 +74,10 @@ def _change_config(
 def _write_config(
     kind: int, resource: str, name: str, value: str | None, what: str, state: PendingState
 ) -> bool:
-    before = state.config(kind, resource, name)
+    before = state.current.config(kind, resource, name)
     reason = None
     if value is not None:
-        reason = unknown_config_reason(kind, name, state.level) or invalid_value_reason(
+        reason = unknown_config_reason(kind, name, state.current.level) or invalid_value_reason(
             kind, name, value
         )
         if reason is None and len(value) > VALUE_LENGTH_MAX:
@@ -99,30 +100,30 @@ def _write_config(
 def _invalid_broker_config_reason(
     resource: str, name: str, value: str | None, state: PendingState
 ) -> str | None:
-    if name == MIN_ISR and state.versions.elr:
+    if name == MIN_ISR and state.current.versions.elr:
         if resource:
             return f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled"
         if value is None:
             return f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled"
-    if name == CORDONED and state.level < LEVEL_CORDONED:
-        return f"it requires metadata.version {LEVEL_CORDONED} or higher, not {state.level}"
+    if name == CORDONED and state.current.level < LEVEL_CORDONED:
+        return f"it requires metadata.version {LEVEL_CORDONED} or higher, not {state.current.level}"
     return None
 
 
 def _check_lags(topic: str, what: str, state: PendingState) -> None:
-    low, high = (state.config(TOPIC, topic, name) for name in (MIN_LAG, MAX_LAG))
+    low, high = (state.current.config(TOPIC, topic, name) for name in (MIN_LAG, MAX_LAG))
     if low is not None and high is not None and int(low) > int(high):
         reason = f"conflict topic config setting {MIN_LAG} > {MAX_LAG}"
         raise ApiException(what, reason, "change the other config first", INVALID_CONFIG)
 
 
 def _clear_elr(kind: int, resource: str, names: tuple[str, ...], state: PendingState) -> None:
-    if MIN_ISR in names and state.versions.elr:
+    if MIN_ISR in names and state.current.versions.elr:
         state.write(ClearElrRecord(topic_name=resource if kind == TOPIC else ""))
 
 
 def _check_resource(kind: int, name: str, what: str, state: PendingState) -> None:
-    if kind == TOPIC and state.topic(name) is None:
+    if kind == TOPIC and state.current.topic(name) is None:
         remedy = "create it first, or correct its name"
         reason = f"The topic '{name}' does not exist"
         raise ApiException(what, reason, remedy, UNKNOWN_TOPIC_OR_PARTITION)
@@ -130,7 +131,9 @@ def _check_resource(kind: int, name: str, what: str, state: PendingState) -> Non
         if not name.isascii() or not name.isdigit():
             reason = "Unable to parse broker name as a base 10 number"
             raise ApiException(what, reason, "use the broker's id", INVALID_REQUEST)
-        node = state.find(BrokerRow, int(name)) or state.find(ControllerRow, int(name))
+        node = state.current.find(BrokerRow, int(name)) or state.current.find(
+            ControllerRow, int(name)
+        )
         if node is None:
             reason = f"No node with id {int(name)} found"
             remedy = "correct the id, or register the broker first"

@@ -36,8 +36,9 @@ from raftlog_state.replay.cluster import KRAFT_VERSION
 from .api_exception import INVALID_UPDATE_VERSION, ApiException
 from .change_requests import SetFeature
 from .configs import MIN_ISR
+from .controller_state import BROKER
 from .dispatch import write
-from .pending_state import BROKER, PendingState
+from .pending_state import PendingState
 
 KNOWN_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
@@ -79,7 +80,7 @@ def unsupported_reason(level: int, node: str, low: int, high: int) -> str | None
 def _check(change: SetFeature, state: PendingState) -> None:
     name, level = change.feature, change.level
     reason = _unknown_feature_reason(name, level) or _unsupported_level_reason(name, level, state)
-    row = state.find(FeatureRow, name)
+    row = state.current.find(FeatureRow, name)
     current = 0 if row is None else row.level
     remedy = "choose a level that all nodes support"
     if reason is None and level < current and not change.allow_downgrade:
@@ -94,7 +95,7 @@ def _check(change: SetFeature, state: PendingState) -> None:
             )
             remedy = f"stay at {lost[-1]} or above"
     elif reason is None and name != METADATA_VERSION:
-        reason = _unmet_dependency_reason(name, level, state.metadata_version)
+        reason = _unmet_dependency_reason(name, level, state.current.metadata_version)
         remedy = f"upgrade {METADATA_VERSION} first"
     if reason is not None:
         reason = f"Invalid update version {level} for feature {name}. {reason}"
@@ -114,10 +115,12 @@ def _unknown_feature_reason(name: str, level: int) -> str | None:
 
 def _unsupported_level_reason(name: str, level: int, state: PendingState) -> str | None:
     nodes: list[tuple[str, BrokerRow | ControllerRow]] = [
-        (f"Broker {row.broker_id}", row) for row in state.rows_of(BrokerRow)
+        (f"Broker {row.broker_id}", row) for row in state.current.rows_of(BrokerRow)
     ]
-    if state.level >= LEVEL_CONTROLLERS:
-        nodes += [(f"Controller {row.controller_id}", row) for row in state.rows_of(ControllerRow)]
+    if state.current.level >= LEVEL_CONTROLLERS:
+        nodes += [
+            (f"Controller {row.controller_id}", row) for row in state.current.rows_of(ControllerRow)
+        ]
     for node, row in nodes:
         ranges = {of.name: (of.min_version, of.max_version) for of in row.features}
         reason = unsupported_reason(level, node, *ranges.get(name, (0, 0)))
@@ -139,9 +142,9 @@ def _unmet_dependency_reason(name: str, level: int, metadata_version: int | None
 
 
 def _write_elr_safety_records(state: PendingState) -> None:
-    if state.config(BROKER, "", MIN_ISR) is None:
+    if state.current.config(BROKER, "", MIN_ISR) is None:
         state.write(ConfigRecord(resource_type=BROKER, name=MIN_ISR, value=_MIN_ISR_DEFAULT))
-    for row in state.rows_of(ConfigRow):
+    for row in state.current.rows_of(ConfigRow):
         if (row.resource_type, row.name) == (BROKER, MIN_ISR) and row.resource_name:
             state.write(
                 ConfigRecord(

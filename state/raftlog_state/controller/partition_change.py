@@ -27,9 +27,10 @@ from raftlog_state.image.record_versions import LEVEL_NO_EPOCH_BUMP, RecordVersi
 from raftlog_state.records import PartitionChangeRecord
 from raftlog_state.replay.topics import LEADER_UNCHANGED, RECOVERY_UNCHANGED
 
+from .controller_state import NO_LEADER
+
 T = TypeVar("T")
 
-NO_LEADER: Final = -1
 RECOVERED: Final = 0
 RECOVERING: Final = 1
 

@@ -26,9 +26,9 @@ from .api_exception import (
 )
 from .change_requests import ElectLeader, ReassignPartition, SetIsr
 from .configs import MIN_ISR
+from .controller_state import NO_LEADER
 from .dispatch import write
 from .partition_change import (
-    NO_LEADER,
     RECOVERED,
     Election,
     ElectionContext,
@@ -70,7 +70,7 @@ def set_isr(change: SetIsr, state: PendingState) -> None:
     row = partition_of(change.topic, change.partition, state)
     reason, code = None, INVALID_REQUEST
     outside = sorted(set(change.isr) - set(row.replicas))
-    ineligible = [one for one in change.isr if not state.is_active(one)]
+    ineligible = [one for one in change.isr if not state.current.is_active(one)]
     if row.leader == NO_LEADER:
         reason = "the partition has no leader, which must be in the ISR"
     elif outside:
@@ -114,7 +114,7 @@ def elect_leader(change: ElectLeader, state: PendingState) -> None:
 
 def partition_of(topic: str, number: int, state: PendingState) -> PartitionRow:
     """Return a partition by its topic's name. Raises ``ApiException``."""
-    row = state.find(PartitionRow, topic_of(topic, state).topic_id, number)
+    row = state.current.find(PartitionRow, topic_of(topic, state).topic_id, number)
     if row is None:
         what = f"topic {topic!r} partition {number}"
         remedy = "correct the number, or add partitions first"
@@ -141,7 +141,7 @@ def update_leader_and_isr(
     def is_acceptable(broker_id: int) -> bool:
         if broker_id in (broker_to_remove, unclean):
             return False
-        return broker_id == broker_to_add or state.is_active(broker_id)
+        return broker_id == broker_to_add or state.current.is_active(broker_id)
 
     for row in rows:
         target = Target(
@@ -166,7 +166,7 @@ def _write_change(
     is_acceptable: Callable[[int], bool] | None = None,
 ) -> bool:
     """Write the record of a change; return False if nothing changes."""
-    is_alive = state.is_active if is_acceptable is None else is_acceptable
+    is_alive = state.current.is_active if is_acceptable is None else is_acceptable
     directory_of = dict(zip(row.replicas, row.directories, strict=True))
 
     def is_acceptable_leader(broker_id: int) -> bool:
@@ -174,7 +174,7 @@ def _write_change(
         return is_alive(broker_id) and _is_online(broker_id, directory, state)
 
     context = ElectionContext(
-        versions=state.versions,
+        versions=state.current.versions,
         is_acceptable_leader=is_acceptable_leader,
         default_directory=lambda broker_id: default_directory(broker_id, state),
         min_isr=_min_isr(row, state),
@@ -214,24 +214,24 @@ def _cancel_reassignment(row: PartitionRow, state: PendingState) -> Target:
 
 
 def _allows_unclean(row: PartitionRow, state: PendingState) -> bool:
-    value = state.topic_config(row.topic_name, UNCLEAN)
+    value = state.current.topic_config(row.topic_name, UNCLEAN)
     return value is not None and value.strip().lower() == "true"
 
 
 def _min_isr(row: PartitionRow, state: PendingState) -> int:
     """Return min.insync.replicas, at most the replication factor of partition 0 (Kafka:
     ``getTopicEffectiveMinIsr``)."""
-    value = (state.topic_config(row.topic_name, MIN_ISR) or "").strip()
+    value = (state.current.topic_config(row.topic_name, MIN_ISR) or "").strip()
     wanted = int(value) if value.isascii() and value.isdigit() else 1
-    first = state.find(PartitionRow, row.topic_id, 0)
+    first = state.current.find(PartitionRow, row.topic_id, 0)
     return min(wanted, len(row.replicas if first is None else first.replicas))
 
 
 def _is_online(broker_id: int, directory: str, state: PendingState) -> bool:
     """Source: Kafka ``DirectoryId.isOnline``."""
     if directory in (DIRECTORY_UNASSIGNED, DIRECTORY_MIGRATING):
-        return state.find(BrokerRow, broker_id) is not None
+        return state.current.find(BrokerRow, broker_id) is not None
     if directory == DIRECTORY_LOST:
         return False
-    row = state.find(BrokerRow, broker_id)
+    row = state.current.find(BrokerRow, broker_id)
     return row is not None and (not row.log_dirs or directory in row.log_dirs)

@@ -27,7 +27,7 @@ def place_partitions(
     state: PendingState, what: str, partition_count: int, replication_factor: int
 ) -> list[tuple[int, ...]]:
     """Return the replicas of ``partition_count`` new partitions. Raises ``ApiException``."""
-    brokers = [row for row in state.rows_of(BrokerRow) if _is_usable(row)]
+    brokers = [row for row in state.current.rows_of(BrokerRow) if _is_usable(row)]
     racks = _RackList(brokers, state.rng)
     reason = None
     if racks.live_count == 0:

@@ -9,7 +9,7 @@ metadata transaction if metadata.version supports it (KIP-868).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from raftlog_state.records import (
 from .api_exception import INVALID_UPDATE_VERSION, UNSUPPORTED_VERSION, ApiException
 from .change_requests import CHANGE_TYPES, ChangeRequest, SetFeature
 from .columns import KIND, parse_change
+from .controller_state import ControllerState
 from .dispatch import write
 from .pending_state import PendingState, Random
 
@@ -78,7 +79,23 @@ def plan_changes(
     rows = list(changes)
     has_markers = is_named_commit or _has_transactions(image, rows)
     base_offset = image.offset + 1
-    state = PendingState(image, first_offset=base_offset + has_markers, rng=rng)
+    state = PendingState(
+        ControllerState.from_image(image),
+        first_offset=base_offset + has_markers,
+        leader_epoch=image.leader_epoch,
+        rng=rng,
+    )
+    write_changes(rows, state)
+    return ControllerResult(
+        base_offset=base_offset,
+        change_records=tuple(state.records),
+        transaction_name=transaction_name if has_markers and not is_named_commit else None,
+    )
+
+
+def write_changes(rows: Sequence[Mapping[str, Any] | ChangeRequest], state: PendingState) -> None:
+    """Write the records of all rows. Raises ``InvalidChangesError``, which lists each refused row;
+    the caller must then revert the records of the others."""
     refused: list[RefusedChange] = []
     for number, row in enumerate(rows):
         try:
@@ -87,11 +104,6 @@ def plan_changes(
             refused.append(_refused_change(number, row, exception))
     if refused:
         raise InvalidChangesError(refused=tuple(refused), row_count=len(rows))
-    return ControllerResult(
-        base_offset=base_offset,
-        change_records=tuple(state.records),
-        transaction_name=transaction_name if has_markers and not is_named_commit else None,
-    )
 
 
 def _apply_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) -> None:
@@ -99,17 +111,17 @@ def _apply_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) -
     if type(change) not in CHANGE_TYPES.values():
         reason = f"it is of type {type(row).__name__}, neither a mapping nor a change object"
         raise ApiException("the row", reason, "pass each row as a dict of columns")
-    if state.metadata_version is None and not _sets_metadata_version(change):
+    if state.current.metadata_version is None and not _sets_metadata_version(change):
         raise ApiException(
             "the log",
             f"it has no {METADATA_VERSION} yet",
             f"set feature {METADATA_VERSION} first",
             INVALID_UPDATE_VERSION,
         )
-    if not LEVEL_MIN <= state.level <= LEVEL_MAX:
+    if not LEVEL_MIN <= state.current.level <= LEVEL_MAX:
         raise ApiException(
             "the log",
-            f"its {METADATA_VERSION} {state.level} is not supported: this release supports "
+            f"its {METADATA_VERSION} {state.current.level} is not supported: this release supports "
             f"{LEVEL_MIN} to {LEVEL_MAX}",
             "use a release that supports it",
             UNSUPPORTED_VERSION,

@@ -59,7 +59,6 @@ def create_topic(change: CreateTopic, state: PendingState) -> None:
     _check_new_name(change.topic, what, state)
     topic_id = _new_topic_id(change.topic_id, what, state)
     state.write(TopicRecord(name=change.topic, topic_id=topic_id))
-    state.add_topic_name(change.topic)
     write_topic_configs(change.topic, change.configs, state)
     if change.assignment is not None:
         if change.partitions is not None or change.replication_factor is not None:
@@ -97,7 +96,7 @@ def add_partitions(change: AddPartitions, state: PendingState) -> None:
     """Add partitions with the replication factor of the topic's first partition."""
     what = f"topic {change.topic!r}"
     row = topic_of(change.topic, state)
-    existing = state.partitions(row.topic_id)
+    existing = state.current.partitions(row.topic_id)
     added = change.partitions - len(existing)
     if added <= 0:
         reason = (
@@ -130,7 +129,7 @@ def add_partitions(change: AddPartitions, state: PendingState) -> None:
 
 def topic_of(name: str, state: PendingState) -> TopicRow:
     """Return the topic of a name. Raises ``ApiException``."""
-    row = state.topic(name)
+    row = state.current.topic(name)
     if row is None:
         reason = f"The topic '{name}' does not exist"
         remedy = "create it first, or correct its name"
@@ -169,7 +168,7 @@ def validate_assignment(
 
 def default_directory(broker_id: int, state: PendingState) -> str:
     """Return the directory of a broker's new replica (Kafka: ``defaultDir``)."""
-    row = state.find(BrokerRow, broker_id)
+    row = state.current.find(BrokerRow, broker_id)
     if row is None:
         return DIRECTORY_UNASSIGNED
     if not row.log_dirs:
@@ -205,13 +204,13 @@ def _check_new_name(name: str, what: str, state: PendingState) -> None:
         reason = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited"
     if reason is not None:
         raise ApiException(what, reason, "choose another name", INVALID_TOPIC)
-    if state.topic(name) is not None:
+    if state.current.topic(name) is not None:
         reason = f"Topic '{name}' already exists"
         remedy = "leave the row out, or delete the topic first"
         raise ApiException(what, reason, remedy, TOPIC_ALREADY_EXISTS)
-    colliding = state.colliding_topics(name) if "." in name or "_" in name else None
+    colliding = state.current.colliding_topics(name) if "." in name or "_" in name else None
     if colliding:
-        reason = f"Topic '{name}' collides with existing topic: {min(colliding)}"
+        reason = f"Topic '{name}' collides with existing topic: {colliding[0]}"
         raise ApiException(what, reason, "do not mix '.' and '_' in names", INVALID_TOPIC)
 
 
@@ -219,7 +218,7 @@ def _new_topic_id(wanted: str | None, what: str, state: PendingState) -> str:
     if wanted is None:
         return state.random_uuid()
     check_uuid(wanted, what)
-    if state.find(TopicRow, wanted) is not None:
+    if state.current.find(TopicRow, wanted) is not None:
         raise ApiException(
             what, f"topic id {wanted} already exists", "leave topic_id out", INVALID_REQUEST
         )
@@ -256,7 +255,7 @@ def _check_partition_count(count: int, what: str) -> None:
 def _write_partition(
     topic: str, topic_id: str, number: int, replicas: Sequence[int], state: PendingState
 ) -> None:
-    isr = tuple(one for one in replicas if state.is_active(one))
+    isr = tuple(one for one in replicas if state.current.is_active(one))
     if not isr:
         raise ApiException(
             f"topic {topic!r} partition {number}",
@@ -276,4 +275,4 @@ def _write_partition(
         leader_epoch=0,
         partition_epoch=0,
     )
-    state.write(partition_record(row, state.versions))
+    state.write(partition_record(row, state.current.versions))

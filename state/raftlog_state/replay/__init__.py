@@ -1,7 +1,7 @@
-"""Replay of metadata records into a ``MetadataDelta``: one function for each record type.
+"""Replay of metadata records into a ``ReplayState``: one function for each record type.
 
-``replay(record, delta, at)`` dispatches to the implementations in the modules of this package.
-Transaction markers have none: ``MetadataLoader`` handles them.
+``replay(record, state, at)`` dispatches to the implementations in the modules of this package.
+Transaction markers have none: ``MetadataLoader`` and the controller handle them.
 """
 
 from __future__ import annotations
@@ -9,5 +9,6 @@ from __future__ import annotations
 from . import acls, cluster, topics
 from .dispatch import replay
 from .position import Position
+from .state import ReplayState
 
-__all__ = ["Position", "acls", "cluster", "replay", "topics"]
+__all__ = ["Position", "ReplayState", "acls", "cluster", "replay", "topics"]

@@ -14,7 +14,6 @@ from raftlog_state.image import (
     ScramRow,
     TokenRow,
 )
-from raftlog_state.image.delta import MetadataDelta
 from raftlog_state.image.row_schema import row_reader
 from raftlog_state.records import (
     AccessControlEntryRecord,
@@ -29,6 +28,7 @@ from raftlog_state.records import (
 
 from .dispatch import replay
 from .position import Position, contradiction
+from .state import ReplayState
 
 _config_row = row_reader(ConfigRow, ConfigRecord)
 _quota_row = row_reader(QuotaRow, ClientQuotaRecord)
@@ -38,67 +38,67 @@ _token_row = row_reader(TokenRow, DelegationTokenRecord)
 
 
 @replay.register
-def config(record: ConfigRecord, delta: MetadataDelta, at: Position) -> None:
+def config(record: ConfigRecord, state: ReplayState, at: Position) -> None:
     """Set a config, or delete it if the value is None. Names unknown to Kafka are kept."""
     if record.value is None:
         key = (record.resource_type, record.resource_name, record.name)
-        delta.delete(Entity.CONFIG, key)
+        state.delete(Entity.CONFIG, key)
         return
-    delta.put(_config_row(record))
+    state.put(_config_row(record))
 
 
 @replay.register
-def client_quota(record: ClientQuotaRecord, delta: MetadataDelta, at: Position) -> None:
+def client_quota(record: ClientQuotaRecord, state: ReplayState, at: Position) -> None:
     """Set or remove a client quota; the entity's parts may be in any order."""
     row = _quota_row(record)
     if record.remove:
-        delta.delete(Entity.QUOTA, row.key)
+        state.delete(Entity.QUOTA, row.key)
     else:
-        delta.put(row)
+        state.put(row)
 
 
 @replay.register
 def access_control_entry(
-    record: AccessControlEntryRecord, delta: MetadataDelta, at: Position
+    record: AccessControlEntryRecord, state: ReplayState, at: Position
 ) -> None:
     """Add an ACL by its id: equal content with another id is another ACL."""
-    delta.put(_acl_row(record))
+    state.put(_acl_row(record))
 
 
 @replay.register
 def remove_access_control_entry(
-    record: RemoveAccessControlEntryRecord, delta: MetadataDelta, at: Position
+    record: RemoveAccessControlEntryRecord, state: ReplayState, at: Position
 ) -> None:
     """Remove an ACL; it must exist."""
-    if not delta.delete(Entity.ACL, (record.id,)):
+    if not state.delete(Entity.ACL, (record.id,)):
         raise contradiction(record, at, f"there is no ACL with id {record.id}")
 
 
 @replay.register
 def user_scram_credential(
-    record: UserScramCredentialRecord, delta: MetadataDelta, at: Position
+    record: UserScramCredentialRecord, state: ReplayState, at: Position
 ) -> None:
     """Set a user's SCRAM credential for one mechanism."""
-    delta.put(_scram_row(record))
+    state.put(_scram_row(record))
 
 
 @replay.register
 def remove_user_scram_credential(
-    record: RemoveUserScramCredentialRecord, delta: MetadataDelta, at: Position
+    record: RemoveUserScramCredentialRecord, state: ReplayState, at: Position
 ) -> None:
     """Remove a SCRAM credential, if it exists."""
-    delta.delete(Entity.SCRAM, (record.name, record.mechanism))
+    state.delete(Entity.SCRAM, (record.name, record.mechanism))
 
 
 @replay.register
-def delegation_token(record: DelegationTokenRecord, delta: MetadataDelta, at: Position) -> None:
+def delegation_token(record: DelegationTokenRecord, state: ReplayState, at: Position) -> None:
     """Create or renew a delegation token."""
-    delta.put(_token_row(record))
+    state.put(_token_row(record))
 
 
 @replay.register
 def remove_delegation_token(
-    record: RemoveDelegationTokenRecord, delta: MetadataDelta, at: Position
+    record: RemoveDelegationTokenRecord, state: ReplayState, at: Position
 ) -> None:
     """Remove a delegation token, if it exists."""
-    delta.delete(Entity.TOKEN, (record.token_id,))
+    state.delete(Entity.TOKEN, (record.token_id,))

@@ -20,7 +20,6 @@ from raftlog_state.image import (
     ProducerIdsRow,
     ZkMigrationRow,
 )
-from raftlog_state.image.delta import MetadataDelta
 from raftlog_state.image.row_schema import row_reader, row_updater
 from raftlog_state.records import (
     BrokerRegistrationChangeRecord,
@@ -39,6 +38,7 @@ from raftlog_state.records import (
 
 from .dispatch import replay
 from .position import Position, contradiction
+from .state import ReplayState
 
 KRAFT_VERSION: Final = "kraft.version"
 
@@ -51,66 +51,64 @@ _producer_ids_row = row_reader(ProducerIdsRow, ProducerIdsRecord)
 
 
 @replay.register
-def register_broker(record: RegisterBrokerRecord, delta: MetadataDelta, at: Position) -> None:
+def register_broker(record: RegisterBrokerRecord, state: ReplayState, at: Position) -> None:
     """Register a broker, replacing an earlier registration of its id."""
-    delta.put(_broker_row(record))
+    state.put(_broker_row(record))
 
 
 @replay.register
-def unregister_broker(record: UnregisterBrokerRecord, delta: MetadataDelta, at: Position) -> None:
+def unregister_broker(record: UnregisterBrokerRecord, state: ReplayState, at: Position) -> None:
     """Unregister a broker, if it exists; its epoch is not compared, as in Kafka's image."""
-    delta.delete(Entity.BROKER, (record.broker_id,))
+    state.delete(Entity.BROKER, (record.broker_id,))
 
 
 @replay.register
-def fence_broker(record: FenceBrokerRecord, delta: MetadataDelta, at: Position) -> None:
+def fence_broker(record: FenceBrokerRecord, state: ReplayState, at: Position) -> None:
     """Fence a broker."""
-    row = _broker(record, record.id, record.epoch, delta, at)
-    delta.replace(row, dataclasses.replace(row, fenced=True))
+    row = _broker(record, record.id, record.epoch, state, at)
+    state.replace(row, dataclasses.replace(row, fenced=True))
 
 
 @replay.register
-def unfence_broker(record: UnfenceBrokerRecord, delta: MetadataDelta, at: Position) -> None:
+def unfence_broker(record: UnfenceBrokerRecord, state: ReplayState, at: Position) -> None:
     """Unfence a broker."""
-    row = _broker(record, record.id, record.epoch, delta, at)
-    delta.replace(row, dataclasses.replace(row, fenced=False))
+    row = _broker(record, record.id, record.epoch, state, at)
+    state.replace(row, dataclasses.replace(row, fenced=False))
 
 
 @replay.register
 def broker_registration_change(
-    record: BrokerRegistrationChangeRecord, delta: MetadataDelta, at: Position
+    record: BrokerRegistrationChangeRecord, state: ReplayState, at: Position
 ) -> None:
     """Change some fields of a broker's registration.
 
     Only a new registration unsets ``in_controlled_shutdown``.
     """
-    row = _broker(record, record.broker_id, record.broker_epoch, delta, at)
+    row = _broker(record, record.broker_id, record.broker_epoch, state, at)
     if record.fenced not in (-1, 0, 1):
         raise contradiction(record, at, f"unknown value for fenced field: {record.fenced}")
     if record.in_controlled_shutdown not in (0, 1):
         what = f"unknown value for inControlledShutdown field: {record.in_controlled_shutdown}"
         raise contradiction(record, at, what)
-    delta.replace(row, _changed_broker(row, record))
+    state.replace(row, _changed_broker(row, record))
 
 
 @replay.register
-def register_controller(
-    record: RegisterControllerRecord, delta: MetadataDelta, at: Position
-) -> None:
+def register_controller(record: RegisterControllerRecord, state: ReplayState, at: Position) -> None:
     """Register a controller, replacing an earlier registration of its id."""
-    delta.put(_controller_row(record))
+    state.put(_controller_row(record))
 
 
 @replay.register
 def unregister_controller(
-    record: UnregisterControllerRecord, delta: MetadataDelta, at: Position
+    record: UnregisterControllerRecord, state: ReplayState, at: Position
 ) -> None:
     """Unregister a controller, if it exists."""
-    delta.delete(Entity.CONTROLLER, (record.controller_id,))
+    state.delete(Entity.CONTROLLER, (record.controller_id,))
 
 
 @replay.register
-def feature_level(record: FeatureLevelRecord, delta: MetadataDelta, at: Position) -> None:
+def feature_level(record: FeatureLevelRecord, state: ReplayState, at: Position) -> None:
     """Finalize a feature at a level; 0 removes it.
 
     kraft.version is ignored: it is in control records. Levels of metadata.version that are newer
@@ -119,32 +117,32 @@ def feature_level(record: FeatureLevelRecord, delta: MetadataDelta, at: Position
     if record.name == KRAFT_VERSION:
         return
     if record.feature_level == 0:
-        delta.delete(Entity.FEATURE, (record.name,))
+        state.delete(Entity.FEATURE, (record.name,))
     else:
-        delta.put(_feature_row(record))
+        state.put(_feature_row(record))
 
 
 @replay.register
-def zk_migration_state(record: ZkMigrationStateRecord, delta: MetadataDelta, at: Position) -> None:
+def zk_migration_state(record: ZkMigrationStateRecord, state: ReplayState, at: Position) -> None:
     """Set the state of a migration from ZooKeeper (Kafka 3.4 to 3.9; Kafka 4 ignores it)."""
-    delta.put(_zk_migration_row(record))
+    state.put(_zk_migration_row(record))
 
 
 @replay.register
-def producer_ids(record: ProducerIdsRecord, delta: MetadataDelta, at: Position) -> None:
+def producer_ids(record: ProducerIdsRecord, state: ReplayState, at: Position) -> None:
     """Allocate a block of producer ids."""
-    delta.put(_producer_ids_row(record))
+    state.put(_producer_ids_row(record))
 
 
 @replay.register
-def no_op(record: NoOpRecord, delta: MetadataDelta, at: Position) -> None:
+def no_op(record: NoOpRecord, state: ReplayState, at: Position) -> None:
     """Change nothing."""
 
 
 def _broker(
-    record: MetadataRecord, broker_id: int, epoch: int, delta: MetadataDelta, at: Position
+    record: MetadataRecord, broker_id: int, epoch: int, state: ReplayState, at: Position
 ) -> BrokerRow:
-    row = delta.find(BrokerRow, broker_id)
+    row = state.find(BrokerRow, broker_id)
     if row is None:
         raise contradiction(record, at, f"broker {broker_id} is not registered")
     if row.broker_epoch != epoch:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 
-from raftlog_state.image.delta import MetadataDelta
 from raftlog_state.records import MetadataRecord
 
 from .position import Position, contradiction
+from .state import ReplayState
 
 
 @functools.singledispatch
-def replay(record: MetadataRecord, delta: MetadataDelta, at: Position) -> None:
-    """Apply a record to ``delta``.
+def replay(record: MetadataRecord, state: ReplayState, at: Position) -> None:
+    """Apply a record to ``state``.
 
     Raises ``ReplayError``, without writing, if the record contradicts the state before it: an
     unknown topic, partition or broker, or another broker epoch.
@@ -20,4 +20,4 @@ def replay(record: MetadataRecord, delta: MetadataDelta, at: Position) -> None:
     Source: Kafka ``MetadataDelta.replay``, with the stricter checks of the controller where the
     broker's code would hide a contradiction.
     """
-    raise contradiction(record, at, "it is a transaction marker, which MetadataLoader handles")
+    raise contradiction(record, at, "it is a transaction marker, which changes no row by itself")

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Final
 
 from raftlog_state.image import Entity, PartitionRow, TopicRow
-from raftlog_state.image.delta import MetadataDelta
 from raftlog_state.image.row_schema import row_reader, row_updater
 from raftlog_state.image.rows import DIRECTORY_MIGRATING
 from raftlog_state.records import (
@@ -25,6 +24,7 @@ from raftlog_state.records import (
 
 from .dispatch import replay
 from .position import Position, contradiction
+from .state import ReplayState
 
 LEADER_UNCHANGED: Final = -2
 RECOVERY_UNCHANGED: Final = -1
@@ -40,48 +40,48 @@ _changed_partition: Final[
 
 
 @replay.register
-def topic(record: TopicRecord, delta: MetadataDelta, at: Position) -> None:
+def topic(record: TopicRecord, state: ReplayState, at: Position) -> None:
     """Create a topic without partitions. Neither its id nor its name may exist."""
-    if delta.find(TopicRow, record.topic_id) is not None:
+    if state.find(TopicRow, record.topic_id) is not None:
         raise contradiction(record, at, f"topic id {record.topic_id} already exists")
-    if delta.group((Entity.TOPIC, record.name, "")):
+    if state.group((Entity.TOPIC, record.name, "")):
         raise contradiction(record, at, f"topic {record.name!r} already exists")
-    delta.put(_topic_row(record))
+    state.put(_topic_row(record))
 
 
 @replay.register
-def remove_topic(record: RemoveTopicRecord, delta: MetadataDelta, at: Position) -> None:
+def remove_topic(record: RemoveTopicRecord, state: ReplayState, at: Position) -> None:
     """Delete a topic with its partitions and all configs under its name."""
-    row = delta.find(TopicRow, record.topic_id)
+    row = state.find(TopicRow, record.topic_id)
     if row is None:
         raise contradiction(record, at, f"there is no topic with id {record.topic_id}")
-    for key in sorted(delta.group((Entity.PARTITION, record.topic_id, ""))):
-        delta.delete(Entity.PARTITION, key)
-    for key in sorted(delta.group((Entity.CONFIG, CONFIG_OF_TOPIC, row.name))):
-        delta.delete(Entity.CONFIG, key)
-    delta.delete(Entity.TOPIC, row.key)
+    for key in sorted(state.group((Entity.PARTITION, record.topic_id, ""))):
+        state.delete(Entity.PARTITION, key)
+    for key in sorted(state.group((Entity.CONFIG, CONFIG_OF_TOPIC, row.name))):
+        state.delete(Entity.CONFIG, key)
+    state.delete(Entity.TOPIC, row.key)
 
 
 @replay.register
-def partition(record: PartitionRecord, delta: MetadataDelta, at: Position) -> None:
+def partition(record: PartitionRecord, state: ReplayState, at: Position) -> None:
     """Create or replace a partition. Its topic must exist."""
-    row = delta.find(TopicRow, record.topic_id)
+    row = state.find(TopicRow, record.topic_id)
     if row is None:
         raise contradiction(record, at, f"there is no topic with id {record.topic_id}")
     if record.leader_recovery_state not in (0, 1):
         raise contradiction(record, at, _unknown_recovery_state(record.leader_recovery_state))
     directories = _directories(record, record.directories, len(record.replicas), at)
-    delta.put(_partition_row(record, row.name, directories))
+    state.put(_partition_row(record, row.name, directories))
 
 
 @replay.register
-def partition_change(record: PartitionChangeRecord, delta: MetadataDelta, at: Position) -> None:
+def partition_change(record: PartitionChangeRecord, state: ReplayState, at: Position) -> None:
     """Change some fields of a partition. None keeps a list, an empty one clears it.
 
     The partition epoch is always incremented, the leader epoch if ``leader`` is set, even to the
     current leader or to -1 (no leader); -2 is no change.
     """
-    row = delta.find(PartitionRow, record.topic_id, record.partition_id)
+    row = state.find(PartitionRow, record.topic_id, record.partition_id)
     if row is None:
         what = f"topic id {record.topic_id} has no partition {record.partition_id}"
         raise contradiction(record, at, what)
@@ -94,30 +94,30 @@ def partition_change(record: PartitionChangeRecord, delta: MetadataDelta, at: Po
     if len(after.directories) != len(after.replicas):
         directories = _directories(record, after.directories, len(after.replicas), at)
         after = dataclasses.replace(after, directories=directories)
-    delta.replace(row, after)
+    state.replace(row, after)
 
 
 @replay.register
-def clear_elr(record: ClearElrRecord, delta: MetadataDelta, at: Position) -> None:
+def clear_elr(record: ClearElrRecord, state: ReplayState, at: Position) -> None:
     """Clear the eligible leader replicas of one topic, or of all without a name (KIP-966).
 
     Only partitions that have some change: their partition epoch is incremented, not the leader
     epoch.
     """
     if record.topic_name:
-        topics = delta.group((Entity.TOPIC, record.topic_name, ""))
+        topics = state.group((Entity.TOPIC, record.topic_name, ""))
         if not topics:
             raise contradiction(record, at, f"there is no topic {record.topic_name!r}")
-        keys = list(delta.group((Entity.PARTITION, topics[-1][0], "")))
+        keys = list(state.group((Entity.PARTITION, topics[-1][0], "")))
     else:
-        keys = delta.keys(Entity.PARTITION)
+        keys = state.keys(Entity.PARTITION)
     for key in sorted(keys):
-        row = delta.find(PartitionRow, *key)
+        row = state.find(PartitionRow, *key)
         assert row is not None, "the keys are those of rows"
         after = row.without_elr()
         if after is not row:
             epoch = row.partition_epoch + 1
-            delta.replace(row, dataclasses.replace(after, partition_epoch=epoch))
+            state.replace(row, dataclasses.replace(after, partition_epoch=epoch))
 
 
 def _directories(

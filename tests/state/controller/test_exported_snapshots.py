@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,12 @@ from tests.support.snapshot_files import image_from_records, snapshot_log_record
 
 import raftlog
 from raftlog.client import open_path
-from raftlog.errors import FileExistsLogError, LogNotFoundError, OffsetOutOfRangeError
+from raftlog.errors import (
+    FileExistsLogError,
+    LogNotFoundError,
+    LogReadOnlyError,
+    OffsetOutOfRangeError,
+)
 from raftlog_state import apply_changes, export_snapshot, snapshot_log, write_snapshot
 from raftlog_state.controller import ChangeRequest, SetConfig, SetScram
 from raftlog_state.errors import InvalidRecordError, UnsupportedVersionError
@@ -99,6 +105,15 @@ class Said(NullListener):
 
     def log(self, sentence: str, /) -> None:
         self.sentences.append(sentence)
+
+
+def test_no_snapshot_is_added_to_the_directory_of_a_log_of_raftlog(tmp_path: Path) -> None:
+    with raftlog.open(tmp_path / "cluster-0", values="kraft") as log:
+        names = sorted(os.listdir(log.path))
+        for path in (log.path, f"{log.path}/mine.checkpoint"):
+            with pytest.raises(LogReadOnlyError, match="directory of a log of raftlog"):
+                write_snapshot(cluster(), path)
+        assert sorted(os.listdir(log.path)) == names
 
 
 def test_an_existing_file_is_never_replaced(tmp_path: Path) -> None:

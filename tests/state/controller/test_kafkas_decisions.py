@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
+from tests.support.cluster_changes import pending
 from tests.support.kafka import kafka_jars
 from tests.support.kafka_decisions import (
     Answered,
@@ -19,7 +19,6 @@ from tests.support.kafka_decisions import (
 from raftlog_state.controller import SetScram
 from raftlog_state.controller.config_values import invalid_value_reason, unknown_config_reason
 from raftlog_state.controller.dispatch import write
-from raftlog_state.controller.pending_state import PendingState
 from raftlog_state.controller.topics import invalid_topic_name_reason
 from raftlog_state.image import FeatureRow, MetadataImage
 from raftlog_state.records import UserScramCredentialRecord
@@ -38,7 +37,7 @@ def config_answer(question: Question) -> str:
 def scram_answer(question: Question) -> str:
     level = FeatureRow(name="metadata.version", level=LEVEL)
     image = MetadataImage.from_rows([level], offset=0, leader_epoch=1)
-    state = PendingState(image, first_offset=1, rng=random.Random(0))
+    state = pending(image, seed=0)
     change = SetScram(
         user="a",
         mechanism=question["mechanism"],

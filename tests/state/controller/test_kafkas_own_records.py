@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.support.cluster_changes import pending
 from tests.support.kafka_operations import in_any_order, operation_at
 from tests.support.metadata_logs import CLUSTERS, restored
 
 from raftlog.records import iter_batches
 from raftlog_state.controller import ChangeRequest
 from raftlog_state.controller.dispatch import write
-from raftlog_state.controller.pending_state import PendingState
 from raftlog_state.image import MetadataImage
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader, batch_records
 from raftlog_state.records import DecodedRecord, TopicRecord, decode
@@ -22,7 +21,7 @@ from raftlog_state.records import DecodedRecord, TopicRecord, decode
 def raftlog_records(
     image: MetadataImage, change: ChangeRequest, offset: int
 ) -> list[DecodedRecord]:
-    state = PendingState(image, first_offset=offset, rng=random.Random(1))
+    state = pending(image, first_offset=offset)
     with state.atomic():
         write(change, state)
     return state.records

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.cluster_changes import broker, cluster
+from tests.support.cluster_changes import broker, cluster, pending
 
-from raftlog_state.controller.pending_state import PendingState
 from raftlog_state.controller.placement import place_partitions
 from raftlog_state.image import BrokerRow
 
@@ -17,7 +15,7 @@ from raftlog_state.image import BrokerRow
 def assigned(
     brokers: list[BrokerRow], partition_count: int, replication_factor: int, seed: int = 1
 ) -> list[tuple[int, ...]]:
-    state = PendingState(cluster(*brokers, brokers=0), first_offset=0, rng=random.Random(seed))
+    state = pending(cluster(*brokers, brokers=0), seed=seed)
     return place_partitions(state, "topic", partition_count, replication_factor)
 
 

@@ -1,0 +1,507 @@
+"""``QuorumController``: the state machine of a metadata quorum, active on its leader.
+
+Without I/O: a driver calls it with commits, snapshots and leader changes of the log, with writes,
+and with the time; it calls ``RaftClient``, and returns the outcomes of writes.
+
+    write   generate records from the state, replay each at the offset that it will have
+            register an in-memory snapshot at the last one
+            append them as one batch (or several, in a transaction), which must begin there
+            wait until the log commits them, then complete
+
+A write fails without a trace if it is refused. If the log refuses it, another leader may have
+written: the controller renounces its leadership, and reverts to the last stable offset.
+
+Invariants:
+
+1. The controller is active only after it has replayed the whole log: the next write offset is the
+   log's end offset. A transaction that an earlier leader left open is aborted first.
+2. A write is completed when the last stable offset is at or after its last record.
+3. After a renunciation the state is that of a replay of the stable log. The writes that waited
+   fail, although the log may still commit them: then they are replayed like those of other nodes.
+4. Bookkeeping precedes calls of the log, which may deliver commits and leader changes before they
+   return.
+
+Source: Kafka ``QuorumController``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
+
+from raftlog.errors import RaftlogError, StateMachineError, UnexpectedEndOffsetError
+from raftlog.records import RecordBatch
+from raftlog_state.errors import ControllerError, ControllerTimeoutError
+from raftlog_state.image import METADATA_VERSION, MetadataImage
+from raftlog_state.image.record_versions import LEVEL_TRANSACTIONS
+from raftlog_state.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    DecodedRecord,
+    EndTransactionRecord,
+    encode,
+)
+
+from .api_exception import UNSUPPORTED_VERSION, ApiException
+from .controller_state import ControllerState
+from .deferred_events import DeferredEventQueue, Write
+from .exception_info import (
+    EventHandlerExceptionInfo,
+    RejectedExecutionError,
+    not_controller_error,
+)
+from .offset_control import OffsetControl, Snapshot
+from .pending_state import PendingState, Random
+
+T = TypeVar("T")
+
+Operation: TypeAlias = Callable[[PendingState], T]
+"""Writes the records of an operation, and returns its response. Raises ``ApiException``."""
+
+RECORDS_PER_OPERATION_MAX: Final = 10_000
+"""Kafka: ``MAX_RECORDS_PER_USER_OP``."""
+
+NO_DEADLINE: Final = 2**63 - 1
+
+
+class RaftClient(Protocol):
+    """The log, as ``raftlog.node.raft_client`` offers it to a state machine."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    def append(
+        self, epoch: int, records: Sequence[bytes], *, required_base_offset: int | None = None
+    ) -> int: ...
+
+    def resign(self, epoch: int) -> None: ...
+
+
+class LeaderAndEpoch(Protocol):
+    """Leader of an epoch; ``leader_id`` is None if it is unknown.
+
+    ``end_offset``: base offset of the next append if this node leads, else None.
+    """
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def leader_id(self) -> int | None: ...
+
+    @property
+    def end_offset(self) -> int | None: ...
+
+
+class ControllerListener(Protocol):
+    """Receiver of a controller's messages and faults."""
+
+    def log(self, message: str) -> None: ...
+
+    def handle_fault(self, message: str, error: Exception) -> None:
+        """Handle an error that should not occur; the controller continues as a standby."""
+
+    def handle_fatal_fault(self, message: str, error: Exception) -> None:
+        """Handle an error after which the controller does not continue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerMetrics:
+    """Figures of one controller; the counts are since its creation.
+
+    ``last_applied_record_lag_ms``: age of the last record that a standby has applied, 0 on the
+    active controller. Kafka: ``QuorumControllerMetrics``.
+    """
+
+    is_active: bool
+    last_applied_record_offset: int
+    last_committed_record_offset: int
+    last_applied_record_timestamp_ms: int
+    last_applied_record_lag_ms: int
+    operations_started_count: int
+    operations_timed_out_count: int
+    operations_waiting_count: int
+    new_active_controllers_count: int
+    fault_count: int
+
+
+class QuorumController:
+    """Controller of one node. Not thread-safe; use it on the thread that drives the log.
+
+    Args:
+        rng: source of ids and replica placement.
+        time_us: monotonic clock, for deadlines and durations.
+        records_per_batch_max: records in one batch of a transaction.
+    """
+
+    def __init__(
+        self,
+        log: RaftClient,
+        *,
+        rng: Random,
+        time_us: Callable[[], int],
+        listener: ControllerListener,
+        records_per_batch_max: int = RECORDS_PER_OPERATION_MAX,
+    ) -> None:
+        self._log: Final = log
+        self._rng: Final = rng
+        self._time_us: Final = time_us
+        self._listener: Final = listener
+        self._records_per_batch_max: Final = records_per_batch_max
+        self._offsets: Final = OffsetControl()
+        self._deferred: Final = DeferredEventQueue()
+        self._epoch = 0
+        self._leader_id: int | None = None
+        self._claim_epoch: int | None = None
+        """Epoch in which this controller is active, None on a standby."""
+        self._claim_end_offset: int | None = None
+        """End offset of the log that this node leads, until the controller has replayed it."""
+        self._is_stopping = False
+        self._fatal_fault: StateMachineError | None = None
+        self._started_count = self._timed_out_count = self._claim_count = self._fault_count = 0
+
+    # --- state ------------------------------------------------------------------------------------
+
+    @property
+    def active_epoch(self) -> int | None:
+        """The epoch in which this controller is active, None on a standby."""
+        return self._claim_epoch
+
+    @property
+    def state(self) -> ControllerState:
+        """The current state: on the active controller with the writes that are not committed."""
+        return self._offsets.state
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset of the last committed record outside an open transaction, -1 without one."""
+        return self._offsets.last_stable.offset
+
+    def image(self) -> MetadataImage:
+        """Return the committed state, at the last stable offset.
+
+        Takes time linear in the number of rows. Raises ``StateMachineError`` after a fatal fault.
+        """
+        self._check_not_failed()
+        return self._offsets.image()
+
+    def metrics(self, now_ms: int) -> ControllerMetrics:
+        """Return the figures at a wall-clock time."""
+        offsets, is_active = self._offsets, self._claim_epoch is not None
+        timestamp_ms = offsets.last_committed.timestamp_ms
+        return ControllerMetrics(
+            is_active=is_active,
+            last_applied_record_offset=offsets.last_applied_offset,
+            last_committed_record_offset=offsets.last_committed.offset,
+            last_applied_record_timestamp_ms=timestamp_ms,
+            last_applied_record_lag_ms=0 if is_active else max(0, now_ms - timestamp_ms),
+            operations_started_count=self._started_count,
+            operations_timed_out_count=self._timed_out_count,
+            operations_waiting_count=len(self._deferred),
+            new_active_controllers_count=self._claim_count,
+            fault_count=self._fault_count,
+        )
+
+    # --- events of the log ------------------------------------------------------------------------
+
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+        """Replay committed batches, or complete the writes whose records they are.
+
+        Raises ``StateMachineError`` if one cannot be replayed: the controller has failed then.
+        """
+        self._check_not_failed()
+        for batch in batches:
+            self._check_writer(batch)
+            try:
+                self._offsets.handle_commit(batch)
+            except RaftlogError as error:
+                self._fail_fatally(
+                    f"Unable to apply the batch with base offset {batch.base_offset}: {error}",
+                    batch.base_offset,
+                    error,
+                )
+        self._deferred.complete_up_to(self.last_stable_offset)
+        self._claim_if_caught_up()
+
+    def handle_load_snapshot(self, snapshot: Snapshot) -> None:
+        """Replace the state by that of a snapshot, which ends after it.
+
+        An active controller whose next batch was deleted, with all before the snapshot's end,
+        becomes a standby and resigns. (In Kafka this is fatal.) Raises ``StateMachineError`` as
+        ``handle_commit``.
+        """
+        self._check_not_failed()
+        offset, epoch = snapshot.snapshot_id.end_offset, self._claim_epoch
+        if epoch is not None:
+            self._lose_leadership(f"snapshot {snapshot.snapshot_id} replaces the log before it")
+            self._log.resign(epoch)
+        try:
+            self._offsets.load_snapshot(snapshot)
+        except RaftlogError as error:
+            message = f"Unable to load snapshot {snapshot.snapshot_id}: {error}"
+            self._fail_fatally(message, offset, error)
+        self._claim_if_caught_up()
+
+    def handle_leader_change(self, leader: LeaderAndEpoch) -> None:
+        """Renounce a lost leadership; claim a new one when the whole log is replayed."""
+        self._check_not_failed()
+        is_me = leader.leader_id == self._log.node_id
+        if is_me and self._claim_epoch is not None:
+            message = "Cannot claim leadership because we are already the active controller."
+            self._fail_fatally(message, self.last_stable_offset, RuntimeError(message))
+        self._epoch, self._leader_id = leader.epoch, leader.leader_id
+        if self._claim_epoch is not None:
+            self._lose_leadership(f"epoch {leader.epoch} has begun")
+        self._claim_end_offset = leader.end_offset if is_me else None
+        self._claim_if_caught_up()
+
+    def begin_shutdown(self) -> None:
+        """Renounce the leadership, and refuse writes from now on."""
+        self._is_stopping = True
+        self._claim_end_offset = None
+        epoch = self._claim_epoch
+        if epoch is not None:
+            info = EventHandlerExceptionInfo.from_internal(RejectedExecutionError(), None)
+            self._renounce(info.external)
+            self._log.resign(epoch)
+
+    # --- events of users --------------------------------------------------------------------------
+
+    def write(
+        self,
+        name: str,
+        operation: Operation[T],
+        *,
+        deadline_us: int,
+        transaction_name: str | None = None,
+    ) -> Write[T]:
+        """Start a write; its outcome may be known already.
+
+        Args:
+            name: of the event, in messages.
+            deadline_us: when it fails unless it is committed; its records stay in the log.
+            transaction_name: of a metadata transaction around the records, which may then be in
+                several batches, without a limit of their number.
+        """
+        write: Write[T] = Write(name, deadline_us)
+        self._started_count += 1
+        try:
+            self._check_may_start(write)
+        except (ApiException, ControllerError, RejectedExecutionError) as error:
+            self._handle_event_error(write, error)
+            return write
+        write.started_us = self._time_us()
+        try:
+            self._run(write, operation, transaction_name)
+        except Exception as error:  # noqa: BLE001 (an operation may raise anything)
+            self._handle_event_error(write, error)
+        return write
+
+    def tick(self, now_us: int) -> None:
+        """Fail the waiting writes whose deadline is reached."""
+        for write in self._deferred.take_expired(now_us):
+            self._handle_event_error(write, self._timeout_error(write))
+
+    # --- one write --------------------------------------------------------------------------------
+
+    def _check_may_start(self, write: Write[Any]) -> None:
+        if self._is_stopping or self._fatal_fault is not None:
+            raise RejectedExecutionError
+        if write.deadline_us <= self._time_us():
+            raise self._timeout_error(write)
+        if self._claim_epoch is None:
+            raise not_controller_error(self._other_leader_id)
+        if self._offsets.unknown_count:
+            raise ApiException(
+                "the log",
+                f"it has {self._offsets.unknown_count} records that this release does not support",
+                "use a release that supports them",
+                UNSUPPORTED_VERSION,
+            )
+
+    def _run(self, write: Write[T], operation: Operation[T], transaction_name: str | None) -> None:
+        epoch, offsets = self._claim_epoch, self._offsets
+        base_offset = offsets.next_write_offset
+        assert epoch is not None
+        assert base_offset is not None, "it is active"
+        has_markers = transaction_name is not None
+        if has_markers:
+            self._check_transactions()
+        pending = PendingState(
+            offsets.state,
+            first_offset=base_offset + has_markers,
+            leader_epoch=epoch,
+            rng=self._rng,
+            record_count_max=None if has_markers else RECORDS_PER_OPERATION_MAX,
+        )
+        try:
+            write.response = operation(pending)
+        except BaseException:
+            offsets.revert_write(base_offset, base_offset)
+            raise
+        records = pending.records
+        if not records:
+            # The response depends on the state that it has read, which may be uncommitted.
+            write.last_offset = offsets.last_applied_offset
+            self._deferred.add(write)
+            self._deferred.complete_up_to(self.last_stable_offset)
+        elif transaction_name is None:
+            self._append(write, epoch, [[encode(record) for record in records]])
+        else:
+            begin = DecodedRecord(0, BeginTransactionRecord(name=transaction_name))
+            end = DecodedRecord(0, EndTransactionRecord())
+            values = [encode(record) for record in (begin, *records, end)]
+            self._append(write, epoch, list(_chunks(values, self._records_per_batch_max)))
+
+    def _append(self, write: Write[Any], epoch: int, batches: Sequence[list[bytes]]) -> None:
+        """Append the records of a write, which are replayed already."""
+        offsets = self._offsets
+        base_offset = next_offset = offsets.next_write_offset
+        assert next_offset is not None, "it is active"
+        assert base_offset is not None
+        write.last_offset = base_offset + sum(map(len, batches)) - 1
+        offsets.schedule_append(write.last_offset)
+        self._deferred.add(write)
+        try:
+            for values in batches:
+                self._log.append(epoch, values, required_base_offset=next_offset)
+                next_offset += len(values)
+        except Exception as error:
+            if self._claim_epoch == epoch:
+                self._deferred.remove(write)
+                offsets.revert_write(base_offset, next_offset)
+                info = EventHandlerExceptionInfo.from_internal(error, None)
+                if next_offset > base_offset and not info.causes_failover:
+                    self._abort_transaction(f"{write.name} failed")
+            raise
+
+    def _abort_transaction(self, reason: str) -> None:
+        """End the transaction that is open at the end of the log; its records have no effect."""
+        epoch = self._claim_epoch
+        assert epoch is not None, "it is active"
+        write: Write[None] = Write("abortTransaction", NO_DEADLINE)
+        write.started_us = self._time_us()
+        abort = DecodedRecord(0, AbortTransactionRecord(reason=reason))
+        try:
+            self._append(write, epoch, [[encode(abort)]])
+        except Exception as error:  # noqa: BLE001 (the log may raise anything)
+            self._handle_event_error(write, error)
+
+    # --- leadership -------------------------------------------------------------------------------
+
+    @property
+    def _other_leader_id(self) -> int | None:
+        return None if self._leader_id == self._log.node_id else self._leader_id
+
+    def _claim_if_caught_up(self) -> None:
+        end_offset, last_offset = self._claim_end_offset, self._offsets.last_committed.offset
+        if end_offset is None or last_offset + 1 < end_offset or self._is_stopping:
+            return
+        self._listener.log(
+            f"Becoming the active controller at epoch {self._epoch}, last write offset "
+            f"{last_offset}."
+        )
+        self._claim_end_offset, self._claim_epoch = None, self._epoch
+        self._claim_count += 1
+        self._offsets.activate(last_offset + 1)
+        if self._offsets.has_open_transaction:
+            self._abort_transaction("the controller that began the transaction is not active")
+
+    def _lose_leadership(self, reason: str) -> None:
+        self._listener.log(
+            f"Renouncing the leadership at epoch {self._claim_epoch}: {reason}. "
+            f"Reverting to the last stable offset {self.last_stable_offset}."
+        )
+        self._renounce(not_controller_error(self._other_leader_id))
+
+    def _renounce(self, error: Exception) -> None:
+        """Become a standby. The waiting writes fail with ``error``."""
+        self._claim_epoch = None
+        waiting = self._deferred.take_all()
+        self._offsets.deactivate()
+        for write in waiting:
+            write.fail(error)
+
+    def _check_writer(self, batch: RecordBatch) -> None:
+        """Become a standby if another writer has written a batch.
+
+        A later leader's batch may be delivered before the leader change. In the epoch of this
+        controller, records of others are a failure; control records of the log are expected.
+        """
+        epoch, next_offset = self._claim_epoch, self._offsets.next_write_offset
+        if epoch is None:
+            return
+        if batch.leader_epoch > epoch:
+            self._epoch, self._leader_id = batch.leader_epoch, None
+            self._lose_leadership(f"epoch {batch.leader_epoch} has begun")
+            return
+        if batch.is_control or self._offsets.is_replayed(batch):
+            return
+        error = UnexpectedEndOffsetError(
+            required_base_offset=next_offset,
+            record_count=batch.next_offset - batch.base_offset,
+            log_end_offset=batch.next_offset,
+        )
+        self._handle_error("handleCommit", None, error)
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    def _timeout_error(self, write: Write[Any]) -> ControllerTimeoutError:
+        self._timed_out_count += 1
+        return ControllerTimeoutError(reason=f"The deadline of {write.name} was reached.")
+
+    def _handle_event_error(self, write: Write[Any], error: Exception) -> None:
+        external = self._handle_error(write.name, write.started_us, error)
+        if not write.is_done:  # else it failed when the leadership was lost during the append
+            write.fail(external)
+
+    def _handle_error(self, name: str, started_us: int | None, error: Exception) -> Exception:
+        """Report an error of an event, fail over if it requires that; return the caller's error."""
+        info = EventHandlerExceptionInfo.from_internal(error, self._other_leader_id)
+        epoch = self._claim_epoch
+        message = info.failure_message(
+            epoch=self._epoch,
+            duration_us=None if started_us is None else self._time_us() - started_us,
+            is_active=epoch is not None,
+            last_committed_offset=self._offsets.last_committed.offset,
+        )
+        if info.is_fault:
+            self._fault_count += 1
+            self._listener.handle_fault(f"{name}: {message}", error)
+        else:
+            self._listener.log(f"{name}: {message}")
+        if info.causes_failover and epoch is not None:
+            self._leader_id = None
+            self._renounce(not_controller_error(None))
+            self._log.resign(epoch)
+        return info.external
+
+    def _fail_fatally(self, message: str, offset: int, error: Exception) -> NoReturn:
+        self._fault_count += 1
+        self._fatal_fault = StateMachineError(offset=offset, reason=message)
+        self._listener.handle_fatal_fault(message, error)
+        epoch = self._claim_epoch
+        if epoch is not None:
+            self._renounce(EventHandlerExceptionInfo.from_internal(error, None).external)
+            self._log.resign(epoch)
+        raise self._fatal_fault from error
+
+    def _check_not_failed(self) -> None:
+        if self._fatal_fault is not None:
+            raise self._fatal_fault
+
+    def _check_transactions(self) -> None:
+        level = self.state.level
+        if level < LEVEL_TRANSACTIONS:
+            raise ApiException(
+                "the log",
+                f"its {METADATA_VERSION} {level} does not support metadata transactions",
+                f"upgrade {METADATA_VERSION} to {LEVEL_TRANSACTIONS} or higher first",
+                UNSUPPORTED_VERSION,
+            )
+
+
+def _chunks(values: list[bytes], size: int) -> Iterator[list[bytes]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]

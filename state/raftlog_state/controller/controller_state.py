@@ -1,0 +1,295 @@
+"""``ControllerState``: the rows of a controller, at present and at registered offsets.
+
+The collections of a state have one ``SnapshotRegistry``, whose epochs are offsets: the state at a
+registered offset is read as an image, and the whole state reverts to it in time linear in what was
+written since.
+
+Indexes are timeline collections too, so that a change costs what it changes, never a scan:
+
+    index                               rows                                     Kafka
+    topic name, colliding topic name    topics                                   topicsByName, ...
+    topic id                            partitions                               TopicControlInfo
+    broker in the ISR, no leader        partitions                               BrokersToIsrs
+    broker in the ELR                   partitions                               BrokersToElrs
+    resource                            configs                                  configData
+    content                             ACLs                                     existingAcls
+
+Sets that may be large (partitions) are ``TimelineSet`` objects; small ones are tuples, which take
+less memory.
+
+Source: Kafka ``ReplicationControlManager``, ``BrokersToIsrs`` and the other control managers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias, TypeVar, cast
+
+from raftlog_state.image import (
+    METADATA_VERSION,
+    STATE_ENTITIES,
+    AclRow,
+    BrokerRow,
+    ConfigRow,
+    Entity,
+    FeatureRow,
+    Group,
+    Key,
+    MetadataImage,
+    PartitionRow,
+    Quorum,
+    Row,
+    TopicRow,
+    group_of,
+)
+from raftlog_state.image.record_versions import ELR_FEATURE, LEVEL_MIN, RecordVersions
+from raftlog_state.timeline import SnapshotRegistry, TimelineDict, TimelineSet
+
+R = TypeVar("R", bound=Row)
+
+TOPIC: Final = 2
+BROKER: Final = 4
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+"""Types of resources with configs (Kafka: ``ConfigResource.Type``)."""
+
+NO_LEADER: Final = -1
+
+AclContent: TypeAlias = tuple[int, str, int, str, str, int, int]
+_IndexKey: TypeAlias = tuple[object, ...]
+
+_ISR: Final = "isr"
+_ELR: Final = "elr"
+_LEADERLESS: Final[_IndexKey] = ("leaderless",)
+_COLLIDING: Final = "colliding"
+_ACL: Final = "acl"
+_NO_KEYS: Final[frozenset[_IndexKey]] = frozenset()
+
+
+class ControllerState:
+    """Rows of a cluster's metadata. Not thread-safe.
+
+    ``registry``: its epochs are offsets, inclusive; its user creates and deletes the snapshots.
+    """
+
+    def __init__(self) -> None:
+        self.registry: Final = SnapshotRegistry()
+        self._rows: Final[Mapping[Entity, TimelineDict[Key, Row]]] = {
+            entity: TimelineDict(self.registry) for entity in STATE_ENTITIES
+        }
+        self._partitions: Final[TimelineDict[_IndexKey, TimelineSet[Key]]] = TimelineDict(
+            self.registry
+        )
+        self._small: Final[TimelineDict[_IndexKey, tuple[Key, ...]]] = TimelineDict(self.registry)
+
+    @classmethod
+    def from_image(cls, image: MetadataImage) -> ControllerState:
+        """Return a state with the rows of an image, without snapshots."""
+        state = cls()
+        for entity in STATE_ENTITIES:
+            for row in image.map(entity).values():
+                state.put(row)
+        return state
+
+    def image_at(
+        self, offset: int, *, leader_epoch: int, timestamp_ms: int, quorum: Quorum
+    ) -> MetadataImage:
+        """Return the image at a registered offset, in time linear in the number of rows.
+
+        Raises ``SnapshotEpochError`` if the offset is not registered.
+        """
+        return MetadataImage(
+            offset=offset,
+            leader_epoch=leader_epoch,
+            timestamp_ms=timestamp_ms,
+            quorum=quorum,
+            maps={entity: rows.copy_at(offset) for entity, rows in self._rows.items()},
+        )
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def find(self, kind: type[R], *key: int | str) -> R | None:
+        """Return the current row by its type, or None."""
+        return cast("R | None", self._rows[kind.ENTITY].get(key))
+
+    def rows_of(self, kind: type[R]) -> list[R]:
+        """Return all rows of a type, sorted by key."""
+        found = self._rows[kind.ENTITY]
+        return cast("list[R]", [found[key] for key in sorted(found)])
+
+    def keys(self, entity: Entity) -> list[Key]:
+        """Return all current keys of an entity, in time linear in their number."""
+        return list(self._rows[entity])
+
+    def group(self, group: Group) -> tuple[Key, ...]:
+        """Return the current keys of a group's rows (see ``image.group_of``)."""
+        if group[0] is Entity.PARTITION:
+            return tuple(self._partitions.get(group, ()))
+        return self._small.get(group, ())
+
+    def put(self, row: Row) -> None:
+        """Create or replace a row."""
+        key = row.key
+        rows = self._rows[row.ENTITY]
+        self._update_indexes(key, rows.get(key), row)
+        rows[key] = row
+
+    def replace(self, before: R, after: R) -> None:
+        """Replace the current row ``before`` by another with the same key."""
+        key = after.key
+        self._update_indexes(key, before, after)
+        self._rows[after.ENTITY][key] = after
+
+    def delete(self, entity: Entity, key: Key) -> bool:
+        """Delete a row; return False if there was none."""
+        before = self._rows[entity].pop(key, None)
+        if before is None:
+            return False
+        self._update_indexes(key, before, None)
+        return True
+
+    # --- queries ----------------------------------------------------------------------------------
+
+    @property
+    def metadata_version(self) -> int | None:
+        row = self.find(FeatureRow, METADATA_VERSION)
+        return None if row is None else row.level
+
+    @property
+    def level(self) -> int:
+        """The level of metadata.version, or the lowest if it is not set."""
+        found = self.metadata_version
+        return LEVEL_MIN if found is None else found
+
+    @property
+    def versions(self) -> RecordVersions:
+        return RecordVersions(self.level, self.find(FeatureRow, ELR_FEATURE) is not None)
+
+    def topic(self, name: str) -> TopicRow | None:
+        keys = self.group((Entity.TOPIC, name, ""))
+        return self.find(TopicRow, *keys[-1]) if keys else None
+
+    def partitions(self, topic_id: str) -> list[PartitionRow]:
+        """Return the partitions of a topic, sorted by id."""
+        return self._indexed_partitions((Entity.PARTITION, topic_id, ""))
+
+    def partitions_in_isr(self, broker_id: int) -> list[PartitionRow]:
+        """Return the partitions with a broker in the ISR, sorted by key."""
+        return self._indexed_partitions((_ISR, broker_id))
+
+    def partitions_in_elr(self, broker_id: int) -> list[PartitionRow]:
+        """Return the partitions with a broker among the eligible leader replicas, sorted by key."""
+        return self._indexed_partitions((_ELR, broker_id))
+
+    def leaderless_partitions(self) -> list[PartitionRow]:
+        """Return the partitions without a leader, sorted by key."""
+        return self._indexed_partitions(_LEADERLESS)
+
+    def config(self, resource_type: int, resource_name: str, name: str) -> str | None:
+        row = self.find(ConfigRow, resource_type, resource_name, name)
+        return None if row is None else row.value
+
+    def topic_config(self, topic: str, name: str) -> str | None:
+        """Return the effective config of a topic: its own, else the cluster default."""
+        own = self.config(TOPIC, topic, name)
+        return self.config(BROKER, "", name) if own is None else own
+
+    def is_active(self, broker_id: int) -> bool:
+        """Return whether a broker may lead and be in an ISR (Kafka:
+        ``ClusterControlManager.isActive``)."""
+        row = self.find(BrokerRow, broker_id)
+        return row is not None and not row.fenced and not row.in_controlled_shutdown
+
+    def colliding_topics(self, name: str) -> list[str]:
+        """Return the topics whose names are equal except for ``.`` and ``_``, sorted.
+
+        Their metrics have the same names (Kafka: ``Topic.hasCollision``).
+        """
+        keys = self._small.get((_COLLIDING, _unify_collision_chars(name)), ())
+        found = (self.find(TopicRow, *key) for key in keys)
+        return sorted(row.name for row in found if row is not None)
+
+    def has_acl(self, content: AclContent) -> bool:
+        """Return whether there is an ACL with this content, whatever its id."""
+        return (_ACL, *content) in self._small
+
+    # --- indexes ----------------------------------------------------------------------------------
+
+    def _indexed_partitions(self, index_key: _IndexKey) -> list[PartitionRow]:
+        rows = self._rows[Entity.PARTITION]
+        keys = sorted(self._partitions.get(index_key, ()))
+        return cast("list[PartitionRow]", [rows[key] for key in keys])
+
+    def _update_indexes(self, key: Key, before: Row | None, after: Row | None) -> None:
+        row = before if after is None else after
+        if isinstance(row, PartitionRow):
+            was = (
+                _NO_KEYS if before is None else _partition_index_keys(cast("PartitionRow", before))
+            )
+            now = _NO_KEYS if after is None else _partition_index_keys(cast("PartitionRow", after))
+            for index_key in was - now:
+                self._remove_partition(index_key, key)
+            for index_key in now - was:
+                self._add_partition(index_key, key)
+        elif isinstance(row, TopicRow | ConfigRow | AclRow):
+            was = _NO_KEYS if before is None else _small_index_keys(before)
+            now = _NO_KEYS if after is None else _small_index_keys(after)
+            for index_key in was - now:
+                self._remove_small(index_key, key)
+            for index_key in now - was:
+                self._small[index_key] = (*self._small.get(index_key, ()), key)
+
+    def _add_partition(self, index_key: _IndexKey, key: Key) -> None:
+        keys = self._partitions.get(index_key)
+        if keys is None:
+            keys = self._partitions[index_key] = TimelineSet(self.registry)
+        keys.add(key)
+
+    def _remove_partition(self, index_key: _IndexKey, key: Key) -> None:
+        keys = self._partitions[index_key]
+        keys.discard(key)
+        if not keys:
+            del self._partitions[index_key]
+
+    def _remove_small(self, index_key: _IndexKey, key: Key) -> None:
+        left = tuple(one for one in self._small[index_key] if one != key)
+        if left:
+            self._small[index_key] = left
+        else:
+            del self._small[index_key]
+
+
+def acl_content(row: AclRow) -> AclContent:
+    """Return the content of an ACL without its id."""
+    return (
+        row.resource_type,
+        row.resource_name,
+        row.pattern_type,
+        row.principal,
+        row.host,
+        row.operation,
+        row.permission,
+    )
+
+
+def _partition_index_keys(row: PartitionRow) -> frozenset[_IndexKey]:
+    group: _IndexKey = (Entity.PARTITION, row.topic_id, "")
+    found: list[_IndexKey] = [group, *((_ISR, one) for one in row.isr)]
+    found += [(_ELR, one) for one in row.elr]
+    if row.leader == NO_LEADER:
+        found.append(_LEADERLESS)
+    return frozenset(found)
+
+
+def _small_index_keys(row: Row) -> frozenset[_IndexKey]:
+    if isinstance(row, AclRow):
+        return frozenset({(_ACL, *acl_content(row))})
+    group = group_of(row)
+    assert group is not None, "topics and configs have groups"
+    if isinstance(row, TopicRow) and ("." in row.name or "_" in row.name):
+        return frozenset({group, (_COLLIDING, _unify_collision_chars(row.name))})
+    return frozenset({group})
+
+
+def _unify_collision_chars(name: str) -> str:
+    return name.replace(".", "_")

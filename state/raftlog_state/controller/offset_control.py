@@ -1,0 +1,259 @@
+"""``OffsetControl``: a controller's state, and the offsets up to which it is what.
+
+    last stable <= last committed <= next write - 1
+
+    offset      0 ... 7      8    9   10       11 12   13 14
+    record      data         begin data        data    data
+    committed   yes          yes               no      no
+                ^ last stable     ^ last committed      ^ next write offset is 15
+
+A standby replays what is committed; its state is that at the last stable offset. The state of the
+active controller is that at the next write offset - 1: its records are replayed before they are
+appended, and not again when they are committed.
+
+Records of an open transaction are kept, not replayed, and are replayed at the end marker, as by
+``MetadataLoader``: the last stable offset is before its begin marker. The active controller has
+replayed its own transactions, so for these the kept records matter only after ``deactivate``.
+
+Invariants:
+
+1. The snapshots of the state's registry are at the last stable offset, at the claim, and at the
+   last offsets of the writes after it. So the state reverts to the last stable offset at any time.
+2. Control records change no rows, take effect when they are committed, and are never reverted.
+
+Source: Kafka ``OffsetControlManager``, which reverts to the begin marker on an abort, and so loses
+the committed records of a transaction that is open at a failover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from raftlog.records import RecordBatch
+from raftlog.types import SnapshotId
+from raftlog_state.errors import OffsetGapError, ReplayError
+from raftlog_state.image import MetadataImage, Quorum, TransactionOutcome
+from raftlog_state.loader.control_records import quorum_after
+from raftlog_state.loader.payload import LogRecord, batch_records, metadata_record
+from raftlog_state.loader.snapshot_loader import SnapshotLoader
+from raftlog_state.loader.transactions import (
+    MARKERS,
+    BeginMarker,
+    EndMarker,
+    OpenTransaction,
+    marker_of,
+)
+from raftlog_state.records import DecodedRecord, MetadataRecord, UnknownRecord, decode
+from raftlog_state.replay import Position, replay
+
+from .controller_state import ControllerState
+
+
+class Snapshot(Protocol):
+    """Snapshot of a log, as its reader gives it."""
+
+    @property
+    def snapshot_id(self) -> SnapshotId: ...
+
+    def batches(self) -> Iterable[RecordBatch]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPosition:
+    """Position of a record; the offset is -1 before the first one."""
+
+    offset: int = -1
+    leader_epoch: int = 0
+    timestamp_ms: int = -1
+
+
+class OffsetControl:
+    """State of a controller with its offsets. Not thread-safe.
+
+    ``next_write_offset`` is None on a standby. ``unknown_count``: records that this release does
+    not support, which were skipped.
+    """
+
+    def __init__(self) -> None:
+        self.state = ControllerState()
+        self.last_committed = RecordPosition()
+        self.last_stable = RecordPosition()
+        self.next_write_offset: int | None = None
+        self.unknown_count = 0
+        self._quorum = Quorum()
+        self._transaction: OpenTransaction | None = None
+        self.state.registry.get_or_create_snapshot(-1)
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether a committed begin marker has no committed end."""
+        return self._transaction is not None
+
+    @property
+    def last_applied_offset(self) -> int:
+        """Offset of the last record that the state has, or will have at the end marker."""
+        if self.next_write_offset is not None:
+            return self.next_write_offset - 1
+        return self.last_committed.offset
+
+    def image(self) -> MetadataImage:
+        """Return the state at the last stable offset, in time linear in the number of rows."""
+        at = self.last_stable
+        return self.state.image_at(
+            at.offset,
+            leader_epoch=at.leader_epoch,
+            timestamp_ms=at.timestamp_ms,
+            quorum=self._quorum,
+        )
+
+    # --- active controller ------------------------------------------------------------------------
+
+    def activate(self, next_write_offset: int) -> None:
+        """Begin to write at an offset, the one after the last committed record."""
+        assert self.next_write_offset is None, "it is active already"
+        assert next_write_offset == self.last_committed.offset + 1, "it is not caught up"
+        self.next_write_offset = next_write_offset
+        self.state.registry.get_or_create_snapshot(next_write_offset - 1)
+
+    def deactivate(self) -> None:
+        """Revert the writes that are not stable, and follow the log again."""
+        assert self.next_write_offset is not None, "it is not active"
+        self.next_write_offset = None
+        self.state.registry.revert_to_snapshot(self.last_stable.offset)
+
+    def schedule_append(self, last_offset: int) -> None:
+        """Register the state after a write, whose records are replayed and are appended next."""
+        assert self.next_write_offset is not None, "it is not active"
+        self.next_write_offset = last_offset + 1
+        self.state.registry.get_or_create_snapshot(last_offset)
+
+    def revert_write(self, base_offset: int, next_write_offset: int) -> None:
+        """Revert the state to that before the write at an offset.
+
+        ``next_write_offset``: end of the batches of the write that were appended, if it is a
+        transaction; the caller aborts it.
+        """
+        assert self.next_write_offset is not None, "it is not active"
+        self.next_write_offset = next_write_offset
+        self.state.registry.revert_to_snapshot(base_offset - 1)
+        self.state.registry.get_or_create_snapshot(next_write_offset - 1)
+
+    # --- committed log ----------------------------------------------------------------------------
+
+    def is_replayed(self, batch: RecordBatch) -> bool:
+        """Return whether this active controller wrote a batch."""
+        return self.next_write_offset is not None and batch.base_offset < self.next_write_offset
+
+    def handle_commit(self, batch: RecordBatch) -> None:
+        """Replay a committed batch, unless this active controller wrote it.
+
+        Raises:
+            OffsetGapError: the batch does not follow the last one.
+            ReplayError: a record contradicts the state. The state is undefined then.
+        """
+        expected = self.last_committed.offset + 1
+        if batch.base_offset != expected:
+            remedy = "deliver all committed batches in order"
+            raise OffsetGapError(expected_offset=expected, offset=batch.base_offset, remedy=remedy)
+        is_replayed = self.is_replayed(batch)
+        records = list(batch_records(batch))
+        for index, record in enumerate(records, start=1):
+            try:
+                self._handle_record(record, is_replayed)
+            except ReplayError as error:
+                where = f"record {index} of {len(records)} in its batch"
+                raise ReplayError(
+                    offset=error.offset, record=error.record, reason=f"{error.reason} ({where})"
+                ) from error
+        timestamp_ms = records[-1].timestamp_ms if records else self.last_committed.timestamp_ms
+        self.last_committed = RecordPosition(
+            batch.next_offset - 1, batch.leader_epoch, timestamp_ms
+        )
+        if self._transaction is None:
+            self.last_stable = self.last_committed
+        if self.next_write_offset is not None and not is_replayed:
+            self.next_write_offset = batch.next_offset
+        self._register_stable()
+
+    def load_snapshot(self, snapshot: Snapshot) -> None:
+        """Replace the state by that of a snapshot.
+
+        Raises:
+            OffsetGapError: the snapshot ends before the last committed offset.
+            ReplayError: a record contradicts the records before it. The state is unchanged.
+        """
+        snapshot_id, expected = snapshot.snapshot_id, self.last_committed.offset + 1
+        if snapshot_id.end_offset < expected:
+            remedy = "load a snapshot that is newer than the state"
+            raise OffsetGapError(
+                expected_offset=expected, offset=snapshot_id.end_offset, remedy=remedy
+            )
+        loader = SnapshotLoader(snapshot_id, MetadataImage.empty(), decode)
+        for batch in snapshot.batches():
+            for record in batch_records(batch):
+                loader.load(record)
+        image, _ = loader.finish()
+        self.state = ControllerState.from_image(image)
+        self.last_committed = RecordPosition(image.offset, image.leader_epoch, image.timestamp_ms)
+        self.last_stable = self.last_committed
+        self.unknown_count = len(loader.unknown)
+        self._quorum = image.quorum
+        self._transaction = None
+        self._register_stable()
+
+    def _register_stable(self) -> None:
+        registry = self.state.registry
+        registry.get_or_create_snapshot(self.last_stable.offset)
+        registry.delete_snapshots_up_to(self.last_stable.offset)
+
+    def _handle_record(self, record: LogRecord, is_replayed: bool) -> None:
+        payload = record.payload
+        at = Position(record.offset, record.offset, record.leader_epoch, record.timestamp_ms)
+        if payload is None or isinstance(payload, bytes | DecodedRecord):
+            metadata = metadata_record(payload, record.offset, decode)
+            marker = marker_of(metadata) if isinstance(metadata, MARKERS) else None
+            if isinstance(marker, BeginMarker):
+                self._begin_transaction(marker, at)
+            elif isinstance(marker, EndMarker):
+                self._end_transaction(marker, at, is_replayed)
+            elif self._transaction is not None:
+                self._transaction.records.append((at, metadata))
+            else:
+                self._replay(metadata, at, is_replayed)
+        elif self._transaction is not None:
+            self._transaction.controls.append((at, payload))
+        else:
+            self._quorum = quorum_after(payload, self._quorum)
+        if self._transaction is None:
+            self.last_stable = RecordPosition(record.offset, at.leader_epoch, at.timestamp_ms)
+
+    def _begin_transaction(self, marker: BeginMarker, at: Position) -> None:
+        if self._transaction is not None:
+            begun = self._transaction.begin_offset
+            reason = f"the transaction begun at offset {begun} is still open"
+            raise ReplayError(offset=at.offset, record=marker.record_name, reason=reason)
+        self._register_stable()
+        self._transaction = OpenTransaction(at.offset, marker.name)
+
+    def _end_transaction(self, marker: EndMarker, at: Position, is_replayed: bool) -> None:
+        transaction = self._transaction
+        if transaction is None:
+            reason = "no transaction is open"
+            raise ReplayError(offset=at.offset, record=marker.record_name, reason=reason)
+        for _, control in transaction.controls:
+            self._quorum = quorum_after(control, self._quorum)
+        if marker.outcome is TransactionOutcome.COMMITTED:
+            for record_at, record in transaction.records:
+                visible = replace(record_at, visible_offset=at.offset)
+                self._replay(record, visible, is_replayed)
+        self._transaction = None
+
+    def _replay(
+        self, record: MetadataRecord | UnknownRecord, at: Position, is_replayed: bool
+    ) -> None:
+        if isinstance(record, UnknownRecord):
+            self.unknown_count += 1
+        elif not is_replayed:
+            replay(record, self.state, at)

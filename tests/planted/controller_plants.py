@@ -1,0 +1,130 @@
+"""Bugs of the active controller: prediction, claim, renunciation, transactions, purgatory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+HOME: Final = "state/raftlog_state/controller"
+ACTIVE: Final = f"{HOME}/active.py"
+OFFSETS: Final = f"{HOME}/offset_control.py"
+STATE: Final = f"{HOME}/controller_state.py"
+CASES: Final = "tests/state/controller/test_quorum_controller.py"
+STATES: Final = "tests/state/controller/test_controller_state.py"
+STABLE: Final = "            self.last_stable = self.last_committed\n"
+
+CONTROLLER_PLANTS: Final = (
+    Plant(
+        bug="controller: the predicted offsets ignore the begin marker",
+        path=ACTIVE,
+        old="first_offset=base_offset + has_markers,",
+        new="first_offset=base_offset,",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: an append does not require its predicted offset",
+        path=ACTIVE,
+        old="required_base_offset=next_offset)",
+        new="required_base_offset=None)",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a renunciation does not revert the state",
+        path=OFFSETS,
+        old="        self.state.registry.revert_to_snapshot(self.last_stable.offset)\n",
+        new="",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a claim before the log is replayed",
+        path=ACTIVE,
+        old="last_offset + 1 < end_offset or",
+        new="False or",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a claim leaves an open transaction open",
+        path=ACTIVE,
+        old="        if self._offsets.has_open_transaction:\n",
+        new="        if False:\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: writes are completed before they are committed",
+        path=f"{HOME}/deferred_events.py",
+        old="            if last_offset > offset:\n",
+        new="            if False:\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a response that depends on uncommitted records is not deferred",
+        path=ACTIVE,
+        old="            write.last_offset = offsets.last_applied_offset\n",
+        new="            write.last_offset = self.last_stable_offset\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a refused write stays in the state",
+        path=ACTIVE,
+        old="            offsets.revert_write(base_offset, base_offset)\n",
+        new="            pass\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: batches of a later leader are taken for its own",
+        path=ACTIVE,
+        old="        if batch.leader_epoch > epoch:\n",
+        new="        if False:\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: records that were replayed before the append are replayed again",
+        path=OFFSETS,
+        old="        elif not is_replayed:\n",
+        new="        else:\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: an aborted transaction is applied",
+        path=OFFSETS,
+        old="        if marker.outcome is TransactionOutcome.COMMITTED:\n",
+        new="        if True:\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a transaction is stable before its end marker",
+        path=OFFSETS,
+        old=f"        if self._transaction is None:\n{STABLE}",
+        new=f"        if True:\n{STABLE}",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a part of a failed transaction is not aborted",
+        path=ACTIVE,
+        old="                if next_offset > base_offset and not info.causes_failover:\n",
+        new="                if False:\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: an unexpected end offset does not fail over",
+        path=f"{HOME}/exception_info.py",
+        old="            external = NotControllerError(reason=reason)\n",
+        new="            external, causes_failover = NotControllerError(reason=reason), False\n",
+        tests=("tests/state/controller/test_exception_info.py", CASES),
+    ),
+    Plant(
+        bug="controller: a partition stays in the index of its former brokers",
+        path=STATE,
+        old="                self._remove_partition(index_key, key)\n",
+        new="                pass\n",
+        tests=(STATES,),
+    ),
+    Plant(
+        bug="controller: a copy of a snapshot has values of later ones",
+        path="state/raftlog_state/timeline/registry.py",
+        old="        for delta in reversed(list(self._deltas_from(snapshot))):\n",
+        new="        for delta in self._deltas_from(snapshot):\n",
+        tests=(STATES,),
+    ),
+)
