@@ -8,6 +8,7 @@ offset, a single log that ends before it, another cluster, or another epoch at t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raftlog.client import LogKind, LogReader, SourceKind
@@ -41,6 +42,17 @@ class BatchLimits:
     bytes_max: int | None = None
     whole: bool = False
     """All records are one batch (``Trigger.Once``), also a snapshot and the log after it."""
+
+
+def share_limit(limit: int | None, backlogs: Mapping[str, int]) -> Mapping[str, int | None]:
+    """Divide a limit of a micro-batch among logs, in proportion to their backlogs.
+
+    Each log gets at least 1, so that it advances by a record batch: the sum may exceed the limit.
+    """
+    total = sum(backlogs.values())
+    if limit is None or total == 0:
+        return dict.fromkeys(backlogs, limit)
+    return {log: max(limit * backlog // total, 1) for log, backlog in backlogs.items()}
 
 
 def check_data_loss(log: LogReader, position: StreamOffset, options: RaftlogOptions) -> Loss | None:

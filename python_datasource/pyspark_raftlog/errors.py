@@ -28,6 +28,8 @@ _REMEDIES: Final[Mapping[DataLoss, str]] = {
     "failOnDataLoss=false to resume there, and correct the output of the stream",
     DataLoss.SNAPSHOT_DELETED: f"{_NEW_CHECKPOINT}, or accept the loss with failOnDataLoss=false, "
     "which resumes at the newest snapshot",
+    DataLoss.LOG_MISSING: "restore the log or add it to the sources again, or accept the loss with "
+    "failOnDataLoss=false, which skips these records",
     DataLoss.CHECKPOINT_MISMATCH: _NEW_CHECKPOINT,
 }
 

@@ -1,7 +1,11 @@
-"""Offsets in a stream's checkpoint: their JSON, version 1.
+"""Offsets in a stream's checkpoint: their JSON, version 1 for one log and 2 for several.
 
-``{"v": 1, "offset": end, "epoch": e, "from": start, "cluster": id}``, followed, if they apply, by
-``"snapshot": "<end>-<epoch>"``, ``"initial": true``, ``"lost": true``.
+Version 1: ``{"v": 1, "offset": end, "epoch": e, "from": start, "cluster": id}``, followed, if they
+apply, by ``"snapshot": "<end>-<epoch>"``, ``"initial": true``, ``"lost": true``.
+
+Version 2: ``{"v": 2, "logs": {<cluster id>: <offset of version 1>}}``, sorted by cluster id. A log
+without rows in a batch has the same offset as before it, and a log that is read no more keeps its
+own. A stream of several logs continues a version 1 with a cluster id, as that log's offset.
 
 Invariants:
 
@@ -15,8 +19,9 @@ Invariants:
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from raftlog.types import SnapshotId
 from raftlog_state.source_rows.data_loss import DataLoss
@@ -24,6 +29,7 @@ from raftlog_state.source_rows.data_loss import DataLoss
 from .errors import data_loss
 
 VERSION: Final = 1
+SOURCES_VERSION: Final = 2
 FROM_SPARK: Final = -1
 """Start of a batch that is unknown here, and passed to ``partitions`` by Spark."""
 
@@ -74,15 +80,9 @@ class StreamOffset:
         """
         if not isinstance(written, dict):
             raise _mismatch(path, "an offset in the checkpoint is not a JSON object")
-        version = _whole(written.get("v"))
-        if version is None or version < 1:
-            raise _mismatch(path, "an offset in the checkpoint was not written by this source")
-        if version > VERSION:
-            raise _mismatch(
-                path,
-                f"the checkpoint was written by a later version of this source (offset version "
-                f"{version}, supported is {VERSION})",
-            )
+        version = _version(written, path)
+        if version == SOURCES_VERSION:
+            raise _mismatch(path, "the checkpoint is that of a stream with the option sources")
         offset, epoch = _whole(written.get("offset")), _whole(written.get("epoch"))
         start_offset, cluster = _whole(written.get("from")), written.get("cluster")
         if (
@@ -101,6 +101,69 @@ class StreamOffset:
             initial=written.get("initial") is True,
             lost=written.get("lost") is True,
         )
+
+
+KnownOffsets: TypeAlias = dict[str, tuple[object, StreamOffset]]
+"""Offsets by cluster id, with the JSON that was parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesOffset:
+    """End of a micro-batch of several logs: the end in each log, by cluster id."""
+
+    logs: Mapping[str, StreamOffset]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the dictionary that Spark stores, with keys in their fixed order."""
+        logs = {cluster_id: self.logs[cluster_id].to_json() for cluster_id in sorted(self.logs)}
+        return {"v": SOURCES_VERSION, "logs": logs}
+
+    @classmethod
+    def from_json(cls, written: object, known: KnownOffsets, *, path: str) -> SourcesOffset:
+        """Parse an offset of a checkpoint; ``path`` is for the error.
+
+        ``known`` has the parts that were parsed last: few of many logs change between two batches.
+
+        Raises:
+            DataLossError: CHECKPOINT_MISMATCH: not an offset of this source, or of a later version,
+                or of one log without a cluster id.
+        """
+        if not isinstance(written, dict):
+            raise _mismatch(path, "an offset in the checkpoint is not a JSON object")
+        if _version(written, path) == VERSION:
+            single = StreamOffset.from_json(written, path=path)
+            if single.cluster_id is None:
+                reason = "the checkpoint is that of a stream of one log without a cluster id"
+                raise _mismatch(path, reason)
+            return cls({single.cluster_id: single})
+        logs = written.get("logs")
+        if not isinstance(logs, dict):
+            raise _mismatch(path, "an offset in the checkpoint has missing or invalid fields")
+        for cluster_id, part in logs.items():
+            if cluster_id not in known or known[cluster_id][0] != part:
+                known[cluster_id] = part, StreamOffset.from_json(part, path=path)
+        return cls({cluster_id: known[cluster_id][1] for cluster_id in logs})
+
+    def batches_after(self, before: SourcesOffset) -> Mapping[str, StreamOffset]:
+        """Return the ends of the logs that have rows between ``before`` and this offset."""
+        return {
+            cluster_id: end
+            for cluster_id, end in self.logs.items()
+            if not end.initial and end != before.logs.get(cluster_id)
+        }
+
+
+def _version(written: dict[str, Any], path: str) -> int:
+    version = _whole(written.get("v"))
+    if version is None or version < 1:
+        raise _mismatch(path, "an offset in the checkpoint was not written by this source")
+    if version > SOURCES_VERSION:
+        raise _mismatch(
+            path,
+            f"the checkpoint was written by a later version of this source (offset version "
+            f"{version}, supported is {SOURCES_VERSION})",
+        )
+    return version
 
 
 def _whole(value: object) -> int | None:

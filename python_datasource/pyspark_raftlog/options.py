@@ -33,6 +33,7 @@ from raftlog.client.location import (
     open_log,
     parse_location,
 )
+from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.errors import LogNotFoundError, OptionError
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 Parse = Callable[[str, str], Any]
 """Parser of an option: name and text to value."""
+Find = Callable[[str], tuple[str, str, Parse]]
+"""Look-up of an option: name as given to documented name, field and parser."""
 
 _UNITS_BYTES: Final = {"": 1, "b": 1, "k": limits.KIB, "m": limits.MIB, "g": 1024 * limits.MIB}
 _QUANTITY: Final = re.compile(r"\s*(\d{1,18})\s*([a-z]*)\s*", re.ASCII)
@@ -65,6 +68,36 @@ def paths(name: str, value: str) -> str:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise OptionError(option=name, reason="must be a JSON array of paths")
     return ",".join(parts)
+
+
+def source_list(name: str, value: str) -> list[list[tuple[str, str]]]:
+    """Parse a JSON array of objects; return each object's names and values, as texts."""
+    try:
+        found = json.loads(value, object_pairs_hook=_JsonObject)
+    except (ValueError, RecursionError):
+        found = None
+    if type(found) is not list or not all(isinstance(one, _JsonObject) for one in found):
+        raise OptionError(option=name, reason="must be a JSON array of objects")
+    if not found:
+        raise OptionError(option=name, reason="must have at least one source")
+    return [
+        [(key, _json_text(f"{name}[{at}].{key}", value)) for key, value in one]
+        for at, one in enumerate(found)
+    ]
+
+
+class _JsonObject(list[tuple[str, Any]]):
+    """Object of a JSON text as pairs, so that a duplicate name is found."""
+
+
+def _json_text(name: str, value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | str():
+            return str(value)
+        case _:
+            raise OptionError(option=name, reason="must be a string, an integer or a boolean")
 
 
 def boolean(name: str, value: str) -> bool:
@@ -138,6 +171,12 @@ class LogSettings:
     is_compressed: bool
 
 
+def has_location(options: Mapping[str, str]) -> bool:
+    """Return whether a path, paths (``load([...])``), bootstrap servers or sources are given."""
+    names = {name.lower().removeprefix(PREFIX) for name in options}
+    return not names.isdisjoint((PATH, "paths", BOOTSTRAP_SERVERS, "sources"))
+
+
 def take_location(given: dict[str, Any], call: str) -> LogLocation:
     """Remove the options of the location from ``given`` and return the location.
 
@@ -198,11 +237,14 @@ class RaftlogOptions:
     """Validated options of a ``load()``; None if an option is not set.
 
     ``RaftlogDataSource`` documents each option. End offsets are exclusive. ``path`` contains the
-    addresses if ``nodes`` is set.
+    addresses if ``nodes`` is set. With ``sources``, each of them has the options of one log, those
+    that all logs share included.
     """
 
     path: str
     nodes: QuorumNodes | None = None
+    cluster_id: str | None = None
+    sources: tuple[RaftlogOptions, ...] = ()
     starting_offset: OffsetSpec | int | None = None
     starting_timestamp_ms: int | None = None
     starting_timestamp_strategy: TimestampStrategy = TimestampStrategy.ERROR
@@ -233,23 +275,38 @@ class RaftlogOptions:
 
         Raises:
             OptionError: a name is unknown or set twice, a value is invalid, two options contradict
-                each other, or there is no path.
+                each other, or there is no path. Names of an option of ``sources`` begin with
+                ``sources[<position>].``
         """
-        given: dict[str, Any] = {}
-        names: dict[str, str] = {}
-        for raw_name, value in options.items():
-            if is_spark_option(raw_name):
-                continue
-            name, attribute, parse = _find(raw_name)
-            if attribute in names:
-                raise OptionError(
-                    option=name, reason=f"is an alias of {names[attribute]}, also set"
-                )
-            names[attribute] = name
-            given[attribute] = parse(name, value)
-        location = take_location(given, "call load(path)")
-        parsed = cls(path=location.path, nodes=location.nodes, **given)
-        parsed._check_together()
+        given = _parse_given(options.items(), _find)
+        entries: list[list[tuple[str, str]]] | None = given.pop("sources", None)
+        if entries is None:
+            location = take_location(given, "call load(path)")
+            parsed = cls(path=location.path, nodes=location.nodes, **given)
+            parsed._check_together()
+            return parsed
+        for name in sorted(given.keys() & {name for name, _ in CONNECTION_OPTIONS.values()}):
+            reason = f"cannot be used with {name}: each source has its own location"
+            raise OptionError(option="sources", reason=reason)
+        shared = cls(path=f"{len(entries)} sources", **given)
+        shared._check_together()
+        sources = tuple(shared._source(at, entry) for at, entry in enumerate(entries))
+        _check_distinct(sources)
+        return dataclasses.replace(shared, sources=sources)
+
+    def _source(self, position: int, entry: list[tuple[str, str]]) -> RaftlogOptions:
+        """Return the options of one log: those of its entry, then the shared ones."""
+        try:
+            given = _parse_given(entry, _find_source_option)
+            location = take_location(given, "set it in this source")
+            for offset, timestamp in _POSITIONS:
+                if offset in given:
+                    given.setdefault(timestamp, None)  # a shared timestamp would take precedence
+            parsed = dataclasses.replace(self, path=location.path, nodes=location.nodes, **given)
+            parsed._check_together()
+        except OptionError as error:
+            option = f"sources[{position}].{error.option}"
+            raise OptionError(option=option, reason=error.reason) from None
         return parsed
 
     def _check_together(self) -> None:
@@ -262,9 +319,12 @@ class RaftlogOptions:
             reason = "cannot be used with bootstrap.servers: nodes report the kind of their log"
             raise OptionError(option="values", reason=reason)
 
-    def at(self, path: str) -> RaftlogOptions:
-        """Return the same options with another path."""
-        return dataclasses.replace(self, path=path)
+    def with_paths(self, convert: Callable[[str], str]) -> RaftlogOptions:
+        """Return the same options with converted paths of files."""
+        if self.sources:
+            sources = tuple(source.with_paths(convert) for source in self.sources)
+            return dataclasses.replace(self, sources=sources)
+        return self if self.nodes else dataclasses.replace(self, path=convert(self.path))
 
     @property
     def includes_aborted(self) -> bool:
@@ -273,10 +333,43 @@ class RaftlogOptions:
 
     def check_no_end(self) -> None:
         """Raise ``OptionError`` if an end offset or timestamp is set, for streams."""
+        for source in self.sources:
+            source.check_no_end()
         if self.ending_timestamp_ms is not None:
             raise OptionError(option="endingTimestamp", reason="is allowed in batch reads only")
         if self.ending_offset is not OffsetSpec.LATEST:
             raise OptionError(option="endingOffset", reason="is allowed in batch reads only")
+
+
+def _parse_given(options: Iterable[tuple[str, str]], find: Find) -> dict[str, Any]:
+    """Return field to parsed value of options with these names and texts."""
+    given: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for raw_name, value in options:
+        if is_spark_option(raw_name):
+            continue
+        name, attribute, parse = find(raw_name)
+        if attribute in names:
+            raise OptionError(option=name, reason=f"is an alias of {names[attribute]}, also set")
+        names[attribute] = name
+        given[attribute] = parse(name, value)
+    return given
+
+
+def _check_distinct(sources: Iterable[RaftlogOptions]) -> None:
+    positions: dict[str, int] = {}
+    for at, source in enumerate(sources):
+        if source.cluster_id is None:
+            continue
+        first = positions.setdefault(source.cluster_id, at)
+        if first != at:
+            raise duplicate_cluster(source.cluster_id, first, at)
+
+
+def duplicate_cluster(cluster_id: str, first: int, second: int) -> OptionError:
+    """Return the error for two sources of one cluster, given their positions."""
+    reason = f"has the logs of cluster {cluster_id} twice, at positions {first} and {second}"
+    return OptionError(option="sources", reason=reason)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -322,6 +415,12 @@ def _kind(name: str, value: str) -> LogKind:
             raise OptionError(option=name, reason="must be kraft, bytes or msgpack")
 
 
+def _cluster_id(name: str, value: str) -> str:
+    if not value.strip() or not value.isprintable():
+        raise OptionError(option=name, reason="must be the id of a cluster")
+    return value.strip()
+
+
 def _decompressed_bytes(name: str, value: str) -> int:
     found = byte_count(name, value)
     if found > limits.DECOMPRESSED_BYTES_OPTION_MAX:
@@ -346,6 +445,7 @@ _STARTING: Final = _offset_or(OffsetSpec.EARLIEST, OffsetSpec.LATEST, OffsetSpec
 OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     **CONNECTION_OPTIONS,
     "paths": ("path", paths),
+    "sources": ("sources", source_list),
     "startingOffset": ("starting_offset", _STARTING),
     "startingOffsets": ("starting_offset", _STARTING),
     "startingTimestamp": ("starting_timestamp_ms", timestamp_ms),
@@ -377,7 +477,39 @@ OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
 
 _BY_KEY: Final = {name.lower(): name for name in OPTIONS}
 
-_SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "provider", "owner", "queryname"})
+SOURCE_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
+    **CONNECTION_OPTIONS,
+    "clusterId": ("cluster_id", _cluster_id),
+    **{
+        name: OPTIONS[name]
+        for name in (
+            "startingOffset",
+            "startingOffsets",
+            "startingTimestamp",
+            "startingTimestampStrategy",
+            "startingOffsetsByTimestampStrategy",
+            "endingOffset",
+            "endingOffsets",
+            "endingTimestamp",
+            "failOnDataLoss",
+            "tailHoldback",
+            "maxDecompressedBytes",
+            "values",
+        )
+    },
+}
+"""Options of one log in ``sources``; all others are shared. As ``OPTIONS``."""
+
+_POSITIONS: Final = (
+    ("starting_offset", "starting_timestamp_ms"),
+    ("ending_offset", "ending_timestamp_ms"),
+)
+_SOURCE_BY_KEY: Final = {name.lower(): name for name in SOURCE_OPTIONS}
+
+_SPARK_OPTIONS: Final = frozenset(
+    {"checkpointlocation", "provider", "owner", "queryname", "location", "external"}
+)
+"""``location`` repeats the path of a catalog's table."""
 
 
 def is_spark_option(raw_name: str) -> bool:
@@ -431,9 +563,20 @@ def _find(raw_name: str) -> tuple[str, str, Parse]:
     raise unknown_option(raw_name, OPTIONS)
 
 
+def _find_source_option(raw_name: str) -> tuple[str, str, Parse]:
+    name = _SOURCE_BY_KEY.get(raw_name.lower())
+    if name is not None:
+        attribute, parse = SOURCE_OPTIONS[name]
+        return name, attribute, parse
+    if raw_name.lower() in _BY_KEY:
+        reason = "is shared by all sources: set it beside sources"
+        raise OptionError(option=_BY_KEY[raw_name.lower()], reason=reason)
+    raise unknown_option(raw_name, SOURCE_OPTIONS)
+
+
 def unknown_option(raw_name: str, known: Iterable[str]) -> OptionError:
     """Return the error for an unknown name, with the most similar option."""
-    every = _BY_KEY | _WRITE_ONLY_KEYS
+    every = _BY_KEY | _WRITE_ONLY_KEYS | _SOURCE_BY_KEY
     near = difflib.get_close_matches(raw_name.lower(), every, n=1, cutoff=0.6)
     hint = f"did you mean {every[near[0]]}?" if near else "options are " + ", ".join(known)
     return OptionError(option=raw_name, reason=f"is unknown; {hint}")

@@ -9,6 +9,7 @@ change. Planning reads no records.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,12 @@ from .options import OffsetSpec, RaftlogOptions, TimestampStrategy
 RECORDS_PER_PARTITION_DEFAULT: Final = 250_000
 """Default of ``maxRecordsPerPartition``: a task of one or two seconds, JSON included."""
 
+RECORDS_PER_TASK_MIN: Final = 10_000
+"""Records of several logs that are read by one task, even if other cores are idle."""
+OPEN_LOG_ROWS: Final = 50
+"""Cost of opening one log in a task, in rows."""
+SNAPSHOT_ROWS_ESTIMATE: Final = 10_000
+
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
 
@@ -40,6 +47,29 @@ class SnapshotRows(InputPartition):
     """All rows of one snapshot."""
 
     snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Rows of one of several logs."""
+
+    cluster_id: str
+    options: RaftlogOptions
+    rows: LogRange | SnapshotRows
+
+    @property
+    def row_count(self) -> int:
+        """Size of the part in rows: an estimate for a snapshot, whose rows are not counted."""
+        if isinstance(self.rows, SnapshotRows):
+            return SNAPSHOT_ROWS_ESTIMATE
+        return self.rows.split.end_offset - self.rows.split.start_offset
+
+
+@dataclass(frozen=True)
+class PackedParts(InputPartition):
+    """Rows of several logs that one task reads."""
+
+    parts: tuple[LogPart, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,38 +212,90 @@ def batch_end_offset(log: LogReader, options: RaftlogOptions, *, now_ms: int) ->
     return min(options.ending_offset, end.offset)
 
 
-def plan_batch(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> list[InputPartition]:
-    """Return the partitions of a batch read.
+def batch_range(
+    log: LogReader, options: RaftlogOptions, *, now_ms: int
+) -> tuple[StartPosition, int]:
+    """Return the start of a batch read, and its end offset (exclusive).
 
-    The list is never empty, because Spark would replace an empty one by a partition of its own.
+    Raises the errors of ``start_position`` and ``batch_end_offset``, and ``OptionError`` if the end
+    is below the start.
     """
     end_offset = batch_end_offset(log, options, now_ms=now_ms)
     start = start_position(log, options, end_offset=end_offset, streaming=False)
     if isinstance(options.ending_offset, int) and options.ending_offset < start.offset:
         raise OptionError(option="endingOffset", reason="is less than the start of the read")
-    return plan_partitions(log, options, start, end_offset) or [
+    return start, end_offset
+
+
+def plan_batch(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> list[InputPartition]:
+    """Return the partitions of a batch read of one log.
+
+    The list is never empty, because Spark would replace an empty one by a partition of its own.
+    """
+    start, end_offset = batch_range(log, options, now_ms=now_ms)
+    return [*plan_partitions(log, options, start, end_offset)] or [
         LogRange(Split(start_offset=start.offset, end_offset=start.offset, spans=()))
     ]
 
 
 def plan_partitions(
-    log: LogReader, options: RaftlogOptions, start: StartPosition, end_offset: int
-) -> list[InputPartition]:
+    log: LogReader,
+    options: RaftlogOptions,
+    start: StartPosition,
+    end_offset: int,
+    *,
+    records_max: int | None = None,
+) -> list[LogRange | SnapshotRows]:
     """Return a partition for the snapshot, if any, and ``[start.offset, end_offset)``, split at
-    batch boundaries."""
-    partitions: list[InputPartition] = []
+    batch boundaries.
+
+    ``records_max`` is the size of a partition in a read of several logs, instead of the options'.
+    """
+    partitions: list[LogRange | SnapshotRows] = []
     if start.snapshot is not None:
         partitions.append(SnapshotRows(start.snapshot))
     if start.offset < end_offset:
         per_partition = options.max_records_per_partition or RECORDS_PER_PARTITION_DEFAULT
+        min_partitions = options.min_partitions or 1
+        if records_max is not None:
+            per_partition, min_partitions = records_max, 1
         wanted = -(-(end_offset - start.offset) // per_partition)
         plan = log.plan(
             start.offset,
             end_offset,
             isolation=options.isolation,
-            max_splits=max(wanted, options.min_partitions or 1),
+            max_splits=max(wanted, min_partitions),
             max_records_per_split=per_partition,
             with_producers=False,
         )
         partitions += [LogRange(split) for split in plan.splits]
     return partitions
+
+
+# --- several logs ---------------------------------------------------------------------------------
+
+
+def records_per_task(options: RaftlogOptions, sizes: Sequence[int], parallelism: int) -> int:
+    """Return the size of a task that reads parts of several logs, given the rows of each log.
+
+    There are about ``minPartitions`` tasks if that is set; otherwise about ``parallelism``, fewer
+    if there is little to read.
+    """
+    total = sum(sizes) + OPEN_LOG_ROWS * len(sizes)
+    least = RECORDS_PER_TASK_MIN if options.min_partitions is None else 1
+    most = options.max_records_per_partition or RECORDS_PER_PARTITION_DEFAULT
+    return min(max(total // (options.min_partitions or parallelism), least), most)
+
+
+def pack(parts: Iterable[LogPart], records_max: int) -> list[PackedParts]:
+    """Combine parts, in order, to partitions of at most ``records_max`` rows; no part is split."""
+    packed: list[list[LogPart]] = []
+    size = 0
+    for part in parts:
+        added = part.row_count + OPEN_LOG_ROWS
+        if not packed or size + added > records_max:
+            packed.append([])
+            size = 0
+        packed[-1].append(part)
+        size += added
+    return [PackedParts(tuple(one)) for one in packed]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -11,13 +12,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from raftlog.client import LogKind, LogReader
 from raftlog.client.clock import Clock
 from raftlog.client.location import open_reader
+from raftlog.errors import LogNotFoundError, WrongClusterError
 from raftlog_state.records import Redactor
 from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
 from raftlog_state.source_rows.row_builder import rebatch
 
 from .errors import data_loss
-from .planning import LogRange, SnapshotRows, plan_batch
+from .planning import LogPart, LogRange, PackedParts, SnapshotRows, plan_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,9 +71,51 @@ def read_partition(
     Raises:
         DataLossError: planned records were deleted, and ``failOnDataLoss`` is true.
         CorruptBatchError, LogGapError: the log is damaged; rows before that were yielded.
+        WrongClusterError: one of several logs was replaced by that of another cluster.
     """
-    log = open_source(options)
-    settings = row_settings(log, options, columns)
+    rows: Iterator[pa.RecordBatch]
+    match partition:
+        case PackedParts():
+            rows = chain.from_iterable(_part_rows(part, columns) for part in partition.parts)
+        case LogRange() | SnapshotRows():
+            rows = _rows(open_source(options), partition, options, columns)
+        case _:
+            raise AssertionError("a partition of another source")
+    yield from rebatch(rows, options.record_batch_rows)
+
+
+def _part_rows(part: LogPart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    try:
+        log = open_source(part.options)
+    except LogNotFoundError as error:
+        loss = data_loss(DataLoss.LOG_MISSING, path=error.path, reason="the log was deleted")
+        if part.options.fail_on_data_loss:
+            raise loss from None
+        _LOGGER.warning("%s; continuing without these records", loss)
+        return
+    check_cluster(log, part.cluster_id)
+    yield from _rows(log, part.rows, part.options, columns, part.cluster_id)
+
+
+def check_cluster(log: LogReader, cluster_id: str) -> None:
+    """Raise ``WrongClusterError`` if the log has another cluster id."""
+    if log.cluster_id not in (None, cluster_id):
+        raise WrongClusterError(
+            path=log.path,
+            expected_cluster_id=cluster_id,
+            cluster_id=log.cluster_id,
+            remedy="correct the location or the clusterId of this source",
+        )
+
+
+def _rows(
+    log: LogReader,
+    partition: LogRange | SnapshotRows,
+    options: RaftlogOptions,
+    columns: tuple[str, ...],
+    cluster_id: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    settings = row_settings(log, options, columns, cluster_id)
 
     def on_loss(condition: DataLoss, reason: str) -> None:
         loss = data_loss(condition, path=log.path, reason=reason)
@@ -81,15 +125,17 @@ def read_partition(
 
     match partition:
         case SnapshotRows():
-            batches = snapshot_rows(log, partition.snapshot_id, settings, on_loss)
+            return snapshot_rows(log, partition.snapshot_id, settings, on_loss)
         case LogRange():
-            batches = log_rows(log, partition.split, settings, on_loss)
-        case _:
-            raise AssertionError("a partition of another source")
-    yield from rebatch(batches, options.record_batch_rows)
+            return log_rows(log, partition.split, settings, on_loss)
 
 
-def row_settings(log: LogReader, options: RaftlogOptions, columns: tuple[str, ...]) -> RowSettings:
+def row_settings(
+    log: LogReader,
+    options: RaftlogOptions,
+    columns: tuple[str, ...],
+    cluster_id: str | None = None,
+) -> RowSettings:
     """Return the columns and records that the options select."""
     redactor = None
     if log.kind is LogKind.METADATA:
@@ -97,6 +143,7 @@ def row_settings(log: LogReader, options: RaftlogOptions, columns: tuple[str, ..
     return RowSettings(
         columns=columns,
         redactor=redactor,
+        cluster_id=cluster_id,
         isolation=options.isolation,
         with_control=options.include_control_records,
         with_aborted=options.includes_aborted,

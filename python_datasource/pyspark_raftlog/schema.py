@@ -7,14 +7,18 @@ order, is a projection: other columns are not decoded.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StructField, StructType
 
+from raftlog.client.location import PATH, PREFIX
 from raftlog.errors import OptionError
 from raftlog_state.source_rows.columns import COLUMNS as ARROW_COLUMNS
+
+from .options import is_spark_option
 
 if TYPE_CHECKING:
     from .options import RaftlogOptions
@@ -27,7 +31,11 @@ COLUMNS: Final[Mapping[str, DataType]] = {
 
 def available_columns(options: RaftlogOptions) -> tuple[str, ...]:
     """Return the columns that ``options`` enable, in order."""
-    asked = {"headers": options.include_headers, "controlType": options.include_control_records}
+    asked = {
+        "clusterId": bool(options.sources),
+        "headers": options.include_headers,
+        "controlType": options.include_control_records,
+    }
     return tuple(name for name in COLUMNS if asked.get(name, True))
 
 
@@ -60,8 +68,52 @@ def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
     return tuple(names)
 
 
+# --- Options of a catalog's table -----------------------------------------------------------------
+# Spark creates a table with the options of CREATE TABLE, and reads it without any. The columns that
+# the source returned are stored with the table, so the first one has the options as metadata.
+
+_OPTIONS_KEY: Final = "raftlog.options"
+_SECRETS: Final = frozenset(("redactkey", "ssl.key.password"))
+
+
+def is_catalog_table(given: Mapping[str, str]) -> bool:
+    """Return whether these are the options of CREATE TABLE."""
+    return any(name.lower() == "provider" for name in given)
+
+
+def with_table_options(schema: StructType, given: Mapping[str, str]) -> StructType:
+    """Return the columns of a new table, with its options. Raises ``OptionError`` for a secret."""
+    kept = {name: value for name, value in given.items() if not is_spark_option(name)}
+    for name in kept:
+        if name.lower().removeprefix(PREFIX) in _SECRETS:
+            raise OptionError(
+                option=name,
+                reason="is not allowed in CREATE TABLE: the catalog stores it in clear text; use "
+                "load() or a temporary view",
+            )
+    first, *others = schema.fields
+    metadata = {_OPTIONS_KEY: json.dumps(kept)}
+    return StructType([StructField(first.name, first.dataType, metadata=metadata), *others])
+
+
+def table_options(schema: StructType) -> dict[str, str]:
+    """Return the options in a table's columns. Raises ``OptionError`` if there are none."""
+    for field in schema.fields:
+        if _OPTIONS_KEY in field.metadata:
+            found: dict[str, str] = json.loads(field.metadata[_OPTIONS_KEY])
+            return found
+    raise OptionError(
+        option=PATH,
+        reason="is missing: call load(path), or give bootstrap.servers; a table with declared "
+        "columns has lost its options, as Spark does not pass them: create it without columns, or "
+        "create a temporary view",
+    )
+
+
 def _why_not_offered(name: str) -> str:
     match name:
+        case "clusterId":
+            return "column clusterId requires option sources"
         case "headers":
             return "column headers requires option includeHeaders=true"
         case "controlType":

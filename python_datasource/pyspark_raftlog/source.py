@@ -56,6 +56,19 @@ class RaftlogDataSource(DataSource):
 
         spark.read.format("raftlog").option("bootstrap.servers", "log-1:9092,log-2:9092").load()
 
+    ``sources`` replaces the path too: a JSON array of objects, one for each of several logs of
+    different clusters, which one query reads together. An object has the log's location (``path``,
+    or ``bootstrap.servers`` with its ``ssl`` options), and its own value of ``startingOffset``,
+    ``startingTimestamp``, ``startingTimestampStrategy``, ``endingOffset``, ``endingTimestamp``,
+    ``failOnDataLoss``, ``tailHoldback``, ``maxDecompressedBytes`` or ``values``, if it differs from
+    the option beside ``sources``. All other options are shared. ``clusterId`` of an object is
+    required if the log does not contain its cluster id, and otherwise checked.
+
+    ::
+
+        sources = [{"path": "/logs/one"}, {"bootstrap.servers": "two:9093", "tailHoldback": "0"}]
+        spark.readStream.format("raftlog").option("sources", json.dumps(sources)).load()
+
     Spark finds the source by name if raftlog is installed on the driver and the executors;
     otherwise call ``spark.dataSource.register(RaftlogDataSource)`` first. Small batches are about
     40 ms faster with ``spark.python.unix.domain.socket.enabled=true`` (off by default).
@@ -69,6 +82,7 @@ class RaftlogDataSource(DataSource):
     **Columns.** The columns of Spark's Kafka source, then those of metadata logs:
 
     ================ ========= ================================================================
+    clusterId        STRING    cluster id of the log; only with ``sources``
     key, value       BINARY    as in the log; secrets in metadata records are redacted
     topic            STRING    from the directory's name
     partition        INT
@@ -168,6 +182,27 @@ class RaftlogDataSource(DataSource):
         Maximum decompressed size of a record batch, e.g. ``256m``; a larger one is an error. A task
         may need a multiple of it as memory. Default ``128m``, at most ``512m``.
 
+    **Several logs.** A stream's checkpoint has an offset for each cluster id. After a restart with
+    other ``sources``, an added log begins at its starting offset, and the offset of a removed log
+    is kept in case it is added again. The checkpoint of a stream of one log is continued if its
+    cluster is one of the sources; one of several logs is not continued by a stream of one.
+
+    A batch read requires all logs. A stream skips logs that cannot be reached (a missing directory,
+    nodes that do not answer, missing permission), with one warning for each, reads the others, and
+    tries again every second; ``latestOffset`` in the query's progress names them as
+    ``unavailable``. It fails if no log can be reached when it starts. With
+    ``Trigger.AvailableNow`` such logs belong to the next run. Data loss, divergence and damage end
+    the stream, unless ``failOnDataLoss`` is false for that log; a log that is that of another
+    cluster always does. A micro-batch that is already planned has fixed records: if their log is
+    not reachable then, the batch fails, also after a restart; if the log was deleted or removed
+    from ``sources``, ``failOnDataLoss=false`` skips them.
+
+    ``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger`` are divided in proportion to the new records
+    of each log, but each advances by at least one record batch; while one of them is set, at most
+    16 logs begin with their snapshots in one micro-batch. ``minOffsetsPerTrigger`` counts the
+    records of all logs. Small ranges of several logs are read by one task: there are about
+    ``minPartitions`` tasks, by default as many as the driver has cores.
+
     **Writing** appends to a log created by ``raftlog.open(path)``, on the driver's host, or to the
     log of a raftlog quorum. A write is one record batch, in the order of partitions and then of
     rows: after any failure, all of its records are in the log or none. So the log's
@@ -214,24 +249,36 @@ class RaftlogDataSource(DataSource):
         Raises:
             OptionError: an option is unknown, or its value is invalid.
         """
-        from .options import RaftlogOptions, has_write_option
+        from .options import has_location, has_write_option
 
         self._given = dict(options)
         self._is_for_writing = has_write_option(options)
+        self._options: RaftlogOptions | None = None  # of a catalog's table: in its columns
         if self._is_for_writing:
             from .errors import as_spark_error
 
             with as_spark_error():
                 self._write_options()
-        else:
-            parsed = RaftlogOptions.parse(options)
-            is_path = parsed.nodes is None
-            self._options = parsed.at(_absolute(parsed.path)) if is_path else parsed
+        elif has_location(options):
+            self._options = self._parsed()
 
     def __repr__(self) -> str:
         if self._is_for_writing:
             return f"RaftlogDataSource({self._write_options()!r})"
         return f"RaftlogDataSource({self._options!r})"
+
+    def _parsed(self) -> RaftlogOptions:
+        from .options import RaftlogOptions
+
+        return RaftlogOptions.parse(self._given).with_paths(_absolute)
+
+    def _take_table_options(self, schema: StructType) -> None:
+        """Add the options of a catalog's table, which Spark reads and writes without options."""
+        from .options import has_location
+        from .schema import table_options
+
+        if not has_location(self._given):
+            self._given = table_options(schema) | self._given
 
     @classmethod
     def name(cls) -> str:
@@ -240,9 +287,12 @@ class RaftlogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return all columns that the options enable."""
-        from .schema import source_schema
+        from .schema import is_catalog_table, source_schema, with_table_options
 
-        return source_schema(self._read_options())
+        columns = source_schema(self._read_options())
+        return (
+            with_table_options(columns, self._given) if is_catalog_table(self._given) else columns
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader; ``schema`` may be a subset of the columns.
@@ -252,9 +302,12 @@ class RaftlogDataSource(DataSource):
         """
         from .reader import RaftlogReader
         from .schema import project
+        from .sources_reader import RaftlogSourcesReader
 
+        self._take_table_options(schema)
         options = self._read_options()
-        return RaftlogReader(options, project(schema, options))
+        kind = RaftlogSourcesReader if options.sources else RaftlogReader
+        return kind(options, project(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the stream reader; ``schema`` may be a subset of the columns.
@@ -263,11 +316,16 @@ class RaftlogDataSource(DataSource):
             OptionError: the schema has other columns, or an end offset is set.
         """
         from .schema import project
+        from .sources_reader import RaftlogSourcesStreamReader
         from .stream_reader import RaftlogStreamReader
 
+        self._take_table_options(schema)
         options = self._read_options()
         options.check_no_end()
-        return RaftlogStreamReader(options, project(schema, options))
+        columns = project(schema, options)
+        if options.sources:
+            return RaftlogSourcesStreamReader(options, columns)
+        return RaftlogStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer.
@@ -285,6 +343,7 @@ class RaftlogDataSource(DataSource):
         with as_spark_error():
             if overwrite:
                 raise _append_only("overwrite", 'use mode("append"), or INSERT INTO')
+            self._take_table_options(schema)
             options = self._write_options()
             options.check_batch()
             return RaftlogWriter(plan_write(options, schema))
@@ -309,10 +368,8 @@ class RaftlogDataSource(DataSource):
             return RaftlogStreamWriter(plan_write(options, schema))
 
     def _read_options(self) -> RaftlogOptions:
-        if self._is_for_writing:
-            from .options import RaftlogOptions
-
-            return RaftlogOptions.parse(self._given)  # raises OptionError for the sink's option
+        if self._options is None:
+            self._options = self._parsed()  # raises OptionError for an option of the sink
         return self._options
 
     def _write_options(self) -> WriteOptions:

@@ -1,4 +1,4 @@
-"""The stream reader.
+"""Readers of a stream: the calls of Spark, for one log and for several.
 
 Invariants:
 
@@ -12,26 +12,21 @@ Invariants:
 
 from __future__ import annotations
 
-import dataclasses
-import logging
+import abc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from raftlog import limits as raftlog_limits
-from raftlog.client import EndBasis, LogReader, ReadEnd
 from raftlog.client.clock import Clock
-from raftlog.errors import DivergedLogError
-from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.reading import retry
 
-from .admission import BatchLimits, available_rows, check_data_loss, epoch_before, next_batch
+from .admission import BatchLimits
 from .compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from .errors import data_loss
-from .offsets import FROM_SPARK, StreamOffset
-from .planning import StartPosition, plan_partitions, start_position
-from .reader import open_source, read_partition
+from .log_stream import LogStream
+from .offsets import StreamOffset
+from .planning import plan_partitions
+from .reader import read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,11 +36,19 @@ if TYPE_CHECKING:
 POLL_STEP_MS: Final = 20
 
 _UNLIMITED_ROWS: Final = 2**63 - 1
-_LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
 
-class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stream reader of one query and one log."""
+class _Offset(Protocol):
+    def to_json(self) -> dict[str, Any]: ...
+
+
+P = TypeVar("P", bound=_Offset)
+
+
+class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[P]):
+    """Stream reader without knowledge of logs: limits, polling and pickling. ``P``: its offsets."""
+
+    poll_step_ms: ClassVar[int] = POLL_STEP_MS
 
     def __init__(
         self, options: RaftlogOptions, columns: tuple[str, ...], clock: Clock | None = None
@@ -53,34 +56,20 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._clock = clock or Clock()
-        self._reset()
-
-    def _reset(self) -> None:
-        self._log: LogReader | None = None
-        self._end: ReadEnd | None = None
-        self._initial: StreamOffset | None = None
-        self._last: StreamOffset | None = None
-        self._target_offset: int | None = None
+        self._is_available_now = False
         self._triggered_at_ms: int | None = None
-        self._logged_basis: EndBasis | None = None
-        self._logged_loss: str | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_columns": self._columns, "_clock": self._clock}
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        """Pickle the arguments only: an open log belongs to its process."""
+        return type(self), (self._options, self._columns, self._clock)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._options = state["_options"]
-        self._columns = state["_columns"]
-        self._clock = state["_clock"]
-        self._reset()
+    @abc.abstractmethod
+    def _parse(self, written: dict[str, Any]) -> P:
+        """Return an offset of Spark's checkpoint."""
 
-    # --- Spark's interface ------------------------------------------------------------------------
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the start of a new query, determined once."""
-        if self._initial is None:
-            self._initial = retry(self._initial_position, self._clock)
-        return self._initial.to_json()
+    @abc.abstractmethod
+    def _next_batch(self, position: P, limits: BatchLimits) -> P | None:
+        """Return the end of the next batch; None if there are no new records."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return a limit even without options, so that only ``Trigger.Once`` has no limit."""
@@ -98,57 +87,19 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start is None:
             return self._legacy_latest_offset()
-        position = StreamOffset.from_json(start, path=self._options.path)
+        position = self._parse(start)
         limits = self._limits(limit)
-        remaining_ms = 0 if self._target_offset is not None else self._options.poll_wait_ms
+        remaining_ms = 0 if self._is_available_now else self._options.poll_wait_ms
         while True:
-            batch = retry(lambda: self._next_batch(position, limits), self._clock)
+            batch = self._next_batch(position, limits)
             if batch is not None:
                 self._triggered_at_ms = self._clock.wall_ms()
                 return batch.to_json()
             if remaining_ms <= 0:
                 return start
-            step_ms = min(POLL_STEP_MS, remaining_ms)
+            step_ms = min(self.poll_step_ms, remaining_ms)
             self._clock.pause(step_ms / 1_000)
             remaining_ms -= step_ms
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the latest known end of the log, for the query's progress. Reads no files."""
-        if self._end is None or self._log is None:
-            return None
-        return StreamOffset(
-            offset=self._end.offset,
-            epoch=self._end.epoch,
-            start_offset=self._end.offset,
-            cluster_id=self._log.cluster_id,
-        ).to_json()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end offset of this run; later records belong to the next one."""
-        self._target_offset = retry(self._refresh, self._clock)[1].offset
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the batch that ends at ``end``, perhaps again after a restart.
-
-        Raises:
-            DataLossError: records of the batch were lost.
-        """
-        path = self._options.path
-        before = StreamOffset.from_json(start, path=path)
-        batch = StreamOffset.from_json(end, path=path)
-        if batch.initial:
-            return []
-        if batch.start_offset == FROM_SPARK:
-            batch = dataclasses.replace(batch, start_offset=before.offset)
-        follows = before.offset == batch.start_offset
-        if batch.start_offset > batch.offset or not (follows or before.initial or batch.lost):
-            raise data_loss(
-                DataLoss.CHECKPOINT_MISMATCH,
-                path=path,
-                reason=f"a batch with offsets {batch.start_offset} to {batch.offset} does not "
-                f"follow a batch that ends at {before.offset}",
-            )
-        return retry(lambda: self._plan(batch), self._clock)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition; on an executor."""
@@ -160,50 +111,9 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Do nothing: no file is open between calls."""
 
-    # --- implementation ---------------------------------------------------------------------------
-
+    @abc.abstractmethod
     def _legacy_latest_offset(self) -> dict[str, Any]:
-        """Return the end of the next batch for Spark 4.0 and 4.1, which pass no start and no limit.
-
-        A new query starts at its initial offset. A restarted query has not requested it: the start
-        of its first batch is ``FROM_SPARK``, and is passed to ``partitions``.
-        """
-        if self._last is None:
-            self._last = self._initial
-        self._last = retry(self._legacy_end, self._clock)
-        return self._last.to_json()
-
-    def _legacy_end(self) -> StreamOffset:
-        if self._last is not None:
-            return self._next_batch(self._last, BatchLimits(whole=True)) or self._last
-        log, end = self._refresh()
-        return StreamOffset(
-            offset=end.offset,
-            epoch=epoch_before(log, end.offset),
-            start_offset=FROM_SPARK,
-            cluster_id=log.cluster_id,
-        )
-
-    def _initial_position(self) -> StreamOffset:
-        log, end = self._refresh()
-        start = start_position(log, self._options, end_offset=end.offset, streaming=True)
-        return StreamOffset(
-            offset=start.offset,
-            epoch=epoch_before(log, start.offset),
-            start_offset=start.offset,
-            cluster_id=log.cluster_id,
-            snapshot=start.snapshot,
-            initial=True,
-        )
-
-    def _plan(self, batch: StreamOffset) -> list[InputPartition]:
-        log, _ = self._refresh()
-        batch_rows = available_rows(log, batch)
-        for loss in batch_rows.losses:
-            if self._options.fail_on_data_loss:
-                raise loss
-            _LOGGER.warning("%s; continuing without these records", loss)
-        return plan_partitions(log, self._options, batch_rows.start, batch_rows.end_offset)
+        """Return the end of the next batch for Spark 4.0 and 4.1, which pass no start, no limit."""
 
     def _limits(self, limit: ReadLimit | None) -> BatchLimits:
         if isinstance(limit, ReadAllAvailable):
@@ -213,68 +123,85 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bytes_max=self._options.max_bytes_per_trigger,
         )
 
-    def _refresh(self) -> tuple[LogReader, ReadEnd]:
-        """List the files of the log again; return the log and its end."""
-        if self._log is None:
-            self._log = open_source(self._options)
-        else:
-            self._log.refresh()
-        given_ms = self._options.tail_holdback_ms
-        holdback_ms = raftlog_limits.TAIL_HOLDBACK_MS_DEFAULT if given_ms is None else given_ms
-
-        def read_end(log: LogReader, previous: ReadEnd | None) -> ReadEnd:
-            return log.read_end(
-                isolation=self._options.isolation,
-                holdback_ms=holdback_ms,
-                now_ms=self._clock.wall_ms(),
-                previous=previous,
-            )
-
-        try:
-            self._end = read_end(self._log, self._end)
-        except DivergedLogError:
-            # Records below the previous end may not have been read: `check_data_loss` compares the
-            # stream's own offset.
-            self._end = read_end(self._log, None)
-        if self._logged_basis is not self._end.basis:
-            self._logged_basis = self._end.basis
-            _LOGGER.info("%s: %s", self._log.path, self._end.explanation)
-        return self._log, self._end
-
-    def _next_batch(self, position: StreamOffset, limits: BatchLimits) -> StreamOffset | None:
-        log, end = self._refresh()
-        end_offset = min(end.offset, log.log_end_offset)
-        if self._target_offset is not None:
-            end_offset = min(end_offset, self._target_offset)
-        start, lost = self._resume(log, position)
-        if start.snapshot is None and self._is_below_min_offsets(start.offset, end_offset, limits):
-            return None
-        return next_batch(log, start, end_offset, limits, lost=lost)
-
-    def _resume(self, log: LogReader, position: StreamOffset) -> tuple[StartPosition, bool]:
-        """Return the start of the next batch, and whether records before it were lost."""
-        loss = check_data_loss(log, position, self._options)
-        if position.initial and position.snapshot is not None:
-            # No rows have been read yet: a newer snapshot is an equally valid start.
-            chosen = (
-                position.snapshot if position.snapshot in log.snapshots else log.newest_snapshot()
-            )
-            if chosen is not None and (loss is None or not loss.is_different_log):
-                return StartPosition(offset=chosen.end_offset, snapshot=chosen), False
-        if loss is None:
-            return StartPosition(offset=position.offset), False
-        if self._options.fail_on_data_loss:
-            raise loss.error
-        if self._logged_loss != str(loss.error):
-            self._logged_loss = str(loss.error)
-            _LOGGER.warning("%s; resuming at offset %d", loss.error, loss.resume.offset)
-        return loss.resume, True
-
-    def _is_below_min_offsets(self, offset: int, end_offset: int, limits: BatchLimits) -> bool:
+    def _waits_for_more(self, record_count: int, limits: BatchLimits) -> bool:
+        """Return whether these records are below ``minOffsetsPerTrigger``, and may wait."""
         least = self._options.min_offsets_per_trigger
-        if least is None or limits.whole or self._target_offset is not None:
+        if least is None or limits.whole or self._is_available_now:
             return False
-        if end_offset - offset >= least or self._triggered_at_ms is None:
+        if record_count >= least or self._triggered_at_ms is None:
             return False
         waited_ms = self._clock.wall_ms() - self._triggered_at_ms
         return waited_ms < self._options.max_trigger_delay_ms
+
+
+class RaftlogStreamReader(MicroBatchReader[StreamOffset]):
+    """Stream reader of one query and one log."""
+
+    def __init__(
+        self, options: RaftlogOptions, columns: tuple[str, ...], clock: Clock | None = None
+    ) -> None:
+        super().__init__(options, columns, clock)
+        self._stream = LogStream(options, self._clock)
+        self._initial: StreamOffset | None = None
+        self._last: StreamOffset | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the start of a new query, determined once."""
+        if self._initial is None:
+            self._initial = retry(self._stream.initial_position, self._clock)
+        return self._initial.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the latest known end of the log, for the query's progress. Reads no files."""
+        latest = self._stream.latest()
+        return None if latest is None else latest.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end offset of this run; later records belong to the next one."""
+        retry(self._stream.fix_target, self._clock)
+        self._is_available_now = True
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan the batch that ends at ``end``, perhaps again after a restart.
+
+        Raises:
+            DataLossError: records of the batch were lost.
+        """
+        before, batch = self._parse(start), self._parse(end)
+        if batch.initial:
+            return []
+
+        def plan() -> list[InputPartition]:
+            log, rows = self._stream.available_rows(before, batch)
+            return [*plan_partitions(log, self._options, rows.start, rows.end_offset)]
+
+        return retry(plan, self._clock)
+
+    def _parse(self, written: dict[str, Any]) -> StreamOffset:
+        return StreamOffset.from_json(written, path=self._options.path)
+
+    def _next_batch(self, position: StreamOffset, limits: BatchLimits) -> StreamOffset | None:
+        def find() -> StreamOffset | None:
+            backlog = self._stream.backlog(position)
+            if backlog is None:
+                return None
+            waits = self._waits_for_more(backlog.record_count, limits)
+            if waits and backlog.start.snapshot is None:
+                return None
+            return self._stream.next_batch(backlog, limits)
+
+        return retry(find, self._clock)
+
+    def _legacy_latest_offset(self) -> dict[str, Any]:
+        """Return the end of the next batch.
+
+        A new query starts at its initial offset. A restarted query has not requested it: the start
+        of its first batch is ``FROM_SPARK``, and is passed to ``partitions``.
+        """
+        if self._last is None:
+            self._last = self._initial
+        if self._last is None:
+            self._last = retry(self._stream.end_without_start, self._clock)
+        else:
+            self._last = self._next_batch(self._last, BatchLimits(whole=True)) or self._last
+        return self._last.to_json()

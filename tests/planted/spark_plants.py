@@ -9,6 +9,9 @@ from tests.planted.plant import Plant
 SPARK: Final = "python_datasource/pyspark_raftlog"
 ROWS: Final = "state/raftlog_state/source_rows"
 PROGRESS: Final = "tests/spark/test_source_progress.py"
+SOURCES: Final = "tests/spark/test_sources_progress.py"
+SIZES: Final = "tests/spark/test_sources_sizes.py"
+WATCHING: Final = "tests/client/test_watching.py"
 OFFSETS: Final = "tests/spark/test_source_offsets.py"
 OPTIONS: Final = "tests/spark/test_source_options.py"
 VISIBLE: Final = "tests/spark/test_source_transactions.py"
@@ -19,17 +22,17 @@ WRITTEN: Final = "tests/spark/writing/test_write_rows.py"
 SPARK_PLANTS: Final = (
     Plant(
         bug="a stream uses the snapshot of another query",
-        path=f"{SPARK}/stream_reader.py",
-        old="        follows = before.offset == batch.start_offset\n",
+        path=f"{SPARK}/log_stream.py",
+        old="        follows = before is None or before.offset == batch.start_offset\n",
         new="        follows = True\n",
         tests=(PROGRESS,),
     ),
     Plant(
         bug="an AvailableNow run has no end while the log grows",
-        path=f"{SPARK}/stream_reader.py",
+        path=f"{SPARK}/log_stream.py",
         old="            end_offset = min(end_offset, self._target_offset)\n",
         new="            pass\n",
-        tests=(PROGRESS,),
+        tests=(PROGRESS, SOURCES),
     ),
     Plant(
         bug="the first batch of a query waits for minOffsetsPerTrigger",
@@ -41,17 +44,45 @@ SPARK_PLANTS: Final = (
     ),
     Plant(
         bug="a batch with lost rows is planned with the remaining ones",
-        path=f"{SPARK}/stream_reader.py",
-        old="            if self._options.fail_on_data_loss:\n                raise loss\n",
+        path=f"{SPARK}/log_stream.py",
+        old="            if self.options.fail_on_data_loss:\n                raise loss\n",
         new="",
-        tests=(PROGRESS,),
+        tests=(PROGRESS, SOURCES),
     ),
     Plant(
         bug="a stream that waits for a snapshot starts with another cluster's",
-        path=f"{SPARK}/stream_reader.py",
+        path=f"{SPARK}/log_stream.py",
         old="(loss is None or not loss.is_different_log)",
         new="True",
         tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="records that are held back are not read before the log grows",
+        path=f"{SPARK}/log_stream.py",
+        old="        is_idle = found.is_empty and not lost and not is_held_back\n",
+        new="        is_idle = found.is_empty and not lost\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="an idle log is read again although no file has changed",
+        path=f"{SPARK}/log_stream.py",
+        old="stamp is not None and self._idle == (position, self._target_offset, stamp):\n",
+        new="False:\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="a log that was read to its end is not read again",
+        path="connector/raftlog/client/watching.py",
+        old="    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns\n",
+        new="    return found.st_dev, found.st_ino, 0, 0\n",
+        tests=(WATCHING,),
+    ),
+    Plant(
+        bug="a change that follows another within the clock's resolution is not seen",
+        path="connector/raftlog/client/watching.py",
+        old="self._now_ns() - (RECENT_NS if changed_ns % _MS else RECENT_COARSE_NS):\n",
+        new="self._now_ns():\n",
+        tests=(WATCHING,),
     ),
     Plant(
         bug="a stream continues after its last record was replaced",
@@ -84,8 +115,8 @@ SPARK_PLANTS: Final = (
     Plant(
         bug="an offset of a later release is read as one of this release",
         path=f"{SPARK}/offsets.py",
-        old="        if version > VERSION:\n",
-        new="        if False:\n",
+        old="    if version > SOURCES_VERSION:\n",
+        new="    if False:\n",
         tests=(OFFSETS,),
     ),
     Plant(
@@ -210,8 +241,8 @@ SPARK_PLANTS: Final = (
     Plant(
         bug="an option given under two names is accepted",
         path=f"{SPARK}/options.py",
-        old="            if attribute in names:\n",
-        new="            if False:\n",
+        old="        if attribute in names:\n",
+        new="        if False:\n",
         tests=(OPTIONS,),
     ),
     Plant(
@@ -227,5 +258,122 @@ SPARK_PLANTS: Final = (
         old="        if found is not None:\n            return found\n        seen.append(at)\n",
         new="        seen.append(at)\n",
         tests=("tests/spark/writing/test_typed_errors.py",),
+    ),
+)
+
+SOURCES_PLANTS: Final = (
+    Plant(
+        bug="the text of the offset of several logs depends on the order in which they were read",
+        path=f"{SPARK}/offsets.py",
+        old="for cluster_id in sorted(self.logs)}\n",
+        new="for cluster_id in self.logs}\n",
+        tests=(OFFSETS,),
+    ),
+    Plant(
+        bug="a part of an offset that has changed is not parsed again",
+        path=f"{SPARK}/offsets.py",
+        old="            if cluster_id not in known or known[cluster_id][0] != part:\n",
+        new="            if cluster_id not in known:\n",
+        tests=(OFFSETS,),
+    ),
+    Plant(
+        bug="a log without new records has the rows of its last batch again",
+        path=f"{SPARK}/offsets.py",
+        old="            if not end.initial and end != before.logs.get(cluster_id)\n",
+        new="            if not end.initial\n",
+        tests=(SOURCES,),
+    ),
+    Plant(
+        bug="each log has the whole limit of a micro-batch",
+        path=f"{SPARK}/admission.py",
+        old="max(limit * backlog // total, 1)",
+        new="limit",
+        tests=(SIZES,),
+    ),
+    Plant(
+        bug="a log with few new records waits until the others have none",
+        path=f"{SPARK}/admission.py",
+        old="max(limit * backlog // total, 1)",
+        new="limit * backlog // total",
+        tests=(SIZES,),
+    ),
+    Plant(
+        bug="the data loss of one log is not noticed",
+        path=f"{SPARK}/source_logs.py",
+        old=" or (log.options.fail_on_data_loss and not is_unavailable(error)):\n",
+        new=":\n",
+        tests=(SOURCES,),
+    ),
+    Plant(
+        bug="a log that cannot be reached ends the stream of all others",
+        path=f"{SPARK}/source_logs.py",
+        old="(log.options.fail_on_data_loss and not is_unavailable(error))",
+        new="log.options.fail_on_data_loss",
+        tests=(SOURCES,),
+    ),
+    Plant(
+        bug="a log that cannot be reached is reported again and again",
+        path=f"{SPARK}/source_logs.py",
+        old="        if log.problem is None or log.problem.code != error.code:\n",
+        new="        if True:\n",
+        tests=(SOURCES,),
+    ),
+    Plant(
+        bug="the result of a slow node is dropped, so that its log is never read",
+        path=f"{SPARK}/source_logs.py",
+        old="                if late is not None and late[0] == key:\n",
+        new="                if late is not None and False:\n",
+        tests=("tests/spark/remote/test_sources_remote.py",),
+    ),
+    Plant(
+        bug="a batch is planned again with the log as it was before",
+        path=f"{SPARK}/log_stream.py",
+        old="        if self._log is None or batch != checked:",
+        new="        if self._log is None:",
+        tests=(SOURCES,),
+    ),
+    Plant(
+        bug="the rows of another cluster's log have the cluster id of the one before it",
+        path=f"{SPARK}/reader.py",
+        old="    if log.cluster_id not in (None, cluster_id):\n",
+        new="    if False:\n",
+        tests=(SOURCES,),
+    ),
+    Plant(
+        bug="two logs of one cluster overwrite each other's offset",
+        path=f"{SPARK}/source_logs.py",
+        old="        if first is not log:\n",
+        new="        if False:\n",
+        tests=(SOURCES,),
+    ),
+    Plant(
+        bug="an added log that is idle starts later after each restart",
+        path=f"{SPARK}/sources_reader.py",
+        old="        updates = added | {",
+        new="        updates = {",
+        tests=(SOURCES,),
+    ),
+    Plant(
+        bug="the offset of a removed log is dropped",
+        path=f"{SPARK}/sources_reader.py",
+        old="        return SourcesOffset({**position.logs, **updates}) if updates else None\n",
+        new="        kept = {key: end for key, end in position.logs.items() if key in found}\n"
+        "        return SourcesOffset({**kept, **updates}) if updates else None\n",
+        tests=(SOURCES,),
+    ),
+    Plant(
+        bug="the first part of each task but the first is lost",
+        path=f"{SPARK}/planning.py",
+        old="            packed.append([])\n            size = 0\n",
+        new="            packed.append([])\n            size = 0\n"
+        "            if len(packed) > 1:\n                continue\n",
+        tests=(SIZES,),
+    ),
+    Plant(
+        bug="each log is a task of its own",
+        path=f"{SPARK}/planning.py",
+        old="        if not packed or size + added > records_max:\n",
+        new="        if True:\n",
+        tests=(SIZES,),
     ),
 )

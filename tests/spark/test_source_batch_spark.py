@@ -169,6 +169,20 @@ def test_a_temporary_view_takes_options(spark: SparkSession, data: Path) -> None
     assert value_of(spark.sql("SELECT max(offset) FROM part")) == 19
 
 
+@pytest.mark.parametrize("clause", ["OPTIONS (path '{}')", "LOCATION '{}'"])
+def test_a_table_of_sparks_catalog_is_read_from_its_path(
+    spark: SparkSession, data: Path, clause: str
+) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.catalog.spark_catalog", "builtin")  # instead of Delta's
+    session.sql(f"CREATE TABLE log_of_path USING raftlog {clause.format(data / METADATA)}")
+    try:
+        assert value_of(session.sql("SELECT count(*) FROM log_of_path")) == 3125
+        assert value_of(session.sql("SELECT max(offset) FROM log_of_path WHERE offset < 9")) == 8
+    finally:
+        session.sql("DROP TABLE log_of_path")
+
+
 def test_an_empty_log_is_an_empty_frame(spark: SparkSession, data: Path) -> None:
     frame = load(spark, data / METADATA, startingOffset="3131")
     assert frame.collect() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 from pathlib import Path
 
@@ -10,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_raftlog.options import OPTIONS, OffsetSpec, RaftlogOptions, TimestampStrategy
+from pyspark_raftlog.options import (
+    OPTIONS,
+    OffsetSpec,
+    RaftlogOptions,
+    TimestampStrategy,
+    WriteOptions,
+)
 from pyspark_raftlog.source import RaftlogDataSource
 from raftlog.client import Isolation
 from raftlog.errors import OptionError
@@ -172,7 +179,7 @@ def test_paths_become_absolute_for_all_processes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "with,comma").mkdir()
-    assert RaftlogDataSource(given)._options.path == path.format(here=tmp_path)
+    assert RaftlogDataSource(given)._read_options().path == path.format(here=tmp_path)
 
 
 def test_minimum_and_maximum_must_agree() -> None:
@@ -209,6 +216,121 @@ def test_the_manual_lists_every_option() -> None:
     names = {name.removeprefix("kafka.") for name in OPTIONS} - {"path", "paths"}
     missing = [name for name in names if name not in manual]
     assert not missing
+
+
+# --- several logs ---------------------------------------------------------------------------------
+
+
+def several(*sources: object, **shared: str) -> RaftlogOptions:
+    return RaftlogOptions.parse({"sources": json.dumps(sources), **shared})
+
+
+def test_a_source_has_its_own_options_and_the_shared_ones() -> None:
+    parsed = several(
+        {"path": "/a", "STARTINGOFFSET": 17, "failOnDataLoss": False, "tailHoldback": "1m"},
+        {"bootstrap.servers": "one:9092", "clusterId": "fleet-b"},
+        startingOffset="earliest",
+        maxOffsetsPerTrigger="9",
+        redactKey=SECRET,
+    )
+    first, second = parsed.sources
+    assert (first.path, first.nodes, first.cluster_id) == ("/a", None, None)
+    assert (first.starting_offset, first.fail_on_data_loss) == (17, False)
+    assert first.tail_holdback_ms == 60_000
+    assert (second.path, second.cluster_id) == ("one:9092", "fleet-b")
+    assert second.nodes is not None
+    assert (second.starting_offset, second.fail_on_data_loss) == (OffsetSpec.EARLIEST, True)
+    for one in (parsed, first, second):
+        assert one.max_offsets_per_trigger == 9
+        assert one.redact_key == SECRET.encode()
+
+
+def test_the_offset_of_a_source_replaces_a_shared_timestamp() -> None:
+    (source,) = several({"path": "/a", "startingOffset": 5}, startingTimestamp="1000").sources
+    assert (source.starting_offset, source.starting_timestamp_ms) == (5, None)
+
+
+@pytest.mark.parametrize(
+    ("sources", "option", "reason"),
+    [
+        ("no json", "sources", "JSON array of objects"),
+        ("{}", "sources", "JSON array of objects"),
+        ('["/a"]', "sources", "JSON array of objects"),
+        ("[" * 100_000, "sources", "JSON array of objects"),
+        ("[]", "sources", "at least one"),
+        ('[{"path": "/a"}, {}]', "sources[1].path", "is missing"),
+        ('[{"path": "/a", "bootstrap.servers": "b:1"}]', "sources[0].bootstrap.servers", "path"),
+        ('[{"path": ["/a"]}]', "sources[0].path", "must be a string"),
+        ('[{"path": "/a", "path": "/b"}]', "sources[0].path", "also set"),
+        ('[{"path": "/a", "startingofset": 1}]', "sources[0].startingofset", "startingOffset?"),
+        ('[{"path": "/a", "clusterid2": "x"}]', "sources[0].clusterid2", "clusterId?"),
+        ('[{"path": "/a", "clusterId": " "}]', "sources[0].clusterId", "the id of a cluster"),
+        ('[{"path": "/a", "redact": false}]', "sources[0].redact", "shared by all"),
+        ('[{"path": "/a", "sources": "[]"}]', "sources[0].sources", "shared by all"),
+        (
+            '[{"path": "/a", "clusterId": "x"}, {"path": "/b", "clusterId": "x"}]',
+            "sources",
+            "cluster x twice, at positions 0 and 1",
+        ),
+    ],
+)
+def test_invalid_sources_are_refused_with_their_position(
+    sources: str, option: str, reason: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        RaftlogOptions.parse({"sources": sources})
+    assert caught.value.option == option
+    assert reason in caught.value.reason
+
+
+@pytest.mark.parametrize("name", ["path", "paths", "bootstrap.servers", "ssl.ca.location"])
+def test_sources_exclude_another_location(name: str) -> None:
+    value = '["/x"]' if name == "paths" else "/x"
+    with pytest.raises(OptionError, match="each source has its own location"):
+        several({"path": "/a"}, **{name: value})
+
+
+def test_sources_are_not_for_writes() -> None:
+    with pytest.raises(OptionError, match="option sources: is allowed in reads only"):
+        WriteOptions.parse({"sources": '[{"path": "/a"}]', "txnAppId": "a"})
+
+
+def test_no_secret_of_a_source_is_shown() -> None:
+    sources = [
+        {
+            "bootstrap.servers": "one:9092",
+            "ssl.ca.location": "/ca",
+            "ssl.certificate.location": "/cert",
+            "ssl.key.location": "/key",
+            "ssl.key.password": SECRET,
+        }
+    ]
+    source = RaftlogDataSource({"sources": json.dumps(sources)})
+    assert "one:9092" in repr(source)
+    assert SECRET not in repr(source)
+    copy = pickle.loads(pickle.dumps(source))
+    assert copy._options == source._options
+    for name in ("redactKey", "ssl.key.password"):
+        with pytest.raises(OptionError) as caught:
+            several({"path": "/a", name: SECRET})
+        assert SECRET not in str(caught.value)
+
+
+def test_paths_of_sources_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [{"path": "file:one"}, {"path": "two,three"}, {"bootstrap.servers": "four:9092"}]
+    source = RaftlogDataSource({"sources": json.dumps(given)})
+    assert source._options is not None
+    assert [one.path for one in source._options.sources] == [
+        f"{tmp_path}/one",
+        f"{tmp_path}/two,{tmp_path}/three",
+        "four:9092",
+    ]
+
+
+def test_no_source_of_a_stream_has_an_ending_offset() -> None:
+    with pytest.raises(OptionError, match="in batch reads only"):
+        several({"path": "/a"}, {"path": "/b", "endingOffset": 5}).check_no_end()
 
 
 @given(st.dictionaries(st.sampled_from(sorted(OPTIONS)), st.text(max_size=20), max_size=6))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -283,6 +284,45 @@ def test_records_younger_than_the_holdback_are_held_back(tmp_path: Path) -> None
     start = reader.initialOffset()
     first = reader.latestOffset(start)
     assert first["offset"] == 1
+    assert reader.latestOffset(first) is first
+    clock.at_ms += 5_000
+    assert reader.latestOffset(first)["offset"] == 2
+
+
+def make_old(directory: Path) -> None:
+    """Set the times of all files, so that the reader relies on them."""
+    for path in (*directory.iterdir(), directory):
+        os.utime(path, (0, 0))
+
+
+def test_a_log_whose_files_have_not_changed_is_not_read_again(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"old")
+    reader = stream(log.directory, startingOffset="earliest", tailHoldback="0")
+    make_old(log.directory)
+    ((_, end),) = run(reader)
+    assert reader.latestOffset(end) is end
+    segment = next(log.directory.glob("*.log"))
+    kept = segment.read_bytes()
+    with segment.open("r+b") as file:
+        file.write(bytes(len(kept)))
+    make_old(log.directory)
+    assert reader.latestOffset(end) is end, "the bytes were not read: none is valid"
+    with segment.open("r+b") as file:
+        file.write(kept)
+    log.append(b"new")
+    make_old(log.directory)
+    assert reader.latestOffset(end)["offset"] == 2
+
+
+def test_records_that_were_held_back_are_read_without_a_change_of_the_files(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"old", timestamp_ms=TIME_MS)
+    log.append(b"young", timestamp_ms=TIME_MS + 60_000)
+    clock = StoppedClock(at_ms=TIME_MS + 61_000)
+    reader = stream(log.directory, clock, startingOffset="earliest", tailHoldback="5s")
+    make_old(log.directory)
+    ((_, first),) = run(reader)
     assert reader.latestOffset(first) is first
     clock.at_ms += 5_000
     assert reader.latestOffset(first)["offset"] == 2

@@ -8,12 +8,18 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from pyspark_raftlog import RaftlogDataSource
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.schema import COLUMNS, project, source_schema
 from raftlog.errors import OptionError
 from raftlog_state.source_rows.columns import arrow_schema
 
-ALL = RaftlogOptions(path="/x", include_headers=True, include_control_records=True)
+ALL = RaftlogOptions(
+    path="2 sources",
+    sources=(RaftlogOptions(path="/x"), RaftlogOptions(path="/y")),
+    include_headers=True,
+    include_control_records=True,
+)
 PLAIN = RaftlogOptions(path="/x")
 KAFKA_SOURCE = [
     ("key", "binary"),
@@ -33,6 +39,12 @@ def schema_of(names: list[str]) -> StructType:
 def test_the_first_columns_equal_those_of_sparks_kafka_source() -> None:
     fields = source_schema(PLAIN).fields[: len(KAFKA_SOURCE)]
     assert [(field.name, field.dataType.simpleString()) for field in fields] == KAFKA_SOURCE
+
+
+def test_the_first_column_of_several_logs_is_the_cluster_id() -> None:
+    names = [field.name for field in source_schema(ALL).fields]
+    assert names == list(COLUMNS)
+    assert names[0] == "clusterId"
 
 
 def test_headers_have_the_type_of_sparks_kafka_source() -> None:
@@ -84,6 +96,61 @@ def test_a_column_that_needs_an_option_reports_it() -> None:
     assert "includeHeaders=true" in refusal(
         StructField("headers", COLUMNS["headers"]), options=PLAIN
     )
+    assert "requires option sources" in refusal(
+        StructField("clusterId", StringType()), options=PLAIN
+    )
     assert "includeControlRecords=true" in refusal(
         StructField("controlType", StringType()), options=PLAIN
     )
+
+
+CREATED = {
+    "provider": "raftlog",
+    "owner": "me",
+    "path": "file:/logs/ids-0",
+    "location": "file:/logs/ids-0",
+    "option.startingOffset": "5",
+    "startingOffset": "5",
+}
+"""Options of ``CREATE TABLE ... USING raftlog OPTIONS (path ..., startingOffset 5)``."""
+
+
+def test_a_table_of_a_catalog_is_read_by_the_options_in_its_columns() -> None:
+    schema = RaftlogDataSource(dict(CREATED)).schema()
+    assert schema.fieldNames() == source_schema(PLAIN).fieldNames()
+    source = RaftlogDataSource({})
+    source.reader(StructType.fromJson(schema.jsonValue()))
+    assert "path='/logs/ids-0'" in repr(source)
+    assert "starting_offset=5" in repr(source)
+    assert RaftlogDataSource({"path": "/logs/ids-0"}).schema() == source_schema(PLAIN)
+
+
+def test_options_that_a_table_lost_are_reported() -> None:
+    with pytest.raises(OptionError, match=r"path: is missing: .* create it without columns"):
+        RaftlogDataSource({}).reader(source_schema(PLAIN))
+    with pytest.raises(OptionError, match="path: is missing"):
+        RaftlogDataSource({}).schema()
+
+
+@pytest.mark.parametrize("name", ["redactKey", "ssl.key.password", "kafka.ssl.key.password"])
+def test_no_secret_is_stored_with_a_table(name: str) -> None:
+    given = {"provider": "raftlog", "bootstrap.servers": "a:1", name: "5ecret" * 3}
+    if name != "redactKey":
+        given |= {"ssl.ca.location": "a.pem", "ssl.certificate.location": "b.pem"}
+    with pytest.raises(OptionError, match="not allowed in CREATE TABLE") as caught:
+        RaftlogDataSource(given).schema()
+    assert "5ecret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"path": "/logs/ids-0"},
+        {"paths": '["/logs/node-1", "/logs/node-2"]'},
+        {"kafka.bootstrap.servers": "a:9092"},
+        {"sources": '[{"path": "/logs/ids-0"}]'},
+    ],
+)
+def test_a_frame_with_a_location_needs_no_options_of_a_table(given: dict[str, str]) -> None:
+    source = RaftlogDataSource(given)
+    source.reader(source.schema())

@@ -30,9 +30,14 @@ def add_path(parser: Parser) -> None:
     _add_path(parser, nargs=None)
 
 
-def add_source(parser: Parser) -> None:
-    """Add PATH and ``--bootstrap-server``; see ``open_source``."""
+def add_source(parser: Parser, *, has_cluster_id: bool = False) -> None:
+    """Add PATH, ``--bootstrap-server`` and ``--cluster-id``; see ``open_source``.
+
+    ``has_cluster_id``: the command adds ``--cluster-id`` itself.
+    """
     _add_path(parser, nargs="?")
+    if not has_cluster_id:
+        _add_cluster_id(parser)
     nodes = parser.add_argument_group("nodes, instead of PATH")
     nodes.add_argument(
         "--bootstrap-server",
@@ -52,6 +57,15 @@ def add_nodes(parser: Parser) -> None:
         help="one or more nodes of a raftlog quorum",
     )
     _add_connection(nodes)
+    _add_cluster_id(nodes)
+
+
+def _add_cluster_id(options: Options) -> None:
+    options.add_argument(
+        "--cluster-id",
+        metavar="ID",
+        help="fail if the log is of another cluster; nodes must be of one cluster in any case",
+    )
 
 
 def _add_path(parser: Parser, nargs: str | None) -> None:
@@ -132,7 +146,8 @@ def kind_of(arguments: argparse.Namespace) -> LogKind | None:
 def open_source(arguments: argparse.Namespace) -> Iterator[LogReader]:
     """Open the log that PATH or ``--bootstrap-server`` names.
 
-    Raises ``WrongCallError``, ``OptionError`` and the errors of ``open_path``.
+    Raises ``WrongCallError``, ``OptionError``, ``WrongClusterError`` and the errors of
+    ``open_path``.
     """
     error = arguments.parser.error
     if arguments.bootstrap_server is None:
@@ -145,7 +160,9 @@ def open_source(arguments: argparse.Namespace) -> Iterator[LogReader]:
         from raftlog.client import open_path
 
         limit = arguments.max_decompressed_bytes
-        yield open_path(arguments.path, kind=kind_of(arguments), decompressed_bytes_max=limit)
+        log = open_path(arguments.path, kind=kind_of(arguments), decompressed_bytes_max=limit)
+        _check_cluster(log, arguments.cluster_id)
+        yield log
         return
     if arguments.path is not None:
         error("PATH and --bootstrap-server are mutually exclusive")
@@ -156,6 +173,21 @@ def open_source(arguments: argparse.Namespace) -> Iterator[LogReader]:
 
     with closing(leader_client(arguments)) as leader:
         yield RemoteLog(leader, decompressed_bytes_max=arguments.max_decompressed_bytes)
+
+
+def _check_cluster(log: LogReader, cluster_id: str | None) -> None:
+    """Raise ``WrongClusterError`` if files are known to be of another cluster."""
+    if cluster_id is None or log.cluster_id in (None, cluster_id):
+        return
+    from raftlog.errors import WrongClusterError
+
+    assert log.cluster_id is not None, "compared above"
+    raise WrongClusterError(
+        path=log.path,
+        expected_cluster_id=cluster_id,
+        cluster_id=log.cluster_id,
+        remedy="correct PATH or --cluster-id",
+    )
 
 
 def leader_client(arguments: argparse.Namespace) -> LeaderClient:
@@ -172,4 +204,9 @@ def leader_client(arguments: argparse.Namespace) -> LeaderClient:
     )
     asked_ms = NODES_TIMEOUT_MS if arguments.timeout_ms is None else arguments.timeout_ms
     timeout_ms = milliseconds(asked_ms, "--timeout-ms")
-    return LeaderClient(parse_addresses(arguments.bootstrap_server), tls, timeout_ms=timeout_ms)
+    return LeaderClient(
+        parse_addresses(arguments.bootstrap_server),
+        tls,
+        timeout_ms=timeout_ms,
+        cluster_id=arguments.cluster_id,
+    )

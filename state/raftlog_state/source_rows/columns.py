@@ -1,6 +1,7 @@
 """Columns of a log's rows, with their Arrow types.
 
-The first columns have the names and types of Spark's Kafka source, followed by the leader epoch.
+After the cluster id, the first columns have the names and types of Spark's Kafka source, followed
+by the leader epoch.
 All columns are nullable, so that Arrow's nullability always equals Spark's.
 """
 
@@ -16,6 +17,7 @@ _HEADERS: Final = pa.list_(
 )
 
 COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    "clusterId": pa.string(),
     "key": pa.binary(),
     "value": pa.binary(),
     "topic": pa.string(),
@@ -34,10 +36,11 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
 }
 """Name to the Arrow type that Spark requires for the column.
 
-``visibleOffset``: where the record took effect, the end of its metadata transaction; null if that
-was aborted or is open. ``record``: the redacted fields of a metadata record, or a control record,
-as JSON. ``snapshotPosition``: the position in the file of a row of a snapshot, null for rows of the
-log. ``controlType``: the name of a control record's type.
+``clusterId``: that of the log, in a read of several logs. ``visibleOffset``: where the record took
+effect, the end of its metadata transaction; null if that was aborted or is open. ``record``: the
+redacted fields of a metadata record, or a control record, as JSON. ``snapshotPosition``: the
+position in the file of a row of a snapshot, null for rows of the log. ``controlType``: the name of
+a control record's type.
 """
 
 

@@ -25,6 +25,9 @@ class DataLoss(enum.StrEnum):
     SNAPSHOT_DELETED = "SNAPSHOT_DELETED"
     """The snapshot whose rows are to be read again was deleted."""
 
+    LOG_MISSING = "LOG_MISSING"
+    """The log of planned records was deleted, or is not one of the stream's sources any more."""
+
     CHECKPOINT_MISMATCH = "CHECKPOINT_MISMATCH"
     """The checkpoint of the stream was not written by this source for this stream."""
 

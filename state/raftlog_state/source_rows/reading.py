@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from raftlog.client import Isolation, LogKind
-from raftlog.errors import DataLossError, LogNotFoundError, RaftlogError, SegmentDeletedError
+from raftlog.errors import (
+    DataLossError,
+    LogNotFoundError,
+    QuorumUnavailableError,
+    RaftlogError,
+    SegmentDeletedError,
+)
 from raftlog.limits import ARROW_ROWS_DEFAULT
 
 from .data_loss import DataLoss, OnLoss
@@ -35,11 +41,13 @@ if TYPE_CHECKING:
 class RowSettings:
     """Columns and records of the rows; ``redactor``: that of a metadata log, else None.
 
-    ``decoded`` receives the records that are decoded, by their redacted bytes.
+    ``cluster_id`` is the value of the column ``clusterId``. ``decoded`` receives the records that
+    are decoded, by their redacted bytes.
     """
 
     columns: tuple[str, ...]
     redactor: Redactor | None
+    cluster_id: str | None = None
     isolation: Isolation = Isolation.READ_COMMITTED
     with_control: bool = False
     with_aborted: bool = False
@@ -61,7 +69,8 @@ def retry(action: Callable[[], T], clock: Clock, *, is_new_read: bool = False) -
     """Call ``action`` until it succeeds; it must list the files again each time.
 
     ``is_new_read``: also retry after ``DataLossError``, since a read that is being planned can
-    start at the new log start offset.
+    start at the new log start offset. ``QuorumUnavailableError`` is not retried: the client has
+    done that until its timeout.
 
     Raises the last error after ``ATTEMPTS_MAX`` attempts.
     """
@@ -70,6 +79,7 @@ def retry(action: Callable[[], T], clock: Clock, *, is_new_read: bool = False) -
             return action()
         except RaftlogError as error:
             is_retriable = error.retriable or (is_new_read and isinstance(error, DataLossError))
+            is_retriable &= not isinstance(error, QuorumUnavailableError)
             if not is_retriable or attempt == ATTEMPTS_MAX:
                 raise
             clock.pause(RETRY_BACKOFF_MS / 1_000)
@@ -91,6 +101,7 @@ def row_builder(
         path=log.path,
         topic=log.topic,
         partition=log.partition,
+        cluster_id=settings.cluster_id,
         transactions=transactions,
         redactor=settings.redactor,
         snapshot=snapshot,

@@ -64,6 +64,7 @@ class RowBuilder:
     path: str
     topic: str
     partition: int
+    cluster_id: str | None
     transactions: TransactionLookup
     redactor: Redactor | None
     snapshot: SnapshotPosition | None = None
@@ -274,6 +275,7 @@ def _metadata_rule(name: str, kind: pa.DataType) -> _ColumnRule:
 _KEY_AND_VALUE: Final = Column.KEY | Column.VALUE
 
 _RULES: Final[Mapping[str, _ColumnRule]] = {
+    "clusterId": _ColumnRule(lambda rows: rows.repeated(rows.builder.cluster_id, pa.string())),
     "key": _ColumnRule(lambda rows: rows.column("key"), Column.KEY),
     "value": _ColumnRule(_Rows.value, Column.VALUE),
     "topic": _ColumnRule(lambda rows: rows.repeated(rows.builder.topic, pa.string())),

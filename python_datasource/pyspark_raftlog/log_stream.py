@@ -1,0 +1,237 @@
+"""One log of a stream: its end, its data loss, its next batch and the plan of a batch.
+
+Results depend on the log and on the offsets in Spark's checkpoint. What is kept between calls saves
+reads and repeated warnings: the open log, its last end, and the status of its files when there were
+no new records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from raftlog import limits as raftlog_limits
+from raftlog.client import EndBasis, LogReader, ReadEnd, SourceKind
+from raftlog.client.clock import Clock
+from raftlog.client.watching import DirectoryWatch, Stamp
+from raftlog.errors import DivergedLogError
+from raftlog_state.source_rows.data_loss import DataLoss
+
+from .admission import (
+    AvailableRows,
+    BatchLimits,
+    available_rows,
+    check_data_loss,
+    epoch_before,
+    next_batch,
+)
+from .errors import data_loss
+from .offsets import FROM_SPARK, StreamOffset
+from .planning import StartPosition, start_position
+from .reader import open_source
+
+if TYPE_CHECKING:
+    from .options import RaftlogOptions
+
+_LOGGER: Final = logging.getLogger("pyspark_raftlog")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Records of a log that a stream has not read. ``lost``: records before them were lost."""
+
+    start: StartPosition
+    end_offset: int
+    lost: bool = False
+
+    @property
+    def record_count(self) -> int:
+        """Number of offsets, without the rows of a snapshot."""
+        return max(self.end_offset - self.start.offset, 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read."""
+        return self.start.snapshot is None and self.end_offset <= self.start.offset
+
+
+class LogStream:
+    """Reader of the ends of one log for a stream."""
+
+    def __init__(self, options: RaftlogOptions, clock: Clock) -> None:
+        self.options = options
+        self._clock = clock
+        self._log: LogReader | None = None
+        self._end: ReadEnd | None = None
+        self._watch: DirectoryWatch | None = None
+        self._idle: tuple[StreamOffset, int | None, Stamp] | None = None
+        self._checked: StreamOffset | None = None
+        self._target_offset: int | None = None
+        self._logged_basis: EndBasis | None = None
+        self._logged_loss: str | None = None
+
+    @property
+    def has_target(self) -> bool:
+        """Whether ``fix_target`` has set the last offset of this run."""
+        return self._target_offset is not None
+
+    @property
+    def log(self) -> LogReader | None:
+        """The log as it was read last; None before that."""
+        return self._log
+
+    def refresh(self) -> tuple[LogReader, ReadEnd]:
+        """Open the log, or list its files again; return the log and its end."""
+        if self._log is None:
+            self._log = open_source(self.options)
+            if self._log.source is SourceKind.DIRECTORY:
+                self._watch = DirectoryWatch(self._log.path)
+        else:
+            self._log.refresh()
+        given_ms = self.options.tail_holdback_ms
+        holdback_ms = raftlog_limits.TAIL_HOLDBACK_MS_DEFAULT if given_ms is None else given_ms
+
+        def read_end(log: LogReader, previous: ReadEnd | None) -> ReadEnd:
+            return log.read_end(
+                isolation=self.options.isolation,
+                holdback_ms=holdback_ms,
+                now_ms=self._clock.wall_ms(),
+                previous=previous,
+            )
+
+        try:
+            self._end = read_end(self._log, self._end)
+        except DivergedLogError:
+            # Records below the previous end may not have been read: `check_data_loss` compares the
+            # stream's own offset.
+            self._end = read_end(self._log, None)
+        if self._logged_basis is not self._end.basis:
+            self._logged_basis = self._end.basis
+            _LOGGER.info("%s: %s", self._log.path, self._end.explanation)
+        return self._log, self._end
+
+    def fix_target(self) -> None:
+        """Fix the end offset of this run (``Trigger.AvailableNow``)."""
+        self._target_offset = self.refresh()[1].offset
+
+    def latest(self) -> StreamOffset | None:
+        """Return the latest known end of the log; None before the first read. Reads no files."""
+        if self._end is None or self._log is None:
+            return None
+        return StreamOffset(
+            offset=self._end.offset,
+            epoch=self._end.epoch,
+            start_offset=self._end.offset,
+            cluster_id=self._log.cluster_id,
+        )
+
+    def initial_position(self) -> StreamOffset:
+        """Return the start of a new query."""
+        log, end = self.refresh()
+        start = start_position(log, self.options, end_offset=end.offset, streaming=True)
+        return StreamOffset(
+            offset=start.offset,
+            epoch=epoch_before(log, start.offset),
+            start_offset=start.offset,
+            cluster_id=log.cluster_id,
+            snapshot=start.snapshot,
+            initial=True,
+        )
+
+    def end_without_start(self) -> StreamOffset:
+        """Return the end of a batch whose start Spark passes to ``partitions`` only."""
+        log, end = self.refresh()
+        return StreamOffset(
+            offset=end.offset,
+            epoch=epoch_before(log, end.offset),
+            start_offset=FROM_SPARK,
+            cluster_id=log.cluster_id,
+        )
+
+    # --- the next batch ---------------------------------------------------------------------------
+
+    def backlog(self, position: StreamOffset) -> Backlog | None:
+        """Return the records after ``position``; None if the log is as it was without any.
+
+        Raises:
+            DataLossError: records after ``position`` were lost, and ``failOnDataLoss`` is true.
+        """
+        stamp = None if self._watch is None else self._watch.stamp()
+        if stamp is not None and self._idle == (position, self._target_offset, stamp):
+            return None
+        log, end = self.refresh()
+        end_offset = min(end.offset, log.log_end_offset)
+        if self._target_offset is not None:
+            end_offset = min(end_offset, self._target_offset)
+        start, lost = self._resume(log, position)
+        found = Backlog(start=start, end_offset=end_offset, lost=lost)
+        # Records that are held back become readable without a change of the files.
+        is_held_back = end.basis is EndBasis.HOLDBACK and end.offset < log.log_end_offset
+        is_idle = found.is_empty and not lost and not is_held_back
+        self._idle = (position, self._target_offset, stamp) if is_idle and stamp else None
+        return found
+
+    def next_batch(self, backlog: Backlog, limits: BatchLimits) -> StreamOffset | None:
+        """Return the end of the next batch within the limits; None if there are no records."""
+        assert self._log is not None, "the backlog is that of an open log"
+        found = next_batch(self._log, backlog.start, backlog.end_offset, limits, lost=backlog.lost)
+        self._checked = found
+        return found
+
+    def _resume(self, log: LogReader, position: StreamOffset) -> tuple[StartPosition, bool]:
+        """Return the start of the next batch, and whether records before it were lost."""
+        loss = check_data_loss(log, position, self.options)
+        if position.initial and position.snapshot is not None:
+            # No rows have been read yet: a newer snapshot is an equally valid start.
+            chosen = (
+                position.snapshot if position.snapshot in log.snapshots else log.newest_snapshot()
+            )
+            if chosen is not None and (loss is None or not loss.is_different_log):
+                return StartPosition(offset=chosen.end_offset, snapshot=chosen), False
+        if loss is None:
+            return StartPosition(offset=position.offset), False
+        if self.options.fail_on_data_loss:
+            raise loss.error
+        if self._logged_loss != str(loss.error):
+            self._logged_loss = str(loss.error)
+            _LOGGER.warning("%s; resuming at offset %d", loss.error, loss.resume.offset)
+        return loss.resume, True
+
+    # --- the plan of a batch ----------------------------------------------------------------------
+
+    def available_rows(
+        self, before: StreamOffset | None, batch: StreamOffset
+    ) -> tuple[LogReader, AvailableRows]:
+        """Return the open log and the rows of ``batch`` that can be read, perhaps again.
+
+        ``before`` is the end of the previous batch, None if the log was added in this batch.
+
+        Raises:
+            DataLossError: the batch does not follow ``before``; or records of the batch were lost,
+                and ``failOnDataLoss`` is true.
+        """
+        if batch.start_offset == FROM_SPARK and before is not None:
+            batch = dataclasses.replace(batch, start_offset=before.offset)
+        follows = before is None or before.offset == batch.start_offset
+        is_first = before is not None and before.initial
+        if batch.start_offset > batch.offset or not (follows or is_first or batch.lost):
+            end = "an unknown offset" if before is None else before.offset
+            raise data_loss(
+                DataLoss.CHECKPOINT_MISMATCH,
+                path=self.options.path,
+                reason=f"a batch with offsets {batch.start_offset} to {batch.offset} does not "
+                f"follow a batch that ends at {end}",
+            )
+        checked, self._checked = self._checked, None
+        if self._log is None or batch != checked:  # else it was read for this batch
+            self.refresh()
+        log = self._log
+        assert log is not None, "a refresh opens the log"
+        rows = available_rows(log, batch)
+        for loss in rows.losses:
+            if self.options.fail_on_data_loss:
+                raise loss
+            _LOGGER.warning("%s; continuing without these records", loss)
+        return log, rows
