@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -100,6 +101,54 @@ class StateInvariantError(StateError, code="RAFTLOG_STATE_INVARIANT"):
         )
 
 
+class SnapshotEpochError(StateError, code="RAFTLOG_SNAPSHOT_EPOCH"):
+    """An in-memory snapshot that is not in its ``SnapshotRegistry``, or cannot be created."""
+
+    epoch: int
+    epochs: tuple[int, ...]
+    reason: str
+
+    def message(self) -> str:
+        shown = ", ".join(str(epoch) for epoch in self.epochs[-_SHOWN_MAX:])
+        known = f"the newest ones are at {shown}" if shown else "there are no snapshots"
+        return f"the in-memory snapshot at epoch {self.epoch} {self.reason}; {known}"
+
+
+class ControllerError(StateError, code="RAFTLOG_CONTROLLER"):
+    """Base class of errors of the active controller's callers. ``reason`` is a sentence."""
+
+    reason: str
+
+    def message(self) -> str:
+        return self.reason
+
+
+class NotControllerError(
+    ControllerError, code="RAFTLOG_NOT_CONTROLLER", retriable=True, kafka_code=41
+):
+    """A write to a controller that is not active, or that lost its leadership before the commit.
+
+    In the second case the records may be committed nevertheless.
+    """
+
+
+class ControllerTimeoutError(
+    ControllerError, code="RAFTLOG_CONTROLLER_TIMEOUT", retriable=True, kafka_code=7
+):
+    """A write that reached its deadline, or a controller that is shutting down.
+
+    Records that were appended may be committed nevertheless.
+    """
+
+
+class PolicyViolationError(ControllerError, code="RAFTLOG_POLICY_VIOLATION", kafka_code=44):
+    """A write with too many records. Nothing was written."""
+
+
+class UnknownServerError(ControllerError, code="RAFTLOG_UNKNOWN_SERVER", kafka_code=-1):
+    """A fault inside the controller, which is the ``__cause__``."""
+
+
 class TablesError(StateError, code="RAFTLOG_TABLES"):
     """Delta tables that are not in the state that the call needs. ``place`` is their location."""
 
@@ -116,6 +165,35 @@ class TablesError(StateError, code="RAFTLOG_TABLES"):
 
 class ConcurrentWriterError(TablesError, code="RAFTLOG_CONCURRENT_WRITER", retriable=True):
     """Another writer committed to the same tables concurrently. No commit is partial."""
+
+
+class ClusterOwnedError(TablesError, code="RAFTLOG_CLUSTER_OWNED"):
+    """A cluster that another writer of the tables owns: ``owner`` is a group, None: no group."""
+
+    cluster_id: str
+    owner: str | None
+
+
+class ClustersFailedError(StateError, code="RAFTLOG_CLUSTERS_FAILED"):
+    """Clusters of a group whose rows were not written. Those of the others were.
+
+    ``failures`` has the error of each cluster.
+    """
+
+    place: str
+    failures: Mapping[str, RaftlogError]
+
+    def __post_init__(self) -> None:
+        self.place = without_user_info(self.place)
+
+    def message(self) -> str:
+        lines = [f"\n  {name}: {error}" for name, error in sorted(self.failures.items())]
+        more = len(lines) - _SHOWN_MAX
+        rest = f"\n  and {more} more" if more > 0 else ""
+        return (
+            f"Delta tables at {self.place}: {len(lines)} clusters were not written further; the "
+            f"others were:{''.join(lines[:_SHOWN_MAX])}{rest}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

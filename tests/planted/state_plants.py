@@ -152,7 +152,7 @@ STATE_PLANTS: Final = (
     Plant(
         bug="configs of a deleted topic are kept",
         path=f"{STATE}/replay/topics.py",
-        old="        delta.delete(Entity.CONFIG, key)\n",
+        old="        state.delete(Entity.CONFIG, key)\n",
         new="        pass\n",
         tests=("tests/state/loader/test_replay_topics.py",),
     ),

@@ -10,6 +10,7 @@ MATERIALIZE: Final = "state/raftlog_state/tables/materialize.py"
 FOLLOWING: Final = "state/raftlog_state/tables/following.py"
 FOLLOWER: Final = "state/raftlog_state/tables/log_follower.py"
 FOLLOWED: Final = "tests/state/tables/test_log_follower.py"
+GROUP_FOLLOWED: Final = "tests/state/tables/test_group_follower.py"
 LATEST: Final = "state/raftlog_state/tables/latest.py"
 READER: Final = "state/raftlog_state/tables/reader.py"
 READ: Final = "tests/state/tables/test_reader.py"
@@ -29,6 +30,9 @@ READS: Final = "tests/state/tables/test_tables_reads_spark.py"
 INVARIANTS: Final = "state/raftlog_state/tables/invariants"
 INVARIANT_TESTS: Final = "tests/state/tables/test_invariants_spark.py"
 CONVERT: Final = "state/raftlog_state/tables/convert.py"
+STORED_ROWS: Final = "state/raftlog_state/tables/stored_rows.py"
+SLICES: Final = "state/raftlog_state/tables/change_slices.py"
+STORED: Final = "tests/state/tables/test_stored_rows.py"
 CONVERTED: Final = "tests/state/tables/test_tables_convert.py"
 VIEWS: Final = "state/raftlog_state/tables/views.py"
 SPARK: Final = "state/raftlog_state/tables/stores/spark.py"
@@ -76,8 +80,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a run that ends in an open transaction does not merge",
         path=FOLLOWING,
-        old="self._keep_up(0 if last_offset is None else last_offset + 1)",
-        new="self._keep_up(self._writer.progress().next_offset)",
+        old="read_offset = 0 if last_offset is None else last_offset + 1",
+        new="read_offset = self._writer.progress().next_offset",
         tests=(UPKEEP,),
     ),
     Plant(
@@ -88,18 +92,17 @@ TABLES_PLANTS: Final = (
         tests=(FOLLOWED,),
     ),
     Plant(
-        bug="a follower compares the logs at its start only",
+        bug="a follower does not compare its log with the tables",
         path=FOLLOWER,
-        old="        check_same_log(writer.place, progress, writer.epochs, log)\n",
-        new="        if self._sink is None:\n"
-        "            check_same_log(writer.place, progress, writer.epochs, log)\n",
+        old="        check_same_log(self._place, progress, epochs, log)\n",
+        new="",
         tests=(FOLLOWED,),
     ),
     Plant(
         bug="a run with an end follows a log that grows",
         path=FOLLOWER,
-        old="found if self._target_offset is None else min(found, self._target_offset)",
-        new="found",
+        old="end_offset = min(end_offset, self._target_offset)",
+        new="pass",
         tests=(FOLLOWED,),
     ),
     Plant(
@@ -136,8 +139,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a reader of Arrow has the changes after its version",
         path=READER,
-        old="(later, earlier, *where), version=version)",
-        new="(later, earlier, *where))",
+        old="(later, earlier, *where), columns, version=version)",
+        new="(later, earlier, *where), columns, version=None)",
         tests=(f"{READ}::test_a_view_is_fixed_while_the_tables_advance",),
     ),
     Plant(
@@ -209,9 +212,25 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="an append that Delta skipped counts as written",
         path=SPARK,
-        old='self._newest_commit(table)["userMetadata"] == commit:',
-        new='self._newest_commit(table)["userMetadata"]:',
+        old="if commit in self._commit_ids(table, count):",
+        new="if self._commit_ids(table, count):",
         tests=(f"{CONTRACT}::test_repeated_transaction_writes_nothing[spark]",),
+    ),
+    Plant(
+        bug="the alternatives of a read restrict nothing",
+        path="state/raftlog_state/tables/stores/protocol.py",
+        old="    if any_of:\n        parts.append",
+        new="    if False:\n        parts.append",
+        tests=(
+            f"{CONTRACT}::test_an_append_has_rows_of_many_clusters_in_one_transaction[delta-rs]",
+        ),
+    ),
+    Plant(
+        bug="each append by delta-rs lists and cleans Delta's log",
+        path=DELTA_RS,
+        old="PostCommitHookProperties(cleanup_expired_logs=False)",
+        new="PostCommitHookProperties(cleanup_expired_logs=True)",
+        tests=(f"{CONTRACT}::test_a_compaction_and_no_append_cleans_the_log_of_delta_rs",),
     ),
     Plant(
         bug="delta-rs repeats a transaction",
@@ -233,6 +252,79 @@ TABLES_PLANTS: Final = (
         old="origins[change.key] = Origin(*written, before.created_offset)",
         new="origins.setdefault(change.key, Origin(*written, before.created_offset))",
         tests=(f"{CONVERTED}::test_rows_of_state_are_the_last_changes_of_each_key[14]",),
+    ),
+    Plant(
+        bug="a row that changed again has the origin that it had at the start",
+        path="state/raftlog_state/tables/origins.py",
+        old="        found = self._origins[entity].get(key)\n",
+        new="        is_stored = key in self._stored.get(entity, {})\n"
+        "        found = None if is_stored else self._origins[entity].get(key)\n",
+        tests=(f"{STORED}::test_replay_continues_from_stored_rows_as_from_the_rows_in_memory[14]",),
+    ),
+    Plant(
+        bug="a stored row is one of the block before",
+        path=STORED_ROWS,
+        old="self._blocks[number] = rows_of(",
+        new="self._blocks[number + 1] = rows_of(",
+        tests=(f"{STORED}::test_rows_are_found_in_any_order_of_the_columns[0]",),
+    ),
+    Plant(
+        bug="the group of a row is that of the row at its place in the order of groups",
+        path=STORED_ROWS,
+        old="firsts = [column.take(pa.array(order[starts]))",
+        new="firsts = [column.take(pa.array(starts))",
+        tests=(f"{STORED}::test_replay_continues_from_stored_rows_as_from_the_rows_in_memory[14]",),
+    ),
+    Plant(
+        bug="a row that was deleted since the start is there",
+        path="state/raftlog_state/image/layered_map.py",
+        old="            return self._changed[key] is not None\n",
+        new="            return True\n",
+        tests=(f"{STORED}::test_a_layered_map_is_a_dict_with_all_changes",),
+    ),
+    Plant(
+        bug="an image changes with the next one",
+        path="state/raftlog_state/image/layered_map.py",
+        old="found._changed = {**self._changed, **changes}\n",
+        new="found._changed = self._changed\n        found._changed |= changes\n",
+        tests=(f"{STORED}::test_a_layered_map_is_a_dict_with_all_changes",),
+    ),
+    Plant(
+        bug="the last change of a slice is lost",
+        path=SLICES,
+        old="positions[start : start + self._slice_rows]",
+        new="positions[start : start + self._slice_rows - 1]",
+        tests=(f"{CONVERTED}::test_slices_have_the_rows_of_the_whole_table[37]",),
+    ),
+    Plant(
+        bug="each slice numbers its changes from 0",
+        path=SLICES,
+        old="                self._seqs[part].tolist(),\n",
+        new="                sequence_numbers([self._records[position] for position in part]),\n",
+        tests=(f"{CONVERTED}::test_slices_have_the_rows_of_the_whole_table[1]",),
+    ),
+    Plant(
+        bug="state has the first change of a key in a large batch",
+        path=SLICES,
+        old="            last[change.entity][change.key] = position\n",
+        new="            last[change.entity].setdefault(change.key, position)\n",
+        tests=(f"{CONVERTED}::test_slices_have_the_rows_of_the_whole_table[37]",),
+    ),
+    Plant(
+        bug="a struct that is null is read as one of nulls",
+        path="state/raftlog_state/tables/stores/protocol.py",
+        old="fields=list(structs), mask=chunk.is_null())",
+        new="fields=list(structs))",
+        tests=(f"{CONTRACT}::test_a_struct_is_read_with_one_field[delta-rs-topic]",),
+    ),
+    Plant(
+        bug="a partition that changed after the last merge is that of the merge",
+        path="state/raftlog_state/tables/stored_rows.py",
+        old='    is_partition = pc.equal(state["entity"], str(Entity.PARTITION))\n',
+        new='    is_partition = pc.equal(state["entity"], str(Entity.TOPIC))\n',
+        tests=(
+            f"{STORED}::test_later_rows_replace_stored_ones_and_a_deleted_topic_has_no_partition",
+        ),
     ),
     Plant(
         bug="a difference has the first values of the later state",
@@ -343,13 +435,6 @@ TABLES_PLANTS: Final = (
         tests=(f"{CONTRACT}::test_concurrent_merges_of_different_clusters_commit[spark]",),
     ),
     Plant(
-        bug="an append that Delta skipped counts as written if another cluster ends with it",
-        path=SPARK,
-        old='where = _clause(table, ((CLUSTER_ID, "=", rows[CLUSTER_ID][0].as_py()),))',
-        new='where = ""',
-        tests=(f"{CONTRACT}::test_rows_of_clusters_are_kept_apart[spark]",),
-    ),
-    Plant(
         bug="delta-rs merges a cluster's rows into those of another",
         path=DELTA_RS,
         old='same_key = f"t.{CLUSTER_ID} IN ({clusters}) AND {_SAME_KEY}"',
@@ -362,13 +447,6 @@ TABLES_PLANTS: Final = (
         old='same_key = f"t.{CLUSTER_ID} IN ({clusters}) AND {_SAME_KEY}"',
         new="same_key = _SAME_KEY",
         tests=(f"{CONTRACT}::test_concurrent_merges_of_different_clusters_commit[delta-rs]",),
-    ),
-    Plant(
-        bug="a repeated append counts as written if another cluster ends with it",
-        path=DELTA_RS,
-        old='(of_cluster, ("offset", ">=", last_offset))',
-        new='(("offset", ">=", last_offset),)',
-        tests=(f"{CONTRACT}::test_rows_of_clusters_are_kept_apart[delta-rs]",),
     ),
     Plant(
         bug="state has one partition for all clusters",
@@ -432,5 +510,19 @@ TABLES_PLANTS: Final = (
         old="    return read if field.is_nullable else read_not_null\n",
         new="    return read\n",
         tests=("tests/state/tables/test_verify_decoder.py",),
+    ),
+    Plant(
+        bug="a log that cannot be read ends the round of all",
+        path="state/raftlog_state/tables/group_follower.py",
+        old="                self._failed(source, error)\n                continue\n",
+        new="                raise\n",
+        tests=(f"{GROUP_FOLLOWED}::test_bad_logs_do_not_keep_the_others_from_being_written",),
+    ),
+    Plant(
+        bug="a run with an end hides the errors of clusters",
+        path="state/raftlog_state/tables/group_follower.py",
+        old="        if self.failures:\n",
+        new="        if False:\n",
+        tests=(f"{GROUP_FOLLOWED}::test_bad_logs_do_not_keep_the_others_from_being_written",),
     ),
 )

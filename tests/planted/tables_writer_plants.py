@@ -7,11 +7,30 @@ from typing import Final
 from tests.planted.plant import Plant
 
 WRITER: Final = "state/raftlog_state/tables/writer.py"
+ROWS: Final = "state/raftlog_state/tables/cluster_rows.py"
+CACHE: Final = "state/raftlog_state/tables/cluster_cache.py"
+INCARNATIONS: Final = "state/raftlog_state/tables/incarnations.py"
 LATEST: Final = "state/raftlog_state/tables/latest.py"
 WRITES: Final = "tests/state/tables/test_writer.py"
+GROUP: Final = "state/raftlog_state/tables/group_writer.py"
+GROUPS: Final = "tests/state/tables/test_group_writer.py"
 CLUSTERS: Final = "tests/state/tables/test_clusters.py"
 
 TABLES_WRITER_PLANTS: Final = (
+    Plant(
+        bug="changes before a large batch are not merged",
+        path=ROWS,
+        old="                yield from _state_of_tables(tables)\n",
+        new="",
+        tests=(f"{WRITES}::test_a_batch_in_slices_gives_the_same_tables[31]",),
+    ),
+    Plant(
+        bug="changes of other clusters are not in the append of a large batch",
+        path=CACHE,
+        old="    first = [] if table is None else [table]\n",
+        new="    first: list[pa.Table] = []\n",
+        tests=(f"{GROUPS}::test_a_large_batch_of_one_cluster_is_one_append_with_others[9]",),
+    ),
     Plant(
         bug="a crash between the two appends repeats records in log",
         path=WRITER,
@@ -22,8 +41,8 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="two writers with one end both append",
         path=WRITER,
-        old="_transaction(table, state.progress, next_offset)",
-        new='_transaction(table, state.progress, pc.max(rows["offset"]).as_py())',
+        old="own_transaction(CHANGES_TABLE, progress, progress.next_offset)",
+        new='own_transaction(CHANGES_TABLE, progress, pc.max(rows["offset"]).as_py())',
         tests=(f"{WRITES}::test_two_writers_write_every_record_once",),
     ),
     Plant(
@@ -35,21 +54,21 @@ TABLES_WRITER_PLANTS: Final = (
     ),
     Plant(
         bug="a truncation into a transaction keeps its first records",
-        path=WRITER,
+        path=CACHE,
         old="            if row.begin_offset <= found < row.end_offset - 1:\n",
         new="            if False:\n",
         tests=(f"{WRITES}::test_a_truncation_into_a_transaction_ends_before_it",),
     ),
     Plant(
         bug="a truncation forgets the changes that state does not include",
-        path=WRITER,
-        old="min(state.base_offset, target)",
+        path=INCARNATIONS,
+        old="min(cache.base_offset, target)",
         new="target",
         tests=(f"{WRITES}::test_a_truncation_gives_the_tables_of_that_offset[11-None]",),
     ),
     Plant(
         bug="a truncation keeps the incarnation",
-        path=WRITER,
+        path=INCARNATIONS,
         old="incarnation = progress.incarnation + 1",
         new="incarnation = progress.incarnation",
         tests=(f"{WRITES}::test_a_truncation_gives_the_tables_of_that_offset[11-None]",),
@@ -70,14 +89,14 @@ TABLES_WRITER_PLANTS: Final = (
     ),
     Plant(
         bug="changes that state does not include expire",
-        path=WRITER,
-        old="        self._merge_state()\n        is_expired",
-        new="        is_expired",
+        path=INCARNATIONS,
+        old="    merge(rows, cache)\n    is_expired",
+        new="    is_expired",
         tests=(f"{WRITES}::test_expired_changes_are_in_the_state[None]",),
     ),
     Plant(
         bug="a writer of an earlier incarnation commits",
-        path=WRITER,
+        path=ROWS,
         old="(progress.incarnation << _OFFSET_BITS) + next_offset",
         new="next_offset",
         tests=(f"{WRITES}::test_a_writer_of_an_earlier_incarnation_commits_nothing",),
@@ -92,13 +111,13 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="a truncation uses the cached end of the tables",
         path=WRITER,
-        old="        self._state = None\n        state = self._ready()\n        progress, target",
-        new="        state = self._ready()\n        progress, target",
+        old="        self._cache = None\n        found = truncate_to(",
+        new="        found = truncate_to(",
         tests=(f"{WRITES}::test_a_truncation_reads_the_tables_again",),
     ),
     Plant(
         bug="a truncation forgets gaps",
-        path=WRITER,
+        path=CACHE,
         old="gaps=tuple(gap for gap in newest.gaps if gap[1] <= offset)",
         new="gaps=()",
         tests=(f"{WRITES}::test_a_gap_remains_after_a_truncation",),
@@ -112,7 +131,7 @@ TABLES_WRITER_PLANTS: Final = (
     ),
     Plant(
         bug="a gap over a change of leaders is a divergence",
-        path=WRITER,
+        path=CACHE,
         old="last = first if row.end_offset is None else row.end_offset - 1",
         new="last = progress.offset if row.end_offset is None else row.end_offset - 1",
         tests=(f"{WRITES}::test_a_gap_over_a_change_of_leaders_is_no_divergence",),
@@ -133,82 +152,72 @@ TABLES_WRITER_PLANTS: Final = (
     ),
     Plant(
         bug="records of a rewritten log that the tables have are skipped",
-        path=WRITER,
+        path=CACHE,
         old="                if seen_epoch != epoch and at <= min(last, seen_last):\n",
         new="                if False:\n",
         tests=(f"{WRITES}::test_refused_batches_write_nothing",),
     ),
     Plant(
         bug="an expiry reverts what another process appends meanwhile",
-        path=WRITER,
-        old="_transaction(CHANGES_TABLE, state.progress, state.progress.next_offset)",
-        new="_transaction(CHANGES_TABLE, after, after.offset)",
+        path=ROWS,
+        old="own_transaction(CHANGES_TABLE, before, before.next_offset)",
+        new="own_transaction(CHANGES_TABLE, ends[0], before.next_offset)",
         tests=(
             f"{WRITES}::test_an_expiry_reverts_nothing_that_another_process_does_meanwhile[append]",
         ),
     ),
     Plant(
-        bug="the second of two concurrent expiries is not recorded",
-        path=WRITER,
-        old="if found.progress != after:",
-        new="if False:",
-        tests=(
-            f"{WRITES}::test_an_expiry_reverts_nothing_that_another_process_does_meanwhile[expiry]",
-        ),
-    ),
-    Plant(
         bug="records of an earlier incarnation in log become those of a later one",
         path=WRITER,
-        old="        if state.progress.is_start_of_incarnation:  # now",
+        old="        if cache.progress.is_start_of_incarnation:  # now",
         new="        if False:  # now",
         tests=(f"{WRITES}::test_records_of_an_earlier_incarnation_in_log_are_not_read",),
     ),
     Plant(
         bug="records of an earlier incarnation in log count as appended",
-        path=WRITER,
-        old='rows.filter(pc.greater_equal(rows["incarnation"], progress.incarnation))',
-        new="rows",
+        path=ROWS,
+        old="rows.filter(pc.and_(is_later, is_current))",
+        new="rows.filter(is_later)",
         tests=(f"{WRITES}::test_records_of_an_earlier_incarnation_in_log_are_not_read",),
     ),
     Plant(
         bug="changes that an interrupted expiry left stay",
-        path=WRITER,
-        old="self._delete_expired(progress)  # an",
+        path=INCARNATIONS,
+        old="rows.delete_expired(progress)  # an",
         new="pass  # an",
         tests=(f"{WRITES}::test_an_interrupted_expiry_is_completed[fence]",),
     ),
     Plant(
         bug="the time of expired changes is forgotten by the next expiry",
-        path=WRITER,
+        path=INCARNATIONS,
         old="times = [progress.expired_time_us, ",
         new="times = [",
         tests=(f"{WRITES}::test_the_latest_time_of_expired_changes_is_known",),
     ),
     Plant(
         bug="a merge does not find that readers ignore what is appended",
-        path=WRITER,
-        old="found.incarnation > progress.incarnation",
-        new="found.incarnation < progress.incarnation",
+        path=ROWS,
+        old="merged.incarnation > end.incarnation",
+        new="merged.incarnation < end.incarnation",
         tests=(f"{WRITES}::test_rows_that_readers_do_not_see_are_found_by_the_next_merge",),
     ),
     Plant(
         bug="writers append during a truncation",
-        path=WRITER,
-        old="        state = self._fence(state, self._next_incarnation(progress))\n"
-        "        progress = state.progress\n",
-        new="        progress = self._next_incarnation(progress)\n",
+        path=INCARNATIONS,
+        old="    progress = fence(rows, cache, next_incarnation(cache.progress))\n",
+        new="    progress = next_incarnation(cache.progress)\n",
         tests=(f"{WRITES}::test_a_truncation_that_has_only_begun_changes_no_rows",),
     ),
     Plant(
         bug="a truncation deletes rows of other clusters",
-        path=WRITER,
+        path=ROWS,
         old='(_of_cluster(progress.cluster_id), ("incarnation", "<", progress.incarnation))',
         new='(("incarnation", "<", progress.incarnation),)',
         tests=(f"{CLUSTERS}::test_a_truncation_leaves_the_rows_of_other_clusters",),
     ),
     Plant(
         bug="a writer reads the rows of all clusters",
-        path=WRITER,
+        path=ROWS,
         old="(_of_cluster(cluster_id), *where)",
         new="where",
         tests=(
@@ -217,7 +226,7 @@ TABLES_WRITER_PLANTS: Final = (
     ),
     Plant(
         bug="clusters share a transaction",
-        path=WRITER,
+        path=ROWS,
         old='f"raftlog-{table.name}-{progress.cluster_id}"',
         new='f"raftlog-{table.name}"',
         tests=(
@@ -227,17 +236,115 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="a crash before the first publication ends all writes",
         path=WRITER,
-        old="state = self._state = self._read_state(cluster_id or UNKNOWN_CLUSTER)",
-        new="state.progress = replace(state.progress, cluster_id=cluster_id or UNKNOWN_CLUSTER)",
+        old="cache = self._cache = self._read(cluster_id or UNKNOWN_CLUSTER)",
+        new="cache.progress = replace(cache.progress, cluster_id=cluster_id or UNKNOWN_CLUSTER)",
         tests=(
             f"{CLUSTERS}::test_records_that_a_crash_left_in_log_are_those_of_their_cluster[alone]",
         ),
     ),
     Plant(
         bug="a log of another cluster is written to a named one",
-        path=WRITER,
-        old="Progress(cluster_id=cluster_id, log_cluster_id=self._cluster_id)",
+        path=ROWS,
+        old="Progress(cluster_id=cluster_id, log_cluster_id=log_cluster_id)",
         new="Progress(cluster_id=cluster_id)",
         tests=(f"{CLUSTERS}::test_a_log_of_another_cluster_is_refused_unless_that_is_named",),
+    ),
+    Plant(
+        bug="a take-over does not fence the group before",
+        path=ROWS,
+        old="        if owner is None:\n            transaction",
+        new="        if True:\n            transaction",
+        tests=(f"{GROUPS}::test_an_owner_that_lost_a_cluster_writes_its_other_ones[changes]",),
+    ),
+    Plant(
+        bug="a group takes clusters over that it may not own",
+        path=GROUP,
+        old="if not self._take_over and (",
+        new="if False and (",
+        tests=(
+            f"{GROUPS}::test_a_cluster_of_another_owner_is_taken_over_only_if_that_is_allowed[None]",
+        ),
+    ),
+    Plant(
+        bug="a writer of one cluster appends although a group owns it",
+        path=WRITER,
+        old="        if not self._take_over:\n            raise owned(self.place, progress)\n",
+        new="",
+        tests=(
+            f"{GROUPS}::test_a_cluster_of_another_owner_is_taken_over_only_if_that_is_allowed[None]",
+        ),
+    ),
+    Plant(
+        bug="the version of a group's append is not stored",
+        path="state/raftlog_state/tables/progress.py",
+        old="group_versions={**self.group_versions, group: version}",
+        new="group_versions=self.group_versions",
+        tests=(f"{GROUPS}::test_rows_of_all_clusters_are_one_append_of_each_table",),
+    ),
+    Plant(
+        bug="a version that only reverted rows have is used again",
+        path=ROWS,
+        old="                rows.append(progress)\n",
+        new="                if _is_valid(progress, bases.get(progress.cluster_id, progress)):\n"
+        "                    rows.append(progress)\n",
+        tests=(f"{GROUPS}::test_a_version_that_only_reverted_rows_had_is_known",),
+    ),
+    Plant(
+        bug="a group keeps states that are older than the versions it has read",
+        path=GROUP,
+        old="if self._ends.get(name) != found.progress.get(name)",
+        new="if False",
+        tests=(
+            f"{GROUPS}::"
+            "test_an_append_of_the_same_ends_by_another_process_is_not_taken_for_ones_own",
+        ),
+    ),
+    Plant(
+        bug="changes of a cluster whose state was dropped are not merged",
+        path=GROUP,
+        old="        elif cluster_id in self._tails:\n",
+        new="        elif False:\n",
+        tests=(f"{GROUPS}::test_states_that_are_dropped_are_read_again[0]",),
+    ),
+    Plant(
+        bug="a group never drops states",
+        path=GROUP,
+        old="            del self._caches[name]\n            row_count",
+        new="            row_count",
+        tests=(f"{GROUPS}::test_the_states_that_are_kept_have_a_limit",),
+    ),
+    Plant(
+        bug="rejected rows of one cluster end the append of all",
+        path=GROUP,
+        old="                        failures[name] = error\n",
+        new="                        raise error\n",
+        tests=(f"{GROUPS}::test_a_rejected_cluster_does_not_keep_others_from_being_written",),
+    ),
+    Plant(
+        bug="records that a crash left in log are appended again by a group",
+        path=GROUP,
+        old="        self._revert_log()\n",
+        new="",
+        tests=(f"{GROUPS}::test_records_that_a_crash_left_in_log_alone_are_reverted",),
+    ),
+    Plant(
+        bug="a query of many clusters continues after rows of one were rejected",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old="        if applied.failures:\n            raise",
+        new="        if False:\n            raise",
+        tests=(
+            "tests/state/tables/test_cluster_group_spark.py::"
+            "test_a_cluster_of_another_owner_ends_the_query_and_the_others_are_published",
+        ),
+    ),
+    Plant(
+        bug="one query of many clusters reads each log from its start on",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old='options={**options, "startingOffset": start}',
+        new='options={**options, "startingOffset": "earliest"}',
+        tests=(
+            "tests/state/tables/test_cluster_group_spark.py::"
+            "test_one_query_writes_the_states_of_its_clusters_and_continues_at_their_ends",
+        ),
     ),
 )

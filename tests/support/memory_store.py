@@ -24,7 +24,15 @@ from pyarrow.parquet import filters_to_expression
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import STATE_TABLE, StoredTable
-from raftlog_state.tables.stores.protocol import TableSize, Transaction, Where
+from raftlog_state.tables.stores.protocol import (
+    AnyOf,
+    Rows,
+    RowSlices,
+    Selected,
+    TableSize,
+    Transaction,
+    Where,
+)
 
 Operation: TypeAlias = Literal["append", "merge", "delete", "compact"]
 Hook: TypeAlias = Callable[[Operation, str], None]
@@ -89,25 +97,21 @@ class MemoryStore:
     def prepare(self) -> None:
         """Do nothing: memory needs no preparation."""
 
-    def append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> None:
+    def append(self, table: StoredTable, rows: Rows, transaction: Transaction) -> None:
         """Append rows unless this transaction, or a later one of its ``app_id``, is committed."""
+        rows = rows.table() if isinstance(rows, RowSlices) else rows
         self._check_rows(table, rows)
         if not self._is_committed(table, transaction):
             self._before_commit("append", table.name)
             if self._commit_append(table, rows, transaction):
                 self._after_commit("append", table.name)
                 return
-        of_cluster = pc.equal(self._content(table)["cluster_id"], rows["cluster_id"][0])
-        end = _end_offset(self._content(table).filter(of_cluster))
-        end_of_rows = _end_offset(rows)
-        if end != end_of_rows:
-            raise ConcurrentWriterError(
-                place=self._place,
-                reason=f"another writer committed transaction {transaction.version} of "
-                f"{transaction.app_id} to table {table.name}, which ends at offset {end} and not "
-                f"at {end_of_rows}",
-                remedy="run one writer at a time; open the tables again to continue at their end",
-            )
+        raise ConcurrentWriterError(
+            place=self._place,
+            reason=f"another append committed transaction {transaction.version} of "
+            f"{transaction.app_id} to table {table.name}",
+            remedy="run one writer at a time; open the tables again to continue at their end",
+        )
 
     def version(self, table: StoredTable) -> int:
         """Return the newest version of an existing table."""
@@ -124,21 +128,23 @@ class MemoryStore:
         where: Where = (),
         columns: tuple[str, ...] | None = None,
         *,
+        any_of: AnyOf = (),
         version: int | None = None,
     ) -> pa.Table:
         """Return rows of an existing table."""
         content = self._content(table)
         if version is not None:
             content = self._tables.versions[table.name][version]
-        rows = content.filter(filters_to_expression(list(where))) if where else content
-        return rows if columns is None else rows.select(list(columns))
+        rows = content.filter(_holds(where, any_of)) if where or any_of else content
+        return pa.table({one.name: one.column_of(rows) for one in Selected.of(table, columns)})
 
     def cluster_ids(self, table: StoredTable) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table."""
         return list(pc.unique(self._content(table)["cluster_id"]).to_pylist())
 
-    def merge(self, rows: pa.Table) -> None:
+    def merge(self, rows: Rows) -> None:
         """Replace rows of ``state`` by later ones of the same key, and insert those of new keys."""
+        rows = rows.table() if isinstance(rows, RowSlices) else rows
         self._check_rows(STATE_TABLE, rows)
         clusters = pc.unique(rows["cluster_id"])
         old = self._tables.contents.get(STATE_TABLE.name)
@@ -150,12 +156,12 @@ class MemoryStore:
             self._replace("merge", STATE_TABLE, self._merged(content, rows))
         self._after_commit("merge", STATE_TABLE.name)
 
-    def delete(self, table: StoredTable, where: Where) -> None:
+    def delete(self, table: StoredTable, where: Where, *, any_of: AnyOf = ()) -> None:
         """Delete the rows for which all conditions hold."""
         old = self._content(table)
         kept = old.slice(0, 0)
-        if where:
-            holds = filters_to_expression(list(where))
+        if where or any_of:
+            holds = _holds(where, any_of)
             kept = old.filter(holds.is_null() | ~holds)
         if kept.num_rows < old.num_rows:
             self._commit_unless_changed("delete", table, old, kept)
@@ -265,10 +271,9 @@ def _is_same_of(clusters: pa.Array, old: pa.Table | None, new: pa.Table | None) 
     return bool(before.equals(now))
 
 
-def _end_offset(rows: pa.Table) -> int | None:
-    """Return the greatest ``offset``, None without rows."""
-    end: int | None = pc.max(rows["offset"]).as_py()
-    return end
+def _holds(where: Where, any_of: AnyOf) -> pc.Expression:
+    """Return the conditions, one or more, as an expression."""
+    return filters_to_expression([[*where, *each] for each in any_of or ((),)])
 
 
 def _orders_by_key(rows: pa.Table) -> dict[tuple[str, ...], tuple[int, int, int]]:

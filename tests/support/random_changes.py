@@ -101,6 +101,13 @@ class Job:
             self._apply(change, plan)
             change_count -= 1
 
+    def draw(self, image: MetadataImage) -> ChangeRequest:
+        """Return a random change of a state, which may be invalid."""
+        self.image = image
+        while (change := self.rng.choice(self._writers())()) is None:
+            pass
+        return change
+
     def _apply(self, change: ChangeRequest, plan: ControllerResult) -> None:
         before = self.image
         self.image = replayed(before, plan.values())

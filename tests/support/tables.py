@@ -15,8 +15,8 @@ from raftlog_state.image.rows import Entity, Key, Row
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.tables import ClusterTables, ClusterView, open_cluster
 from raftlog_state.tables.convert import rows_of
-from raftlog_state.tables.schema import CHANGES, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
-from raftlog_state.tables.stores.spark import for_each
+from raftlog_state.tables.latest import rows_of_state
+from raftlog_state.tables.schema import CHANGES, LOG, TYPED_TABLES
 from tests.support.source_rows import source_rows
 from tests.support.written_tables import CrashError
 
@@ -86,13 +86,12 @@ def apply_feed(rows: dict[Key, Row], feed: DataFrame, entity: Entity) -> set[str
 
 
 def image_of(view: ClusterView) -> MetadataImage:
-    """Return the typed tables of a view as an image that can be written as Kafka's records."""
+    """Return the state of a view as an image that can be written as Kafka's records.
 
-    def found_rows(table: TypedTable) -> list[Any]:
-        columns = view.table(table.name).drop(*ORIGIN_COLUMNS).toArrow()
-        return rows_of(table.entity, columns)
-
-    rows = [row for found in for_each(found_rows, TYPED_TABLES) for row in found]
+    This is one query for all tables, whose rows are also those of ``view.table(name)``.
+    """
+    publication = view._publication
+    rows = rows_of_state(publication.rows(None, view.offset).toArrow())
     assert len({(row.ENTITY, row.key) for row in rows}) == len(rows), "each row once"
     return MetadataImage.from_rows(rows, offset=view.offset, leader_epoch=0)
 

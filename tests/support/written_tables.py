@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.rows import Row
 from raftlog_state.loader.metadata_loader import MetadataLoader
-from raftlog_state.tables.latest import living_rows, overlay, state_rows, without_reverted
+from raftlog_state.tables.change_slices import SLICE_ROWS
+from raftlog_state.tables.latest import overlay, rows_of_state, state_rows, without_reverted
 from raftlog_state.tables.progress import NOTHING, Progress, cluster_in, progress_of
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
 from raftlog_state.tables.writer import Writer
@@ -68,7 +69,8 @@ def _latest(tables: MemoryTables, cluster_id: str) -> tuple[Progress, pa.Table]:
 def read_view(tables: MemoryTables, cluster_id: str | None = None) -> View:
     """Return the rows of a cluster, or of the only one, that a reader sees."""
     progress, rows = _latest(tables, cluster_id or _only_cluster(tables))
-    return View(progress.offset, living_rows(rows)[0])
+    living = rows.filter(pc.invert(rows["is_deleted"]))
+    return View(progress.offset, rows_of_state(living))
 
 
 def contents(tables: MemoryTables, cluster_id: str | None = None) -> list[tuple[str, str]]:
@@ -126,9 +128,10 @@ def writer_of(
     cluster_id: str | None = None,
     before_commit: Hook = no_hook,
     after_commit: Hook = no_hook,
+    slice_rows: int = SLICE_ROWS,
 ) -> Writer:
     store = MemoryStore(tables, before_commit=before_commit, after_commit=after_commit)
-    return Writer(store, cluster_id=cluster_id, clock_us=lambda: 1)
+    return Writer(store, cluster_id=cluster_id, clock_us=lambda: 1, slice_rows=slice_rows)
 
 
 def _plain(rows: pa.Table) -> list[dict[str, Any]]:

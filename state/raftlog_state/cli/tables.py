@@ -12,6 +12,8 @@ from .parser import Commands, Parser, add_redaction, offset, redactor
 from .source import add_decompression_limit, add_source, open_source
 
 if TYPE_CHECKING:
+    from raftlog.client.location import LogLocation
+    from raftlog_state.tables.log_follower import FollowSettings
     from raftlog_state.tables.stores.protocol import TableStore
     from raftlog_state.tables.writer import Writer
 
@@ -104,6 +106,12 @@ only records older than --tail-holdback-ms are read, since younger ones may not 
 Changes are merged into state once a minute, small files are rewritten after 200 appends, and old
 files are deleted once a day, after a day.
 
+With --sources and --group, the logs of many clusters are written by one process, in one append.
+FILE has a JSON array with an object for each log: {"path": PATH}, or {"bootstrap.servers":
+"HOST:PORT,..."} with the options of the Spark source for TLS. A log that cannot be read, or that
+diverges from its tables, is logged and read again later; the others are written. A cluster that
+another command or group writes is refused, unless --take-over is given; that one is refused then.
+
 Logs to stderr, one line an event. Nodes that do not answer are asked again. Ctrl-C and SIGTERM end
 the command after the append in progress, with exit code 130 or 0; a second signal ends it
 immediately.
@@ -113,6 +121,7 @@ FOLLOW_EXAMPLES = """
 raftlog tables follow /var/lib/kafka ./tables
 raftlog tables follow --bootstrap-server controller-1:9093,controller-2:9093 ./tables
 raftlog tables follow /var/lib/kafka ./tables --once --no-log
+raftlog tables follow --sources logs.json --group eu ./tables
 raftlog tables follow /var/lib/kafka ./tables --cluster-id oEgEPrivuWNp7aKJQ-ndSA
 """
 
@@ -121,8 +130,20 @@ def _add_follow(commands: Commands) -> None:
     """Add ``raftlog tables follow``."""
     command = commands.add_parser("follow", about=FOLLOW_ABOUT, examples=FOLLOW_EXAMPLES)
     command.set_defaults(run=_run_follow)
-    add_source(command)
+    add_source(command, has_cluster_id=True)
     _add_place(command)
+    many = command.add_argument_group("many clusters, instead of PATH")
+    many.add_argument("--sources", metavar="FILE", help="JSON file with the logs, see above")
+    many.add_argument(
+        "--group",
+        metavar="NAME",
+        help="name of these clusters together, the same in each run",
+    )
+    command.add_argument(
+        "--take-over",
+        action="store_true",
+        help="write clusters that others have written until now; stop those first",
+    )
     command.add_argument(
         "--once", action="store_true", help="end at the end that the log has at the start"
     )
@@ -161,8 +182,14 @@ def _add_follow(commands: Commands) -> None:
 
 def _run_follow(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Follow the log until its end or a signal; return the exit code."""
-    if arguments.path is None and arguments.bootstrap_server is None:
-        arguments.parser.error("PATH and TABLES are required, or TABLES and --bootstrap-server")
+    error = arguments.parser.error
+    one_log = (arguments.path, arguments.bootstrap_server, arguments.cluster_id)
+    if (arguments.sources is None) != (arguments.group is None):
+        error("--sources and --group are used together")
+    if arguments.sources is not None and one_log != (None, None, None):
+        error("--sources excludes PATH, --bootstrap-server and --cluster-id")
+    if one_log[:2] == (None, None) and arguments.sources is None:
+        error("PATH and TABLES are required, or TABLES and --bootstrap-server or --sources")
 
     from raftlog.client.arguments import milliseconds
     from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
@@ -185,9 +212,12 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
             arguments.tail_holdback_ms, "--tail-holdback-ms", TAIL_HOLDBACK_MS_DEFAULT
         ),
         allows_gap=arguments.allow_gap,
+        take_over=arguments.take_over,
         is_once=arguments.once,
     )
     store = DeltaRsStore(_place(arguments))
+    if arguments.sources is not None:
+        return _follow_group(arguments, store, settings, console)
     with ExitStack() as opened, StopSignals() as signals:
         follower = LogFollower(
             lambda: opened.enter_context(open_source(arguments)),
@@ -203,6 +233,61 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
             return 0
         console.log(f"the tables end at offset {follower.last_offset()}")
     return 0
+
+
+def _follow_group(
+    arguments: argparse.Namespace, store: TableStore, settings: FollowSettings, console: Console
+) -> int:
+    """Follow many logs until their ends or a signal; return the exit code."""
+    from functools import partial
+
+    from raftlog.client.location import open_reader
+    from raftlog_state.tables.group_follower import GroupFollower
+
+    from .signals import StopSignals, TerminatedError
+
+    limit = arguments.max_decompressed_bytes
+    open_logs = {
+        where.path: partial(open_reader, where, decompressed_bytes_max=limit)
+        for where in _locations(arguments)
+    }
+    with StopSignals() as signals:
+        follower = GroupFollower(
+            open_logs,
+            store,
+            settings,
+            group=arguments.group,
+            log_event=console.log,
+            uninterrupted=signals.uninterrupted,
+            raise_if_stopped=signals.raise_received,
+        )
+        try:
+            follower.run()
+        except TerminatedError:
+            return 0
+    return 0
+
+
+def _locations(arguments: argparse.Namespace) -> list[LogLocation]:
+    """Return the logs in the file of ``--sources``. Raises ``OptionError``."""
+    import json
+
+    from raftlog.client.location import parse_location
+    from raftlog.errors import OptionError
+
+    try:
+        with open(arguments.sources, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError) as error:
+        raise OptionError(option="--sources", reason=f"cannot be read as JSON: {error}") from None
+    if not isinstance(found, list) or not found or not all(map(_has_texts, found)):
+        reason = 'must have a JSON array of objects such as {"path": "/var/lib/kafka"}'
+        raise OptionError(option="--sources", reason=reason)
+    return [parse_location(options, call="each object names a log") for options in found]
+
+
+def _has_texts(options: object) -> bool:
+    return isinstance(options, dict) and all(isinstance(value, str) for value in options.values())
 
 
 def _count(text: str) -> int:

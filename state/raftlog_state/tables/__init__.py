@@ -1,8 +1,9 @@
 """Metadata of clusters as Delta tables: every record, every change, every state.
 
-``open_cluster`` is the entry point with Spark, ``list_clusters`` returns the clusters of tables;
-both require pyspark and delta-spark. ``open_tables`` reads the same tables as Arrow, without Spark
-or Java; it requires deltalake. Submodules are imported lazily.
+``open_cluster`` is the entry point with Spark, ``open_group`` that of one stream of many clusters;
+``list_clusters`` returns the clusters of tables. They require pyspark and delta-spark.
+``open_tables`` reads the same tables as Arrow, without Spark or Java; it requires deltalake.
+Submodules are imported lazily.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .cluster import ClusterTables, list_clusters, open_cluster
+    from .cluster_group import ClusterGroup, open_group
     from .invariants import Violation
     from .reader import ArrowTables, ArrowView, open_tables
     from .selection import ClusterStatus
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrowTables",
     "ArrowView",
+    "ClusterGroup",
     "ClusterStatus",
     "ClusterTables",
     "ClusterView",
@@ -28,12 +31,14 @@ __all__ = [
     "Violation",
     "list_clusters",
     "open_cluster",
+    "open_group",
     "open_tables",
 ]
 
 _MODULES = {
     "ArrowTables": "reader",
     "ArrowView": "reader",
+    "ClusterGroup": "cluster_group",
     "ClusterStatus": "selection",
     "ClusterTables": "cluster",
     "ClusterView": "view",
@@ -42,6 +47,7 @@ _MODULES = {
     "Violation": "invariants",
     "list_clusters": "cluster",
     "open_cluster": "cluster",
+    "open_group": "cluster_group",
     "open_tables": "reader",
 }
 

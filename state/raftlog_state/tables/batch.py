@@ -3,7 +3,7 @@
 Rules of this file:
 
 1. Contiguity is checked by count, control records and aborted ones included: a gap, a duplicate, a
-   fall of the leader epoch or a checkpoint that is not whole is an error, never skipped.
+   fall of the leader epoch or an incomplete snapshot is an error, never skipped.
 2. Rows that the tables have are removed, and so are rows from the start of an open transaction on:
    the source returns them again.
 3. Pure: Arrow in, Arrow out; the tables' own end is an argument.
@@ -61,10 +61,10 @@ _FOOTER: Final = ControlType.SNAPSHOT_FOOTER.name.lower()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedBatch:
-    """What is new in a batch: the rows of a checkpoint, if any, then records of the log.
+    """New rows of a batch: those of a snapshot, if any, then records of the log.
 
-    ``records`` runs from ``next_offset`` (or from the checkpoint's end) without a gap; ``seen``
-    are rows that the tables hold already, to be compared with them. All are in the source's
+    ``records`` runs from ``next_offset`` (or from the snapshot's end) without a gap; ``seen``
+    are rows that the tables have already, to be compared with them. All are in the source's
     columns, in order, with ``apiKey`` and ``txnBegin`` beside them.
     """
 
@@ -137,7 +137,7 @@ def check_batch(
 
 
 def epoch_ranges(table: pa.Table) -> Iterator[tuple[int, int, int]]:
-    """(leader epoch, first offset, last offset) of ordered rows, epoch by epoch."""
+    """Yield each leader epoch of ordered rows with its first and last offset."""
     epoch, offset = _int64s(table["leaderEpoch"]), _int64s(table["offset"])
     if len(epoch) == 0:
         return
@@ -167,7 +167,7 @@ def _check_columns(table: pa.Table, columns: Sequence[str], place: str) -> None:
 def _new_snapshot(
     rows: pa.Table, next_offset: int, place: str
 ) -> tuple[pa.Table, SnapshotId | None]:
-    """The rows of a checkpoint that is ahead of the tables; none of one that is not."""
+    """Return the rows of a snapshot that ends after the tables, and its id; else no rows."""
     if rows.num_rows == 0:
         return rows, None
     first, last = rows["offset"][0].as_py(), rows["offset"][-1].as_py()
@@ -222,7 +222,7 @@ def _check_epochs(records: pa.Table) -> None:
 
 
 def _with_transactions(records: pa.Table) -> pa.Table:
-    """Add ``txnBegin``, and leave out what begins in a transaction that does not end here."""
+    """Add ``txnBegin``; remove the records from the start of an open transaction on."""
     offsets, keys = records["offset"].to_pylist(), records["apiKey"].to_pylist()
     begins: list[int | None] = []
     begin: int | None = None
@@ -238,7 +238,7 @@ def _with_transactions(records: pa.Table) -> pa.Table:
 
 
 def _api_keys(table: pa.Table) -> pa.Array:
-    """The api key of every metadata record; null for control records and what has no frame."""
+    """Return the api key of each metadata record, null for other records and without a frame."""
     keys: list[int | None] = []
     for value, control in zip(table["value"], table["controlType"], strict=True):
         keys.append(None if control.is_valid or not value.is_valid else _api_key(value.as_py()))

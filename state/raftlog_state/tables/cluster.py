@@ -10,7 +10,6 @@ nothing. Several can be open.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,10 +20,10 @@ from pyspark.sql import functions as sf
 
 from raftlog.client import open_path
 from raftlog.errors import OptionError
-from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage
 from raftlog_state.snapshot_writer import ExportedSnapshot
 
+from .cluster_rows import Step, no_step
 from .exporting import export, image_of
 from .history import change_feed, difference
 from .invariants import Violation
@@ -49,16 +48,14 @@ from .stores.protocol import TableStore
 from .stores.spark import SparkStore, session_for_tables
 from .verify import VerifyReport, check_invariants, verify
 from .view import ClusterView, with_cluster
-from .views import clusters_sql, create_permanent_views
-from .writer import Step, Writer, no_step
+from .views import ViewsOfWriter, clusters_sql
+from .writer import Writer
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Engine: TypeAlias = Literal["spark", "delta-rs"]
 ENGINES: Final = get_args(Engine)
-
-_LOGGER: Final = logging.getLogger("raftlog_state")
 
 
 class ClusterTables:
@@ -74,18 +71,19 @@ class ClusterTables:
         after_step: Step,
         log: bool,
         engine: Engine,
+        take_over: bool,
     ) -> None:
         self._spark = spark
         self._store = SparkStore(spark, path_or_schema)
         self._cluster_id = cluster_id
         self._redaction = redaction
-        self._after_step = after_step
-        self._are_views_created = False
+        self._views = ViewsOfWriter(self._store, after_step)
         self._writer = Writer(
-            _store_of_writer(self._store, engine),
+            store_of_writer(self._store, engine),
             cluster_id=cluster_id,
-            after_step=self._stepped,
+            after_step=self._views,
             writes_log=log,
+            take_over=take_over,
         )
 
     def __repr__(self) -> str:
@@ -200,20 +198,7 @@ class ClusterTables:
         Files are deleted that no version of the last day has; views of earlier ones fail then.
         """
         self._writer.maintain()
-        self._create_views()
-
-    def _stepped(self, step: str) -> None:
-        """Create the views of a schema after the first append."""
-        self._after_step(step)
-        if step == CHANGES and not self._are_views_created:
-            self._create_views()
-
-    def _create_views(self) -> None:
-        self._are_views_created = True
-        try:
-            create_permanent_views(self._store)
-        except TablesError as error:  # what was written is published nevertheless
-            _LOGGER.warning("%s; the SQL views were not created", error)
+        self._views.create()
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -423,6 +408,7 @@ def open_cluster(
     after_step: Step = no_step,
     log: bool = True,
     engine: Engine = "spark",
+    take_over: bool = False,
 ) -> ClusterTables:
     """Open the tables of a cluster's metadata log; the first write creates them.
 
@@ -439,14 +425,13 @@ def open_cluster(
         engine: what writes the tables. ``"delta-rs"`` (``pip install "raftlog[delta]"``) takes a
             fraction of the time for small micro-batches, and writes to local paths only. Tables
             must not be written by both at the same time.
+        take_over: write the cluster even if a group (``open_group``) has written it until now.
 
     Raises:
         OptionError: there is no such engine.
         TablesError: the name is neither a path nor a schema; or delta-rs is not installed, or
             cannot write there.
     """
-    if engine not in ENGINES:
-        raise OptionError(option="engine", reason=f"must be one of {', '.join(ENGINES)}")
     return ClusterTables(
         spark,
         path_or_schema,
@@ -455,6 +440,7 @@ def open_cluster(
         after_step=after_step,
         log=log,
         engine=engine,
+        take_over=take_over,
     )
 
 
@@ -479,7 +465,10 @@ def list_clusters(spark: SparkSession, path_or_schema: str) -> DataFrame:
         return spark.sql(clusters_sql(state=state, changes=store.reference(CHANGES_TABLE.name)))
 
 
-def _store_of_writer(store: SparkStore, engine: Engine) -> TableStore:
+def store_of_writer(store: SparkStore, engine: Engine) -> TableStore:
+    """Return what writes the tables. Raises ``TablesError``, and ``OptionError`` for the engine."""
+    if engine not in ENGINES:
+        raise OptionError(option="engine", reason=f"must be one of {', '.join(ENGINES)}")
     if engine == "delta-rs":
         from .stores.delta_rs import DeltaRsStore
 

@@ -82,12 +82,28 @@ def changes_table(
     """
     changes = [change for record in record_changes for change in record.changes]
     records = [record for record in record_changes for _ in record.changes]
-    before, after = _before_and_after(changes)
+    return rows_of_changes(records, changes, sequence_numbers(records), before_origins, shared)
+
+
+def sequence_numbers(records: Iterable[RecordChanges]) -> list[int]:
+    """Return ``seq`` of each change: its number among those of its offset; from their records."""
     seqs: defaultdict[int, Iterator[int]] = defaultdict(count)
+    return [next(seqs[record.offset]) for record in records]
+
+
+def rows_of_changes(
+    records: Sequence[RecordChanges],
+    changes: Sequence[RowChange],
+    seqs: Sequence[int],
+    before_origins: Sequence[Sequence[Any] | None],
+    shared: Mapping[str, Any],
+) -> pa.Table:
+    """Return rows of ``changes``, for each change with its record; see ``changes_table``."""
+    before, after = _before_and_after(changes)
     columns = {
         **{name: [value] * len(changes) for name, value in shared.items()},
         "offset": [record.offset for record in records],
-        "seq": [next(seqs[record.offset]) for record in records],
+        "seq": seqs,
         "visible_offset": [record.visible_offset for record in records],
         "leader_epoch": [record.leader_epoch for record in records],
         "log_time": [microseconds(record.timestamp_ms) for record in records],

@@ -29,7 +29,7 @@ def image_of(publication: Publication, offset: int) -> MetadataImage:
     """Return the state after an offset. Raises ``TablesError`` inside a metadata transaction."""
     _check_outside_of_transactions(publication, offset)
     with publication.store.errors(STATE):
-        rows, _ = rows_of_state(publication.rows(None, offset).toArrow())
+        rows = rows_of_state(publication.rows(None, offset).toArrow())
     return MetadataImage.from_rows(
         rows,
         offset=offset,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute
@@ -21,15 +21,18 @@ from raftlog.client import LogReader, SourceKind
 from raftlog.errors import DivergedLogError
 from raftlog_state.errors import TablesError
 
+from .cluster_cache import EpochRange
 from .progress import NOTHING, Progress, wrong_cluster
-from .writer import EpochRange, Writer
+from .writer import Writer
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
 RECORDS_PER_BATCH_DEFAULT: Final = 100_000
-"""One batch is folded in one process: this many records take it a second or two."""
+"""One batch is replayed in one process: this many records take it a second or two."""
 MERGE_INTERVAL_S: Final = 60.0
 MERGE_ROWS_MAX: Final = 50_000
+GROUP_MERGE_ROWS_MAX: Final = 500_000
+"""Unmerged rows of all clusters of a group; a merge rewrites the rows of each that has some."""
 COMPACT_FILES: Final = 200
 VACUUM_INTERVAL_S: Final = 86_400.0
 _LOGGER: Final = logging.getLogger("raftlog_state")
@@ -41,9 +44,10 @@ _LOGGER: Final = logging.getLogger("raftlog_state")
 class Upkeep:
     """When to merge changes into ``state``, to compact and to vacuum, in seconds of one clock."""
 
-    def __init__(self, target_offset: int | None) -> None:
+    def __init__(self, target_offset: int | None, merge_rows_max: int = MERGE_ROWS_MAX) -> None:
         """``target_offset`` is the end of the run, exclusive; None if it continues."""
         self._target_offset = target_offset
+        self._merge_rows_max = merge_rows_max
         self._merged_at_s: float | None = None
         self._vacuumed_at_s: float | None = None
         self._file_count: int | None = None
@@ -71,7 +75,7 @@ class Upkeep:
             self._merged_at_s = now_s
         is_end = self._target_offset is not None and read_offset >= self._target_offset
         is_late = now_s - self._merged_at_s >= MERGE_INTERVAL_S
-        return is_end or is_late or unmerged_row_count >= MERGE_ROWS_MAX
+        return is_end or is_late or unmerged_row_count >= self._merge_rows_max
 
     def merged(self, now_s: float) -> None:
         """Record a merge."""
@@ -94,6 +98,33 @@ class Upkeep:
     def compacted(self) -> None:
         """Record a compaction."""
         self._file_count = 0
+
+
+class Maintained(Protocol):
+    """What upkeep needs of a writer."""
+
+    def small_file_count(self) -> int: ...
+    def unmerged_row_count(self) -> int: ...
+    def merge_state(self) -> None: ...
+    def compact(self) -> None: ...
+    def vacuum(self) -> None: ...
+
+
+def keep_up(
+    writer: Maintained, upkeep: Upkeep, read_offset: int, clock: Callable[[], float]
+) -> None:
+    """Do the upkeep that is due after a batch. Raises ``TablesError``."""
+    if not upkeep.is_file_count_known:
+        upkeep.found_files(writer.small_file_count())
+    if upkeep.is_merge_due(clock(), read_offset, writer.unmerged_row_count()):
+        writer.merge_state()
+        upkeep.merged(clock())
+    if upkeep.is_compaction_due():
+        writer.compact()
+        upkeep.compacted()
+    if upkeep.is_vacuum_due(clock()):
+        writer.vacuum()
+        upkeep.vacuumed(clock())
 
 
 class BatchSink:
@@ -125,24 +156,11 @@ class BatchSink:
             self._upkeep.appended()
         last_offset = pc.max(rows["offset"]).as_py()
         try:
-            self._keep_up(0 if last_offset is None else last_offset + 1)
+            read_offset = 0 if last_offset is None else last_offset + 1
+            keep_up(self._writer, self._upkeep, read_offset, self._clock)
         except TablesError as error:  # the batch is published; the next one tries again
             self._warn(f"{error}; retrying after the next batch")
         return is_new
-
-    def _keep_up(self, read_offset: int) -> None:
-        writer, upkeep = self._writer, self._upkeep
-        if not upkeep.is_file_count_known:
-            upkeep.found_files(writer.small_file_count())
-        if upkeep.is_merge_due(self._clock(), read_offset, writer.unmerged_row_count()):
-            writer.merge_state()
-            upkeep.merged(self._clock())
-        if upkeep.is_compaction_due():
-            writer.compact()
-            upkeep.compacted()
-        if upkeep.is_vacuum_due(self._clock()):
-            writer.vacuum()
-            upkeep.vacuumed(self._clock())
 
 
 # --- is it the same log ---------------------------------------------------------------------------

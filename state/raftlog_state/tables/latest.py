@@ -5,7 +5,8 @@ Rules of this file:
 1. A change counts from its visible offset on; the last one by (incarnation, visible offset, offset,
    seq) wins. Progress rows are rows of the entity ``progress``, with one key.
 2. ``changes`` alone and ``state`` with later changes give the same rows.
-3. Rows are of one cluster.
+3. Rows are of one cluster, but for ``state_rows`` and ``overlay``.
+4. The structs of rows may have the field of one entity only, if all rows are of that entity.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import pyarrow.compute
 from raftlog_state.image.rows import Entity, Row
 
 from .convert import plain_values, rows_of
-from .origins import Origin, RowOrigins
 from .progress import Progress
 from .schema import (
     BIGINT,
     BY_ENTITY,
+    CLUSTER_ID,
     ORIGIN_COLUMNS,
     ROW,
     STATE_TABLE,
@@ -53,6 +54,7 @@ DIFFERENCE_COLUMNS: Final[Columns] = {
     "after": ROW,
 }
 
+_ROW_AT: Final = STATE_TABLE.schema.get_field_index("row")
 _ORDER: Final = ("incarnation", "visible_offset", "offset", "seq")
 
 
@@ -102,7 +104,8 @@ def rows_before(later: pa.Table, offset: int, incarnation: int) -> pa.Table:
 def _of_state(changes: pa.Table, columns: dict[str, Any]) -> pa.Table:
     """Return rows of ``state``: these columns, and those that it shares with ``changes``."""
     arrays = [columns[name] if name in columns else changes[name] for name in STATE_TABLE.columns]
-    return pa.table(arrays, schema=STATE_TABLE.schema)
+    schema = STATE_TABLE.schema
+    return pa.table(arrays, schema=schema.set(_ROW_AT, pa.field("row", columns["row"].type)))
 
 
 def without_reverted(
@@ -125,33 +128,29 @@ def overlay(state: pa.Table, later: pa.Table) -> pa.Table:
     return pa.concat_tables([state.filter(kept), later])
 
 
-def living_rows(state: pa.Table) -> tuple[list[Row], RowOrigins]:
-    """Return the rows that are not deleted, and their origins; no progress row."""
-    return rows_of_state(state.filter(pc.invert(state["is_deleted"])))
+def living(state: pa.Table) -> pa.Table:
+    """Return the rows that are not deleted."""
+    is_deleted = state["is_deleted"]
+    return state.filter(pc.invert(is_deleted)) if pc.any(is_deleted).as_py() else state
 
 
-def rows_of_state(state: pa.Table) -> tuple[list[Row], RowOrigins]:
-    """Return rows and their origins from ``entity``, ``row`` and origin columns; no progress."""
+def rows_of_state(state: pa.Table) -> list[Row]:
+    """Return the rows of the columns ``entity`` and ``row``; no progress row."""
     rows: list[Row] = []
-    origins = RowOrigins()
     for entity in Entity:
         of_entity = pc.equal(state["entity"], str(entity))
         if not pc.any(of_entity).as_py():
             continue
         # Other structs of the row are not copied: the state may have a million rows.
         structs = pc.struct_field(state["row"], [str(entity)]).filter(of_entity).combine_chunks()
-        found = rows_of(entity, pa.Table.from_struct_array(structs))
-        columns = (plain_values(state[name].filter(of_entity)) for name in ORIGIN_COLUMNS)
-        origins.load(entity, (row.key for row in found), map(Origin, *columns))
-        rows += found
-    return rows, origins
+        rows += rows_of(entity, pa.Table.from_struct_array(structs))
+    return rows
 
 
 def table_rows(table: TypedTable, state: pa.Table) -> pa.Table:
-    """Return the rows of a typed table that are not deleted, with their origins."""
-    of_table = pc.equal(state["entity"], str(table.entity))
-    living = state.filter(pc.and_(of_table, pc.invert(state["is_deleted"])))
-    columns = {**_fields(table, living, "row"), **{name: living[name] for name in ORIGIN_COLUMNS}}
+    """Return the rows of a table that are not deleted, with origins. ``state`` has no others."""
+    rows = living(state)
+    columns = {**_fields(table, rows, "row"), **{name: rows[name] for name in ORIGIN_COLUMNS}}
     return _table_of(columns, {**table.columns, **ORIGIN_COLUMNS})
 
 
@@ -264,5 +263,9 @@ def _first_not_null(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.Chunk
 
 
 def _identity(rows: pa.Table) -> pa.ChunkedArray:
-    """Return the entity and the key of each row of one cluster, as one text."""
-    return pc.binary_join_element_wise(rows["entity"], rows["key"], " ")
+    """Return the entity, the key and the cluster of each row, as one text.
+
+    Partitions of one cluster (``StateParts``) have no column for it.
+    """
+    names = [name for name in ("entity", "key", CLUSTER_ID) if name in rows.column_names]
+    return pc.binary_join_element_wise(*(rows[name] for name in names), " ")

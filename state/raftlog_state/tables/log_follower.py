@@ -11,9 +11,9 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import pyarrow as pa
@@ -27,7 +27,9 @@ from raftlog_state.source_rows.columns import arrow_schema
 from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
 
+from .cluster_cache import EpochRange
 from .following import RECORDS_PER_BATCH_DEFAULT, BatchSink, Upkeep, check_same_log, next_offset
+from .progress import Progress
 from .stores.protocol import TableStore
 from .writer import Writer
 
@@ -46,6 +48,7 @@ class FollowSettings:
 
     ``cluster_id``: that of the log, needed if the tables contain other clusters.
     ``allows_gap``: load the newest snapshot if the log begins after the end of the tables.
+    ``take_over``: write clusters even if other writers have written them until now.
     ``is_once``: end at the end that the log has at the start.
     """
 
@@ -56,6 +59,7 @@ class FollowSettings:
     poll_ms: int = POLL_MS_DEFAULT
     holdback_ms: int = TAIL_HOLDBACK_MS_DEFAULT
     allows_gap: bool = False
+    take_over: bool = False
     is_once: bool = False
 
 
@@ -86,6 +90,127 @@ class DecodedValues:
         return decode(value) if found is None else found
 
 
+def row_settings(
+    columns: Sequence[str], settings: FollowSettings, decoded: DecodedValues
+) -> RowSettings:
+    """Return what is read of a log."""
+    return RowSettings(
+        columns=tuple(columns),
+        redactor=settings.redactor,
+        with_control=True,
+        with_aborted=True,
+        decoded=decoded.records,
+    )
+
+
+class LogTail:
+    """Reads the records of one log that its cluster's tables lack. Used by one thread."""
+
+    def __init__(
+        self,
+        open_log: Callable[[], LogReader],
+        settings: FollowSettings,
+        *,
+        place: str,
+        clock: Clock,
+        rows: RowSettings,
+    ) -> None:
+        self._open_log = open_log
+        self._settings = settings
+        self._place = place
+        self._clock = clock
+        self._rows = rows
+        self._log: LogReader | None = None
+        self._target_offset: int | None = None
+
+    @property
+    def target_offset(self) -> int | None:
+        """The end of the run, exclusive; None if it continues."""
+        return self._target_offset
+
+    def refreshed(self) -> LogReader:
+        """Open the log, or read its end again; return it."""
+        if self._log is None:
+            self._log = self._open_log()
+            if self._settings.is_once:
+                self._target_offset = self._read_end(self._log)
+        else:
+            self._log.refresh()
+        return self._log
+
+    def read_next(
+        self, log: LogReader, progress: Progress, epochs: Callable[[], Sequence[EpochRange]]
+    ) -> tuple[Appended, pa.Table] | None:
+        """Return the rows of the next batch of the refreshed log, None if there are none.
+
+        Raises:
+            WrongClusterError, DivergedLogError: the tables were not written from this log.
+            TablesError: there is a gap between tables and log.
+            QuorumUnavailableError: no node answers.
+        """
+        settings = self._settings
+        check_same_log(self._place, progress, epochs, log)
+        end_offset = self._read_end(log)
+        if self._target_offset is not None:
+            end_offset = min(end_offset, self._target_offset)
+        start_offset = next_offset(self._place, progress, log, allows_gap=settings.allows_gap)
+        if start_offset is None:
+            snapshot_id = log.newest_snapshot()
+            if snapshot_id is not None:
+                if snapshot_id.end_offset <= progress.next_offset:
+                    return None
+                return self._snapshot(log, snapshot_id)
+            start_offset = log.log_start_offset  # the writer reports the gap
+        if start_offset >= end_offset:
+            return None
+        boundary = log.next_boundary(
+            start_offset,
+            end_offset=end_offset,
+            max_records=settings.record_count_max,
+            max_bytes=BATCH_BYTES_MAX,
+        )
+        plan = log.plan(
+            start_offset, boundary, isolation=Isolation.READ_COMMITTED, with_producers=False
+        )
+        batches = [
+            batch
+            for split in plan.splits
+            for batch in log_rows(log, split, self._rows, self._report_loss)
+        ]
+        rows = pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
+        appended = Appended(first_offset=start_offset, last_offset=boundary - 1, snapshot_id=None)
+        return appended, rows
+
+    def _snapshot(self, log: LogReader, snapshot_id: SnapshotId) -> tuple[Appended, pa.Table]:
+        # A snapshot may have a million records: decoded ones take more memory than the state.
+        settings = replace(self._rows, decoded=None)
+        batches = list(snapshot_rows(log, snapshot_id, settings, self._report_loss))
+        rows = pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
+        last_offset = snapshot_id.end_offset - 1
+        appended = Appended(
+            first_offset=last_offset, last_offset=last_offset, snapshot_id=snapshot_id
+        )
+        return appended, rows
+
+    def _read_end(self, log: LogReader) -> int:
+        """Return where the log can be read to now, exclusive."""
+        return log.read_end(
+            isolation=Isolation.READ_COMMITTED,
+            holdback_ms=self._settings.holdback_ms,
+            now_ms=self._clock.wall_ms(),
+        ).offset
+
+    def _report_loss(self, condition: DataLoss, reason: str) -> NoReturn:
+        """Raise the error of lost records; the next read finds out what the log has now."""
+        assert self._log is not None
+        raise DataLossError(
+            path=self._log.path,
+            condition=condition.value,
+            reason=reason,
+            remedy="run the command again",
+        )
+
+
 class LogFollower:
     """Follows one log into the tables of a store. Used by one thread.
 
@@ -104,7 +229,6 @@ class LogFollower:
         uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
         raise_if_stopped: Callable[[], None] = lambda: None,
     ) -> None:
-        self._open_log = open_log
         self._settings = settings
         self._clock = clock or Clock()
         self._log_event = log_event
@@ -115,17 +239,16 @@ class LogFollower:
             store,
             cluster_id=settings.cluster_id,
             writes_log=settings.writes_log,
+            take_over=settings.take_over,
             decode_value=self._decoded.decode,
         )
-        self._log: LogReader | None = None
         self._sink: BatchSink | None = None
-        self._target_offset: int | None = None
-        self._rows = RowSettings(
-            columns=self._writer.source_columns,
-            redactor=settings.redactor,
-            with_control=True,
-            with_aborted=True,
-            decoded=self._decoded.records,
+        self._tail = LogTail(
+            open_log,
+            settings,
+            place=self._writer.place,
+            clock=self._clock,
+            rows=row_settings(self._writer.source_columns, settings, self._decoded),
         )
 
     def run(self) -> None:
@@ -180,80 +303,12 @@ class LogFollower:
 
     def _read_next(self) -> tuple[Appended, pa.Table] | None:
         """Return the rows of the next batch."""
-        writer, settings = self._writer, self._settings
+        writer = self._writer
         self._decoded.records.clear()
-        log = self._refreshed_log()
+        log = self._tail.refreshed()
         progress = writer.progress()
-        check_same_log(writer.place, progress, writer.epochs, log)
-        end_offset = self._end_offset(log)
-        start_offset = next_offset(writer.place, progress, log, allows_gap=settings.allows_gap)
-        if start_offset is None:
-            snapshot_id = log.newest_snapshot()
-            if snapshot_id is not None:
-                if snapshot_id.end_offset <= progress.next_offset:
-                    return None
-                return self._snapshot(log, snapshot_id)
-            start_offset = log.log_start_offset  # the writer reports the gap
-        if start_offset >= end_offset:
-            return None
-        boundary = log.next_boundary(
-            start_offset,
-            end_offset=end_offset,
-            max_records=settings.record_count_max,
-            max_bytes=BATCH_BYTES_MAX,
-        )
-        plan = log.plan(
-            start_offset, boundary, isolation=Isolation.READ_COMMITTED, with_producers=False
-        )
-        batches = [
-            batch
-            for split in plan.splits
-            for batch in log_rows(log, split, self._rows, self._report_loss)
-        ]
-        rows = pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
-        appended = Appended(first_offset=start_offset, last_offset=boundary - 1, snapshot_id=None)
-        return appended, rows
-
-    def _snapshot(self, log: LogReader, snapshot_id: SnapshotId) -> tuple[Appended, pa.Table]:
-        batches = list(snapshot_rows(log, snapshot_id, self._rows, self._report_loss))
-        rows = pa.Table.from_batches(batches, arrow_schema(self._rows.columns))
-        last_offset = snapshot_id.end_offset - 1
-        appended = Appended(
-            first_offset=last_offset, last_offset=last_offset, snapshot_id=snapshot_id
-        )
-        return appended, rows
-
-    def _refreshed_log(self) -> LogReader:
-        if self._log is None:
-            self._log = self._open_log()
-            self._log_event(
-                f"following {self._log.path} from offset {self._writer.progress().next_offset}"
-            )
-        else:
-            self._log.refresh()
-        return self._log
-
-    def _end_offset(self, log: LogReader) -> int:
-        """Return where the reads of this run end now, exclusive."""
-        settings = self._settings
-        found = log.read_end(
-            isolation=Isolation.READ_COMMITTED,
-            holdback_ms=settings.holdback_ms,
-            now_ms=self._clock.wall_ms(),
-        ).offset
         if self._sink is None:
-            self._target_offset = found if settings.is_once else None
-            self._sink = BatchSink(
-                self._writer, log.cluster_id, Upkeep(self._target_offset), warn=self._log_event
-            )
-        return found if self._target_offset is None else min(found, self._target_offset)
-
-    def _report_loss(self, condition: DataLoss, reason: str) -> NoReturn:
-        """Raise the error of lost records; the next read finds out what the log has now."""
-        assert self._log is not None
-        raise DataLossError(
-            path=self._log.path,
-            condition=condition.value,
-            reason=reason,
-            remedy="run the command again",
-        )
+            self._log_event(f"following {log.path} from offset {progress.next_offset}")
+            upkeep = Upkeep(self._tail.target_offset)
+            self._sink = BatchSink(writer, log.cluster_id, upkeep, warn=self._log_event)
+        return self._tail.read_next(log, progress, writer.epochs)

@@ -63,7 +63,7 @@ def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -
     return pa.table([columns[name] for name in LOG_ARROW.names], schema=LOG_ARROW)
 
 
-def replay_rows(fold: MetadataLoader, rows: pa.Table) -> list[RecordChanges]:
+def replay_rows(loader: MetadataLoader, rows: pa.Table) -> list[RecordChanges]:
     """Replay ordered rows of ``log``; return their changes.
 
     Raises:
@@ -76,11 +76,11 @@ def replay_rows(fold: MetadataLoader, rows: pa.Table) -> list[RecordChanges]:
             snapshot_id = SnapshotId(
                 epoch=part["leader_epoch"][0].as_py(), end_offset=part["offset"][0].as_py() + 1
             )
-            changes += fold.bootstrap(snapshot_id, _snapshot_records(part))
+            changes += loader.bootstrap(snapshot_id, _snapshot_records(part))
         else:
             offsets = part["offset"].to_pylist()
             epochs = part["leader_epoch"].to_pylist()
-            changes += fold.append_columns(offsets, epochs, _times_ms(part), _payloads(part))
+            changes += loader.append_columns(offsets, epochs, _times_ms(part), _payloads(part))
     return changes
 
 

@@ -3,8 +3,8 @@
 Rules of this file:
 
 1. The source is named, ``format("raftlog")``, and never imported: the session knows it.
-2. Where a stream begins is read from the tables. Spark's checkpoint only spares a second reading;
-   each incarnation of the tables has its own.
+2. A stream without a checkpoint begins at the end of the tables; the writer skips what a
+   checkpoint repeats. Each incarnation of the tables has a checkpoint of its own.
 3. Before a query is started, the log's epochs are compared with the tables'.
 4. What needs no Spark is in ``following``.
 """
@@ -67,7 +67,7 @@ class Redaction:
         return f"Redaction(redact={self.redact})"
 
     def options(self) -> dict[str, str]:
-        """As options of the source."""
+        """Return it as options of the source."""
         options = {"redact": "true" if self.redact else "false"}
         if self.key is not None:
             options["redactKey"] = self.key
@@ -81,12 +81,12 @@ def read_source(
     redaction: Redaction,
     place: str,
 ) -> DataFrame:
-    """All rows that the tables need, as a batch frame. Raises ``TablesError``, ``OptionError``."""
-    given = {**_needed(redaction), **options}
+    """Return all rows of a log that the tables need. Raises ``TablesError``, ``OptionError``."""
+    given = {**needed_options(redaction), **options}
     try:
         return spark.read.format(FORMAT).options(**given).load().select(*columns)
     except PySparkException as error:
-        raise _source_error(error, place) from error
+        raise source_error(error, place) from error
 
 
 def collected(rows: DataFrame, place: str) -> pa.Table:
@@ -94,7 +94,7 @@ def collected(rows: DataFrame, place: str) -> pa.Table:
     try:
         return rows.toArrow()
     except PySparkException as error:
-        raise _source_error(error, place) from error
+        raise source_error(error, place) from error
 
 
 def materialize(
@@ -108,8 +108,8 @@ def materialize(
     trigger: str | Mapping[str, str] | None,
 ) -> StreamingQuery:
     """Start the query; see ``ClusterTables.materialize``."""
-    kind = _trigger(trigger)
-    options = _options(path_or_options)
+    kind = trigger_options(trigger)
+    options = source_options(path_or_options)
     log = open_reader(parse_location(options))
     writer.forget()  # another writer may have truncated the tables since
     progress = writer.progress()
@@ -118,8 +118,8 @@ def materialize(
     given = {
         "maxOffsetsPerTrigger": str(RECORDS_PER_BATCH_DEFAULT),
         **options,
-        **_needed(redaction),
-        "startingOffset": _starting_offset(place, progress, log, options),
+        **needed_options(redaction),
+        "startingOffset": starting_offset(place, progress, log, options),
     }
     sink = BatchSink(writer, log.cluster_id, Upkeep(target_offset))
 
@@ -132,10 +132,10 @@ def materialize(
         location = f"{checkpoint.rstrip('/')}/incarnation-{progress.incarnation}"
         return stream.option("checkpointLocation", location).trigger(**kind).start()
     except PySparkException as error:
-        raise _source_error(error, place) from error
+        raise source_error(error, place) from error
 
 
-def _starting_offset(
+def starting_offset(
     place: str, progress: Progress, log: LogReader, options: Mapping[str, str]
 ) -> str:
     """Return ``startingOffset`` of a stream without a checkpoint."""
@@ -153,7 +153,8 @@ def _starting_offset(
 # --- options --------------------------------------------------------------------------------------
 
 
-def _needed(redaction: Redaction) -> dict[str, str]:
+def needed_options(redaction: Redaction) -> dict[str, str]:
+    """Return the options of the source that the tables need."""
     return {
         "includeControlRecords": "true",
         "includeAbortedRecords": "true",
@@ -161,7 +162,8 @@ def _needed(redaction: Redaction) -> dict[str, str]:
     }
 
 
-def _options(path_or_options: str | Mapping[str, str]) -> dict[str, str]:
+def source_options(path_or_options: str | Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a log. Raises ``OptionError`` for those that the tables determine."""
     if isinstance(path_or_options, str):
         return {"path": path_or_options}
     for name in path_or_options:
@@ -172,7 +174,8 @@ def _options(path_or_options: str | Mapping[str, str]) -> dict[str, str]:
     return {name: str(value) for name, value in path_or_options.items()}
 
 
-def _trigger(trigger: str | Mapping[str, str] | None) -> dict[str, Any]:
+def trigger_options(trigger: str | Mapping[str, str] | None) -> dict[str, Any]:
+    """Return the arguments of Spark's ``trigger``. Raises ``OptionError``."""
     if trigger is None:
         return {"processingTime": "0 seconds"}
     if isinstance(trigger, str):
@@ -187,7 +190,7 @@ def _trigger(trigger: str | Mapping[str, str] | None) -> dict[str, Any]:
 
 
 def end_of_run(log: LogReader, options: Mapping[str, str]) -> int:
-    """Where a run that begins now will end at least, exclusive. Raises ``OptionError``."""
+    """Return where a run that begins now ends at least, exclusive. Raises ``OptionError``."""
     given = {name.lower(): value for name, value in options.items()}.get("tailholdback")
     return log.read_end(
         isolation=Isolation.READ_COMMITTED,
@@ -196,7 +199,8 @@ def end_of_run(log: LogReader, options: Mapping[str, str]) -> int:
     ).offset
 
 
-def _source_error(error: PySparkException, place: str) -> RaftlogError:
+def source_error(error: PySparkException, place: str) -> RaftlogError:
+    """Return the error of the source in this session."""
     words = str(error)
     if "DATA_SOURCE_NOT_FOUND" in words:
         return TablesError(

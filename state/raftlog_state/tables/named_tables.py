@@ -20,53 +20,53 @@ class NamedTables(abc.ABC, Generic[T]):
         """
 
     def topics(self) -> T:
-        """Topics by id."""
+        """Return topics by id."""
         return self.table("topics")
 
     def partitions(self) -> T:
-        """Partitions: replicas, ISR, leader, epochs, directories."""
+        """Return partitions: replicas, ISR, leader, epochs, directories."""
         return self.table("partitions")
 
     def brokers(self) -> T:
-        """Registered brokers."""
+        """Return registered brokers."""
         return self.table("brokers")
 
     def controllers(self) -> T:
-        """Registered controllers."""
+        """Return registered controllers."""
         return self.table("controllers")
 
     def configs(self) -> T:
-        """Dynamic configs; secret values are redacted."""
+        """Return dynamic configs; secret values are redacted."""
         return self.table("configs")
 
     def acls(self) -> T:
-        """Access rules."""
+        """Return access rules."""
         return self.table("acls")
 
     def quotas(self) -> T:
-        """Client quotas."""
+        """Return client quotas."""
         return self.table("quotas")
 
     def features(self) -> T:
-        """Finalized features; ``metadata.version`` is one."""
+        """Return finalized features; ``metadata.version`` is one."""
         return self.table("features")
 
     def producer_ids(self) -> T:
-        """Next producer id to allocate: one row."""
+        """Return the next producer id to allocate: one row."""
         return self.table("producer_ids")
 
     def scram(self) -> T:
-        """SCRAM credentials; salts and keys are redacted."""
+        """Return SCRAM credentials; salts and keys are redacted."""
         return self.table("scram")
 
     def tokens(self) -> T:
-        """Delegation tokens."""
+        """Return delegation tokens."""
         return self.table("tokens")
 
     def epochs(self) -> T:
-        """Leader epochs: leader, start and end offset, voters."""
+        """Return leader epochs: leader, start and end offset, voters."""
         return self.table("epochs")
 
     def transactions(self) -> T:
-        """Metadata transactions that have ended."""
+        """Return metadata transactions that have ended."""
         return self.table("transactions")

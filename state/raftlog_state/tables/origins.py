@@ -5,14 +5,17 @@ A change has the origin of the row before it, which closes that row's interval i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.image.rows import Entity, Key
 
 from .convert import microseconds
+from .stored_rows import StoredRows
+
+_NOTHING: Final[Mapping[Entity, StoredRows]] = MappingProxyType({})
 
 
 class Origin(NamedTuple):
@@ -29,17 +32,19 @@ class Origin(NamedTuple):
     created_offset: int
 
 
-@dataclass(slots=True)
 class RowOrigins:
     """Origins of the rows of one state. Used by one thread at a time."""
 
-    _origins: dict[Entity, dict[Key, Origin]] = field(
-        default_factory=lambda: {entity: {} for entity in Entity}
-    )
+    def __init__(self, stored: Mapping[Entity, StoredRows] = _NOTHING) -> None:
+        """``stored`` are the rows before the first change."""
+        self._stored = stored
+        self._origins: dict[Entity, dict[Key, Origin]] = {entity: {} for entity in Entity}
+        """Origins of changed rows."""
 
-    def load(self, entity: Entity, keys: Iterable[Key], origins: Iterable[Origin]) -> None:
-        """Set the origins of rows of an entity."""
-        self._origins[entity].update(zip(keys, origins, strict=True))
+    def get(self, entity: Entity, key: Key) -> Origin:
+        """Return the origin of a row."""
+        found = self._origins[entity].get(key)
+        return Origin(*self._stored[entity].origin(key)) if found is None else found
 
     def apply(self, record_changes: Iterable[RecordChanges]) -> list[Origin | None]:
         """Apply changes. Return the origin of the row before each row change, None without one."""
@@ -54,7 +59,7 @@ class RowOrigins:
             created = Origin(*written, record.offset)
             for change in record.changes:
                 origins = self._origins[change.entity]
-                before = None if change.before is None else origins[change.key]
+                before = None if change.before is None else self.get(change.entity, change.key)
                 befores.append(before)
                 if change.after is None:
                     origins.pop(change.key, None)

@@ -10,8 +10,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -73,6 +73,8 @@ class Progress:
     gaps: tuple[Gap, ...] = ()
     metadata_version: int | None = None
     row_counts: Mapping[str, int] = field(default_factory=dict)
+    group: str | None = None
+    group_versions: Mapping[str, int] = field(default_factory=dict)
     software: str = SOFTWARE
 
     @property
@@ -104,9 +106,17 @@ class Progress:
         """Return whether the state at an offset is unknown, as a snapshot was loaded instead."""
         return any(first <= offset < last for first, last in self.gaps)
 
+    def appended_by(self, group: str, version: int) -> Progress:
+        """Return the same as a group appends it, in its transaction of this version."""
+        return replace(self, group_versions={**self.group_versions, group: version})
+
     def changes_row(self, committed_at: int) -> pa.Table:
         """Return the progress row of ``changes``; ``committed_at`` in microseconds."""
-        columns = {
+        return changes_progress([self], committed_at)
+
+    def changes_columns(self, committed_at: int) -> dict[str, Any]:
+        """Return the columns of the progress row of ``changes``."""
+        return {
             **self._shared(),
             "offset": self.offset,
             "seq": PROGRESS_SEQ,
@@ -122,7 +132,6 @@ class Progress:
             "incarnation": self.incarnation,
             "committed_at": committed_at,
         }
-        return pa.Table.from_pylist([columns], schema=CHANGES_TABLE.schema)
 
     def state_row(self) -> pa.Table:
         """Return the progress row of ``state``."""
@@ -152,7 +161,14 @@ class Progress:
         found: dict[str, Any] = {name: getattr(self, name) for name in PROGRESS_COLUMNS}
         found["gaps"] = [{"first": first, "last": last} for first, last in self.gaps]
         found["row_counts"] = list(self.row_counts.items())
+        found["group_versions"] = list(self.group_versions.items())
         return {PROGRESS: found}
+
+
+def changes_progress(found: Iterable[Progress], committed_at: int) -> pa.Table:
+    """Return the progress rows of ``changes``; ``committed_at`` in microseconds."""
+    rows = [progress.changes_columns(committed_at) for progress in found]
+    return pa.Table.from_pylist(rows, schema=CHANGES_TABLE.schema)
 
 
 def progress_of(rows: pa.Table) -> Progress | None:
@@ -167,8 +183,11 @@ def progress_of(rows: pa.Table) -> Progress | None:
         strict=True,
     )
     newest = found.slice(max(ends)[2], 1)
-    plain = {name: plain_values(newest[name])[0] for name in newest.column_names if name != "row"}
-    detail = newest["row"][0].as_py()[PROGRESS]
+    return progress_rows_of(newest)[0]
+
+
+def _progress(plain: Mapping[str, Any], detail: Mapping[str, Any]) -> Progress:
+    """Return the progress of a row of ``state``: its plain columns and its struct."""
     return Progress(
         cluster_id=plain["cluster_id"],
         topic=plain["topic"],
@@ -180,9 +199,20 @@ def progress_of(rows: pa.Table) -> Progress | None:
         **{
             **detail,
             "row_counts": dict(detail["row_counts"]),
+            "group_versions": dict(detail["group_versions"]),
             "gaps": tuple((gap["first"], gap["last"]) for gap in detail["gaps"]),
         },
     )
+
+
+def progress_rows_of(rows: pa.Table) -> list[Progress]:
+    """Return the progress of each progress row of ``state``, of any clusters."""
+    found = rows.filter(pc.equal(rows["entity"], PROGRESS))
+    names = [name for name in found.column_names if name != "row"]
+    columns = (plain_values(found[name]) for name in names)
+    plains = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    details = pc.struct_field(found["row"], [PROGRESS]).to_pylist()
+    return [_progress(plain, detail) for plain, detail in zip(plains, details, strict=True)]
 
 
 def cluster_in(store: TableStore, cluster_id: str | None) -> str | None:
@@ -231,13 +261,13 @@ def row_counts_of(image: MetadataImage) -> dict[str, int]:
     return {table.name: len(image.map(table.entity)) for table in TYPED_TABLES}
 
 
-def last_epoch(rows: Sequence[Row]) -> EpochRow | None:
+def last_epoch(rows: Iterable[Row]) -> EpochRow | None:
     """Return the last leader epoch of a state's rows."""
     epochs = [row for row in rows if isinstance(row, EpochRow)]
     return max(epochs, key=lambda row: row.leader_epoch, default=None)
 
 
-def quorum_of(rows: Sequence[Row]) -> Quorum:
+def quorum_of(rows: Iterable[Row]) -> Quorum:
     """Return the voters of the last epoch; kraft.version 0 keeps them elsewhere."""
     last = last_epoch(rows)
     if last is None or last.kraft_version == 0:

@@ -173,6 +173,8 @@ PROGRESS_COLUMNS: Final[Columns] = {
     "gaps": pa.list_(pa.struct({"first": BIGINT, "last": BIGINT})),
     "metadata_version": INT,
     "row_counts": pa.map_(STRING, BIGINT),
+    "group": STRING,
+    "group_versions": pa.map_(STRING, BIGINT),
     "software": STRING,
 }
 """``row.progress``: what one append of ``changes`` added.
@@ -182,7 +184,9 @@ of the append; ``first_offset``: that of the tables; ``expired_to``: the last of
 were deleted, and ``expired_time_us`` their latest ``log_time``, null without any;
 ``truncated_to``: the offset after which the incarnation began, null for the first one; ``gaps``:
 first and last offsets whose history snapshots replaced; ``row_counts``: rows of each typed table at
-its end. Rows of an earlier incarnation with a visible offset after ``truncated_to`` are reverted.
+its end; ``group``: the group of clusters that writes this one, null without; ``group_versions``: of
+each group that has ever appended rows of the cluster, the version of its last transaction that did.
+Rows of an earlier incarnation with a visible offset after ``truncated_to`` are reverted.
 """
 
 _ENTITIES: Final[Columns] = {

@@ -10,10 +10,14 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from raftlog_state.errors import TablesError
+
 from .schema import (
+    CHANGES,
     CHANGES_TABLE,
     ORIGIN_COLUMNS,
     PROGRESS,
@@ -22,6 +26,8 @@ from .schema import (
     TypedTable,
 )
 from .stores.spark import SparkStore, for_each, quoted
+
+_LOGGER: Final = logging.getLogger("raftlog_state")
 
 CLUSTERS: Final = "clusters"
 """The view of the clusters and their ends."""
@@ -115,6 +121,31 @@ _IS_NOT_REVERTED: Final = (
     "(incarnation >= coalesce(base_incarnation, 0) OR visible_offset <= truncated_to)"
 )
 """Condition that no truncation reverted a change."""
+
+
+class ViewsOfWriter:
+    """A writer's callback after its steps, which creates a schema's views after the first append.
+
+    ``after_step`` is called, too.
+    """
+
+    def __init__(self, store: SparkStore, after_step: Callable[[str], None]) -> None:
+        self._store = store
+        self._after_step = after_step
+        self._are_created = False
+
+    def __call__(self, step: str) -> None:
+        self._after_step(step)
+        if step == CHANGES and not self._are_created:
+            self.create()
+
+    def create(self) -> None:
+        """Create or replace the views. What was written is published even if that fails."""
+        self._are_created = True
+        try:
+            create_permanent_views(self._store)
+        except TablesError as error:
+            _LOGGER.warning("%s; the SQL views were not created", error)
 
 
 def create_permanent_views(store: SparkStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from tests.support.cli import rows, run
@@ -216,6 +217,36 @@ def test_tables_may_contain_several_clusters(data: Path, tmp_path: Path) -> None
     assert [row["cluster_id"] for row in only] == [cluster_id]
 
 
+def test_many_logs_are_written_by_one_process(data: Path, tmp_path: Path) -> None:
+    place, other = tmp_path / "tables", data / "kraft-logs/trimmed-3.9.2/node-1"
+    file = tmp_path / "logs.json"
+    logs = [(data / LOG).parent, other]
+    file.write_text(json.dumps([{"path": str(log)} for log in logs]))
+    command = ("tables", "follow", "--sources", file, "--group", "all", place, "--once")
+    options = ("--tail-holdback-ms", "0")
+    assert run(*command, *options)[0] == 0
+    ends = {str(log.cluster_id): log.log_end_offset for log in map(open_path, map(str, logs))}
+    found = {row["cluster_id"]: row["next_offset"] for row in ends_of(place)}
+    assert found == ends
+    status, _, err = run("tables", "follow", other, place, "--once", *options)
+    assert status == 1, "it is of the group"
+    assert "--cluster-id" in err
+    cluster_id = str(open_path(str(other)).cluster_id)
+    named = ("--cluster-id", cluster_id)
+    assert run("tables", "truncate", place, "1100", *named) == (0, "1100\n", "")
+    assert run(*command, *options)[0] == 0, "the group continues there"
+    assert {row["cluster_id"]: row["next_offset"] for row in ends_of(place)} == ends
+    file.write_text("[]")
+    status, _, err = run(*command)
+    assert status == 2
+    assert "JSON array" in err
+
+
+def ends_of(place: Path) -> list[dict[str, Any]]:
+    """Return the status of each cluster, with the offset after its last one."""
+    return [{**row, "next_offset": row["offset"] + 1} for row in rows("tables", "status", place)]
+
+
 def test_the_status_is_one_json_object(whole: Path) -> None:
     (found,) = rows("tables", "status", whole)
     assert found["place"] == str(whole)
@@ -251,6 +282,8 @@ def test_a_relative_name_is_a_directory(
         (["follow"], "required: TABLES"),
         (["follow", "tables"], "PATH and TABLES are required"),
         (["follow", "log", "tables", "--bootstrap-server", "x:1"], "mutually exclusive"),
+        (["follow", "--sources", "logs.json", "tables"], "used together"),
+        (["follow", "log", "tables", "--sources", "f", "--group", "g"], "excludes PATH"),
         (["follow", "log", "tables", "--max-records", "0"], "not a number of records"),
         (["follow", "log", "tables", "--poll-ms", "-1"], "--poll-ms"),
         (["follow", "log", "tables", "--tls-ca", "x"], "requires --bootstrap-server"),

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Barrier
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from tests.state.table_stores.rows import (
     CLUSTER,
     TIME,
@@ -42,7 +45,13 @@ from raftlog_state.tables.schema import (
     StoredTable,
 )
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
-from raftlog_state.tables.stores.protocol import TableStore, Transaction, Where
+from raftlog_state.tables.stores.protocol import (
+    AnyOf,
+    RowSlices,
+    TableStore,
+    Transaction,
+    Where,
+)
 
 FIRST: Final = 2**33
 """First offset of the filled tables: it does not fit in 32 bits."""
@@ -252,6 +261,7 @@ def test_first_write_creates_a_table_with_exactly_the_same_rows(store_at: StoreA
 
 COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
+    "!=": operator.ne,
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -277,6 +287,8 @@ def test_reads_return_the_rows_for_which_all_conditions_hold(filled_store_at: St
         (("visible_offset", ">", FIRST + 1),),
         (("visible_offset", ">=", FIRST + 1),),
         (("seq", "=", -1),),
+        (("op", "!=", "c"),),
+        (("record_type", "!=", ""),),
         (("entity", "=", "progress"),),
         (("key", "=", QUOTED),),
         (("leader_epoch", "<=", 1),),
@@ -295,18 +307,92 @@ def test_reads_return_the_rows_for_which_all_conditions_hold(filled_store_at: St
     assert sorted(read["offset"].to_pylist()) == [FIRST + 2, LAST]
 
 
+@pytest.mark.parametrize("field", ["broker", "quota", "epoch", "topic"])
+def test_a_struct_is_read_with_one_field(store_at: StoreAt, field: str) -> None:
+    store = store_at()
+    store.prepare()
+    rows = [change(offset, before=None, after=value) for offset, value in enumerate(VALUES)]
+    rows += [change(len(VALUES), before=VALUES[0], after=None)]
+    store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, rows), transaction(1))
+    whole = contents(store)
+
+    read = store.read(CHANGES_TABLE, columns=("offset", f"before.{field}", f"after.{field}"))
+    types = {side: CHANGES_TABLE.columns[side].field(field).type for side in ("before", "after")}
+    assert read.schema.names == ["offset", *types]
+    for side, kind in types.items():
+        assert read.schema.field(side).type == pa.struct({field: kind})
+        values = (row[side] and row[side][field] for row in whole)
+        expected = [value and {field: value} for value in values]
+        assert [row[side] for row in sorted(read.to_pylist(), key=_offset)] == expected
+
+    none = store.read(CHANGES_TABLE, (("op", "=", "d"),), (f"after.{field}",))
+    assert none.num_rows == 0
+    assert none.schema.field("after").type == read.schema.field("after").type
+
+
+def _offset(row: Row) -> int:
+    offset: int = row["offset"]
+    return offset
+
+
+def slices_of(table: StoredTable, *parts: list[Row], fails: bool = False) -> RowSlices:
+    def slices() -> Iterator[pa.Table]:
+        for part in parts:
+            yield table_of(table, part)
+        if fails:
+            raise RuntimeError("no more slices")
+
+    return RowSlices(cluster_ids=(CLUSTER,), schema=table.schema, slices=slices)
+
+
+def test_slices_are_written_in_one_commit(store_at: StoreAt) -> None:
+    store = store_at()
+    store.prepare()
+    first, second = [change(10)], [change(11), change(12)]
+    for version, kept in enumerate(([], [*first, *second]), start=1):
+        store.append(CHANGES_TABLE, slices_of(CHANGES_TABLE, first, second), transaction(version))
+        expected = table_of(CHANGES_TABLE, [*kept, *first, *second])
+        assert contents(store) == rows_of(CHANGES_TABLE, expected)
+    commits = store_at.commit_count(CHANGES_TABLE)
+    with pytest.raises(ConcurrentWriterError):
+        store.append(CHANGES_TABLE, slices_of(CHANGES_TABLE, first, second), transaction(2))
+    assert store_at.commit_count(CHANGES_TABLE) == commits
+
+    old, new = (state_row("[1]", 0, at, at, name=str(at)) for at in (1, 2))
+    other = state_row("[2]", 0, 1, 1, name="other")
+    store.merge(slices_of(STATE_TABLE, [old], [other]))
+    commits = store_at.commit_count(STATE_TABLE)
+    store.merge(slices_of(STATE_TABLE, [other], [new]))
+    assert store_at.commit_count(STATE_TABLE) == commits + 1
+    assert contents(store, STATE_TABLE) == rows_of(STATE_TABLE, table_of(STATE_TABLE, [new, other]))
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_slices_that_end_with_an_error_write_nothing(store_at: StoreAt, exists: bool) -> None:
+    store = store_at()
+    store.prepare()
+    if exists:
+        store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(1)]), transaction(1))
+    rows = slices_of(CHANGES_TABLE, [change(11)], [change(12)], fails=True)
+    with pytest.raises((TablesError, RuntimeError), match=r"no more slices|delta-rs failed"):
+        store.append(CHANGES_TABLE, rows, transaction(2))
+    assert store_at().exists(CHANGES_TABLE) == exists
+    if exists:
+        assert contents(store_at()) == rows_of(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(1)]))
+        store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(12)]), transaction(2))
+
+
 # --- transactions ---------------------------------------------------------------------------------
 
 
 def test_repeated_transaction_writes_nothing(filled_store_at: StoreAt) -> None:
     store = filled_store_at()
     before, commits = contents(store), filled_store_at.commit_count(CHANGES_TABLE)
-    same_end = changes(FIRST + 3, LAST)
     for version in (2, 1, 0):
-        store.append(CHANGES_TABLE, same_end, transaction(version))
-        with pytest.raises(ConcurrentWriterError) as raised:
-            store.append(CHANGES_TABLE, changes(LAST + 1, LAST + 2), transaction(version))
-        assert raised.value.place == store.place
+        for rows in (changes(FIRST + 3, LAST), changes(LAST + 1, LAST + 2)):
+            with pytest.raises(ConcurrentWriterError) as raised:
+                store.append(CHANGES_TABLE, rows, transaction(version))
+            assert raised.value.place == store.place
     assert contents(store) == before
     assert filled_store_at.commit_count(CHANGES_TABLE) == commits
 
@@ -330,9 +416,9 @@ def test_slower_writer_of_a_transaction_writes_nothing(filled_store_at: StoreAt)
     assert contents(second) == before
     same, longer = changes(LAST + 1, LAST + 1), changes(LAST + 1, LAST + 2)
     first.append(CHANGES_TABLE, same, transaction(3))
-    second.append(CHANGES_TABLE, same, transaction(3))
-    with pytest.raises(ConcurrentWriterError):
-        second.append(CHANGES_TABLE, longer, transaction(3))
+    for rows in (same, longer):
+        with pytest.raises(ConcurrentWriterError):
+            second.append(CHANGES_TABLE, rows, transaction(3))
     assert contents(second) == contents(first) == [*before, *rows_of(CHANGES_TABLE, same)]
     second.append(CHANGES_TABLE, changes(LAST + 2, LAST + 2), transaction(4))
     assert contents(first)[-1]["offset"] == LAST + 2
@@ -384,11 +470,7 @@ def test_rows_of_clusters_are_kept_apart(filled_store_at: StoreAt) -> None:
     store = filled_store_at()
     before = {name: contents(store, STORED_TABLES[name]) for name in ("changes", "state")}
     of_other = of_cluster(CHANGES_TABLE, changes(0, 2), OTHER_CLUSTER)
-    for _ in range(2):  # the second time it is a transaction that is committed
-        store.append(CHANGES_TABLE, of_other, transaction(1, "raftlog/other"))
-    same_end = of_cluster(CHANGES_TABLE, changes(LAST, LAST), OTHER_CLUSTER)
-    with pytest.raises(ConcurrentWriterError):  # only rows of the first cluster end there
-        store.append(CHANGES_TABLE, same_end, transaction(1, "raftlog/other"))
+    store.append(CHANGES_TABLE, of_other, transaction(1, "raftlog/other"))
     assert sorted(store.cluster_ids(CHANGES_TABLE)) == sorted((CLUSTER, OTHER_CLUSTER))
 
     key = before["state"][0]["key"]
@@ -402,6 +484,33 @@ def test_rows_of_clusters_are_kept_apart(filled_store_at: StoreAt) -> None:
         ):
             found = store.read(table, (("cluster_id", "=", cluster_id),))
             assert rows_of(table, found) == rows
+
+
+def test_an_append_has_rows_of_many_clusters_in_one_transaction(store_at: StoreAt) -> None:
+    names = [f"cluster-{at}'" for at in range(400)]
+    store, other = store_at(), store_at()
+    store.prepare()
+    parts = [of_cluster(CHANGES_TABLE, changes(0, at % 3), name) for at, name in enumerate(names)]
+    store.append(CHANGES_TABLE, pa.concat_tables(parts), transaction(1, "group"))
+    commits = store_at.commit_count(CHANGES_TABLE)
+    assert sorted(store.cluster_ids(CHANGES_TABLE)) == sorted(names)
+    for rows in (parts[7], pa.concat_tables(parts[:9])):
+        with pytest.raises(ConcurrentWriterError):
+            other.append(CHANGES_TABLE, rows, transaction(1, "group"))
+    assert store_at.commit_count(CHANGES_TABLE) == commits
+    # The rows of each from an end of its own on, in one read.
+    ends = {name: at % 4 for at, name in enumerate(names[1:])}
+    any_of: AnyOf = tuple(
+        (("cluster_id", "=", name), ("offset", ">=", end)) for name, end in ends.items()
+    )
+    found = other.read(CHANGES_TABLE, (("op", "=", "p"),), ("cluster_id", "offset"), any_of=any_of)
+    expected = [(name, at % 3) for at, name in enumerate(names) if at % 3 >= ends.get(name, 9)]
+    assert sorted((row["cluster_id"], row["offset"]) for row in found.to_pylist()) == sorted(
+        expected
+    )
+    store.delete(CHANGES_TABLE, (("op", "=", "p"),), any_of=any_of)
+    left = other.read(CHANGES_TABLE, (("op", "=", "p"),), ("cluster_id",))
+    assert sorted(left["cluster_id"].to_pylist()) == sorted(set(names) - {n for n, _ in expected})
 
 
 def test_concurrent_merges_of_different_clusters_commit(filled_store_at: StoreAt) -> None:
@@ -480,7 +589,29 @@ def test_maintenance_keeps_rows_and_transactions(filled_store_at: StoreAt) -> No
 
     more = changes(LAST + 1, LAST + 1)
     for writer in (store, reader):
-        writer.append(CHANGES_TABLE, changes(FIRST + 3, LAST), transaction(2))
-    for writer in (store, reader):
-        writer.append(CHANGES_TABLE, more, transaction(3))
+        with pytest.raises(ConcurrentWriterError):
+            writer.append(CHANGES_TABLE, more, transaction(2))
+    store.append(CHANGES_TABLE, more, transaction(3))
+    with pytest.raises(ConcurrentWriterError):
+        reader.append(CHANGES_TABLE, more, transaction(3))
     assert contents(filled_store_at()) == [*before, *rows_of(CHANGES_TABLE, more)]
+
+
+def test_a_compaction_and_no_append_cleans_the_log_of_delta_rs(tmp_path: Path) -> None:
+    store = DeltaRsStore(str(tmp_path))
+    log = tmp_path / CHANGES_TABLE.name / "_delta_log"
+    for offset in range(4):
+        store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(offset)]), transaction(offset))
+    DeltaTable(str(log.parent)).create_checkpoint()
+    expired = [path for path in sorted(log.glob("*.json")) if path.stem < _newest(log)]
+    for path in log.iterdir():
+        os.utime(path, (0, 0))
+    store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(4)]), transaction(4))
+    assert all(path.exists() for path in expired)
+    store.compact(CHANGES_TABLE)
+    assert not any(path.exists() for path in expired)
+    assert len(contents(DeltaRsStore(str(tmp_path)))) == 5
+
+
+def _newest(log: Path) -> str:
+    return max(path.stem for path in log.glob("*.json"))

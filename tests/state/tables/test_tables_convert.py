@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,9 +29,11 @@ from raftlog_state.image.rows import (
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from raftlog_state.records.declare import Array, Scalar
+from raftlog_state.tables.change_slices import ChangeSlices
 from raftlog_state.tables.convert import changes_table, columns_of, rows_of
-from raftlog_state.tables.latest import living_rows, overlay, state_rows
+from raftlog_state.tables.latest import overlay, rows_of_state, state_rows
 from raftlog_state.tables.origins import Origin, RowOrigins
+from raftlog_state.tables.progress import Progress
 from raftlog_state.tables.schema import (
     BY_ENTITY,
     CHANGES_TABLE,
@@ -39,10 +42,11 @@ from raftlog_state.tables.schema import (
     STORED_TABLES,
     TYPED_TABLES,
 )
+from raftlog_state.tables.stored_rows import split_state, stored_rows
 
 TOPIC_ID = "wP1XW_XDTjOcp3STS81TJA"
 SHARED = {
-    "cluster_id": None,
+    "cluster_id": "a cluster",
     "topic": "__cluster_metadata",
     "partition": 0,
     "incarnation": 1,
@@ -318,7 +322,8 @@ def test_tables_without_rows_are_read(has_chunk: bool) -> None:
 
     state = empty(STATE_TABLE.schema)
     assert state_rows(empty(CHANGES_TABLE.schema)).equals(state.combine_chunks())
-    assert not living_rows(state)[0]
+    assert rows_of_state(state) == []
+    assert not any(stored_rows(split_state(state)).values())
     for entity in Entity:
         columns = empty(pa.schema(pa.struct(BY_ENTITY[entity].columns)))
         assert rows_of(entity, columns) == []
@@ -343,8 +348,8 @@ def row_wise_state(changes: Sequence[RecordChanges]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("level", [14, 30])
 def test_rows_of_state_are_the_last_changes_of_each_key(level: int) -> None:
-    changes, origins = random_changes(level), RowOrigins()
-    befores = origins.apply(changes)
+    changes = random_changes(level)
+    befores = RowOrigins().apply(changes)
     table = changes_table(changes, befores, SHARED)
     found = state_rows(table)
     assert found.schema == STATE_TABLE.schema
@@ -352,10 +357,28 @@ def test_rows_of_state_are_the_last_changes_of_each_key(level: int) -> None:
     middle = table.num_rows // 2
     parts = overlay(state_rows(table.slice(0, middle)), state_rows(table.slice(middle)))
     assert sorted(map(repr, parts.to_pylist())) == sorted(map(repr, found.to_pylist()))
-    rows, read_origins = living_rows(found)
-    assert read_origins == origins
+    living = rows_of_state(found.filter(pc.invert(found["is_deleted"])))
     expected = {(row.ENTITY, row.key): row for row in rows_after(changes)}
-    assert {(row.ENTITY, row.key): row for row in rows} == expected
+    assert {(row.ENTITY, row.key): row for row in living} == expected
+
+
+@pytest.mark.parametrize("slice_rows", [1, 37, 10_000])
+def test_slices_have_the_rows_of_the_whole_table(slice_rows: int) -> None:
+    changes = random_changes(30)
+    befores = RowOrigins().apply(changes)
+    progress = Progress(cluster_id="cluster-a", offset=999, from_offset=0).changes_row(0)
+    shared = {**SHARED, "cluster_id": "cluster-a"}
+    whole = pa.concat_tables([changes_table(changes, befores, shared), progress])
+    slices = ChangeSlices(changes, befores, shared, progress, slice_rows)
+    assert slices.num_rows == whole.num_rows
+    for _ in range(2):
+        assert slices.changes().table().equals(whole)
+    found = [part.num_rows for part in slices.changes().slices()]
+    assert max(found) == min(slice_rows, whole.num_rows - 1)
+    assert slices.changes().reader().read_all().equals(whole)
+    assert slices.changes().cluster_ids == ("cluster-a",)
+    expected = sorted(map(repr, state_rows(whole).to_pylist()))
+    assert sorted(map(repr, slices.state().table().to_pylist())) == expected
 
 
 def rows_after(changes: Sequence[RecordChanges]) -> list[Row]:

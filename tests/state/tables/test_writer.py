@@ -32,6 +32,7 @@ from raftlog_state.errors import ConcurrentWriterError, OffsetGapError, TablesEr
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import LogRecord
 from raftlog_state.loader.payload import Payload
+from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
 from raftlog_state.tables.writer import Writer
 
@@ -555,6 +556,38 @@ def test_a_gap_over_a_change_of_leaders_is_no_divergence(history: History) -> No
     assert writer.apply(in_epoch(history.range(86, 95), 4), CLUSTER)
 
 
+@pytest.mark.parametrize("slice_rows", [1, 4, 31])
+def test_a_batch_in_slices_gives_the_same_tables(history: History, slice_rows: int) -> None:
+    expected, _ = with_gap(history)
+    later = in_epoch(history.range(50, 80), 3)
+    loaded = pa.concat_tables([snapshot(history, 50, 3), later])
+    for merges in (False, True):
+        tables = written(history, 12)
+        writer = writer_of(tables, slice_rows=slice_rows)
+        writer.apply(history.range(12, 20), CLUSTER)
+        if merges:
+            writer.merge_state()
+        commits = len(tables.commits)
+        assert writer.apply(loaded, CLUSTER)
+        assert [commit.table for commit in tables.commits[commits:]] == ["log", "changes"]
+        published = read_view(tables)
+        assert contents(tables) == contents(expected)
+        assert writer.unmerged_row_count() > slice_rows
+        writer.apply(in_epoch(history.range(80, 90), 3), CLUSTER)
+        view, rows = read_view(tables), contents(tables)
+        writer.merge_state()
+        assert writer.unmerged_row_count() == 0
+        assert tables.contents["state"].num_rows == len(
+            set(zip(*(tables.contents["state"][name].to_pylist() for name in KEY), strict=True))
+        )
+        assert contents(tables) == rows
+        assert read_view(tables).offset == view.offset > published.offset
+        assert writer_of(tables).progress() == writer.progress()
+
+
+KEY = ("cluster_id", "entity", "key")
+
+
 def test_tables_without_log_have_the_same_changes(history: History) -> None:
     tables = MemoryTables()
     writer = Writer(MemoryStore(tables), writes_log=False, clock_us=lambda: 1)
@@ -589,7 +622,10 @@ class Interruptions:
 
     def writer(self) -> Writer:
         return writer_of(
-            self._tables, before_commit=self.before_commit, after_commit=self.after_commit
+            self._tables,
+            before_commit=self.before_commit,
+            after_commit=self.after_commit,
+            slice_rows=self._chance.choice((2, 9, SLICE_ROWS)),
         )
 
 

@@ -31,11 +31,30 @@ import pyarrow.compute as pc
 from raftlog_state.errors import TablesError
 from raftlog_state.tables.schema import CLUSTER_ID, STATE_TABLE, StoredTable
 
-from .protocol import COMPACT_BYTES, Condition, TableSize, Transaction, Where, concurrent_write
+from .protocol import (
+    COMPACT_BYTES,
+    AnyOf,
+    Condition,
+    Rows,
+    RowSlices,
+    Selected,
+    TableSize,
+    Transaction,
+    Where,
+    clusters_of,
+    concurrent_write,
+    condition_sql,
+)
 
 try:
-    from arro3.core import ChunkedArray, DataType
-    from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
+    from arro3.core import Array, DataType
+    from deltalake import (
+        CommitProperties,
+        DeltaTable,
+        PostCommitHookProperties,
+        QueryBuilder,
+        write_deltalake,
+    )
     from deltalake import Transaction as AppTransaction
     from deltalake.exceptions import CommitFailedError, DeltaError
 except ImportError:
@@ -52,6 +71,10 @@ READ_SETTINGS: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 around."""
 DELETE_TRIES: Final = 5
 """Tries of a delete: one fails if a concurrent append may hold rows to delete."""
+
+_NO_CLEANUP: Final = PostCommitHookProperties(cleanup_expired_logs=False)
+"""A cleanup of Delta's log after a commit lists all of its entries: three times the rest of an
+append with 10,000 entries. Merges, deletes and compactions clean it."""
 
 _CHECK_PREFIX: Final = "delta.constraints."
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -115,12 +138,11 @@ class DeltaRsStore:
                 remedy="create it, with permission to write for this user",
             ) from None
 
-    def append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> None:
+    def append(self, table: StoredTable, rows: Rows, transaction: Transaction) -> None:
         """Append rows, one or more, in one commit; the first one creates the table.
 
         Raises:
-            ConcurrentWriterError: another writer has committed this transaction, and the table does
-                not end with these rows.
+            ConcurrentWriterError: another append has committed this transaction.
         """
         properties = CommitProperties(
             app_transactions=[AppTransaction(transaction.app_id, transaction.version)]
@@ -131,17 +153,13 @@ class DeltaRsStore:
                 return
             if not _is_committed(handle, transaction):
                 try:
-                    write_deltalake(handle, rows, mode="append", commit_properties=properties)
+                    _write(handle, rows, properties)
                     return
                 except CommitFailedError:
                     handle = self._reopen(table)
                     if not _is_committed(handle, transaction):
                         raise
-        last_offset = pc.max(rows["offset"]).as_py()
-        of_cluster: Condition = (CLUSTER_ID, "=", rows[CLUSTER_ID][0].as_py())
-        found = self.read(table, (of_cluster, ("offset", ">=", last_offset)), ("offset",))
-        if pc.max(found["offset"]).as_py() != last_offset:
-            raise concurrent_write(self._place, table.name)
+        raise concurrent_write(self._place, table.name)
 
     def version(self, table: StoredTable) -> int:
         """Return the newest version of an existing table."""
@@ -154,25 +172,30 @@ class DeltaRsStore:
         where: Where = (),
         columns: tuple[str, ...] | None = None,
         *,
+        any_of: AnyOf = (),
         version: int | None = None,
     ) -> pa.Table:
         """Return rows of an existing table; ``columns``: None for all; ``version``: the newest."""
-        names = tuple(table.columns) if columns is None else columns
-        schema = pa.schema({name: table.columns[name] for name in names})
+        selected = Selected.of(table, columns)
+        kinds = [one.type_in(table) for one in selected]
+        listed = ", ".join(
+            f'"{name}"' if field is None else f"\"{name}\"['{field}']" for name, field in selected
+        )
+        condition = _sql(where, any_of)
+        query = f"SELECT {listed} FROM stored" + (f" WHERE {condition}" if condition else "")
+        chunks: list[list[pa.Array]] = [[] for _ in selected]
         with self._errors(table):
             engine = QueryBuilder(READ_SETTINGS).register("stored", self._at(table, version))
-            selected = ", ".join(f'"{name}"' for name in names)
-            condition = _sql(where)
-            query = f"SELECT {selected} FROM stored" + (f" WHERE {condition}" if condition else "")
-            found = pa.RecordBatchReader.from_stream(engine.execute(query)).read_all()
             # The engine returns views of strings; not every supported pyarrow can cast those.
-            arrays = [
-                pa.chunked_array(
-                    ChunkedArray.from_arrow(found[field.name]).cast(DataType.from_arrow(field.type))
-                )
-                for field in schema
-            ]
-            return pa.table(arrays, schema=schema)
+            for batch in pa.RecordBatchReader.from_stream(engine.execute(query)):
+                for values, kind, converted in zip(batch.columns, kinds, chunks, strict=True):
+                    array = Array.from_arrow(values).cast(DataType.from_arrow(kind))
+                    converted.append(pa.array(array))
+            columns_of = (
+                one.wrap(pa.chunked_array(converted, kind))
+                for one, kind, converted in zip(selected, kinds, chunks, strict=True)
+            )
+            return pa.table(dict(zip((one.name for one in selected), columns_of, strict=True)))
 
     def cluster_ids(self, table: StoredTable) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table, in any order."""
@@ -182,7 +205,7 @@ class DeltaRsStore:
             rows = pa.RecordBatchReader.from_stream(found).read_all()
             return list(rows[CLUSTER_ID].to_pylist())
 
-    def merge(self, rows: pa.Table) -> None:
+    def merge(self, rows: Rows) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table.
 
         Raises:
@@ -192,13 +215,14 @@ class DeltaRsStore:
             handle = self._open_or_create(STATE_TABLE, rows, None)
             if handle is not None:
                 # Literals, so that partitions of other clusters are neither read nor in conflict.
-                clusters = ", ".join(map(_literal, pc.unique(rows[CLUSTER_ID]).to_pylist()))
+                clusters = ", ".join(map(_literal, clusters_of(rows)))
                 same_key = f"t.{CLUSTER_ID} IN ({clusters}) AND {_SAME_KEY}"
+                source = rows.reader() if isinstance(rows, RowSlices) else rows
                 handle.merge(
-                    rows, same_key, source_alias="s", target_alias="t"
+                    source, same_key, source_alias="s", target_alias="t"
                 ).when_matched_update_all(_NEWER).when_not_matched_insert_all().execute()
 
-    def delete(self, table: StoredTable, where: Where) -> None:
+    def delete(self, table: StoredTable, where: Where, *, any_of: AnyOf = ()) -> None:
         """Delete the rows for which all conditions hold, in one commit or none if there are none.
 
         Raises:
@@ -207,7 +231,7 @@ class DeltaRsStore:
         with self._errors(table):
             for tries_left in reversed(range(DELETE_TRIES)):
                 try:
-                    self._open(table).delete(_sql(where))
+                    self._open(table).delete(_sql(where, any_of) or None)
                     return
                 except CommitFailedError as error:
                     if not tries_left or not _is_conflict(error):
@@ -273,16 +297,15 @@ class DeltaRsStore:
         return self._open(table)
 
     def _open_or_create(
-        self, table: StoredTable, rows: pa.Table, properties: CommitProperties | None
+        self, table: StoredTable, rows: Rows, properties: CommitProperties | None
     ) -> DeltaTable | None:
         """Return a handle of the table, or None if it was created, with ``rows``."""
-        if not self.exists(table) and self._create(table, rows, properties):
+        is_open = table.name in self._handles  # to look for the table lists its log once more
+        if not is_open and not self.exists(table) and self._create(table, rows, properties):
             return None
         return self._open(table)
 
-    def _create(
-        self, table: StoredTable, rows: pa.Table, properties: CommitProperties | None
-    ) -> bool:
+    def _create(self, table: StoredTable, rows: Rows, properties: CommitProperties | None) -> bool:
         """Create a table with its first rows; return False if another writer created it first."""
         self.prepare()
         staged = self._path / f"{_staged_prefix(table)}{uuid.uuid4().hex}"
@@ -299,7 +322,7 @@ class DeltaRsStore:
                 configuration=configuration,
             )
             created.alter.add_constraint(dict(table.checks))
-            write_deltalake(created, rows, mode="append", commit_properties=properties)
+            _write(created, rows, properties)
             os.rename(staged, self._path_of(table))  # fails if there is a directory with files
         except (DeltaError, OSError):
             if self.exists(table):
@@ -369,17 +392,30 @@ def _staged_prefix(table: StoredTable) -> str:
     return f".{table.name}-new-"
 
 
+def _write(handle: DeltaTable, rows: Rows, properties: CommitProperties | None) -> None:
+    """Append rows in one commit."""
+    write_deltalake(
+        handle,
+        rows.reader() if isinstance(rows, RowSlices) else rows,
+        mode="append",
+        commit_properties=properties,
+        post_commithook_properties=_NO_CLEANUP,
+    )
+
+
 def _is_committed(handle: DeltaTable, transaction: Transaction) -> bool:
     version = handle.transaction_version(transaction.app_id)
     return version is not None and version >= transaction.version
 
 
-def _sql(where: Where) -> str | None:
-    """Return the conditions in SQL, None without any."""
-    return (
-        " AND ".join(f'"{column}" {sign} {_literal(value)}' for column, sign, value in where)
-        or None
-    )
+def _sql(where: Where, any_of: AnyOf) -> str:
+    """Return the conditions in SQL, empty without any."""
+
+    def one(condition: Condition) -> str:
+        column, sign, value = condition
+        return f'"{column}" {sign} {_literal(value)}'
+
+    return condition_sql(where, any_of, one)
 
 
 def _literal(value: int | str) -> str:

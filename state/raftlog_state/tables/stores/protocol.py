@@ -10,18 +10,59 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raftlog_state.errors import ConcurrentWriterError
-from raftlog_state.tables.schema import StoredTable
+from raftlog_state.tables.schema import CLUSTER_ID, ROW, StoredTable
 
-Condition: TypeAlias = tuple[str, Literal["=", "<", "<=", ">", ">="], int | str]
+Condition: TypeAlias = tuple[str, Literal["=", "!=", "<", "<=", ">", ">="], int | str]
 """A column, a comparison and a value that is not null, as in pyarrow's ``filters``."""
 Where: TypeAlias = tuple[Condition, ...]
 """Conditions that all hold. None of them holds for a null."""
+AnyOf: TypeAlias = tuple[Where, ...]
+"""Alternatives, at least one of which holds; without any there is no restriction."""
+
+
+class Selected(NamedTuple):
+    """Column of a read: a stored one, or with ``field`` a struct that is reduced to this field.
+
+    The struct is null where the field is null. Engines need not read its other fields.
+    """
+
+    name: str
+    field: str | None
+
+    @classmethod
+    def of(cls, table: StoredTable, columns: tuple[str, ...] | None) -> tuple[Selected, ...]:
+        """Return the columns of a read: ``row.topic`` is the field ``topic`` of ``row``."""
+        parts = (name.partition(".") for name in (columns or tuple(table.columns)))
+        return tuple(cls(name, field or None) for name, _, field in parts)
+
+    def type_in(self, table: StoredTable) -> pa.DataType:
+        """Return the type of the column, or of the field."""
+        kind = table.columns[self.name]
+        return kind if self.field is None else kind.field(self.field).type
+
+    def column_of(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Return the column of rows with all columns."""
+        values = rows[self.name]
+        return values if self.field is None else self.wrap(pc.struct_field(values, [self.field]))
+
+    def wrap(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the column of stored values, or of those of the field."""
+        if self.field is None:
+            return values
+        structs = pa.struct({self.field: values.type})
+        chunks = [
+            pa.StructArray.from_arrays([chunk], fields=list(structs), mask=chunk.is_null())
+            for chunk in values.chunks
+        ]
+        return pa.chunked_array(chunks, structs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +77,45 @@ class Transaction:
     version: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSlices:
+    """Rows of clusters that are written in one commit, a slice at a time.
+
+    ``slices`` returns them from the first one on at each call.
+    """
+
+    cluster_ids: tuple[str, ...]
+    schema: pa.Schema
+    slices: Callable[[], Iterator[pa.Table]]
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return a reader that builds a slice when it is read."""
+        batches = (batch for rows in self.slices() for batch in rows.to_batches())
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    def table(self) -> pa.Table:
+        """Return all rows in memory."""
+        return pa.concat_tables(self.slices())
+
+
+Rows: TypeAlias = pa.Table | RowSlices
+"""Rows to be written, all of them in memory or in slices."""
+
+
+def clusters_of(rows: Rows) -> list[str]:
+    """Return the clusters of rows to be written, each once."""
+    if isinstance(rows, RowSlices):
+        return list(rows.cluster_ids)
+    return list(pc.unique(rows[CLUSTER_ID]).to_pylist())
+
+
+def columns_of(table: StoredTable, entity: str) -> tuple[str, ...]:
+    """Return the columns of a read of an entity's rows: of structs of rows, its field only."""
+    return tuple(
+        f"{name}.{entity}" if kind == ROW else name for name, kind in table.columns.items()
+    )
+
+
 def concurrent_write(place: str, table_name: str) -> ConcurrentWriterError:
     """Return the error of a write whose table another writer changed meanwhile."""
     return ConcurrentWriterError(
@@ -43,6 +123,22 @@ def concurrent_write(place: str, table_name: str) -> ConcurrentWriterError:
         reason=f"another writer changed table {table_name} at the same time",
         remedy="run one writer at a time; its write is complete, so run this one again",
     )
+
+
+def condition_sql(where: Where, any_of: AnyOf, one: Callable[[Condition], str]) -> str:
+    """Return conditions in SQL, empty without any; ``one`` returns that of one condition."""
+    parts = [one(condition) for condition in where]
+    if any_of:
+        parts.append(_any_sql([" AND ".join(map(one, each)) for each in any_of]))
+    return " AND ".join(parts)
+
+
+def _any_sql(parts: list[str]) -> str:
+    """Return alternatives as a balanced tree: parsers limit the depth of expressions."""
+    if len(parts) == 1:
+        return f"({parts[0]})"
+    half = len(parts) // 2
+    return f"({_any_sql(parts[:half])} OR {_any_sql(parts[half:])})"
 
 
 COMPACT_BYTES: Final = 64 << 20
@@ -80,15 +176,14 @@ class TableStore(Protocol):
         """Create what the tables need, before the first append."""
         ...
 
-    def append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> None:
+    def append(self, table: StoredTable, rows: Rows, transaction: Transaction) -> None:
         """Append rows, one or more, in one commit; the first one creates the table.
 
-        The rows are of one cluster. Both ``log`` and ``changes`` end, for each cluster, with the
-        greatest ``offset`` of the rows appended last.
+        The rows are of any clusters.
 
         Raises:
-            ConcurrentWriterError: another writer has committed this transaction, and the cluster
-                does not end with these rows. (An append of the same offsets has the same content.)
+            ConcurrentWriterError: another append has committed this transaction, perhaps an earlier
+                one of this writer.
         """
         ...
 
@@ -102,15 +197,16 @@ class TableStore(Protocol):
         where: Where = (),
         columns: tuple[str, ...] | None = None,
         *,
+        any_of: AnyOf = (),
         version: int | None = None,
     ) -> pa.Table:
         """Return rows of an existing table, in any order.
 
-        ``columns``: None for all; ``version``: None for the newest one.
+        ``columns``: as in ``Selected.of``, None for all; ``version``: None for the newest one.
         """
         ...
 
-    def merge(self, rows: pa.Table) -> None:
+    def merge(self, rows: Rows) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table.
 
         ``rows`` has one row or more, and each (``cluster_id``, ``entity``, ``key``) once. A row
@@ -122,7 +218,7 @@ class TableStore(Protocol):
         """
         ...
 
-    def delete(self, table: StoredTable, where: Where) -> None:
+    def delete(self, table: StoredTable, where: Where, *, any_of: AnyOf = ()) -> None:
         """Delete the rows of an existing table for which all conditions hold, in one commit."""
         ...
 

@@ -21,15 +21,26 @@ from threading import Lock
 from typing import Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.errors import TablesError
 from raftlog_state.tables.schema import BIGINT, CLUSTER_ID, STATE_TABLE, STRING, StoredTable
 
-from .protocol import TableSize, Transaction, Where, concurrent_write
+from .protocol import (
+    AnyOf,
+    Condition,
+    Rows,
+    RowSlices,
+    Selected,
+    TableSize,
+    Transaction,
+    Where,
+    clusters_of,
+    concurrent_write,
+    condition_sql,
+)
 
 try:
     from py4j.protocol import Py4JJavaError
@@ -51,6 +62,10 @@ SESSION_SETTINGS: Final = {
 """Settings of a session for tables. Their lists of files are short: into how many partitions Delta
 puts such a list (its default is 50), and VACUUM the files it finds (10,000). Each is a task. Times
 are 64 bits, as other engines write them: INT96 has no years that delta-rs can read exactly."""
+
+COMMITS_MEANWHILE_MAX: Final = 100
+"""Commits of other writers among which an append is looked up. If there are more, the append is
+reported as one of another writer, and the tables are read again."""
 
 _ACTIVE_SESSION: Final = Lock()
 """Held while ``createDataFrame`` sets its session as the active one of the process."""
@@ -184,17 +199,25 @@ class SparkStore:
         where: Where = (),
         columns: tuple[str, ...] | None = None,
         *,
+        any_of: AnyOf = (),
         version: int | None = None,
     ) -> pa.Table:
         """Return rows of an existing table, in any order."""
-        names = tuple(table.columns) if columns is None else columns
-        listed = ", ".join(quoted(name) for name in names)
+        selected = Selected.of(table, columns)
+        listed = ", ".join(
+            quoted(name) if field is None else f"{quoted(name)}.{quoted(field)}"
+            for name, field in selected
+        )
         with self.errors(table.name):
             pinned = "" if version is None else f" VERSION AS OF {version}"
             stored = f"{self.reference(table.name)}{pinned}"
-            statement = f"SELECT {listed} FROM {stored}{_clause(table, where)}"
+            statement = f"SELECT {listed} FROM {stored}{_clause(table, where, any_of)}"
             found = self._spark.sql(statement).toArrow()
-        return found.cast(pa.schema({name: table.columns[name] for name in names}))
+        columns_of = (
+            one.wrap(values.cast(one.type_in(table)))
+            for one, values in zip(selected, found.columns, strict=True)
+        )
+        return pa.table(dict(zip((one.name for one in selected), columns_of, strict=True)))
 
     def cluster_ids(self, table: StoredTable) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table, in any order."""
@@ -224,37 +247,31 @@ class SparkStore:
             if not self.exists(table):  # otherwise another writer has created it
                 raise
 
-    def append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> None:
+    def append(self, table: StoredTable, rows: Rows, transaction: Transaction) -> None:
         """Append rows in one commit; the first one creates the table."""
         if not self._is_path:
             # CREATE TABLE AS SELECT would lose txnAppId: create it empty.
             self.create(table)
-        refused: ConcurrentWriterError | None = None
         commit = uuid.uuid4().hex
-        try:
-            with self.errors(table.name):
-                self._save(
-                    table,
-                    self._frame_of(rows).write.mode("append"),
-                    txnAppId=transaction.app_id,
-                    txnVersion=str(transaction.version),
-                    userMetadata=commit,
-                )
-        except ConcurrentWriterError as error:
-            refused = error
-        # The newest commit is read in a quarter of the time that a look at a changed table takes.
-        if refused is None and self._newest_commit(table)["userMetadata"] == commit:
-            return
-        if not self._ends_with(table, rows):
-            raise refused or concurrent_write(self._place, table.name)
+        with self.errors(table.name):
+            self._save(
+                table,
+                self._frame_of(rows).write.mode("append"),
+                txnAppId=transaction.app_id,
+                txnVersion=str(transaction.version),
+                userMetadata=commit,
+            )
+        # Delta skips a known transaction silently.
+        for count in (1, COMMITS_MEANWHILE_MAX):
+            if commit in self._commit_ids(table, count):
+                return
+        raise concurrent_write(self._place, table.name)
 
-    def merge(self, rows: pa.Table) -> None:
+    def merge(self, rows: Rows) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table."""
         self.create(STATE_TABLE)
         source = f"raftlog_{uuid.uuid4().hex}"
-        clusters = ", ".join(
-            _literal(name, STRING) for name in pc.unique(rows[CLUSTER_ID]).to_pylist()
-        )
+        clusters = ", ".join(_literal(name, STRING) for name in clusters_of(rows))
         newer = " > ".join(
             f"struct({side}._incarnation, {side}._visible_offset, {side}._offset)"
             for side in ("new", "old")
@@ -273,10 +290,11 @@ class SparkStore:
             finally:
                 self._spark.catalog.dropTempView(source)
 
-    def delete(self, table: StoredTable, where: Where) -> None:
+    def delete(self, table: StoredTable, where: Where, *, any_of: AnyOf = ()) -> None:
         """Delete the rows for which all conditions hold."""
+        clause = _clause(table, where, any_of)
         with self.errors(table.name):
-            self._spark.sql(f"DELETE FROM {self.reference(table.name)}{_clause(table, where)}")
+            self._spark.sql(f"DELETE FROM {self.reference(table.name)}{clause}")
 
     def size(self, table: StoredTable) -> TableSize:
         """Return the size of an existing table, from its commits."""
@@ -294,8 +312,10 @@ class SparkStore:
         with self.errors(table.name):
             self._spark.sql(f"VACUUM {self.reference(table.name)}")
 
-    def _frame_of(self, rows: pa.Table) -> DataFrame:
-        """Return rows as a frame of this session."""
+    def _frame_of(self, rows: Rows) -> DataFrame:
+        """Return rows as a frame of this session, which has all of them in memory."""
+        if isinstance(rows, RowSlices):
+            rows = rows.table()
         with _active_session_kept():
             frame = self._spark.createDataFrame(rows)
         return frame.coalesce(1) if rows.num_rows <= ROWS_IN_ONE_FILE else frame
@@ -315,13 +335,11 @@ class SparkStore:
             statement = f"DESCRIBE HISTORY {self.reference(table.name)} LIMIT 1"
             return self._spark.sql(statement).collect()[0]
 
-    def _ends_with(self, table: StoredTable, rows: pa.Table) -> bool:
-        """Return whether the greatest offset of the rows is that of their cluster in a table."""
-        where = _clause(table, ((CLUSTER_ID, "=", rows[CLUSTER_ID][0].as_py()),))
+    def _commit_ids(self, table: StoredTable, count: int) -> list[str | None]:
+        """Return the user metadata of the newest commits."""
         with self.errors(table.name):
-            statement = f"SELECT max(offset) FROM {self.reference(table.name)}{where}"
-            found = self._spark.sql(statement).collect()
-        return bool(found[0][0] == pc.max(rows["offset"]).as_py())
+            statement = f"DESCRIBE HISTORY {self.reference(table.name)} LIMIT {count}"
+            return [row["userMetadata"] for row in self._spark.sql(statement).collect()]
 
     # --- errors -----------------------------------------------------------------------------------
 
@@ -356,13 +374,15 @@ class SparkStore:
         )
 
 
-def _clause(table: StoredTable, where: Where) -> str:
+def _clause(table: StoredTable, where: Where, any_of: AnyOf) -> str:
     """Return a WHERE clause, empty without conditions."""
-    conditions = [
-        f"{quoted(column)} {comparison} {_literal(value, table.columns[column])}"
-        for column, comparison, value in where
-    ]
-    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+    def one(condition: Condition) -> str:
+        column, comparison, value = condition
+        return f"{quoted(column)} {comparison} {_literal(value, table.columns[column])}"
+
+    conditions = condition_sql(where, any_of, one)
+    return f" WHERE {conditions}" if conditions else ""
 
 
 def _literal(value: int | str, kind: pa.DataType) -> str:

@@ -1,0 +1,321 @@
+"""One cluster's part of a write: the cached end of its tables, and the rows that a batch adds.
+
+Rules of this file:
+
+1. Pure: rows of the source in, rows of ``log`` and ``changes`` and the progress after them out. The
+   callers read and write tables.
+2. Rows are checked before they are replayed. A replay that fails leaves a cache that must be
+   dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from raftlog.errors import DivergedLogError
+from raftlog_state.errors import TablesError
+from raftlog_state.image import EpochRow, MetadataImage, TransactionRow
+from raftlog_state.image.delta import RecordChanges
+from raftlog_state.image.rows import Entity
+from raftlog_state.loader.metadata_loader import MetadataLoader
+
+from .batch import CheckedBatch, check_batch, epoch_ranges
+from .change_slices import ChangeSlices
+from .convert import changes_table, milliseconds, sequence_numbers
+from .logrows import log_rows, replay_rows
+from .origins import Origin, RowOrigins
+from .progress import (
+    NOTHING,
+    SOFTWARE,
+    Progress,
+    changes_progress,
+    last_epoch,
+    quorum_of,
+    row_counts_of,
+    wrong_cluster,
+)
+from .schema import CHANGES_TABLE, PROGRESS
+from .stored_rows import StoredGroups, StoredRows, split_state, stored_rows
+from .stores.protocol import Rows, RowSlices
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+_OF_CLUSTER: Final = ("cluster_id", "topic", "partition", "incarnation")
+EpochRange = tuple[int, int, int]
+"""Leader epoch, first and last offset."""
+Versions = dict[str, int]
+"""The version of the last transaction of each group."""
+ClusterChanges: TypeAlias = pa.Table | ChangeSlices
+"""Rows of ``changes`` of one or more appends of a cluster, with their progress rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRows:
+    """What a batch adds to the tables of a cluster, and the progress after it.
+
+    ``origins`` has the origin of the row before each change.
+    """
+
+    log: pa.Table
+    changes: list[RecordChanges]
+    origins: list[Origin | None]
+    after: Progress
+
+    def slices(self, committed_at: int, slice_rows: int) -> ChangeSlices:
+        """Return the rows of ``changes`` in slices."""
+        shared = {name: getattr(self.after, name) for name in _OF_CLUSTER}
+        return ChangeSlices(
+            self.changes,
+            self.origins,
+            {**shared, "committed_at": committed_at},
+            self.after.changes_row(committed_at),
+            slice_rows,
+        )
+
+
+def changes_rows(
+    news: Sequence[NewRows], committed_at: int, slice_rows: int
+) -> tuple[Rows, list[ClusterChanges]]:
+    """Return the rows of one append to ``changes``, and those of each cluster.
+
+    Clusters with more than ``slice_rows`` changes are in slices.
+    """
+    are_large = [len(new.origins) > slice_rows for new in news]
+    small = [new for new, is_large in zip(news, are_large, strict=True) if not is_large]
+    table, tables = _tables(small, committed_at) if small else (None, [])
+    rest = iter(tables)
+    by_cluster = [
+        new.slices(committed_at, slice_rows) if is_large else next(rest)
+        for new, is_large in zip(news, are_large, strict=True)
+    ]
+    large = [part.changes() for part in by_cluster if isinstance(part, ChangeSlices)]
+    if not large:
+        return table, by_cluster
+    first = [] if table is None else [table]
+    rows = RowSlices(
+        cluster_ids=tuple(str(new.after.cluster_id) for new in news),
+        schema=CHANGES_TABLE.schema,
+        slices=lambda: chain(first, *(part.slices() for part in large)),
+    )
+    return rows, by_cluster
+
+
+def _tables(news: Sequence[NewRows], committed_at: int) -> tuple[pa.Table, list[pa.Table]]:
+    """Return the changes of clusters with their progress rows, and those of each cluster.
+
+    Rows of all clusters are converted together: that of a few rows takes as long as of a hundred.
+    """
+    changes = _changes(news, committed_at)
+    progress = changes_progress([new.after for new in news], committed_at)
+    changes = changes.cast(progress.schema)
+    tables, start = [], 0
+    for at, new in enumerate(news):
+        parts = [changes.slice(start, len(new.origins)), progress.slice(at, 1)]
+        tables.append(pa.concat_tables(parts))
+        start += len(new.origins)
+    return pa.concat_tables([changes, progress]), tables
+
+
+def _changes(news: Sequence[NewRows], committed_at: int) -> pa.Table:
+    """Return the changes of clusters, cluster by cluster."""
+    changes = changes_table(
+        [record for new in news for record in new.changes],
+        [origin for new in news for origin in new.origins],
+        {**dict.fromkeys(_OF_CLUSTER), "committed_at": committed_at},
+    )
+    cluster = pa.array(np.repeat(np.arange(len(news)), [len(new.origins) for new in news]))
+    columns = {
+        name: pa.array([getattr(new.after, name) for new in news], changes[name].type).take(cluster)
+        for name in _OF_CLUSTER
+    }
+    records = ([record for record in new.changes for _ in record.changes] for new in news)
+    columns["seq"] = pa.array(list(chain(*map(sequence_numbers, records))), pa.int32())
+    for name, values in columns.items():
+        changes = changes.set_column(changes.column_names.index(name), name, values)
+    return changes
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterCache:
+    """The cache: the end of the tables, the cluster's state there, and what ``state`` lacks.
+
+    ``tail`` are the rows of ``changes`` after ``base_offset``, which ``state`` includes;
+    ``log_ahead`` are the identities of the records that ``log`` has after ``progress``;
+    ``versions`` are those of groups, read before all others.
+    """
+
+    progress: Progress
+    loader: MetadataLoader
+    origins: RowOrigins
+    base_offset: int
+    tail: list[ClusterChanges]
+    log_ahead: pa.Table
+    versions: Versions
+
+    def published(self, rows: ClusterChanges, after: Progress) -> None:
+        """Record an append to ``changes``."""
+        self.tail.append(rows)
+        self.progress = after
+
+    def merged(self) -> None:
+        """Record that ``state`` includes the tail."""
+        self.base_offset = self.progress.offset
+        self.tail.clear()
+
+    def new_rows(self, table: pa.Table, columns: Sequence[str], place: str) -> NewRows | None:
+        """Check and replay rows of the source; return None if the tables have them all.
+
+        Raises:
+            OffsetGapError, DivergedLogError, ReplayError: the rows do not continue the tables.
+            TablesError: the rows are not those of a metadata log.
+        """
+        progress = self.progress
+        batch = check_batch(table, columns, next_offset=progress.next_offset, place=place)
+        self._check_epochs(batch, place)
+        if batch.is_empty:
+            return None
+        rows = log_rows(batch, cluster_id=progress.cluster_id, incarnation=progress.incarnation)
+        changes = replay_rows(self.loader, rows)
+        after = _progress_after(progress, self.loader.image, batch, rows)
+        origins = self.origins.apply(changes)
+        return NewRows(log=rows, changes=changes, origins=origins, after=after)
+
+    def _check_epochs(self, batch: CheckedBatch, place: str) -> None:
+        """Check that rows that the tables have, and the first new one, continue their epochs."""
+        known = self.epochs()
+        for seen_epoch, seen_first, seen_last in epoch_ranges(batch.seen):
+            for epoch, first, last in known:
+                at = max(first, seen_first)
+                if seen_epoch != epoch and at <= min(last, seen_last):
+                    raise _diverged(place, at, epoch, seen_epoch)
+        if not batch.is_empty:
+            epoch = batch.rows["leaderEpoch"][0].as_py()
+            if epoch < self.progress.leader_epoch:
+                offset = batch.rows["offset"][0].as_py()
+                raise _diverged(place, offset, self.progress.leader_epoch, epoch)
+
+    def epochs(self) -> list[EpochRange]:
+        """Return the offsets whose leader epoch is known.
+
+        In a gap, epochs have no start or no end.
+        """
+        progress, found = self.progress, []
+        for row in self.loader.image.map(Entity.EPOCH).values():
+            assert isinstance(row, EpochRow)
+            is_last = row.leader_epoch == progress.leader_epoch
+            first = progress.offset if is_last and row.start_offset is None else row.start_offset
+            if first is not None:
+                last = first if row.end_offset is None else row.end_offset - 1
+                found.append((row.leader_epoch, first, progress.offset if is_last else last))
+        return sorted(found)
+
+    def state_boundary(self, offset: int, place: str) -> int:
+        """Return the last offset up to ``offset`` outside of transactions and gaps."""
+        self.progress.check_readable(place, offset)
+        found = offset
+        for row in self.loader.image.map(Entity.TRANSACTION).values():
+            assert isinstance(row, TransactionRow)
+            if row.begin_offset <= found < row.end_offset - 1:
+                found = row.begin_offset - 1
+        for first, last in self.progress.gaps:
+            if first <= found < last:
+                found = first - 1
+        self.progress.check_readable(place, found)
+        return found
+
+
+def check_log(progress: Progress, table: pa.Table, cluster_id: str | None, place: str) -> None:
+    """Raise ``WrongClusterError`` or ``TablesError`` if rows are of another log than the tables."""
+    known = progress.log_cluster_id
+    if known is not None and cluster_id is not None and known != cluster_id:
+        raise wrong_cluster(place, known, cluster_id)
+    if table.num_rows and progress.offset != NOTHING and "partition" in table.column_names:
+        partition = table["partition"][0].as_py()
+        if partition != progress.partition:
+            raise TablesError(
+                place=place,
+                reason=f"they contain partition {progress.partition}, the rows are from "
+                f"partition {partition}",
+                remedy="use separate tables for each log",
+            )
+
+
+def _diverged(place: str, offset: int, expected_epoch: int, epoch: int) -> DivergedLogError:
+    return DivergedLogError(
+        path=place,
+        offset=offset,
+        expected_epoch=expected_epoch,
+        epoch=epoch,
+        remedy=f"nothing was written; call truncate_to({offset - 1}), or run `raftlog tables "
+        f"truncate TABLES {offset - 1}`, with a lower offset if this error is raised again; "
+        "then follow the log from there",
+    )
+
+
+def _progress_after(
+    before: Progress, image: MetadataImage, batch: CheckedBatch, rows: pa.Table
+) -> Progress:
+    """Return the progress after a batch, whose rows of ``log`` have been replayed."""
+    snapshot_id = batch.snapshot_id
+    gap = (before.next_offset, 0 if snapshot_id is None else snapshot_id.end_offset - 1)
+    assert image.offset == batch.last_offset, "a batch ends outside of transactions"
+    first = batch.rows["offset"][0].as_py()
+    last = {name: rows[name][-1].as_py() for name in ("cluster_id", "topic", "partition")}
+    return replace(
+        before,
+        **last,
+        offset=batch.last_offset,
+        leader_epoch=rows["leader_epoch"][-1].as_py(),
+        log_time=rows["log_time"].cast(pa.int64())[-1].as_py(),
+        from_offset=before.next_offset,
+        first_offset=first if before.first_offset is None else before.first_offset,
+        gaps=before.gaps if snapshot_id is None else (*before.gaps, gap),
+        metadata_version=image.metadata_version,
+        row_counts=row_counts_of(image),
+        software=SOFTWARE,
+    )
+
+
+def progress_at(rows: pa.Table, offset: int, newest: Progress, incarnation: int) -> Progress:
+    """Return the progress of a truncation: ``rows`` of ``state`` at an offset before the newest.
+
+    Its time is that of the last record that changed something.
+    """
+    image = image_of(stored_rows(split_state(rows)), newest)
+    timed = rows.filter(pc.is_valid(rows["_log_time"]))
+    timed = timed.filter(pc.not_equal(timed["entity"], PROGRESS))
+    last = timed.sort_by([(name, "descending") for name in ("_visible_offset", "_offset")])
+    epoch = last_epoch(image.map(Entity.EPOCH).values())
+    return replace(
+        newest,
+        incarnation=incarnation,
+        offset=offset,
+        leader_epoch=newest.leader_epoch if epoch is None else epoch.leader_epoch,
+        log_time=last["_log_time"].cast(pa.int64())[0].as_py() if last.num_rows else None,
+        from_offset=offset + 1,
+        truncated_to=offset,
+        software=SOFTWARE,
+        gaps=tuple(gap for gap in newest.gaps if gap[1] <= offset),
+        metadata_version=image.metadata_version,
+        row_counts=row_counts_of(image),
+    )
+
+
+def image_of(rows: Mapping[Entity, StoredRows], progress: Progress) -> MetadataImage:
+    """Return the image of rows at the end of the tables."""
+    epochs = rows.get(Entity.EPOCH)
+    return MetadataImage.from_maps(
+        rows,
+        StoredGroups(rows),
+        offset=progress.offset,
+        leader_epoch=progress.leader_epoch,
+        timestamp_ms=milliseconds(progress.log_time),
+        quorum=quorum_of(() if epochs is None else epochs.values()),
+    )

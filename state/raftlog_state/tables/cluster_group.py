@@ -1,0 +1,291 @@
+"""``open_group``: one streaming query of many logs into the tables of their clusters.
+
+Rules of this file:
+
+1. Each log is read from the end of its cluster's tables on. A checkpoint is used as long as the
+   logs and the incarnations of their clusters are the same; other ones begin without it.
+2. Rows of a cluster that are rejected end the query, after those of the others are published. The
+   micro-batch is repeated when the query is started again.
+3. A log that cannot be opened when the query is started is left out of it, with a warning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from raftlog.client.location import open_reader, parse_location
+from raftlog.errors import LogNotFoundError, OptionError, RaftlogError
+from raftlog_state.errors import ClustersFailedError, TablesError
+
+from .cluster import Engine, store_of_writer
+from .cluster_rows import Step, no_step
+from .following import (
+    GROUP_MERGE_ROWS_MAX,
+    RECORDS_PER_BATCH_DEFAULT,
+    Upkeep,
+    check_same_log,
+    keep_up,
+)
+from .group_writer import GroupWriter
+from .materialize import (
+    AVAILABLE_NOW,
+    FORMAT,
+    Redaction,
+    end_of_run,
+    needed_options,
+    source_error,
+    source_options,
+    starting_offset,
+    trigger_options,
+)
+from .stored_rows import by_cluster
+from .stores.spark import SparkStore, for_each
+from .views import ViewsOfWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SOURCE_CLUSTER_ID: Final = "clusterId"
+"""Column and option of the source."""
+
+_LOGGER: Final = logging.getLogger("raftlog_state")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLog:
+    """A log of the group: its options, with where it is read from, and where this run ends."""
+
+    options: Mapping[str, str]
+    cluster_id: str
+    incarnation: int
+    target_offset: int
+    is_at_target: bool
+
+
+class ClusterGroup:
+    """Tables of clusters that one streaming query writes, returned by ``open_group``."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path_or_schema: str,
+        group: str,
+        *,
+        redaction: Redaction,
+        after_step: Step,
+        log: bool,
+        engine: Engine,
+        take_over: bool,
+    ) -> None:
+        self._spark = spark
+        self._store = SparkStore(spark, path_or_schema)
+        self._redaction = redaction
+        self._writer = GroupWriter(
+            store_of_writer(self._store, engine),
+            group,
+            take_over=take_over,
+            after_step=ViewsOfWriter(self._store, after_step),
+            writes_log=log,
+        )
+
+    def __repr__(self) -> str:
+        return f"ClusterGroup({self._store.place!r})"
+
+    def materialize(
+        self,
+        sources: Sequence[Mapping[str, str]] | DataFrame,
+        *,
+        checkpoint: str,
+        trigger: str | Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> StreamingQuery:
+        """Write the logs of many clusters to the tables, as one streaming query.
+
+        Each micro-batch is published for all clusters by one append. Each cluster continues at the
+        end of its tables, regardless of the checkpoint.
+
+        Args:
+            sources: options of each log: a location and, for a log whose cluster id is not known
+                from its files or nodes, ``clusterId``; or a frame with a column for each option.
+            checkpoint: directory for Spark's checkpoints. It can be deleted between two runs.
+            trigger: as for ``ClusterTables.materialize``.
+            options: options of the source that all logs share, such as ``maxOffsetsPerTrigger``.
+
+        Raises:
+            TablesError: the session does not find the source; or there is a gap between a
+                cluster's tables and its log.
+            WrongClusterError, DivergedLogError: the tables were not created from these logs.
+            OptionError: an option is invalid, two logs are of one cluster, or no log can be opened.
+
+        The query ends with ``ClustersFailedError`` if rows of clusters are rejected.
+        """
+        kind = trigger_options(trigger)
+        self._writer.forget()  # other writers may have truncated the tables since
+        logs = self._logs(_given(sources))
+        upkeep = Upkeep(0 if AVAILABLE_NOW in kind else None, GROUP_MERGE_ROWS_MAX)
+        sink = GroupSink(self._writer, logs, upkeep)
+        given = {
+            "maxOffsetsPerTrigger": str(RECORDS_PER_BATCH_DEFAULT),
+            **(options or {}),
+            **needed_options(self._redaction),
+            "sources": json.dumps([dict(log.options) for log in logs]),
+        }
+
+        def write(rows: DataFrame, _batch_id: int) -> None:
+            sink.write(rows.toArrow())
+
+        try:
+            rows = self._spark.readStream.format(FORMAT).options(**given).load()
+            wanted = rows.select(SOURCE_CLUSTER_ID, *self._writer.source_columns)
+            stream = wanted.writeStream.foreachBatch(write)
+            location = f"{checkpoint.rstrip('/')}/{_checkpoint_name(logs)}"
+            return stream.option("checkpointLocation", location).trigger(**kind).start()
+        except PySparkException as error:
+            raise source_error(error, self._store.place) from error
+
+    def _logs(self, sources: Sequence[Mapping[str, str]]) -> list[GroupLog]:
+        """Open the logs, and find out where each continues its cluster's tables."""
+        found: dict[str, GroupLog] = {}
+        for log in for_each(self._log_of, sources):
+            if log is not None:
+                if log.cluster_id in found:
+                    reason = f"two logs are of cluster {log.cluster_id}"
+                    raise OptionError(option="sources", reason=reason)
+                found[log.cluster_id] = log
+        if not found:
+            raise OptionError(option="sources", reason="contains no log that can be opened")
+        return [found[name] for name in sorted(found)]
+
+    def _log_of(self, source: Mapping[str, str]) -> GroupLog | None:
+        options = source_options(source)
+        named = {name.lower(): value for name, value in options.items()}
+        try:
+            log = open_reader(parse_location(options))
+            target_offset = end_of_run(log, options)
+        except RaftlogError as error:
+            if not error.retriable and not isinstance(error, LogNotFoundError):
+                raise
+            _LOGGER.warning("%s; this log is left out of the query", error)
+            return None
+        cluster_id = named.get(SOURCE_CLUSTER_ID.lower()) or log.cluster_id
+        if cluster_id is None:
+            reason = f"the cluster id of {log.path} is unknown; give clusterId with this source"
+            raise OptionError(option="sources", reason=reason)
+        place, writer = self._store.place, self._writer
+        progress = writer.progress(cluster_id)
+        check_same_log(place, progress, lambda: writer.epochs(cluster_id), log)
+        start = starting_offset(place, progress, log, options)
+        return GroupLog(
+            options={**options, "startingOffset": start},
+            cluster_id=cluster_id,
+            incarnation=progress.incarnation,
+            target_offset=target_offset,
+            is_at_target=progress.next_offset >= target_offset,
+        )
+
+
+class GroupSink:
+    """Writes the micro-batches of one run of a group, and does what upkeep is due."""
+
+    def __init__(
+        self,
+        writer: GroupWriter,
+        logs: Sequence[GroupLog],
+        upkeep: Upkeep,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._writer = writer
+        self._upkeep = upkeep
+        self._clock = clock
+        self._targets = {log.cluster_id: log.target_offset for log in logs if not log.is_at_target}
+
+    def write(self, rows: pa.Table) -> None:
+        """Append the new rows of all clusters in one append.
+
+        Raises:
+            ClustersFailedError: rows of clusters were rejected; those of the others are published.
+            TablesError: Delta failed.
+        """
+        batches = by_cluster(rows, SOURCE_CLUSTER_ID)
+        applied = self._writer.apply(
+            {name: part.drop_columns([SOURCE_CLUSTER_ID]) for name, part in batches.items()}
+        )
+        if applied.appended:
+            self._upkeep.appended()
+        for name, part in batches.items():
+            if pc.max(part["offset"]).as_py() + 1 >= self._targets.get(name, 0):
+                self._targets.pop(name, None)
+        read_offset = -1 if self._targets else 0
+        try:
+            keep_up(self._writer, self._upkeep, read_offset, self._clock)
+        except TablesError as error:  # the batch is published; the next one tries again
+            _LOGGER.warning("%s; retrying after the next batch", error)
+        if applied.failures:
+            raise ClustersFailedError(place=self._writer.place, failures=applied.failures)
+
+
+def open_group(
+    spark: SparkSession,
+    path_or_schema: str,
+    group: str,
+    *,
+    redact: bool = True,
+    redact_key: str | None = None,
+    after_step: Step = no_step,
+    log: bool = True,
+    engine: Engine = "spark",
+    take_over: bool = False,
+) -> ClusterGroup:
+    """Open tables to write the metadata logs of many clusters by one streaming query.
+
+    Each cluster has one owner, a group or a writer of its own (``open_cluster``), which also reads
+    it.
+
+    Args:
+        spark, path_or_schema, redact, redact_key, after_step, log, engine: as for ``open_cluster``.
+        group: name of the group, the same in each run, and of one query at a time.
+        take_over: write clusters even if another group, or a writer of their own, has written them
+            until now. Their former owners write nothing of them any more.
+
+    Raises:
+        As ``open_cluster``.
+    """
+    return ClusterGroup(
+        spark,
+        path_or_schema,
+        group,
+        redaction=Redaction(redact=redact, key=redact_key),
+        after_step=after_step,
+        log=log,
+        engine=engine,
+        take_over=take_over,
+    )
+
+
+def _given(sources: Sequence[Mapping[str, str]] | DataFrame) -> Sequence[Mapping[str, str]]:
+    """Return the options of each log; those that are null in a frame are left out."""
+    if not isinstance(sources, DataFrame):
+        return sources
+    rows = [row.asDict() for row in sources.collect()]
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def _checkpoint_name(logs: Sequence[GroupLog]) -> str:
+    """Return a name for the logs and the incarnations of their clusters."""
+    text = json.dumps([[log.cluster_id, log.incarnation] for log in logs])
+    return f"logs-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+__all__ = ["ClusterGroup", "open_group"]

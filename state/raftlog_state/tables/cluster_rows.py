@@ -1,0 +1,542 @@
+"""``ClusterRows``: rows of clusters in the stored tables, and the transactions of their appends.
+
+Rules of this file:
+
+1. Every append is conditional on its transaction, so of two writers that have read the same rows
+   one commits. That of a cluster has the incarnation and the end before the append as its version.
+   That of a group of clusters is the next version after the one in the newest progress rows.
+2. The owner of a cluster is in its newest progress row: a group, or null for a writer of it alone.
+   Its appends use the owner's transactions; a take-over uses one of the owner before.
+3. Each append in a transaction of a group has a progress row with its version, and later progress
+   rows of the cluster keep it. So the last version is known while there are progress rows.
+   The versions are read before the rows: an append in between is detected and not overlooked.
+4. A fence is a progress row with a new incarnation at the end of the tables. Its transaction is
+   that of the owner's next append, so of the two only one commits.
+5. Only rows of the clusters that are named are read and written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+
+from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.loader.payload import Decode
+
+from .change_slices import ChangeSlices
+from .cluster_cache import ClusterCache, ClusterChanges, Versions, image_of
+from .latest import overlay, state_rows, without_reverted
+from .origins import RowOrigins
+from .progress import (
+    NOTHING,
+    Progress,
+    changes_progress,
+    check_layout,
+    cluster_in,
+    progress_of,
+    progress_rows_of,
+)
+from .schema import (
+    CHANGES_TABLE,
+    CLUSTER_ID,
+    LOG_TABLE,
+    PROGRESS,
+    PROGRESS_OP,
+    STATE_TABLE,
+    STORED_TABLES,
+    StoredTable,
+)
+from .stored_rows import (
+    StateParts,
+    by_cluster,
+    read_state,
+    read_states,
+    split_state,
+    stored_rows,
+)
+from .stores.protocol import (
+    COMPACT_BYTES,
+    AnyOf,
+    Condition,
+    Rows,
+    TableStore,
+    Transaction,
+    Where,
+)
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+RECORD_IDENTITY: Final = ("offset", "snapshot_position", "leader_epoch")
+_OFFSET_BITS: Final = 44
+"""A version of a transaction has 63 bits: the incarnation, then an offset."""
+
+Step = Callable[[str], None]
+
+
+def no_step(_: str) -> None:
+    """Do nothing after a step of a write: the default."""
+
+
+def now_us() -> int:
+    """Return the time in microseconds since 1970 UTC."""
+    since = datetime.now(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Newest progress of each cluster, and the version of each group's last transaction."""
+
+    progress: dict[str, Progress]
+    versions: Versions
+
+
+class ClusterRows:
+    """Reads, appends, merges and deletes rows of clusters. ``decode_value`` decodes records."""
+
+    def __init__(
+        self,
+        store: TableStore,
+        *,
+        after_step: Step,
+        writes_log: bool,
+        clock_us: Callable[[], int],
+        decode_value: Decode,
+    ) -> None:
+        self.store = store
+        self.step = after_step
+        self.writes_log = writes_log
+        self.clock_us = clock_us
+        self._decode = decode_value
+
+    @property
+    def place(self) -> str:
+        """Where the tables are."""
+        return self.store.place
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    def cache_of(self, cluster_id: str | None, log_cluster_id: str | None) -> ClusterCache:
+        """Read a cluster; None: the only one. An unfinished truncation is completed first.
+
+        ``log_cluster_id`` is that of the log if the tables have no rows.
+        """
+        check_layout(self.store)
+        cluster_id = cluster_in(self.store, cluster_id)
+        named = Progress(cluster_id=cluster_id, log_cluster_id=log_cluster_id)
+        cache = self._cache(named, *self._rows_of(named), None)
+        if cache.progress.group is not None:
+            versions = self.ends().versions
+            cache = self._cache(named, *self._rows_of(named), versions)
+        cache.log_ahead = self.log_ahead(cache.progress)
+        return cache
+
+    def caches_of(
+        self, cluster_ids: Sequence[str], versions: Versions
+    ) -> dict[str, ClusterCache | TablesError]:
+        """Read several clusters together, without their records that are ahead in ``log``.
+
+        ``versions`` were read before; the caches share them. A cluster whose rows are incomplete
+        has an error.
+        """
+        states = read_states(self.store, cluster_ids)
+        names = [Progress(cluster_id=name, log_cluster_id=name) for name in cluster_ids]
+        bases = [progress_of(states[str(named.cluster_id)].others) or named for named in names]
+        tails = by_cluster(self._later_changes(bases))
+        no_tail = CHANGES_TABLE.schema.empty_table()
+        found: dict[str, ClusterCache | TablesError] = {}
+        for name, named in zip(cluster_ids, names, strict=True):
+            try:
+                found[name] = self._cache(named, states[name], tails.get(name, no_tail), versions)
+            except ConcurrentWriterError:
+                raise
+            except TablesError as error:
+                found[name] = error
+        return found
+
+    def ends(self) -> Ends:
+        """Return the progress of all clusters, and the last versions of all groups."""
+        check_layout(self.store)
+        bases: dict[str | None, Progress] = {}
+        rows: list[Progress] = []
+        if self.store.exists(STATE_TABLE):
+            is_progress: Condition = ("entity", "=", PROGRESS)
+            rows = progress_rows_of(self.store.read(STATE_TABLE, (is_progress,)))
+            bases = {progress.cluster_id: progress for progress in rows}
+        newest = dict(bases)
+        if self.store.exists(CHANGES_TABLE):
+            named = (Progress(cluster_id=name) for name in self.store.cluster_ids(CHANGES_TABLE))
+            starts = [_from(bases.get(progress.cluster_id, progress)) for progress in named]
+            is_append: Condition = ("op", "=", PROGRESS_OP)
+            found = self.store.read(CHANGES_TABLE, (is_append,), any_of=tuple(starts))
+            for progress in progress_rows_of(with_state_columns(found)):
+                rows.append(progress)
+                base = bases.get(progress.cluster_id)
+                if base is None or _is_valid(progress, base):
+                    last = newest.setdefault(progress.cluster_id, progress)
+                    if (progress.incarnation, progress.offset) > (last.incarnation, last.offset):
+                        newest[progress.cluster_id] = progress
+        versions: Versions = {}
+        for progress in rows:
+            for group, version in progress.group_versions.items():
+                versions[group] = max(version, versions.get(group, version))
+        return Ends({name: end for name, end in newest.items() if name is not None}, versions)
+
+    def _cache(
+        self, named: Progress, state: StateParts, tail: pa.Table, versions: Versions | None
+    ) -> ClusterCache:
+        """Return the cache of a cluster's rows; None for ``versions``: they have not been read."""
+        base = progress_of(state.others) or named
+        tail = self._valid_tail(base, tail, versions)
+        later = state_rows(tail)
+        progress = progress_of(later) or base
+        self._check_tail(base, tail)
+        rows = stored_rows(
+            StateParts(
+                *(
+                    overlay(without_reverted(part, base), changed)
+                    for part, changed in zip(state, split_state(later), strict=True)
+                )
+            )
+        )
+        return ClusterCache(
+            progress=progress,
+            loader=MetadataLoader(
+                None if progress.offset == NOTHING else image_of(rows, progress),
+                decode=self._decode,
+            ),
+            origins=RowOrigins(rows),
+            base_offset=base.offset,
+            tail=[tail],
+            log_ahead=LOG_TABLE.schema.empty_table().select(RECORD_IDENTITY),
+            versions={} if versions is None else versions,
+        )
+
+    def read(
+        self,
+        table: StoredTable,
+        cluster_id: str | None,
+        *where: Condition,
+        columns: tuple[str, ...] | None = None,
+    ) -> pa.Table:
+        """Return rows of a cluster, none if the table does not exist."""
+        if cluster_id is not None and self.store.exists(table):
+            return self.store.read(table, (_of_cluster(cluster_id), *where), columns)
+        empty = table.schema.empty_table()
+        return empty if columns is None else empty.select(list(columns))
+
+    def _rows_of(self, named: Progress) -> tuple[StateParts, pa.Table]:
+        """Return the rows of a cluster in ``state``, and the changes after their progress."""
+        state = read_state(self.store, named.cluster_id)
+        return state, self._later_changes([progress_of(state.others) or named])
+
+    def _later_changes(self, bases: Sequence[Progress]) -> pa.Table:
+        """Return the changes of clusters that ``state`` does not include."""
+        any_of = tuple(one for base in bases if base.cluster_id is not None for one in _tail(base))
+        if not any_of or not self.store.exists(CHANGES_TABLE):
+            return CHANGES_TABLE.schema.empty_table()
+        return self.store.read(CHANGES_TABLE, any_of=any_of)
+
+    def _valid_tail(self, base: Progress, tail: pa.Table, versions: Versions | None) -> pa.Table:
+        """Return the changes after the progress of ``state``; complete a truncation to it."""
+        valid = without_reverted(tail, base)
+        is_fenced = (pc.max(valid["incarnation"]).as_py() or 0) >= base.incarnation
+        is_complete = is_fenced and valid.num_rows == tail.num_rows
+        are_versions_known = base.group is None or versions is not None
+        if base.truncated_to is not None and not is_complete and are_versions_known:
+            self.complete_truncation(
+                base, {} if versions is None else versions, is_fenced=is_fenced
+            )
+        is_later = pc.greater(valid["visible_offset"], base.offset)
+        is_fence = pc.greater(valid["incarnation"], base.incarnation)
+        return valid.filter(pc.or_(is_later, is_fence))
+
+    def _check_tail(self, base: Progress, tail: pa.Table) -> None:
+        """Check that the appends after the progress of ``state`` follow each other."""
+        is_append = pc.equal(tail["entity"], PROGRESS)
+        order = [(name, "ascending") for name in ("offset", "incarnation")]
+        appends = tail.filter(is_append).sort_by(order).select(["offset", "after"])
+        next_offset = base.next_offset
+        for append in appends.to_pylist():
+            if append["after"][PROGRESS]["from_offset"] != next_offset:
+                raise TablesError(
+                    place=self.place,
+                    reason=f"table changes lacks the append from offset {next_offset} on",
+                    remedy="create new tables at another location from the log",
+                )
+            next_offset = append["offset"] + 1
+
+    def log_ahead(self, progress: Progress) -> pa.Table:
+        """Return the identities of the records in ``log`` that a crash kept from ``changes``.
+
+        Records of an earlier incarnation are not counted: its writers are fenced from ``changes``,
+        and from ``log`` only by the first append of this one.
+        """
+        columns = (*RECORD_IDENTITY, "incarnation")
+        if not self.writes_log:
+            return LOG_TABLE.schema.empty_table().select(RECORD_IDENTITY)
+        at_end: Condition = ("offset", ">=", progress.offset)
+        rows = self.read(LOG_TABLE, progress.cluster_id, at_end, columns=columns)
+        if rows.num_rows == 0 and progress.offset != NOTHING:
+            raise TablesError(
+                place=self.place,
+                reason=f"table log does not contain offset {progress.offset}, "
+                "but table changes does",
+                remedy="open them with log=False (`raftlog tables`: --no-log), or create new ones",
+            )
+        is_later = pc.greater(rows["offset"], progress.offset)
+        is_current = pc.greater_equal(rows["incarnation"], progress.incarnation)
+        return rows.filter(pc.and_(is_later, is_current)).select(RECORD_IDENTITY)
+
+    def clusters_ahead(self, ends: Iterable[Progress]) -> list[Progress]:
+        """Return the clusters that have records in ``log`` that a crash kept from ``changes``."""
+        ends = list(ends)
+        if not self.writes_log or not ends or not self.store.exists(LOG_TABLE):
+            return []
+        found = self.store.read(LOG_TABLE, columns=(CLUSTER_ID,), any_of=tuple(map(_ahead, ends)))
+        names = set(pc.unique(found[CLUSTER_ID]).to_pylist())
+        return [end for end in ends if end.cluster_id in names]
+
+    # --- appends ----------------------------------------------------------------------------------
+
+    def append_log(self, rows: pa.Table, transaction: Transaction) -> None:
+        """Append rows to ``log``."""
+        self.store.append(LOG_TABLE, rows, transaction)
+        self.step(LOG_TABLE.name)
+
+    def append_changes(self, rows: Rows, transaction: Transaction) -> None:
+        """Append rows to ``changes``, which publishes them."""
+        self.store.append(CHANGES_TABLE, rows, transaction)
+        self.step(CHANGES_TABLE.name)
+
+    def merge(self, tails: Mapping[str, tuple[Progress, Sequence[ClusterChanges]]]) -> None:
+        """Merge the unmerged changes of clusters, with their progress, into ``state``.
+
+        That is one commit, and others for the clusters that have changes in slices.
+        """
+        if not any(part.num_rows for _, tail in tails.values() for part in tail):
+            return
+        self._check_incarnations([progress for progress, _ in tails.values()])
+        for rows in _state_of([tail for _, tail in tails.values()]):
+            self.store.merge(rows)
+            self.step(STATE_TABLE.name)
+
+    def _check_incarnations(self, ends: Sequence[Progress]) -> None:
+        """Raise ``ConcurrentWriterError`` if ``state`` is of a later incarnation.
+
+        A process that reads the tables during a truncation, which is then interrupted, can append
+        rows that readers do not see.
+        """
+        if not self.store.exists(STATE_TABLE):
+            return
+        is_progress: Condition = ("entity", "=", PROGRESS)
+        any_of = tuple((_of_cluster(str(end.cluster_id)),) for end in ends)
+        rows = self.store.read(STATE_TABLE, (is_progress,), any_of=any_of)
+        found = {progress.cluster_id: progress for progress in progress_rows_of(rows)}
+        for end in ends:
+            merged = found.get(end.cluster_id, end)
+            if merged.incarnation > end.incarnation:
+                raise ConcurrentWriterError(
+                    place=self.place,
+                    reason=f"another process has truncated the tables to offset {merged.offset}",
+                    remedy="materialize the log again: the tables continue there",
+                )
+
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    def compact(self) -> None:
+        """Rewrite the small files of all tables. Raises ``TablesError``."""
+        for table in STORED_TABLES.values():
+            if self.store.exists(table):
+                self.store.compact(table)
+                self.step(f"compact {table.name}")
+
+    def small_file_count(self) -> int:
+        """Return by how many files ``changes`` could be smaller. Raises ``TablesError``."""
+        if not self.store.exists(CHANGES_TABLE):
+            return 0
+        size = self.store.size(CHANGES_TABLE)
+        return max(0, size.file_count - 2 * -(-size.byte_count // COMPACT_BYTES))
+
+    def vacuum(self) -> None:
+        """Delete files that no version within the retention has. Raises ``TablesError``."""
+        for table in STORED_TABLES.values():
+            if self.store.exists(table):
+                self.store.vacuum(table)
+
+    # --- incarnations -----------------------------------------------------------------------------
+
+    def fence(
+        self, fences: Sequence[tuple[Progress, Progress]], versions: Versions
+    ) -> list[tuple[Progress, pa.Table]]:
+        """Begin incarnations of clusters at the ends of their tables, in one append.
+
+        Args:
+            fences: the progress of each cluster, and that which follows. They have one owner, a
+                group; or there is one of them, without a group.
+            versions: those of groups; that of the owner is increased.
+
+        Returns:
+            The new progress of each cluster, and its row in ``changes``.
+
+        Raises:
+            ConcurrentWriterError: another writer has appended or begun an incarnation.
+        """
+        # A late writer can append to log alone after the first append of an incarnation.
+        self.delete_reverted_log([before for before, _ in fences])
+        before, owner = fences[0][0], fences[0][0].group
+        ends = [after for _, after in fences]
+        if owner is None:
+            transaction = own_transaction(CHANGES_TABLE, before, before.next_offset)
+        else:
+            transaction = group_transaction(CHANGES_TABLE, owner, versions)
+            ends = [after.appended_by(owner, transaction.version) for after in ends]
+        rows = changes_progress(ends, self.clock_us())
+        self.store.append(CHANGES_TABLE, rows, transaction)
+        if owner is not None:
+            versions[owner] = transaction.version
+        self.step("fence")
+        return [(after, rows.slice(at, 1)) for at, after in enumerate(ends)]
+
+    def complete_truncation(
+        self, progress: Progress, versions: Versions, *, is_fenced: bool = False
+    ) -> None:
+        """Fence writers of earlier incarnations, then delete what is reverted; ``changes`` last.
+
+        ``progress`` is that of ``state``.
+        """
+        if not is_fenced:
+            transaction = own_transaction(CHANGES_TABLE, progress, progress.offset)
+            if progress.group is not None:
+                transaction = group_transaction(CHANGES_TABLE, progress.group, versions)
+                progress = progress.appended_by(progress.group, transaction.version)
+            self.store.append(CHANGES_TABLE, progress.changes_row(self.clock_us()), transaction)
+            if progress.group is not None:
+                versions[progress.group] = transaction.version
+            self.step("truncate fence")
+        self.delete_reverted_log([progress])
+        self._delete(CHANGES_TABLE, "visible_offset", [progress])
+        self.delete_expired(progress)
+
+    def delete_reverted_log(self, ends: Sequence[Progress]) -> None:
+        """Delete records of earlier incarnations of clusters after the start of the present one."""
+        if self.store.exists(LOG_TABLE):
+            self._delete(LOG_TABLE, "offset", ends)
+
+    def _delete(self, table: StoredTable, offset: str, ends: Sequence[Progress]) -> None:
+        any_of = tuple(
+            (*_of_earlier_incarnations(end), (offset, ">", end.truncated_to))
+            for end in ends
+            if end.truncated_to is not None
+        )
+        if any_of:
+            self.store.delete(table, (), any_of=any_of)
+            self.step(f"truncate {table.name}")
+
+    def delete_expired(self, progress: Progress) -> None:
+        """Delete the changes that have expired; a fence has replaced the progress among them."""
+        if progress.expired_to is not None:
+            is_expired: Condition = ("visible_offset", "<=", progress.expired_to)
+            where = (*_of_earlier_incarnations(progress), is_expired)
+            self.store.delete(CHANGES_TABLE, where)
+            self.step("expire")
+
+
+def own_transaction(table: StoredTable, progress: Progress, next_offset: int) -> Transaction:
+    """Return the transaction of a cluster's append; a later incarnation has a greater version."""
+    return Transaction(
+        app_id=f"raftlog-{table.name}-{progress.cluster_id}",
+        version=(progress.incarnation << _OFFSET_BITS) + next_offset,
+    )
+
+
+def group_transaction(table: StoredTable, group: str, versions: Versions) -> Transaction:
+    """Return the transaction of a group's next append."""
+    return Transaction(
+        app_id=f"raftlog-group-{table.name}-{group}", version=versions.get(group, 0) + 1
+    )
+
+
+def _state_of(tails: Iterable[Sequence[ClusterChanges]]) -> Iterator[Rows]:
+    """Yield the rows of ``state`` for the unmerged changes of clusters, of one merge each.
+
+    A merge has each key once, so the changes before and after slices are merges of their own.
+    """
+    small: list[pa.Table] = []
+    for tail in tails:
+        tables: list[pa.Table] = []
+        for part in tail:
+            if isinstance(part, ChangeSlices):
+                yield from _state_of_tables(tables)
+                yield part.state()
+                tables = []
+            else:
+                tables.append(part)
+        small += tables
+    yield from _state_of_tables(small)
+
+
+def _state_of_tables(tables: Sequence[pa.Table]) -> Iterator[pa.Table]:
+    parts = [table for table in tables if table.num_rows]
+    if parts:
+        yield state_rows(pa.concat_tables(parts))
+
+
+def with_state_columns(changes: pa.Table) -> pa.Table:
+    """Return progress rows of ``changes`` with the columns of ``state``."""
+    names = {
+        "after": "row",
+        "visible_offset": "_visible_offset",
+        "leader_epoch": "_leader_epoch",
+        "log_time": "_log_time",
+        "incarnation": "_incarnation",
+    }
+    kept = ("cluster_id", "topic", "partition", "entity")
+    found = changes.select([*kept, *names])
+    return found.rename_columns([*kept, *names.values()])
+
+
+def _is_valid(progress: Progress, base: Progress) -> bool:
+    """Return whether an append is not reverted by the truncation in ``state``."""
+    if base.truncated_to is None or progress.incarnation >= base.incarnation:
+        return True
+    return progress.offset <= base.truncated_to
+
+
+def _from(base: Progress) -> Where:
+    """Return the conditions of the changes of a cluster from its progress in ``state`` on."""
+    return (_of_cluster(str(base.cluster_id)), ("visible_offset", ">=", base.offset))
+
+
+def _tail(base: Progress) -> AnyOf:
+    """Return the conditions of the changes of a cluster that ``state`` does not include.
+
+    Fences may be at the end of ``state``, where all rows of a snapshot may be, too.
+    """
+    of_cluster = _of_cluster(str(base.cluster_id))
+    return (
+        (of_cluster, ("visible_offset", ">", base.offset)),
+        (of_cluster, ("visible_offset", "=", base.offset), ("entity", "=", PROGRESS)),
+    )
+
+
+def _ahead(end: Progress) -> Where:
+    """Return the conditions of the records of a cluster that are ahead of its end."""
+    is_later: Condition = ("offset", ">", end.offset)
+    return (_of_cluster(str(end.cluster_id)), is_later, ("incarnation", ">=", end.incarnation))
+
+
+def _of_cluster(cluster_id: str) -> Condition:
+    return (CLUSTER_ID, "=", cluster_id)
+
+
+def _of_earlier_incarnations(progress: Progress) -> tuple[Condition, ...]:
+    """Return the conditions of the rows of a cluster's earlier incarnations."""
+    assert progress.cluster_id is not None, "there are rows of the cluster"
+    return (_of_cluster(progress.cluster_id), ("incarnation", "<", progress.incarnation))

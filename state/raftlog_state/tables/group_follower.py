@@ -1,0 +1,218 @@
+"""``GroupFollower``: the logs of many clusters into the tables in one process, without Spark.
+
+Rules of this file:
+
+1. A round reads what each log has, and appends it for all clusters together.
+2. A log that cannot be read, or whose rows are rejected, is read again later, with a growing pause.
+   Its error is logged when it is another one than before. The other clusters are not affected.
+3. A run with an end raises the errors that are left when the other clusters have reached it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from raftlog.client import LogReader
+from raftlog.client.clock import Clock
+from raftlog.errors import OptionError, RaftlogError
+from raftlog_state.errors import ClustersFailedError, TablesError
+from raftlog_state.source_rows.reading import retry
+
+from .following import GROUP_MERGE_ROWS_MAX, Upkeep, keep_up
+from .group_writer import GroupWriter
+from .log_follower import (
+    BACKOFF_FIRST_S,
+    BACKOFF_LONGEST_S,
+    DecodedValues,
+    FollowSettings,
+    LogTail,
+    row_settings,
+)
+from .stores.protocol import TableStore
+
+
+@dataclass(slots=True)
+class _Source:
+    """A log of the group. ``cluster_id`` is known when it has been opened."""
+
+    name: str
+    tail: LogTail
+    cluster_id: str | None = None
+    error: RaftlogError | None = None
+    pause_s: float = BACKOFF_FIRST_S
+    due_ms: float = 0.0
+
+
+class GroupFollower:
+    """Follows the logs of a group of clusters into the tables of a store. Used by one thread.
+
+    ``open_logs`` opens each log, by a name for messages. ``uninterrupted`` is entered for each
+    append with its upkeep; ``raise_if_stopped`` is called before each read of a log.
+    """
+
+    def __init__(
+        self,
+        open_logs: Mapping[str, Callable[[], LogReader]],
+        store: TableStore,
+        settings: FollowSettings,
+        *,
+        group: str,
+        clock: Clock | None = None,
+        log_event: Callable[[str], None],
+        uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
+        raise_if_stopped: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock or Clock()
+        self._log_event = log_event
+        self._uninterrupted = uninterrupted
+        self._raise_if_stopped = raise_if_stopped
+        self._decoded = DecodedValues()
+        self._writer = GroupWriter(
+            store,
+            group,
+            take_over=settings.take_over,
+            writes_log=settings.writes_log,
+            decode_value=self._decoded.decode,
+        )
+        rows = row_settings(self._writer.source_columns, settings, self._decoded)
+        self._sources = [
+            _Source(
+                name,
+                LogTail(open_log, settings, place=store.place, clock=self._clock, rows=rows),
+            )
+            for name, open_log in open_logs.items()
+        ]
+        self._upkeep = Upkeep(None, GROUP_MERGE_ROWS_MAX)
+
+    def run(self) -> None:
+        """Append until the end of the run; without ``is_once`` until a signal.
+
+        Raises:
+            ClustersFailedError: at the end of a run, errors of single clusters.
+            TablesError: Delta failed; without ``is_once`` an append is repeated if it can be.
+        """
+        pause_s = BACKOFF_FIRST_S
+        while True:
+            try:
+                cluster_count = self.append_round()
+            except TablesError as error:
+                if self._settings.is_once or not error.retriable:
+                    raise
+                self._log_event(f"{error}; retrying in {pause_s:g} s")
+                self._clock.pause(pause_s)
+                pause_s = min(2 * pause_s, BACKOFF_LONGEST_S)
+                continue
+            pause_s = BACKOFF_FIRST_S
+            if cluster_count:
+                self._log_event(f"appended rows of {cluster_count} clusters")
+            elif self._settings.is_once:
+                self._end()
+                return
+            else:
+                self._clock.pause(self._settings.poll_ms / 1_000)
+
+    def append_round(self) -> int:
+        """Append the next records of all logs; return how many clusters had new ones.
+
+        Raises:
+            TablesError: Delta failed.
+        """
+        self._decoded.records.clear()
+        batches: dict[str, pa.Table] = {}
+        sources: dict[str, _Source] = {}
+        row_count = 0
+        for source in self._due():
+            self._raise_if_stopped()
+            self._sources.remove(source)  # the next round begins with those that this one leaves
+            self._sources.append(source)
+            try:
+                found = retry(partial(self._read, source), self._clock, is_new_read=True)
+            except RaftlogError as error:
+                self._failed(source, error)
+                continue
+            assert source.cluster_id is not None, "the log is open"
+            if found is None:
+                self._succeeded(source)
+                continue
+            batches[source.cluster_id], sources[source.cluster_id] = found, source
+            row_count += found.num_rows
+            if row_count >= self._settings.record_count_max:
+                break
+        if not batches:
+            return 0
+        with self._uninterrupted():
+            applied = self._writer.apply(batches)
+            for cluster_id, source in sources.items():
+                if cluster_id in applied.failures:
+                    self._failed(source, applied.failures[cluster_id])
+                else:
+                    self._succeeded(source)
+            self._keep_up()
+        return len(applied.appended)
+
+    def merge_state(self) -> None:
+        """Merge what was appended into ``state``. Raises ``TablesError``."""
+        with self._uninterrupted():
+            self._writer.merge_state()
+
+    @property
+    def failures(self) -> dict[str, RaftlogError]:
+        """The errors of logs that are not followed now, by their names."""
+        return {source.name: source.error for source in self._sources if source.error is not None}
+
+    def _due(self) -> list[_Source]:
+        """Return the logs to read now."""
+        now_ms = self._clock.now_ms()
+        return [source for source in self._sources if source.due_ms <= now_ms]
+
+    def _read(self, source: _Source) -> pa.Table | None:
+        log = source.tail.refreshed()
+        if source.cluster_id is None:
+            source.cluster_id = self._checked_id(source, log)
+        cluster_id = source.cluster_id
+        progress = self._writer.progress(cluster_id)
+        found = source.tail.read_next(log, progress, lambda: self._writer.epochs(cluster_id))
+        return None if found is None else found[1]
+
+    def _checked_id(self, source: _Source, log: LogReader) -> str:
+        """Return the cluster id of a log, which no other log of the group has."""
+        found = log.cluster_id
+        if found is None:
+            raise OptionError(option="sources", reason=f"the cluster id of {log.path} is unknown")
+        for other in self._sources:
+            if other is not source and other.cluster_id == found:
+                reason = f"{other.name} and {source.name} are logs of one cluster, {found}"
+                raise OptionError(option="sources", reason=reason)
+        return found
+
+    def _failed(self, source: _Source, error: RaftlogError) -> None:
+        if source.error is None or str(source.error) != str(error):
+            self._log_event(f"{source.name} is not followed: {error}")
+            source.pause_s = BACKOFF_FIRST_S
+        source.error = error
+        source.due_ms = self._clock.now_ms() + 1_000 * source.pause_s
+        source.pause_s = min(2 * source.pause_s, BACKOFF_LONGEST_S)
+
+    def _succeeded(self, source: _Source) -> None:
+        if source.error is not None:
+            self._log_event(f"{source.name} is followed again")
+        source.error, source.pause_s, source.due_ms = None, BACKOFF_FIRST_S, 0.0
+
+    def _keep_up(self) -> None:
+        self._upkeep.appended()
+        try:
+            keep_up(self._writer, self._upkeep, 0, lambda: self._clock.now_ms() / 1_000)
+        except TablesError as error:  # the rows are published; the next round tries again
+            self._log_event(f"{error}; retrying after the next append")
+
+    def _end(self) -> None:
+        """Merge what was appended; raise what kept clusters from their end."""
+        self.merge_state()
+        if self.failures:
+            raise ClustersFailedError(place=self._writer.place, failures=self.failures)

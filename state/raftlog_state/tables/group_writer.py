@@ -1,0 +1,398 @@
+"""``GroupWriter``: appends rows of many clusters to ``log`` and ``changes``, in one append of each.
+
+Invariants, besides those of ``writer`` and ``cluster_rows``:
+
+1. A group writes the clusters that it owns. One that it does not own is claimed first: a fence in a
+   transaction of the owner, whose row names this group. Nothing has to be allowed for a cluster
+   without rows; for others ``take_over`` has to be.
+2. After a conflict the versions are read, and then the ends of all clusters. What is cached of a
+   cluster stays only if its end is the same. So a cached state is never older than the version with
+   which it is appended.
+3. Records that a crash kept from ``changes`` are reverted by a fence of their clusters: the version
+   of the append to ``log`` is used, and the next one is of a later incarnation.
+4. Rows of one cluster that are rejected do not keep those of the others from being written.
+5. Unmerged changes are kept for each cluster, its state only while it is used: the least recently
+   used states are dropped, and read again when rows of the cluster arrive.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from threading import RLock
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from raftlog.errors import DivergedLogError, RaftlogError
+from raftlog_state.errors import ConcurrentWriterError, OffsetGapError
+from raftlog_state.loader.payload import Decode
+from raftlog_state.records import decode
+
+from .change_slices import SLICE_ROWS
+from .cluster_cache import (
+    ClusterCache,
+    ClusterChanges,
+    EpochRange,
+    NewRows,
+    Versions,
+    changes_rows,
+    check_log,
+)
+from .cluster_rows import ClusterRows, Step, group_transaction, no_step, now_us
+from .incarnations import next_incarnation, owned
+from .progress import NOTHING, Progress
+from .schema import CHANGES_TABLE, LOG_TABLE
+from .stores.protocol import TableStore
+from .writer import ATTEMPTS_MAX, source_columns
+
+CACHED_ROWS_MAX: Final = 2_000_000
+"""Rows of the states that are kept, of all clusters together; one state may have more."""
+CLUSTERS_READ_MAX: Final = 200
+"""Clusters that are read together."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Clusters whose rows were appended, and the error of each whose rows were rejected."""
+
+    appended: frozenset[str] = frozenset()
+    failures: Mapping[str, RaftlogError] = field(default_factory=dict)
+
+
+class GroupWriter:
+    """Writes the rows of the clusters of a group to the tables of one place. Threads take turns.
+
+    ``group``: its name, the same in each run. Two processes with one name write nothing twice, and
+    are slow, as each reads the tables again after the other's appends.
+    """
+
+    def __init__(
+        self,
+        store: TableStore,
+        group: str,
+        *,
+        take_over: bool = False,
+        after_step: Step = no_step,
+        writes_log: bool = True,
+        cached_rows_max: int = CACHED_ROWS_MAX,
+        clock_us: Callable[[], int] = now_us,
+        decode_value: Decode = decode,
+        slice_rows: int = SLICE_ROWS,
+    ) -> None:
+        """``take_over``: write clusters even if others have written them until now.
+
+        ``decode_value`` decodes the values of metadata records; more than ``slice_rows`` changes of
+        a cluster are written in slices.
+        """
+        self._group = group
+        self._take_over = take_over
+        self._rows = ClusterRows(
+            store,
+            after_step=after_step,
+            writes_log=writes_log,
+            clock_us=clock_us,
+            decode_value=decode_value,
+        )
+        self._cached_rows_max = cached_rows_max
+        self._slice_rows = slice_rows
+        self._is_read = False
+        self._versions: Versions = {}
+        self._ends: dict[str, Progress] = {}
+        self._caches: OrderedDict[str, ClusterCache] = OrderedDict()
+        self._tails: dict[str, list[ClusterChanges]] = {}
+        self._lock = RLock()
+
+    # --- public -----------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> str:
+        """Where the tables are."""
+        return self._rows.place
+
+    @property
+    def source_columns(self) -> tuple[str, ...]:
+        """The columns of the source that ``apply`` needs."""
+        return source_columns(writes_log=self._rows.writes_log)
+
+    def progress(self, cluster_id: str) -> Progress:
+        """Return the end of a cluster's tables."""
+        with self._lock:
+            self._ready()
+            return self._end(cluster_id)
+
+    def epochs(self, cluster_id: str) -> list[EpochRange]:
+        """Return the leader epochs of a cluster whose first offset is known, in order."""
+
+        def work() -> list[EpochRange]:
+            self._ready()
+            failures = self._load([cluster_id])
+            if failures:
+                raise failures[cluster_id]
+            return self._caches[cluster_id].epochs()
+
+        return self._again_if_late(work)
+
+    def unmerged_row_count(self) -> int:
+        """Return the number of known rows of ``changes`` that ``state`` does not include."""
+        with self._lock:
+            return sum(part.num_rows for tail in self._tails.values() for part in tail)
+
+    def forget(self) -> None:
+        """Drop all that is cached: the tables are read again."""
+        with self._lock:
+            self._is_read = False
+            self._caches.clear()
+            self._tails.clear()
+
+    def apply(self, batches: Mapping[str, pa.Table]) -> Applied:
+        """Append the new rows of clusters to ``log`` and ``changes``, by cluster id.
+
+        An error of one cluster (``OffsetGapError``, ``DivergedLogError``, ``ReplayError``,
+        ``ClusterOwnedError`` and others) is part of the result: nothing of it was written.
+
+        Raises:
+            TablesError: Delta failed.
+            ConcurrentWriterError: another process with the name of this group was always faster.
+        """
+        return self._again_if_late(lambda: self._apply(batches))
+
+    def merge_state(self) -> None:
+        """Merge the later changes of all clusters into ``state``. Raises ``TablesError``."""
+        self._again_if_late(self._merge_state)
+
+    def compact(self) -> None:
+        """Rewrite the small files of all tables. Raises ``TablesError``."""
+        with self._lock:
+            self._rows.compact()
+
+    def small_file_count(self) -> int:
+        """Return by how many files ``changes`` could be smaller. Raises ``TablesError``."""
+        with self._lock:
+            return self._rows.small_file_count()
+
+    def vacuum(self) -> None:
+        """Delete files that no version within the retention has. Raises ``TablesError``."""
+        with self._lock:
+            self._rows.vacuum()
+
+    # --- the cache --------------------------------------------------------------------------------
+
+    def _ready(self) -> None:
+        """Read the versions and the ends unless they are known to be current."""
+        if self._is_read:
+            return
+        found = self._rows.ends()
+        self._versions.clear()  # the caches share it
+        self._versions.update(found.versions)
+        for name in [
+            name for name in self._tails if self._ends.get(name) != found.progress.get(name)
+        ]:
+            self._caches.pop(name, None)
+            self._tails.pop(name)
+        self._ends = found.progress
+        if not self._ends:
+            self._rows.store.prepare()
+        self._revert_log()
+        self._is_read = True
+
+    def _revert_log(self) -> None:
+        """Delete records that a crash, or a conflict, kept from ``changes``."""
+        ahead = self._rows.clusters_ahead(
+            end for end in self._ends.values() if end.group == self._group
+        )
+        if ahead:
+            self._fence([(end, next_incarnation(end)) for end in ahead])
+            self._rows.delete_reverted_log([self._ends[str(end.cluster_id)] for end in ahead])
+
+    def _end(self, cluster_id: str) -> Progress:
+        named = Progress(cluster_id=cluster_id, log_cluster_id=cluster_id)
+        return self._ends.get(cluster_id, named)
+
+    def _load(self, cluster_ids: Iterable[str]) -> dict[str, RaftlogError]:
+        """Read clusters that are not cached. Return the errors of those that cannot be written."""
+        failures: dict[str, RaftlogError] = {}
+        missing = [name for name in cluster_ids if name not in self._caches]
+        for name, found in self._rows.caches_of(missing, self._versions).items():
+            if isinstance(found, RaftlogError):
+                failures[name] = found
+            else:
+                self._caches[name] = found
+                self._tails[name] = found.tail
+                self._ends[name] = found.progress
+        return failures
+
+    def _published(self, cluster_id: str, rows: ClusterChanges, after: Progress) -> None:
+        """Record rows of ``changes``; the state of the cluster may have been dropped."""
+        self._ends[cluster_id] = after
+        cache = self._caches.get(cluster_id)
+        if cache is not None:
+            cache.published(rows, after)
+        elif cluster_id in self._tails:
+            self._tails[cluster_id].append(rows)
+
+    def _drop_unused(self) -> None:
+        """Drop the least recently used states until the others are small enough."""
+        sizes = {name: _row_count(cache.progress) for name, cache in self._caches.items()}
+        row_count = sum(sizes.values())
+        for name, size in sizes.items():
+            if row_count <= self._cached_rows_max:
+                return
+            del self._caches[name]
+            row_count -= size
+
+    def _parts(self, cluster_ids: Iterable[str]) -> Iterator[list[str]]:
+        """Return the clusters that are cached, then others that are read together."""
+        cached = [name for name in cluster_ids if name in self._caches]
+        if cached:
+            yield cached
+        part: list[str] = []
+        row_count = 0
+        for name in cluster_ids:
+            if name not in cached:
+                row_count += _row_count(self._end(name))
+                if part and (row_count > self._cached_rows_max or len(part) == CLUSTERS_READ_MAX):
+                    yield part
+                    part, row_count = [], _row_count(self._end(name))
+                part.append(name)
+        if part:
+            yield part
+
+    def _again_if_late(self, work: Callable[[], T]) -> T:
+        """Do ``work``; if another writer was faster, read the ends again and retry.
+
+        Any other error drops all that is cached, which may be ahead of the tables.
+        """
+        with self._lock:
+            for attempt in range(1, ATTEMPTS_MAX + 1):
+                try:
+                    return work()
+                except ConcurrentWriterError:
+                    self._is_read = False
+                    if attempt == ATTEMPTS_MAX:
+                        self.forget()
+                        raise
+                except BaseException:
+                    self.forget()
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    # --- appends ----------------------------------------------------------------------------------
+
+    def _apply(self, batches: Mapping[str, pa.Table]) -> Applied:
+        self._ready()
+        failures: dict[str, RaftlogError] = {}
+        news: dict[str, NewRows] = {}
+        for part in self._parts(batches):
+            failures |= self._load(part)
+            failures |= self._claim([name for name in part if name not in failures])
+            for name in part:
+                if name not in failures:
+                    try:
+                        new = self._new_rows(name, batches[name])
+                    except ConcurrentWriterError:
+                        raise
+                    except RaftlogError as error:
+                        failures[name] = error
+                    else:
+                        if new is not None:
+                            news[name] = new
+            self._drop_unused()
+        if news:
+            try:
+                self._append(news)
+            except ConcurrentWriterError:
+                for name in news:  # their replayed states are ahead of the tables
+                    self._caches.pop(name, None)
+                raise
+        return Applied(frozenset(news), failures)
+
+    def _new_rows(self, cluster_id: str, table: pa.Table) -> NewRows | None:
+        """Check and replay rows; what is cached may be older than a truncation."""
+        cache = self._caches[cluster_id]
+        self._caches.move_to_end(cluster_id)
+        check_log(cache.progress, table, cluster_id, self.place)
+        try:
+            return cache.new_rows(table, self.source_columns, self.place)
+        except (OffsetGapError, DivergedLogError):
+            del self._caches[cluster_id]
+            before = cache.progress
+            failures = self._load([cluster_id])
+            if failures:
+                raise failures[cluster_id] from None
+            if self._caches[cluster_id].progress == before:
+                raise
+            raise self._late(cluster_id) from None
+        except RaftlogError:
+            del self._caches[cluster_id]
+            raise
+
+    def _late(self, cluster_id: str) -> ConcurrentWriterError:
+        return ConcurrentWriterError(
+            place=self.place,
+            reason=f"another process has changed cluster {cluster_id}",
+            remedy="run this again",
+        )
+
+    def _append(self, news: Mapping[str, NewRows]) -> None:
+        """Append rows of several clusters in one transaction of the group."""
+        befores = [self._ends[name] for name in news]
+        if self._rows.writes_log:
+            log = pa.concat_tables([new.log for new in news.values()])
+            self._rows.append_log(log, group_transaction(LOG_TABLE, self._group, self._versions))
+            begun = [before for before in befores if before.is_start_of_incarnation]
+            self._rows.delete_reverted_log(begun)  # now earlier writers are fenced from log too
+        transaction = group_transaction(CHANGES_TABLE, self._group, self._versions)
+        ended = [
+            replace(new, after=new.after.appended_by(self._group, transaction.version))
+            for new in news.values()
+        ]
+        rows, changes = changes_rows(ended, self._rows.clock_us(), self._slice_rows)
+        self._rows.append_changes(rows, transaction)
+        self._versions[self._group] = transaction.version
+        for name, new, part in zip(news, ended, changes, strict=True):
+            self._published(name, part, new.after)
+
+    def _merge_state(self) -> None:
+        self._ready()
+        self._rows.merge({name: (self._ends[name], tail) for name, tail in self._tails.items()})
+        for name in list(self._tails):
+            cache = self._caches.get(name)
+            if cache is not None:
+                cache.merged()
+            else:
+                del self._tails[name]
+
+    # --- owners -----------------------------------------------------------------------------------
+
+    def _claim(self, cluster_ids: Iterable[str]) -> dict[str, RaftlogError]:
+        """Make this group the owner of clusters. Return the errors of those that it may not own."""
+        failures: dict[str, RaftlogError] = {}
+        by_owner: dict[str | None, list[tuple[Progress, Progress]]] = {}
+        for name in cluster_ids:
+            end = self._caches[name].progress
+            if end.group == self._group:
+                continue
+            if not self._take_over and (end.group is not None or end.offset != NOTHING):
+                failures[name] = owned(self.place, end)
+                continue
+            after = replace(next_incarnation(end), group=self._group)
+            by_owner.setdefault(end.group, []).append((end, after))
+        for owner, fences in by_owner.items():
+            if owner is None:
+                for fence in fences:
+                    self._fence([fence])
+            else:
+                self._fence(fences)
+        return failures
+
+    def _fence(self, fences: list[tuple[Progress, Progress]]) -> None:
+        for after, row in self._rows.fence(fences, self._versions):
+            self._published(str(after.cluster_id), row, after)
+
+
+def _row_count(progress: Progress) -> int:
+    return sum(progress.row_counts.values())

@@ -1,0 +1,120 @@
+"""Expiry and truncation of a cluster's tables: changes that begin an incarnation.
+
+Rules of this file:
+
+1. Both begin with a fence, whose progress row in ``changes`` keeps earlier writers from appending.
+   The first append to ``log`` keeps them from that too.
+2. A truncation is one merge into ``state``, whose progress row has one more incarnation. Rows after
+   its offset of an earlier one are reverted: they are not read. Then that one is fenced too, and
+   the reverted rows are deleted.
+3. The owner of a cluster stays the same: a group that runs meanwhile reads the cluster again.
+4. An interrupted expiry or truncation has begun or not. ``ClusterRows.cache_of`` completes a
+   truncation; a repeated call completes an expiry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+
+from raftlog_state.errors import ClusterOwnedError
+
+from .cluster_cache import ClusterCache, progress_at
+from .cluster_rows import ClusterRows
+from .latest import overlay, rows_before, state_rows, without_reverted
+from .progress import SOFTWARE, Progress
+from .schema import CHANGES_TABLE, PROGRESS, STATE_TABLE
+from .stores.protocol import Condition
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+
+def next_incarnation(progress: Progress) -> Progress:
+    """Return the progress of the next incarnation, which begins at the end of this one."""
+    return replace(
+        progress,
+        incarnation=progress.incarnation + 1,
+        truncated_to=progress.offset,
+        from_offset=progress.next_offset,
+        software=SOFTWARE,
+    )
+
+
+def owned(place: str, progress: Progress) -> ClusterOwnedError:
+    """Return the error of a write to a cluster that another writer owns."""
+    group = progress.group
+    return ClusterOwnedError(
+        place=place,
+        cluster_id=str(progress.cluster_id),
+        owner=group,
+        reason=f"cluster {progress.cluster_id} is written "
+        + ("by a writer of this cluster alone" if group is None else f"by group {group}"),
+        remedy="stop that writer, then take the cluster over with take_over=True (`raftlog tables "
+        "follow`: --take-over)",
+    )
+
+
+def merge(rows: ClusterRows, cache: ClusterCache) -> None:
+    """Merge the tail of a cluster into ``state``."""
+    rows.merge({str(cache.progress.cluster_id): (cache.progress, cache.tail)})
+    cache.merged()
+
+
+def fence(rows: ClusterRows, cache: ClusterCache, after: Progress) -> Progress:
+    """Begin an incarnation of a cluster and return its progress.
+
+    Raises:
+        As ``ClusterRows.fence``.
+    """
+    [(progress, row)] = rows.fence([(cache.progress, after)], cache.versions)
+    cache.published(row, progress)
+    return progress
+
+
+def expire(rows: ClusterRows, cache: ClusterCache, offset: int) -> int:
+    """Delete the changes up to an offset; return the first offset whose state can be read."""
+    progress = cache.progress
+    progress.check_readable(rows.place, offset)
+    if offset <= progress.oldest_offset:
+        rows.delete_expired(progress)  # an earlier expiry may have been interrupted
+        return progress.oldest_offset
+    merge(rows, cache)
+    is_expired: Condition = ("visible_offset", "<=", offset)
+    expired = rows.read(CHANGES_TABLE, progress.cluster_id, is_expired, columns=("log_time",))
+    times = [progress.expired_time_us, pc.max(expired["log_time"]).cast(pa.int64()).as_py()]
+    expired_time_us = max((time for time in times if time is not None), default=None)
+    after = replace(
+        next_incarnation(progress),
+        expired_to=offset,
+        expired_time_us=expired_time_us,
+        gaps=tuple(gap for gap in progress.gaps if gap[1] > offset),
+    )
+    rows.delete_expired(fence(rows, cache, after))
+    return offset
+
+
+def truncate_to(rows: ClusterRows, cache: ClusterCache, offset: int) -> int:
+    """Revert the tables to an offset or shortly before it; return their last offset."""
+    target = cache.state_boundary(offset, rows.place)
+    if target == cache.progress.offset:
+        return target
+    progress = fence(rows, cache, next_incarnation(cache.progress))
+    base_rows = without_reverted(rows.read(STATE_TABLE, progress.cluster_id), progress)
+    is_after: Condition = ("visible_offset", ">", min(cache.base_offset, target))
+    changes = rows.read(CHANGES_TABLE, progress.cluster_id, is_after)
+    changes = without_reverted(changes, progress)
+    is_later = pc.greater(changes["visible_offset"], target)
+    incarnation = progress.incarnation + 1
+    later = overlay(
+        state_rows(changes.filter(pc.invert(is_later))),
+        rows_before(changes.filter(is_later), target, incarnation),
+    )
+    later = later.filter(pc.not_equal(later["entity"], PROGRESS))
+    found = progress_at(overlay(base_rows, later), target, progress, incarnation)
+    rows.store.merge(pa.concat_tables([later, found.state_row()]))
+    rows.step("truncate")
+    rows.complete_truncation(found, cache.versions)
+    return target

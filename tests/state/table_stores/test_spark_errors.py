@@ -1,0 +1,22 @@
+"""Errors of a Spark session that cannot write tables, as a user sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from raftlog_state.errors import TablesError
+from raftlog_state.tables.stores.spark import SparkStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_session_without_delta_is_reported_with_what_it_lacks() -> None:
+    store = SparkStore(cast("SparkSession", None), "/tables")  # no call needs the session
+    missing = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta."
+    reported = r"does not find Delta; create .* extension and catalog"
+    with pytest.raises(TablesError, match=reported), store.errors("changes"):
+        raise AnalysisException(missing)

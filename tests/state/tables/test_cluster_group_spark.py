@@ -1,0 +1,146 @@
+"""One streaming query of many logs into the tables of their clusters."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from tests.support.metadata_logs import MetadataLog, metadata_log, multiset, restored
+from tests.support.small_logs import copy_log
+from tests.support.tables import Feed, image_of
+
+from raftlog.client import open_path
+from raftlog.errors import OptionError
+from raftlog_state.errors import ClusterOwnedError
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.records import Redactor
+from raftlog_state.tables import ClusterGroup, open_group
+
+pytestmark = pytest.mark.spark
+
+GROWING = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
+OTHER = "trimmed-3.9.2/node-1"
+ENDS = (37, 110)
+"""Ends of the log that grows, between record batches."""
+
+
+class Fleet:
+    """A log that grows, and another cluster's log that begins with a snapshot."""
+
+    def __init__(self, feed: Feed, data: Path, directory: Path) -> None:
+        self.feed, self.directory = feed, directory
+        self.kafkas = data / GROWING
+        self.growing = directory / "node" / "__cluster_metadata-0"
+        self.other = data / "kraft-logs" / OTHER
+        self.tables = str(directory / "tables")
+        self.cluster_ids = [str(open_path(str(path)).cluster_id) for path in self.paths_of_kafka]
+
+    @property
+    def paths_of_kafka(self) -> Sequence[Path]:
+        return self.kafkas.parent, self.other
+
+    def grow(self, end_offset: int) -> None:
+        copy_log(self.kafkas, self.growing, end_offset=end_offset)
+
+    def copy_of_segment(self) -> str:
+        """Return a segment without the files that have its cluster id."""
+        path = self.directory / f"{0:020}.log"
+        shutil.copyfile(self.growing / path.name, path)
+        return str(path)
+
+    def open(self, group: str = "fleet", *, take_over: bool = False) -> ClusterGroup:
+        return open_group(self.feed.spark, self.tables, group, take_over=take_over)
+
+    def sources(self) -> list[dict[str, str]]:
+        growing = {"path": str(self.growing), "tailHoldback": "0"}
+        missing = {"path": str(self.directory / "missing"), "clusterId": "missing"}
+        return [
+            {**growing, "clusterId": self.cluster_ids[0]},
+            {"path": str(self.other), "tailHoldback": "0"},
+            missing,
+        ]
+
+    def run(self, group: ClusterGroup) -> None:
+        query = group.materialize(
+            self.sources(), checkpoint=str(self.directory / "checkpoint"), trigger="availableNow"
+        )
+        query.awaitTermination()
+
+    def offsets(self) -> list[int]:
+        opened = (
+            self.feed.open(self.tables, cluster_id=cluster_id) for cluster_id in self.cluster_ids
+        )
+        return [tables.status().offset for tables in opened]
+
+    def check(self, log: MetadataLog, cluster_id: str) -> None:
+        """Compare a cluster's newest state with a replay of its log."""
+        view = self.feed.open(self.tables, cluster_id=cluster_id).latest()
+        loader = MetadataLoader()
+        loader.append([record for record in log.records if record.offset <= view.offset])
+        redactor = Redactor()
+        expected = [redactor.redact(record) for record in image_records(loader.image)]
+        assert multiset(image_records(image_of(view))) == multiset(expected)
+
+
+@pytest.fixture
+def fleet(feed: Feed, data: Path, tmp_path: Path) -> Fleet:
+    return Fleet(feed, data, tmp_path)
+
+
+def test_one_query_writes_the_states_of_its_clusters_and_continues_at_their_ends(
+    fleet: Fleet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs: list[MetadataLog] = []
+    for name in ("three-nodes-4.3.1/node-1", OTHER):
+        (tmp_path / name).mkdir(parents=True)
+        logs.append(metadata_log(restored(name, tmp_path / name)))
+    for end in ENDS:
+        fleet.grow(end)
+        fleet.run(fleet.open())
+        assert fleet.offsets()[0] == end - 1
+    assert "missing" in caplog.text
+    assert "is left out of the query" in caplog.text
+    for log, cluster_id in zip(logs, fleet.cluster_ids, strict=True):
+        fleet.check(log, cluster_id)
+    ends = fleet.offsets()
+    fleet.run(fleet.open())
+    assert fleet.offsets() == ends, "a run without news changes nothing"
+
+
+def test_a_cluster_of_another_owner_ends_the_query_and_the_others_are_published(
+    fleet: Fleet,
+) -> None:
+    fleet.grow(ENDS[0])
+    owner = fleet.feed.open(fleet.tables, cluster_id=fleet.cluster_ids[0])
+    owner.apply(fleet.feed.frame(0, 24), cluster_id=fleet.cluster_ids[0])
+    with pytest.raises(StreamingQueryException, match="RAFTLOG_CLUSTERS_FAILED"):
+        fleet.run(fleet.open())
+    offsets = fleet.offsets()
+    assert offsets[0] == 23
+    assert offsets[1] > 0
+    fleet.run(fleet.open(take_over=True))
+    assert fleet.offsets()[0] == ENDS[0] - 1
+    assert fleet.offsets()[1] > offsets[1], "the snapshot was a batch of its own"
+    with pytest.raises(ClusterOwnedError, match="group fleet"):
+        owner.apply(fleet.feed.frame(0, 40), cluster_id=fleet.cluster_ids[0])
+
+
+@pytest.mark.parametrize(
+    ("sources", "reason"),
+    [
+        (lambda fleet: [{"path": str(fleet.other)}] * 2, "two logs are of cluster"),
+        (lambda fleet: fleet.sources()[2:], "no log that can be opened"),
+        (lambda fleet: [{"path": fleet.copy_of_segment()}], "give clusterId"),
+        (lambda fleet: [{"path": "x", "startingOffset": "0"}], "cannot be set here"),
+    ],
+)
+def test_sources_that_are_no_group_are_refused(
+    fleet: Fleet, sources: Callable[[Fleet], list[dict[str, str]]], reason: str
+) -> None:
+    fleet.grow(ENDS[0])
+    with pytest.raises(OptionError, match=reason):
+        fleet.open().materialize(sources(fleet), checkpoint=str(fleet.directory / "checkpoint"))

@@ -1,0 +1,198 @@
+"""The logs of many clusters followed into tables in memory: bad logs among others, and growth."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.support.clock import StoppedClock
+from tests.support.memory_store import MemoryStore, MemoryTables
+from tests.support.small_logs import LogWriter, copy_log
+from tests.support.written_tables import contents, read_view, writer_of
+
+from raftlog.client import LogReader, open_path
+from raftlog.errors import DivergedLogError, QuorumUnavailableError
+from raftlog_state.errors import ClusterOwnedError, ClustersFailedError
+from raftlog_state.records import Redactor
+from raftlog_state.tables.group_follower import GroupFollower
+from raftlog_state.tables.log_follower import BACKOFF_FIRST_S, FollowSettings, LogFollower
+
+SOURCE = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
+NO_OP = b"\x01\x14\x00\x00"
+OpenLog = Callable[[], LogReader]
+
+
+@pytest.fixture
+def logs(data: Path, tmp_path: Path) -> dict[str, Path]:
+    """Return directories of three clusters' logs with the same records."""
+    found = {}
+    for name in ("a", "b", "c"):
+        found[name] = copy_log(data / SOURCE, log_of(tmp_path, name), end_offset=100)
+        set_cluster(found[name], name)
+    return found
+
+
+def log_of(directory: Path, name: str) -> Path:
+    return directory / name / "__cluster_metadata-0"
+
+
+def set_cluster(log: Path, cluster_id: str) -> None:
+    properties = log.parent / "meta.properties"
+    lines = properties.read_text().splitlines()
+    kept = [line for line in lines if not line.startswith("cluster.id=")]
+    properties.write_text("\n".join([*kept, f"cluster.id={cluster_id}"]) + "\n")
+
+
+def grow(data: Path, log: Path, name: str, end_offset: int) -> None:
+    copy_log(data / SOURCE, log, end_offset=end_offset)
+    set_cluster(log, name)
+
+
+def ignore(event: str) -> None:
+    """Do nothing."""
+
+
+def settings_of(*, is_once: bool = True, take_over: bool = False) -> FollowSettings:
+    return FollowSettings(redactor=Redactor(), holdback_ms=0, is_once=is_once, take_over=take_over)
+
+
+def follower_of(
+    tables: MemoryTables,
+    logs: dict[str, Path],
+    *,
+    events: list[str] | None = None,
+    clock: StoppedClock | None = None,
+    is_once: bool = True,
+    take_over: bool = False,
+    others: dict[str, OpenLog] | None = None,
+) -> GroupFollower:
+    open_logs: dict[str, OpenLog] = {
+        name: partial(open_path, str(log)) for name, log in logs.items()
+    }
+    return GroupFollower(
+        open_logs | (others or {}),
+        MemoryStore(tables),
+        settings_of(is_once=is_once, take_over=take_over),
+        group="all",
+        clock=(clock or StoppedClock()).as_clock(),
+        log_event=ignore if events is None else events.append,
+    )
+
+
+def alone(log: Path, name: str) -> list[tuple[str, str]]:
+    """Return the contents of tables of one log alone."""
+    tables = MemoryTables()
+    LogFollower(
+        partial(open_path, str(log)), MemoryStore(tables), settings_of(), log_event=ignore
+    ).run()
+    return contents(tables, name)
+
+
+def test_each_cluster_has_the_tables_that_its_log_alone_gives(
+    data: Path, logs: dict[str, Path]
+) -> None:
+    tables, events = MemoryTables(), list[str]()
+    follower_of(tables, logs, events=events).run()
+    assert events == ["appended rows of 3 clusters"]
+    grow(data, logs["b"], "b", 200)
+    follower_of(tables, logs, events=events).run()
+    assert events[1:] == ["appended rows of 1 clusters"]
+    for name, log in logs.items():
+        assert contents(tables, name) == alone(log, name)
+        assert writer_of(tables, cluster_id=name).unmerged_row_count() == 0
+
+
+def test_bad_logs_do_not_keep_the_others_from_being_written(
+    data: Path, logs: dict[str, Path]
+) -> None:
+    tables, events = MemoryTables(), list[str]()
+    follower_of(tables, logs).run()
+    shutil.rmtree(logs["a"])
+    other = LogWriter(logs["a"], cluster_id="a")
+    other.append(*[NO_OP] * 50)
+    other.append(*[NO_OP] * 100, epoch=9)
+    set_cluster(logs["a"], "a")
+    for name in "bc":
+        grow(data, logs[name], name, 200)
+
+    def away() -> LogReader:
+        raise QuorumUnavailableError(path="nodes", waited_ms=1, reason="away")
+
+    follower = follower_of(tables, logs, events=events, others={"d": away})
+    with pytest.raises(ClustersFailedError) as raised:
+        follower.run()
+    assert raised.value.failures.keys() == {"a", "d"}
+    assert isinstance(raised.value.failures["a"], DivergedLogError)
+    assert "a is not followed" in "\n".join(events)
+    assert [event for event in events if "rows of" in event] == ["appended rows of 2 clusters"]
+    for name in "bc":
+        assert contents(tables, name) == alone(logs[name], name)
+    assert read_view(tables, "a").offset > 90
+
+    writer_of(tables, cluster_id="a").truncate_to(49)
+    with pytest.raises(ClustersFailedError) as raised:
+        follower.run()
+    assert raised.value.failures.keys() == {"a", "d"}, "it is not due yet"
+
+
+def test_a_log_that_was_bad_is_read_again_after_a_pause(data: Path, logs: dict[str, Path]) -> None:
+    tables, events = MemoryTables(), list[str]()
+    follower_of(tables, logs).run()
+    hidden = logs["a"].parent.with_name("hidden")
+    shutil.move(logs["a"].parent, hidden)
+    clock = StoppedClock()
+
+    class EndError(Exception):
+        """End of the test."""
+
+    def poll() -> None:
+        if len(clock.slept_ms) == 3:
+            shutil.move(hidden, logs["a"].parent)
+            grow(data, logs["a"], "a", 200)
+        if len(clock.slept_ms) == 3 + 20 * int(BACKOFF_FIRST_S):
+            grow(data, logs["b"], "b", 200)
+        if len(clock.slept_ms) > 100:
+            raise EndError
+
+    clock.while_asleep = poll
+    with pytest.raises(EndError):
+        follower_of(tables, logs, events=events, clock=clock, is_once=False).run()
+    for name in "ac":
+        assert contents(tables, name) == alone(logs[name], name)
+    assert sum("a is not followed" in event for event in events) == 1
+    assert "a is followed again" in events
+
+
+def test_a_cluster_with_two_logs_and_one_of_another_writer_are_refused(
+    logs: dict[str, Path],
+) -> None:
+    tables = MemoryTables()
+    LogFollower(
+        partial(open_path, str(logs["a"])), MemoryStore(tables), settings_of(), log_event=ignore
+    ).run()
+    with pytest.raises(ClustersFailedError) as raised:
+        follower_of(tables, {**logs, "again": logs["b"]}).run()
+    assert raised.value.failures.keys() == {"again"}, "nothing is new of cluster a"
+    assert "logs of one cluster, b" in str(raised.value)
+    before = contents(tables, "a")
+    follower_of(tables, logs, take_over=True).run()
+    assert contents(tables, "a") == before
+
+
+def test_a_cluster_of_another_writer_is_refused_without_take_over(
+    data: Path, logs: dict[str, Path]
+) -> None:
+    tables = MemoryTables()
+    LogFollower(
+        partial(open_path, str(logs["a"])), MemoryStore(tables), settings_of(), log_event=ignore
+    ).run()
+    grow(data, logs["a"], "a", 200)
+    with pytest.raises(ClustersFailedError) as raised:
+        follower_of(tables, logs).run()
+    assert isinstance(raised.value.failures["a"], ClusterOwnedError)
+    follower_of(tables, logs, take_over=True).run()
+    for name, log in logs.items():
+        assert contents(tables, name) == alone(log, name)
