@@ -22,11 +22,15 @@ SCRIPTS = (
     "decode",
     "typed_records",
     "append",
+    "timeline",
     "quorum",
     "spark_read",
     "spark_write",
+    "many_logs",
     "history",
     "freshness",
+    "many_clusters",
+    "scale",
 )
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 

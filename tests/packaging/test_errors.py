@@ -32,6 +32,7 @@ def instance(kind: type[errors.RaftlogError]) -> errors.RaftlogError:
         "bool": True,
         "tuple[int, ...]": (1, 2),
         "tuple[RefusedChange, ...]": (refused,),
+        "Mapping[str, RaftlogError]": {"a": errors.OptionError(option="words", reason="words")},
     }
     facts = {
         field.name: examples[str(field.type).removesuffix(" | None")] for field in fields(kind)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 from tests.support.quorum_processes import RARE_ELECTIONS, QuorumProcesses
 
+from raftlog.node.config import read_config
+
 HOME = Path(__file__).parents[2]
 QUORUM = "localhost:9192,localhost:9292,localhost:9392"
 """Address of the README's quorum."""
@@ -111,18 +113,16 @@ def test_the_python_examples_of_the_readme_run(
     assert "[b'ids 100 to 199 are mine']" in printed
 
 
-def test_the_node_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
-    (text,) = re.findall(r"^```toml\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-    (tmp_path / "node.toml").write_text(text)
+def test_the_commands_of_the_readme_format_three_nodes_of_one_cluster(tmp_path: Path) -> None:
     (shell,) = re.findall(r"^```sh\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-    for command in shell.splitlines():
-        words = shlex.split(command, comments=True)
-        assert words[:2] == ["raftlog", "node"]
-        if words[2] == "format":
-            words[words.index("node.toml")] = str(tmp_path / "node.toml")
-            done = run(shlex.join(words))
-            assert done.returncode == 0, done.stderr
-    assert (tmp_path / "data" / "meta.properties").exists()
+    lines = [line for line in shell.splitlines() if "raftlog node start" not in line]
+    assert len(lines) == len(shell.splitlines()) - 1
+    done = run(f"cd {shlex.quote(str(tmp_path))}\n" + "\n".join(lines))
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"node.id=(\d)", done.stdout) == ["1", "2", "3"]
+    assert len(set(re.findall(r"cluster.id=(.+)", done.stdout))) == 1
+    addresses = [read_config(path).voters for path in sorted(tmp_path.glob("*/node.toml"))]
+    assert [f"localhost:{one.port}" for one in addresses if one is not None] == QUORUM.split(",")
 
 
 def test_links_inside_the_project_exist() -> None:
