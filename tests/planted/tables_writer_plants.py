@@ -14,6 +14,9 @@ LATEST: Final = "state/raftlog_state/tables/latest.py"
 WRITES: Final = "tests/state/tables/test_writer.py"
 GROUP: Final = "state/raftlog_state/tables/group_writer.py"
 GROUPS: Final = "tests/state/tables/test_group_writer.py"
+CHANGE_OF_OWNER: Final = (
+    "test_an_owner_that_is_stopped_while_the_cluster_changes_hands_leaves_no_records"
+)
 CLUSTERS: Final = "tests/state/tables/test_clusters.py"
 
 TABLES_WRITER_PLANTS: Final = (
@@ -255,6 +258,20 @@ TABLES_WRITER_PLANTS: Final = (
         old="        if owner is None:\n            transaction",
         new="        if True:\n            transaction",
         tests=(f"{GROUPS}::test_an_owner_that_lost_a_cluster_writes_its_other_ones[changes]",),
+    ),
+    Plant(
+        bug="a take-over does not fence groups from log",
+        path=ROWS,
+        old="            if group != end.group\n",
+        new="            if False\n",
+        tests=(f"{GROUPS}::{CHANGE_OF_OWNER}[before log-one-None]",),
+    ),
+    Plant(
+        bug="a take-over by a group does not fence a writer of one cluster from log",
+        path=ROWS,
+        old="for end in ends if end.group is not None}\n        self.store.fence",
+        new="for end in ends if False}\n        self.store.fence",
+        tests=(f"{GROUPS}::{CHANGE_OF_OWNER}[before log-None-two]",),
     ),
     Plant(
         bug="a group takes clusters over that it may not own",

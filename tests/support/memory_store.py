@@ -13,7 +13,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -34,7 +34,7 @@ from raftlog_state.tables.stores.protocol import (
     Where,
 )
 
-Operation: TypeAlias = Literal["append", "merge", "delete", "compact"]
+Operation: TypeAlias = Literal["append", "fence", "merge", "delete", "compact"]
 Hook: TypeAlias = Callable[[Operation, str], None]
 """Called with the operation of a commit and the name of its table."""
 
@@ -112,6 +112,21 @@ class MemoryStore:
             f"{transaction.app_id} to table {table.name}",
             remedy="run one writer at a time; open the tables again to continue at their end",
         )
+
+    def fence(self, table: StoredTable, transactions: Sequence[Transaction]) -> None:
+        """Commit transactions without rows unless these, or later ones, are committed."""
+        content = self._content(table)
+        missing = [one for one in transactions if not self._is_committed(table, one)]
+        if not missing:
+            return
+        self._before_commit("fence", table.name)
+        with self._tables.lock:
+            if any(self._is_committed(table, one) for one in missing):
+                raise self._conflict("fence", table)
+            for one in missing:
+                self._tables.transactions[table.name, one.app_id] = one.version
+            self._replace("fence", table, self._tables.contents.get(table.name, content))
+        self._after_commit("fence", table.name)
 
     def version(self, table: StoredTable) -> int:
         """Return the newest version of an existing table."""

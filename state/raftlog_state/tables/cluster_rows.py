@@ -6,7 +6,8 @@ Rules of this file:
    one commits. That of a cluster has the incarnation and the end before the append as its version.
    That of a group of clusters is the next version after the one in the newest progress rows.
 2. The owner of a cluster is in its newest progress row: a group, or null for a writer of it alone.
-   Its appends use the owner's transactions; a take-over uses one of the owner before.
+   Its appends use the owner's transactions; a take-over uses one of the owner before: in
+   ``changes`` at once, in ``log`` with the first append of the new owner.
 3. Each append in a transaction of a group has a progress row with its version, and later progress
    rows of the cluster keep it. So the last version is known while there are progress rows.
    The versions are read before the rows: an append in between is detected and not overlooked.
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -424,6 +426,24 @@ class ClusterRows:
         self._delete(CHANGES_TABLE, "visible_offset", [progress])
         self.delete_expired(progress)
 
+    def fence_log(self, ends: Sequence[Progress]) -> None:
+        """Fence writers of earlier incarnations of clusters from ``log``, and delete their rows.
+
+        To be called after the first append of these incarnations to ``log``, before that to
+        ``changes``: an owner's transactions end at the fence in ``changes`` that ended its
+        ownership.
+        """
+        fences = {
+            group_transaction_of(LOG_TABLE, group, version)
+            for end in ends
+            for group, version in end.group_versions.items()
+            if group != end.group
+        }
+        fences |= {own_transaction(LOG_TABLE, end, 0) for end in ends if end.group is not None}
+        self.store.fence(LOG_TABLE, sorted(fences, key=attrgetter("app_id", "version")))
+        self.step("log fence")
+        self.delete_reverted_log(ends)
+
     def delete_reverted_log(self, ends: Sequence[Progress]) -> None:
         """Delete records of earlier incarnations of clusters after the start of the present one."""
         if self.store.exists(LOG_TABLE):
@@ -458,9 +478,12 @@ def own_transaction(table: StoredTable, progress: Progress, next_offset: int) ->
 
 def group_transaction(table: StoredTable, group: str, versions: Versions) -> Transaction:
     """Return the transaction of a group's next append."""
-    return Transaction(
-        app_id=f"raftlog-group-{table.name}-{group}", version=versions.get(group, 0) + 1
-    )
+    return group_transaction_of(table, group, versions.get(group, 0) + 1)
+
+
+def group_transaction_of(table: StoredTable, group: str, version: int) -> Transaction:
+    """Return the transaction of a group's append of this version."""
+    return Transaction(app_id=f"raftlog-group-{table.name}-{group}", version=version)
 
 
 def _state_of(tails: Iterable[Sequence[ClusterChanges]]) -> Iterator[Rows]:

@@ -344,7 +344,8 @@ class GroupWriter:
             log = pa.concat_tables([new.log for new in news.values()])
             self._rows.append_log(log, group_transaction(LOG_TABLE, self._group, self._versions))
             begun = [before for before in befores if before.is_start_of_incarnation]
-            self._rows.delete_reverted_log(begun)  # now earlier writers are fenced from log too
+            if begun:
+                self._rows.fence_log(begun)
         transaction = group_transaction(CHANGES_TABLE, self._group, self._versions)
         ended = [
             replace(new, after=new.after.appended_by(self._group, transaction.version))

@@ -268,8 +268,8 @@ class Writer:
         if rows.num_rows:
             transaction = own_transaction(LOG_TABLE, cache.progress, rows["offset"][0].as_py())
             self._rows.append_log(rows, transaction)
-        if cache.progress.is_start_of_incarnation:  # now earlier writers are fenced from log too
-            self._rows.delete_reverted_log([cache.progress])
+        if cache.progress.is_start_of_incarnation:
+            self._rows.fence_log([cache.progress])
 
     def _revert_log(self, cache: ClusterCache) -> NoReturn:
         """Delete records that a crash kept from ``changes``: the source has others now."""

@@ -446,6 +446,27 @@ def test_concurrent_appends_of_a_transaction_commit_once(filled_store_at: StoreA
     assert contents(filled_store_at()) == [*before, *rows]
 
 
+def test_a_fence_ends_transactions_without_rows(filled_store_at: StoreAt) -> None:
+    first, second = filled_store_at(), filled_store_at()
+    before = contents(first)
+    assert contents(second) == before
+    others = ("raftlog/another", "raftlog/third")
+    first.fence(CHANGES_TABLE, [transaction(5), *(transaction(1, name) for name in others)])
+    for store in (first, second):
+        for name, version in ((WRITER, 5), (WRITER, 3), *((name, 1) for name in others)):
+            with pytest.raises(ConcurrentWriterError):
+                store.append(CHANGES_TABLE, changes(LAST + 1, LAST + 1), transaction(version, name))
+        store.fence(CHANGES_TABLE, [transaction(4), transaction(1, others[0])])
+        store.fence(CHANGES_TABLE, [])
+    assert contents(second) == before
+    more = changes(LAST + 1, LAST + 2)
+    second.append(CHANGES_TABLE, more, transaction(6))
+    third = changes(LAST + 3, LAST + 3)
+    second.append(CHANGES_TABLE, third, transaction(2, others[1]))
+    appended = [*rows_of(CHANGES_TABLE, more), *rows_of(CHANGES_TABLE, third)]
+    assert contents(first) == [*before, *appended]
+
+
 # --- merge ----------------------------------------------------------------------------------------
 
 

@@ -226,6 +226,38 @@ def test_an_owner_that_lost_a_cluster_writes_its_other_ones(
     check(tables, history, {"cluster-a": 70, "cluster-b": 70, "it's c": 60})
 
 
+@pytest.mark.parametrize("last", ["two", "one", None])
+@pytest.mark.parametrize("owner", ["one", None])
+@pytest.mark.parametrize("stops", ["before log", "before changes"])
+def test_an_owner_that_is_stopped_while_the_cluster_changes_hands_leaves_no_records(
+    history: History, owner: str | None, last: str | None, stops: str
+) -> None:
+    """It goes on at its next commit, after two others have appended."""
+    tables = MemoryTables()
+    is_due = True
+
+    def append(name: str | None, start: int, end: int, before_commit: Hook = no_hook) -> None:
+        if name is not None:
+            group = group_of(tables, name, take_over=True, before_commit=before_commit)
+            group.apply({"cluster-a": history.range(start, end)})
+        else:
+            store = MemoryStore(tables, before_commit=before_commit)
+            writer = Writer(store, cluster_id="cluster-a", take_over=True, clock_us=lambda: 1)
+            writer.apply(history.range(start, end), "cluster-a")
+
+    def change_hands(operation: str, table: str) -> None:
+        nonlocal is_due
+        stop_table = LOG_TABLE if stops == "before log" else CHANGES_TABLE
+        if is_due and operation == "append" and table == stop_table.name:
+            is_due = False
+            append("three", 40, 60)
+            append(last, 60, 70)
+
+    append(owner, 0, 40)
+    append(owner, 40, 50, change_hands)
+    check(tables, history, {"cluster-a": 70})
+
+
 def test_two_processes_of_one_group_write_every_record_once(history: History) -> None:
     tables = filled(history, dict.fromkeys(CLUSTERS, 20))
     first, second = group_of(tables), group_of(tables)

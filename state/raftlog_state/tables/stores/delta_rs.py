@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,9 +144,7 @@ class DeltaRsStore:
         Raises:
             ConcurrentWriterError: another append has committed this transaction.
         """
-        properties = CommitProperties(
-            app_transactions=[AppTransaction(transaction.app_id, transaction.version)]
-        )
+        properties = _properties([transaction])
         with self._errors(table):
             handle = self._open_or_create(table, rows, properties)
             if handle is None:
@@ -160,6 +158,18 @@ class DeltaRsStore:
                     if not _is_committed(handle, transaction):
                         raise
         raise concurrent_write(self._place, table.name)
+
+    def fence(self, table: StoredTable, transactions: Sequence[Transaction]) -> None:
+        """Commit transactions without rows, in one commit, unless they are committed.
+
+        Raises:
+            ConcurrentWriterError: another append has committed one of them at the same time.
+        """
+        with self._errors(table):
+            handle = self._open(table)
+            missing = [one for one in transactions if not _is_committed(handle, one)]
+            if missing:
+                _write(handle, table.schema.empty_table(), _properties(missing))
 
     def version(self, table: StoredTable) -> int:
         """Return the newest version of an existing table."""
@@ -400,6 +410,12 @@ def _write(handle: DeltaTable, rows: Rows, properties: CommitProperties | None) 
         mode="append",
         commit_properties=properties,
         post_commithook_properties=_NO_CLEANUP,
+    )
+
+
+def _properties(transactions: Sequence[Transaction]) -> CommitProperties:
+    return CommitProperties(
+        app_transactions=[AppTransaction(one.app_id, one.version) for one in transactions]
     )
 
 

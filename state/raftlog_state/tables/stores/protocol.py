@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -184,6 +184,17 @@ class TableStore(Protocol):
         Raises:
             ConcurrentWriterError: another append has committed this transaction, perhaps an earlier
                 one of this writer.
+        """
+        ...
+
+    def fence(self, table: StoredTable, transactions: Sequence[Transaction]) -> None:
+        """Commit transactions without rows, so that no append of an existing table commits them.
+
+        One that is committed already, or a later one of its ``app_id``, is ignored. In one commit
+        or several, which other appends of the table do not fail for.
+
+        Raises:
+            ConcurrentWriterError: another writer changed the table at the same time.
         """
         ...
 

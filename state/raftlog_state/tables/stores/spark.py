@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
@@ -266,6 +266,19 @@ class SparkStore:
             if commit in self._commit_ids(table, count):
                 return
         raise concurrent_write(self._place, table.name)
+
+    def fence(self, table: StoredTable, transactions: Sequence[Transaction]) -> None:
+        """Commit transactions without rows, each in a commit of its own."""
+        for transaction in transactions:
+            with self.errors(table.name):
+                with _active_session_kept():
+                    empty = self._spark.createDataFrame([], from_arrow_schema(table.schema))
+                self._save(
+                    table,
+                    empty.write.mode("append"),
+                    txnAppId=transaction.app_id,
+                    txnVersion=str(transaction.version),
+                )
 
     def merge(self, rows: Rows) -> None:
         """Bring rows into ``state``, in one commit; the first one creates the table."""
