@@ -320,8 +320,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="a partition that changed after the last merge is that of the merge",
         path="state/raftlog_state/tables/stored_rows.py",
-        old='    is_partition = pc.equal(state["entity"], str(Entity.PARTITION))\n',
-        new='    is_partition = pc.equal(state["entity"], str(Entity.TOPIC))\n',
+        old='    is_partition = mask_of(state, ("entity", "=", str(Entity.PARTITION)))\n',
+        new='    is_partition = mask_of(state, ("entity", "=", str(Entity.TOPIC)))\n',
         tests=(
             f"{STORED}::test_later_rows_replace_stored_ones_and_a_deleted_topic_has_no_partition",
         ),

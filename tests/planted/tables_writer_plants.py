@@ -37,7 +37,7 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="a crash between the two appends repeats records in log",
         path=WRITER,
-        old='            rows = rows.filter(pc.greater(rows["offset"], log_offset))\n',
+        old='            rows = rows_where(rows, ("offset", ">", log_offset))\n',
         new="",
         tests=(f"{WRITES}::test_crashes_between_any_commits_lose_and_repeat_nothing[some]",),
     ),
@@ -51,7 +51,7 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="what an interrupted truncation reverted is read again",
         path=LATEST,
-        old="return rows.filter(pc.or_(is_current, is_kept))",
+        old="return rows_where(rows, any_of=((is_current,), (is_kept,)))",
         new="return rows",
         tests=(f"{WRITES}::test_an_interrupted_truncation_is_completed[truncate]",),
     ),
@@ -149,8 +149,8 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="a deleted row is there after a restart",
         path=LATEST,
-        old='pc.equal(changes["op"], "d")',
-        new='pc.equal(changes["op"], "x")',
+        old='mask_of(changes, ("op", "=", "d"))',
+        new='mask_of(changes, ("op", "=", "x"))',
         tests=(f"{WRITES}::test_a_new_writer_has_the_state_of_the_one_before",),
     ),
     Plant(
@@ -172,15 +172,15 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="records of an earlier incarnation in log become those of a later one",
         path=WRITER,
-        old="        if cache.progress.is_start_of_incarnation:  # now",
-        new="        if False:  # now",
+        old="        if cache.progress.is_start_of_incarnation:\n            self._rows.fence_log",
+        new="        if False:\n            self._rows.fence_log",
         tests=(f"{WRITES}::test_records_of_an_earlier_incarnation_in_log_are_not_read",),
     ),
     Plant(
         bug="records of an earlier incarnation in log count as appended",
         path=ROWS,
-        old="rows.filter(pc.and_(is_later, is_current))",
-        new="rows.filter(is_later)",
+        old="rows_where(rows, is_later, is_current)",
+        new="rows_where(rows, is_later)",
         tests=(f"{WRITES}::test_records_of_an_earlier_incarnation_in_log_are_not_read",),
     ),
     Plant(

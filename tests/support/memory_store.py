@@ -20,7 +20,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.parquet import filters_to_expression
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
 from raftlog_state.tables.schema import STATE_TABLE, StoredTable
@@ -32,6 +31,8 @@ from raftlog_state.tables.stores.protocol import (
     TableSize,
     Transaction,
     Where,
+    filtered,
+    mask_of,
 )
 
 Operation: TypeAlias = Literal["append", "fence", "merge", "delete", "compact"]
@@ -150,8 +151,9 @@ class MemoryStore:
         content = self._content(table)
         if version is not None:
             content = self._tables.versions[table.name][version]
-        rows = content.filter(_holds(where, any_of)) if where or any_of else content
-        return pa.table({one.name: one.column_of(rows) for one in Selected.of(table, columns)})
+        found = pa.table({one.name: one.column_of(content) for one in Selected.of(table, columns)})
+        is_all = not where and not any_of
+        return found if is_all else filtered(found, mask_of(content, *where, any_of=any_of))
 
     def cluster_ids(self, table: StoredTable) -> list[str]:
         """Return the distinct ``cluster_id`` of an existing table."""
@@ -176,8 +178,8 @@ class MemoryStore:
         old = self._content(table)
         kept = old.slice(0, 0)
         if where or any_of:
-            holds = _holds(where, any_of)
-            kept = old.filter(holds.is_null() | ~holds)
+            holds = mask_of(old, *where, any_of=any_of)
+            kept = filtered(old, pc.invert(pc.fill_null(holds, fill_value=False)))
         if kept.num_rows < old.num_rows:
             self._commit_unless_changed("delete", table, old, kept)
 
@@ -284,11 +286,6 @@ def _is_same_of(clusters: pa.Array, old: pa.Table | None, new: pa.Table | None) 
         rows.filter(pc.is_in(rows["cluster_id"], value_set=clusters)) for rows in (old, new)
     )
     return bool(before.equals(now))
-
-
-def _holds(where: Where, any_of: AnyOf) -> pc.Expression:
-    """Return the conditions, one or more, as an expression."""
-    return filters_to_expression([[*where, *each] for each in any_of or ((),)])
 
 
 def _orders_by_key(rows: pa.Table) -> dict[tuple[str, ...], tuple[int, int, int]]:

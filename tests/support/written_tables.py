@@ -16,6 +16,7 @@ from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.latest import overlay, rows_of_state, state_rows, without_reverted
 from raftlog_state.tables.progress import NOTHING, Progress, cluster_in, progress_of
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
+from raftlog_state.tables.stores.protocol import Condition, rows_where
 from raftlog_state.tables.writer import Writer
 from tests.support.memory_store import Hook, MemoryStore, MemoryTables, no_hook
 from tests.support.metadata_logs import MetadataLog
@@ -48,7 +49,7 @@ def _only_cluster(tables: MemoryTables) -> str:
 
 def _content(tables: MemoryTables, table: StoredTable, cluster_id: str) -> pa.Table:
     found = tables.contents.get(table.name, table.schema.empty_table())
-    return found.filter(pc.equal(found["cluster_id"], cluster_id))
+    return rows_where(found, ("cluster_id", "=", cluster_id))
 
 
 def _latest(tables: MemoryTables, cluster_id: str) -> tuple[Progress, pa.Table]:
@@ -56,12 +57,10 @@ def _latest(tables: MemoryTables, cluster_id: str) -> tuple[Progress, pa.Table]:
     state, changes = (_content(tables, table, cluster_id) for table in (STATE_TABLE, CHANGES_TABLE))
     base = progress_of(state) or Progress()
     tail = without_reverted(changes, base)
-    is_later = pc.greater(tail["visible_offset"], base.offset)
-    is_fence = pc.and_(
-        pc.equal(tail["visible_offset"], base.offset),
-        pc.greater(tail["incarnation"], base.incarnation),
-    )
-    tail = tail.filter(pc.or_(is_later, is_fence))
+    is_later: Condition = ("visible_offset", ">", base.offset)
+    is_end: Condition = ("visible_offset", "=", base.offset)
+    is_fence: Condition = ("incarnation", ">", base.incarnation)
+    tail = rows_where(tail, any_of=((is_later,), (is_end, is_fence)))
     rows = overlay(without_reverted(state, base), state_rows(tail))
     return progress_of(rows) or Progress(), rows
 

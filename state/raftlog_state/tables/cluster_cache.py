@@ -32,6 +32,7 @@ from .convert import changes_table, milliseconds, sequence_numbers
 from .logrows import log_rows, replay_rows
 from .origins import Origin, RowOrigins
 from .progress import (
+    IS_NOT_PROGRESS,
     NOTHING,
     SOFTWARE,
     Progress,
@@ -41,9 +42,9 @@ from .progress import (
     row_counts_of,
     wrong_cluster,
 )
-from .schema import CHANGES_TABLE, PROGRESS
+from .schema import CHANGES_TABLE
 from .stored_rows import StoredGroups, StoredRows, split_state, stored_rows
-from .stores.protocol import Rows, RowSlices
+from .stores.protocol import Rows, RowSlices, rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -289,8 +290,7 @@ def progress_at(rows: pa.Table, offset: int, newest: Progress, incarnation: int)
     Its time is that of the last record that changed something.
     """
     image = image_of(stored_rows(split_state(rows)), newest)
-    timed = rows.filter(pc.is_valid(rows["_log_time"]))
-    timed = timed.filter(pc.not_equal(timed["entity"], PROGRESS))
+    timed = rows_where(rows.filter(pc.is_valid(rows["_log_time"])), IS_NOT_PROGRESS)
     last = timed.sort_by([(name, "descending") for name in ("_visible_offset", "_offset")])
     epoch = last_epoch(image.map(Entity.EPOCH).values())
     return replace(

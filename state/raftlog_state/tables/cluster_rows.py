@@ -36,6 +36,7 @@ from .cluster_cache import ClusterCache, ClusterChanges, Versions, image_of
 from .latest import overlay, state_rows, without_reverted
 from .origins import RowOrigins
 from .progress import (
+    IS_PROGRESS,
     NOTHING,
     Progress,
     changes_progress,
@@ -70,6 +71,7 @@ from .stores.protocol import (
     TableStore,
     Transaction,
     Where,
+    rows_where,
 )
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -168,8 +170,7 @@ class ClusterRows:
         bases: dict[str | None, Progress] = {}
         rows: list[Progress] = []
         if self.store.exists(STATE_TABLE):
-            is_progress: Condition = ("entity", "=", PROGRESS)
-            rows = progress_rows_of(self.store.read(STATE_TABLE, (is_progress,)))
+            rows = progress_rows_of(self.store.read(STATE_TABLE, (IS_PROGRESS,)))
             bases = {progress.cluster_id: progress for progress in rows}
         newest = dict(bases)
         if self.store.exists(CHANGES_TABLE):
@@ -255,15 +256,15 @@ class ClusterRows:
             self.complete_truncation(
                 base, {} if versions is None else versions, is_fenced=is_fenced
             )
-        is_later = pc.greater(valid["visible_offset"], base.offset)
-        is_fence = pc.greater(valid["incarnation"], base.incarnation)
-        return valid.filter(pc.or_(is_later, is_fence))
+        is_later: Condition = ("visible_offset", ">", base.offset)
+        is_fence: Condition = ("incarnation", ">", base.incarnation)
+        return rows_where(valid, any_of=((is_later,), (is_fence,)))
 
     def _check_tail(self, base: Progress, tail: pa.Table) -> None:
         """Check that the appends after the progress of ``state`` follow each other."""
-        is_append = pc.equal(tail["entity"], PROGRESS)
         order = [(name, "ascending") for name in ("offset", "incarnation")]
-        appends = tail.filter(is_append).sort_by(order).select(["offset", "after"])
+        columns = tail.select(["offset", "incarnation", "entity", "after"])
+        appends = rows_where(columns, IS_PROGRESS).sort_by(order)
         next_offset = base.next_offset
         for append in appends.to_pylist():
             if append["after"][PROGRESS]["from_offset"] != next_offset:
@@ -292,9 +293,9 @@ class ClusterRows:
                 "but table changes does",
                 remedy="open them with log=False (`raftlog tables`: --no-log), or create new ones",
             )
-        is_later = pc.greater(rows["offset"], progress.offset)
-        is_current = pc.greater_equal(rows["incarnation"], progress.incarnation)
-        return rows.filter(pc.and_(is_later, is_current)).select(RECORD_IDENTITY)
+        is_later: Condition = ("offset", ">", progress.offset)
+        is_current: Condition = ("incarnation", ">=", progress.incarnation)
+        return rows_where(rows, is_later, is_current).select(RECORD_IDENTITY)
 
     def clusters_ahead(self, ends: Iterable[Progress]) -> list[Progress]:
         """Return the clusters that have records in ``log`` that a crash kept from ``changes``."""
@@ -337,9 +338,8 @@ class ClusterRows:
         """
         if not self.store.exists(STATE_TABLE):
             return
-        is_progress: Condition = ("entity", "=", PROGRESS)
         any_of = tuple((_of_cluster(str(end.cluster_id)),) for end in ends)
-        rows = self.store.read(STATE_TABLE, (is_progress,), any_of=any_of)
+        rows = self.store.read(STATE_TABLE, (IS_PROGRESS,), any_of=any_of)
         found = {progress.cluster_id: progress for progress in progress_rows_of(rows)}
         for end in ends:
             merged = found.get(end.cluster_id, end)
@@ -545,7 +545,7 @@ def _tail(base: Progress) -> AnyOf:
     of_cluster = _of_cluster(str(base.cluster_id))
     return (
         (of_cluster, ("visible_offset", ">", base.offset)),
-        (of_cluster, ("visible_offset", "=", base.offset), ("entity", "=", PROGRESS)),
+        (of_cluster, ("visible_offset", "=", base.offset), IS_PROGRESS),
     )
 
 

@@ -25,9 +25,9 @@ from raftlog_state.errors import ClusterOwnedError
 from .cluster_cache import ClusterCache, progress_at
 from .cluster_rows import ClusterRows
 from .latest import overlay, rows_before, state_rows, without_reverted
-from .progress import SOFTWARE, Progress
-from .schema import CHANGES_TABLE, PROGRESS, STATE_TABLE
-from .stores.protocol import Condition
+from .progress import IS_NOT_PROGRESS, SOFTWARE, Progress
+from .schema import CHANGES_TABLE, STATE_TABLE
+from .stores.protocol import Condition, mask_of, rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -106,13 +106,13 @@ def truncate_to(rows: ClusterRows, cache: ClusterCache, offset: int) -> int:
     is_after: Condition = ("visible_offset", ">", min(cache.base_offset, target))
     changes = rows.read(CHANGES_TABLE, progress.cluster_id, is_after)
     changes = without_reverted(changes, progress)
-    is_later = pc.greater(changes["visible_offset"], target)
+    is_later = mask_of(changes, ("visible_offset", ">", target))
     incarnation = progress.incarnation + 1
     later = overlay(
         state_rows(changes.filter(pc.invert(is_later))),
         rows_before(changes.filter(is_later), target, incarnation),
     )
-    later = later.filter(pc.not_equal(later["entity"], PROGRESS))
+    later = rows_where(later, IS_NOT_PROGRESS)
     found = progress_at(overlay(base_rows, later), target, progress, incarnation)
     rows.store.merge(pa.concat_tables([later, found.state_row()]))
     rows.step("truncate")

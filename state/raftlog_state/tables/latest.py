@@ -35,6 +35,7 @@ from .schema import (
     Columns,
     TypedTable,
 )
+from .stores.protocol import Condition, filtered, mask_of, rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -67,7 +68,7 @@ def state_rows(changes: pa.Table) -> pa.Table:
     row = _first_not_null(changes["after"], changes["before"])
     created = pc.struct_field(changes["before_origin"], ["created_offset"])
     columns = {
-        "is_deleted": pc.equal(changes["op"], "d"),
+        "is_deleted": mask_of(changes, ("op", "=", "d")),
         "row": row,
         "_offset": changes["offset"],
         "_visible_offset": changes["visible_offset"],
@@ -115,9 +116,9 @@ def without_reverted(
     if progress.truncated_to is None:
         return rows
     sign = "_" if "_incarnation" in rows.column_names else ""
-    is_current = pc.greater_equal(rows[f"{sign}incarnation"], progress.incarnation)
-    is_kept = pc.less_equal(rows[f"{sign}{offset}"], progress.truncated_to)
-    return rows.filter(pc.or_(is_current, is_kept))
+    is_current: Condition = (f"{sign}incarnation", ">=", progress.incarnation)
+    is_kept: Condition = (f"{sign}{offset}", "<=", progress.truncated_to)
+    return rows_where(rows, any_of=((is_current,), (is_kept,)))
 
 
 def overlay(state: pa.Table, later: pa.Table) -> pa.Table:
@@ -131,14 +132,14 @@ def overlay(state: pa.Table, later: pa.Table) -> pa.Table:
 def living(state: pa.Table) -> pa.Table:
     """Return the rows that are not deleted."""
     is_deleted = state["is_deleted"]
-    return state.filter(pc.invert(is_deleted)) if pc.any(is_deleted).as_py() else state
+    return filtered(state, pc.invert(is_deleted))
 
 
 def rows_of_state(state: pa.Table) -> list[Row]:
     """Return the rows of the columns ``entity`` and ``row``; no progress row."""
     rows: list[Row] = []
     for entity in Entity:
-        of_entity = pc.equal(state["entity"], str(entity))
+        of_entity = mask_of(state, ("entity", "=", str(entity)))
         if not pc.any(of_entity).as_py():
             continue
         # Other structs of the row are not copied: the state may have a million rows.
@@ -157,7 +158,7 @@ def table_rows(table: TypedTable, state: pa.Table) -> pa.Table:
 def row_history(table: TypedTable, rows: pa.Table, changes: pa.Table) -> pa.Table:
     """Return each version of each row: the ``rows``, and those that ``changes`` replaced."""
     began = pc.struct_field(changes["before_origin"], ["visible_offset"])
-    of_table = pc.equal(changes["entity"], str(table.entity))
+    of_table = mask_of(changes, ("entity", "=", str(table.entity)))
     is_closed = pc.and_(of_table, pc.greater(changes["visible_offset"], began))
     closed = changes.filter(is_closed)
     types = {**table.columns, **HISTORY_COLUMNS}

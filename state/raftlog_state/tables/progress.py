@@ -33,7 +33,7 @@ from .schema import (
     STATE_TABLE,
     TYPED_TABLES,
 )
-from .stores.protocol import TableStore
+from .stores.protocol import Condition, TableStore, rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -43,6 +43,8 @@ SOFTWARE: Final = f"raftlog {raftlog.__version__}"
 PROGRESS_KEY: Final = "[]"
 PROGRESS_SEQ: Final = -1
 CLUSTERS_LISTED_MAX: Final = 10
+IS_PROGRESS: Final[Condition] = ("entity", "=", PROGRESS)
+IS_NOT_PROGRESS: Final[Condition] = ("entity", "!=", PROGRESS)
 
 
 Gap = tuple[int, int]
@@ -173,7 +175,7 @@ def changes_progress(found: Iterable[Progress], committed_at: int) -> pa.Table:
 
 def progress_of(rows: pa.Table) -> Progress | None:
     """Return the newest progress in rows of ``state``, or None if there is no progress row."""
-    found = rows.filter(pc.equal(rows["entity"], PROGRESS))
+    found = rows_where(rows, IS_PROGRESS)
     if found.num_rows == 0:
         return None
     ends = zip(
@@ -207,7 +209,7 @@ def _progress(plain: Mapping[str, Any], detail: Mapping[str, Any]) -> Progress:
 
 def progress_rows_of(rows: pa.Table) -> list[Progress]:
     """Return the progress of each progress row of ``state``, of any clusters."""
-    found = rows.filter(pc.equal(rows["entity"], PROGRESS))
+    found = rows_where(rows, IS_PROGRESS)
     names = [name for name in found.column_names if name != "row"]
     columns = (plain_values(found[name]) for name in names)
     plains = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

@@ -33,14 +33,13 @@ from .latest import (
 )
 from .named_tables import NamedTables
 from .pinning import PinnedVersions, newest_version, pin_newest
-from .progress import NOTHING, Progress, progress_of
+from .progress import IS_NOT_PROGRESS, IS_PROGRESS, NOTHING, Progress, progress_of
 from .schema import (
     CHANGES,
     CHANGES_TABLE,
     CLUSTER_ID,
     LOG,
     LOG_TABLE,
-    PROGRESS,
     STATE_TABLE,
     StoredTable,
     TypedTable,
@@ -56,7 +55,7 @@ from .selection import (
     status_of,
     typed_table,
 )
-from .stores.protocol import Condition, TableStore, Where, columns_of
+from .stores.protocol import Condition, TableStore, Where, columns_of, rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -103,7 +102,7 @@ class _Publication:
         version = self.versions.changes_version
         rows = self._read(CHANGES_TABLE, (later, earlier, *where), columns, version=version)
         rows = without_reverted(rows, self.progress)
-        return rows.filter(pc.not_equal(rows["entity"], PROGRESS))
+        return rows_where(rows, IS_NOT_PROGRESS)
 
     def rows(self, table: TypedTable, offset: int) -> pa.Table:
         """Return the rows of a table after an offset (inclusive), with their origins."""
@@ -137,8 +136,8 @@ class _Publication:
             version=self.versions.changes_version,
         )
         rows = without_reverted(rows, self.progress)
-        is_later = pc.greater(rows["log_time"].cast(pa.int64()), time_us)
-        found: int | None = pc.min(rows.filter(is_later)["visible_offset"]).as_py()
+        later = rows_where(rows, ("log_time", ">", time_us))
+        found: int | None = pc.min(later["visible_offset"]).as_py()
         return found
 
     def log_offset(self) -> int:
@@ -344,14 +343,13 @@ def _newest_publication(store: TableStore, cluster_id: str | None) -> _Publicati
 
 def _pinned(store: TableStore, cluster_id: str, state_version: int | None) -> PinnedVersions:
     """Return the versions of the other tables, which are pinned after that of ``state``."""
-    is_progress: Condition = ("entity", "=", PROGRESS)
     base = None
     if state_version is not None:
-        rows = _read(store, cluster_id, STATE_TABLE, (is_progress,), version=state_version)
+        rows = _read(store, cluster_id, STATE_TABLE, (IS_PROGRESS,), version=state_version)
         base = progress_of(rows)
     changes_version = store.version(CHANGES_TABLE)
     at_least: Condition = ("visible_offset", ">=", NOTHING if base is None else base.offset)
-    where = (is_progress, at_least)
+    where = (IS_PROGRESS, at_least)
     rows = _read(store, cluster_id, CHANGES_TABLE, where, version=changes_version)
     return PinnedVersions(
         cluster_id=cluster_id,

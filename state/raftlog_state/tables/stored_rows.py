@@ -30,7 +30,15 @@ from raftlog_state.image.rows import Entity, Key, Row
 from .convert import plain_values, rows_of
 from .latest import living
 from .schema import CLUSTER_ID, ORIGIN_COLUMNS, STATE_TABLE
-from .stores.protocol import AnyOf, Condition, Selected, TableStore
+from .stores.protocol import (
+    AnyOf,
+    Condition,
+    Selected,
+    TableStore,
+    filtered,
+    mask_of,
+    rows_where,
+)
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -205,11 +213,11 @@ def by_cluster(rows: pa.Table, column: str = CLUSTER_ID) -> dict[str, pa.Table]:
 
 def split_state(state: pa.Table) -> StateParts:
     """Return rows of ``state`` as ``read_state`` does."""
-    is_partition = pc.equal(state["entity"], str(Entity.PARTITION))
-    partitions = state.filter(is_partition)
+    is_partition = mask_of(state, ("entity", "=", str(Entity.PARTITION)))
+    partitions = filtered(state, is_partition)
     selected = Selected.of(STATE_TABLE, _PARTITION_COLUMNS)
     return StateParts(
-        others=state.filter(pc.invert(is_partition)),
+        others=filtered(state, pc.invert(is_partition)),
         partitions=pa.table({one.name: one.column_of(partitions) for one in selected}),
     )
 
@@ -219,9 +227,9 @@ def stored_rows(parts: StateParts) -> dict[Entity, StoredRows]:
     others, partitions = map(living, parts)
     found = {Entity.PARTITION: StoredRows(Entity.PARTITION, partitions)}
     for entity in Entity:
-        of_entity = pc.equal(others["entity"], str(entity))
-        if pc.any(of_entity).as_py():
-            found[entity] = StoredRows(entity, others.filter(of_entity))
+        of_entity = rows_where(others, ("entity", "=", str(entity)))
+        if of_entity.num_rows:
+            found[entity] = StoredRows(entity, of_entity)
     return found
 
 

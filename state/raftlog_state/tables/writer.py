@@ -33,7 +33,7 @@ from .cluster_rows import RECORD_IDENTITY, ClusterRows, Step, no_step, now_us, o
 from .incarnations import expire, fence, merge, next_incarnation, owned, truncate_to
 from .progress import NOTHING, Progress
 from .schema import CHANGES_TABLE, LOG_TABLE, UNKNOWN_CLUSTER
-from .stores.protocol import TableStore
+from .stores.protocol import TableStore, rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
@@ -257,14 +257,14 @@ class Writer:
         ahead = cache.log_ahead
         if ahead.num_rows:
             log_offset = pc.max(ahead["offset"]).as_py()
-            known = ahead.filter(pc.less_equal(ahead["offset"], rows["offset"][-1]))
-            repeated = rows.filter(pc.less_equal(rows["offset"], log_offset))
+            known = rows_where(ahead, ("offset", "<=", rows["offset"][-1].as_py()))
+            repeated = rows_where(rows, ("offset", "<=", log_offset))
             if not _is_same(known, repeated.select(RECORD_IDENTITY)):
                 self._revert_log(cache)
             cache.log_ahead = ahead.slice(0, 0)
             if known.num_rows < ahead.num_rows:
                 self._revert_log(cache)
-            rows = rows.filter(pc.greater(rows["offset"], log_offset))
+            rows = rows_where(rows, ("offset", ">", log_offset))
         if rows.num_rows:
             transaction = own_transaction(LOG_TABLE, cache.progress, rows["offset"][0].as_py())
             self._rows.append_log(rows, transaction)

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from functools import reduce
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from raftlog_state.errors import ConcurrentWriterError
 from raftlog_state.tables.schema import CLUSTER_ID, ROW, StoredTable
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
 Condition: TypeAlias = tuple[str, Literal["=", "!=", "<", "<=", ">", ">="], int | str]
 """A column, a comparison and a value that is not null, as in pyarrow's ``filters``."""
@@ -26,6 +29,47 @@ Where: TypeAlias = tuple[Condition, ...]
 """Conditions that all hold. None of them holds for a null."""
 AnyOf: TypeAlias = tuple[Where, ...]
 """Alternatives, at least one of which holds; without any there is no restriction."""
+
+
+_COMPARISONS: Final = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def mask_of(rows: pa.Table, *where: Condition, any_of: AnyOf = ()) -> pa.ChunkedArray:
+    """Return for which rows conditions hold, one or more; null where a value is null."""
+    masks = [_comparison(rows, condition) for condition in where]
+    if any_of:
+        masks.append(reduce(pc.or_kleene, (mask_of(rows, *each) for each in any_of)))
+    return reduce(pc.and_kleene, masks)
+
+
+def rows_where(rows: pa.Table, *where: Condition, any_of: AnyOf = ()) -> pa.Table:
+    """Return the rows for which conditions hold, one or more; all of them are not copied."""
+    return filtered(rows, mask_of(rows, *where, any_of=any_of))
+
+
+def filtered(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
+    """Return the rows whose mask is true. All or none of many nested columns are not copied."""
+    count = sum(chunk.true_count for chunk in mask.chunks)
+    if count == rows.num_rows:
+        return rows
+    return rows.filter(mask) if count else rows.slice(0, 0)
+
+
+def _comparison(rows: pa.Table, condition: Condition) -> pa.ChunkedArray:
+    """Return for which rows a condition holds.
+
+    The value has the column's type: pyarrow takes ten times as long to infer that of a Python one.
+    """
+    name, sign, value = condition
+    values = rows[name]
+    return _COMPARISONS[sign](values, pa.scalar(value, values.type))
 
 
 class Selected(NamedTuple):
