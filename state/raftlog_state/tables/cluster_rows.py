@@ -6,8 +6,8 @@ Rules of this file:
    one commits. That of a cluster has the incarnation and the end before the append as its version.
    That of a group of clusters is the next version after the one in the newest progress rows.
 2. The owner of a cluster is in its newest progress row: a group, or null for a writer of it alone.
-   Its appends use the owner's transactions; a take-over uses one of the owner before: in
-   ``changes`` at once, in ``log`` with the first append of the new owner.
+   Its appends use the owner's transactions; a take-over uses one of the owner before: its
+   fence in ``changes``, the first append of the new owner in ``log``.
 3. Each append in a transaction of a group has a progress row with its version, and later progress
    rows of the cluster keep it. So the last version is known while there are progress rows.
    The versions are read before the rows: an append in between is detected and not overlooked.

@@ -232,7 +232,7 @@ def test_an_owner_that_lost_a_cluster_writes_its_other_ones(
 def test_an_owner_that_is_stopped_while_the_cluster_changes_hands_leaves_no_records(
     history: History, owner: str | None, last: str | None, stops: str
 ) -> None:
-    """It goes on at its next commit, after two others have appended."""
+    """It continues at its next commit, after two others have appended."""
     tables = MemoryTables()
     is_due = True
 
