@@ -345,6 +345,23 @@ def slices_of(table: StoredTable, *parts: list[Row], fails: bool = False) -> Row
     return RowSlices(cluster_ids=(CLUSTER,), schema=table.schema, slices=slices)
 
 
+def test_rows_after_an_empty_chunk_are_written(store_at: StoreAt) -> None:
+    """A filter of rows in chunks leaves an empty one where it keeps no row."""
+    parts = [[], [log_row(0), log_row(1)], [], [log_row(2)], []]
+    rows = pa.concat_tables([table_of(LOG_TABLE, part) for part in parts])
+    assert [len(chunk) for chunk in rows["offset"].chunks] == [0, 2, 0, 1, 0]
+    store = store_at()
+    store.append(LOG_TABLE, rows, transaction(1))
+    more = changes(LAST + 1, LAST + 1)
+    store.append(CHANGES_TABLE, pa.concat_tables([more.slice(0, 0), more]), transaction(1))
+    assert contents(store, LOG_TABLE) == rows_of(LOG_TABLE, rows)
+    assert contents(store) == rows_of(CHANGES_TABLE, more)
+    states = [state_row(key, 0, 5, 5, name=key) for key in ("a", "b")]
+    parts = [states[:1], [], states[1:]]
+    store.merge(pa.concat_tables([table_of(STATE_TABLE, part) for part in parts]))
+    assert {row["key"] for row in contents(store, STATE_TABLE)} == {"a", "b"}
+
+
 def test_slices_are_written_in_one_commit(store_at: StoreAt) -> None:
     store = store_at()
     store.prepare()

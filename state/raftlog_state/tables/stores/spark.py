@@ -329,8 +329,10 @@ class SparkStore:
         """Return rows as a frame of this session, which has all of them in memory."""
         if isinstance(rows, RowSlices):
             rows = rows.table()
+        # Spark ends a partition at an empty batch: the rows of later ones would be lost.
+        batches = [batch for batch in rows.to_batches() if batch.num_rows]
         with _active_session_kept():
-            frame = self._spark.createDataFrame(rows)
+            frame = self._spark.createDataFrame(pa.Table.from_batches(batches, rows.schema))
         return frame.coalesce(1) if rows.num_rows <= ROWS_IN_ONE_FILE else frame
 
     def _save(self, table: StoredTable, writer: DataFrameWriter, **options: str) -> None:
