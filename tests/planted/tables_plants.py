@@ -43,6 +43,16 @@ CLUSTERS_SPARK: Final = "tests/state/tables/test_clusters_spark.py"
 
 TABLES_PLANTS: Final = (
     Plant(
+        bug="Spark loses rows after an empty Arrow batch",
+        path="state/raftlog_state/tables/stores/spark.py",
+        old="[batch for batch in rows.to_batches() if batch.num_rows]",
+        new="rows.to_batches()",
+        tests=(
+            "tests/state/table_stores/test_store_contract.py::"
+            "test_rows_after_an_empty_chunk_are_written[spark]",
+        ),
+    ),
+    Plant(
         bug="a run with a held back tail merges after every batch",
         path=MATERIALIZE,
         old="TAIL_HOLDBACK_MS_DEFAULT if given is None else duration_ms(_HOLDBACK, given),",

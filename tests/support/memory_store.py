@@ -68,6 +68,14 @@ class MemoryTables:
     commits: list[Commit] = field(default_factory=list)
     versions: dict[str, list[pa.Table]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
+    _in_one_chunk: dict[str, tuple[pa.Table, pa.Table]] = field(default_factory=dict, repr=False)
+
+    def in_one_chunk(self, name: str, content: pa.Table) -> pa.Table:
+        """Return the same rows: filters of many chunks with nested columns are slow."""
+        kept = self._in_one_chunk.get(name)
+        if kept is None or kept[0] is not content:
+            kept = self._in_one_chunk[name] = (content, content.combine_chunks())
+        return kept[1]
 
 
 class MemoryStore:
@@ -151,6 +159,7 @@ class MemoryStore:
         content = self._content(table)
         if version is not None:
             content = self._tables.versions[table.name][version]
+        content = self._tables.in_one_chunk(table.name, content)
         found = pa.table({one.name: one.column_of(content) for one in Selected.of(table, columns)})
         is_all = not where and not any_of
         return found if is_all else filtered(found, mask_of(content, *where, any_of=any_of))

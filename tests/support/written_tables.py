@@ -49,7 +49,7 @@ def _only_cluster(tables: MemoryTables) -> str:
 
 def _content(tables: MemoryTables, table: StoredTable, cluster_id: str) -> pa.Table:
     found = tables.contents.get(table.name, table.schema.empty_table())
-    return rows_where(found, ("cluster_id", "=", cluster_id))
+    return rows_where(tables.in_one_chunk(table.name, found), ("cluster_id", "=", cluster_id))
 
 
 def _latest(tables: MemoryTables, cluster_id: str) -> tuple[Progress, pa.Table]:
