@@ -104,3 +104,17 @@ def test_a_node_does_not_start_after_its_log_was_opened_as_an_embedded_log() -> 
         node.restarted()
     node.disk.unlink(f"{DIRECTORY}/{PUBLISHED_NAME}")
     node.restarted().elect()
+
+
+def test_a_node_starts_although_the_first_batch_of_its_epoch_is_damaged() -> None:
+    """It is before the newest snapshot, so that neither recovery nor the voters need it."""
+    node = leader()
+    while len([path for path in node.disk.files() if path.endswith(".log")]) < 3:
+        node.log.append(1, [b"value" * 50])
+    writer = node.replica.begin_snapshot(node.replica.log.end_offset, time_ms=TIME_MS)
+    assert writer is not None
+    with writer:
+        writer.freeze()
+    node.replica.log.close()
+    node.disk.flip_bit(SEGMENT, 8 * 70)
+    assert node.restarted().replica.core.is_leader

@@ -75,6 +75,13 @@ NODE_DIRECTORY_PLANTS: Final = (
         tests=(FOREIGN, "tests/state/cli/test_cli_copies.py"),
     ),
     Plant(
+        bug="a node does not start if the first batch of its epoch is damaged",
+        path=QUORUM_LOG,
+        old="        except CorruptBatchError:\n            return None  # damage",
+        new="        except LogReadOnlyError:\n            return None  # damage",
+        tests=(FOREIGN,),
+    ),
+    Plant(
         bug="a running node appends after bytes of another process",
         path=QUORUM_LOG,
         old="        self._check_byte_count()\n        super()._append_one",
