@@ -96,6 +96,13 @@ NODE_DIRECTORY_PLANTS: Final = (
         tests=(FOREIGN,),
     ),
     Plant(
+        bug="a node that cannot save bytes of another process leaves its files open",
+        path=QUORUM_LOG,
+        old="        finally:\n            super().close()\n",
+        new="        finally:\n            pass\n        super().close()\n",
+        tests=(FOREIGN,),
+    ),
+    Plant(
         bug="raftlog check takes batches of another process for the quorum's",
         path="state/raftlog_state/check/log_check.py",
         old='        if found is not None:\n            reason = f"another',

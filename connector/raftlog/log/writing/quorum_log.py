@@ -229,11 +229,16 @@ class QuorumLog(ReplicatedLog):
         )
 
     def close(self) -> None:
-        """Close the log cleanly, after removing what another process appended."""
-        if not self.is_closed and not self.is_read_only:
-            with contextlib.suppress(ForeignBatchError):
-                self._check_byte_count()
-        super().close()
+        """Close the log cleanly, after removing what another process appended.
+
+        If that fails, the files are only closed. Raises ``DiskFullError`` and ``DiskFailedError``.
+        """
+        try:
+            if not self.is_closed and not self.is_read_only:
+                with contextlib.suppress(ForeignBatchError):
+                    self._check_byte_count()
+        finally:
+            super().close()
 
     # --- reads ------------------------------------------------------------------------------------
 
