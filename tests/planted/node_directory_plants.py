@@ -39,6 +39,13 @@ NODE_DIRECTORY_PLANTS: Final = (
         tests=(DIRECTORIES,),
     ),
     Plant(
+        bug="an embedded log is opened only by users who may list its parent directory",
+        path=f"{EMBEDDED}/directory.py",
+        old="        return not storage.is_directory(storage.join(parent, META_PROPERTIES_NAME))\n",
+        new="        return META_PROPERTIES_NAME in storage.list_names(parent)\n",
+        tests=(DIRECTORIES,),
+    ),
+    Plant(
         bug="settings of a running node are changed",
         path=f"{EMBEDDED}/directory.py",
         old="    if not is_of_node(files, directory):\n        with FairLock",
