@@ -79,6 +79,13 @@ CONTROLLER_PLANTS: Final = (
         tests=(CASES,),
     ),
     Plant(
+        bug="controller: elections of other nodes are not counted",
+        path=ACTIVE,
+        old="        self._election_count += leader.leader_id is not None\n",
+        new="        self._election_count += is_me\n",
+        tests=(CASES,),
+    ),
+    Plant(
         bug="controller: records that were replayed before the append are replayed again",
         path=OFFSETS,
         old="        elif not is_replayed:\n",

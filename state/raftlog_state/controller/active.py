@@ -111,7 +111,8 @@ class ControllerMetrics:
     """Figures of one controller; the counts are since its creation.
 
     ``last_applied_record_lag_ms``: age of the last record that a standby has applied, 0 on the
-    active controller. Kafka: ``QuorumControllerMetrics``.
+    active controller. ``new_active_controllers_count``: elections that this node has learned of,
+    of whichever node. Kafka: ``QuorumControllerMetrics``.
     """
 
     is_active: bool
@@ -159,7 +160,7 @@ class QuorumController:
         """End offset of the log that this node leads, until the controller has replayed it."""
         self._is_stopping = False
         self._fatal_fault: StateMachineError | None = None
-        self._started_count = self._timed_out_count = self._claim_count = self._fault_count = 0
+        self._started_count = self._timed_out_count = self._election_count = self._fault_count = 0
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class QuorumController:
             operations_started_count=self._started_count,
             operations_timed_out_count=self._timed_out_count,
             operations_waiting_count=len(self._deferred),
-            new_active_controllers_count=self._claim_count,
+            new_active_controllers_count=self._election_count,
             fault_count=self._fault_count,
         )
 
@@ -252,6 +253,7 @@ class QuorumController:
             self._fail_fatally(message, self.last_stable_offset, RuntimeError(message))
         self._epoch, self._leader_id = leader.epoch, leader.leader_id
         if self._claim_epoch is not None:
+        self._election_count += leader.leader_id is not None
             self._lose_leadership(f"epoch {leader.epoch} has begun")
         self._claim_end_offset = leader.end_offset if is_me else None
         self._claim_if_caught_up()

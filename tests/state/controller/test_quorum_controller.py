@@ -322,6 +322,16 @@ def test_the_same_controller_claims_again() -> None:
     env.assert_states_equal_a_replay()
 
 
+def test_every_controller_counts_the_elections_that_it_learns_of() -> None:
+    """Kafka: ``QuorumControllerMetricsIntegrationTest.testFailingOverIncrementsNewActive...``."""
+    env, _ = started()
+    env.elect(2)
+    env.shared.depose()
+    env.elect(2)
+    counts = [one.metrics(0).new_active_controllers_count for one in env.all.values()]
+    assert counts == [3, 3, 3]
+
+
 def test_a_controller_claims_only_when_it_has_replayed_the_whole_log() -> None:
     env, first = started()
     write(first, topic("a"))
