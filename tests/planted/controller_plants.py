@@ -86,6 +86,13 @@ CONTROLLER_PLANTS: Final = (
         tests=(CASES,),
     ),
     Plant(
+        bug="controller: a committed write fails with the leadership that a later batch ends",
+        path=ACTIVE,
+        old="            # before the next batch, which may end the leadership\n    ",
+        new="",
+        tests=(CASES,),
+    ),
+    Plant(
         bug="controller: records that were replayed before the append are replayed again",
         path=OFFSETS,
         old="        elif not is_replayed:\n",

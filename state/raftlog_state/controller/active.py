@@ -222,7 +222,8 @@ class QuorumController:
                     batch.base_offset,
                     error,
                 )
-        self._deferred.complete_up_to(self.last_stable_offset)
+            # before the next batch, which may end the leadership
+            self._deferred.complete_up_to(self.last_stable_offset)
         self._claim_if_caught_up()
 
     def handle_load_snapshot(self, snapshot: Snapshot) -> None:

@@ -428,6 +428,24 @@ def test_control_records_of_the_log_do_not_end_a_leadership() -> None:
 
 
 def test_a_fault_of_an_operation_reverts_and_fails_over() -> None:
+@pytest.mark.parametrize("is_of_later_leader", [False, True])
+def test_a_committed_write_succeeds_if_the_next_batch_ends_the_leadership(
+    *, is_of_later_leader: bool
+) -> None:
+    env, active = started()
+    delivered = len(env.shared.batches)
+    done = write(active, topic("a"))
+    if is_of_later_leader:
+        env.shared.elect(2)
+    else:
+        env.shared.append(1, env.shared.epoch, [encode(DecodedRecord(0, NoOpRecord()))], None)
+    active.handle_commit(env.shared.batches[delivered:])
+    assert active.active_epoch is None
+    assert done.is_done
+    assert done.error is None
+    assert topic_names(active) == ["a"]
+
+
     env, active = started()
 
     def fail(pending: PendingState) -> None:
