@@ -74,7 +74,7 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="controller: batches of a later leader are taken for its own",
         path=ACTIVE,
-        old="        if batch.leader_epoch > epoch:\n",
+        old="        if batch.leader_epoch > self._epoch:\n",
         new="        if False:\n",
         tests=(CASES,),
     ),
@@ -90,6 +90,13 @@ CONTROLLER_PLANTS: Final = (
         path=ACTIVE,
         old="            # before the next batch, which may end the leadership\n    ",
         new="",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a claim although a later leader has written",
+        path=ACTIVE,
+        old="            self._claim_end_offset = None\n            if is_active:\n",
+        new="            if is_active:\n",
         tests=(CASES,),
     ),
     Plant(

@@ -253,8 +253,8 @@ class QuorumController:
             message = "Cannot claim leadership because we are already the active controller."
             self._fail_fatally(message, self.last_stable_offset, RuntimeError(message))
         self._epoch, self._leader_id = leader.epoch, leader.leader_id
-        if self._claim_epoch is not None:
         self._election_count += leader.leader_id is not None
+        if self._claim_epoch is not None:
             self._lose_leadership(f"epoch {leader.epoch} has begun")
         self._claim_end_offset = leader.end_offset if is_me else None
         self._claim_if_caught_up()
@@ -406,7 +406,6 @@ class QuorumController:
             f"{last_offset}."
         )
         self._claim_end_offset, self._claim_epoch = None, self._epoch
-        self._claim_count += 1
         self._offsets.activate(last_offset + 1)
         if self._offsets.has_open_transaction:
             self._abort_transaction("the controller that began the transaction is not active")
@@ -427,19 +426,19 @@ class QuorumController:
             write.fail(error)
 
     def _check_writer(self, batch: RecordBatch) -> None:
-        """Become a standby if another writer has written a batch.
+        """Become or stay a standby if another writer has written a batch.
 
         A later leader's batch may be delivered before the leader change. In the epoch of this
         controller, records of others are a failure; control records of the log are expected.
         """
-        epoch, next_offset = self._claim_epoch, self._offsets.next_write_offset
-        if epoch is None:
-            return
-        if batch.leader_epoch > epoch:
+        is_active, next_offset = self._claim_epoch is not None, self._offsets.next_write_offset
+        if batch.leader_epoch > self._epoch:
             self._epoch, self._leader_id = batch.leader_epoch, None
-            self._lose_leadership(f"epoch {batch.leader_epoch} has begun")
+            self._claim_end_offset = None
+            if is_active:
+                self._lose_leadership(f"epoch {batch.leader_epoch} has begun")
             return
-        if batch.is_control or self._offsets.is_replayed(batch):
+        if not is_active or batch.is_control or self._offsets.is_replayed(batch):
             return
         error = UnexpectedEndOffsetError(
             required_base_offset=next_offset,

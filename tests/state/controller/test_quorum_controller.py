@@ -358,6 +358,18 @@ def test_a_claim_that_is_overtaken_by_another_leader_is_dropped() -> None:
     assert_not_controller(write(late, topic("b")), "The active controller appears to be node 2.")
 
 
+def test_a_claim_is_dropped_if_the_log_has_batches_of_a_later_leader() -> None:
+    """Its own leader change may be delivered before that leader is."""
+    env, _ = started()
+    start = env.shared.end_offset
+    env.elect(2)
+    late = Controllers(count=1).all[1]
+    late.handle_leader_change(LeaderNotification(1, 1, start + 1))
+    late.handle_commit(list(env.shared.batches))
+    assert late.active_epoch is None
+    assert_not_controller(write(late, topic("b")))
+
+
 def test_a_second_claim_without_a_renunciation_is_fatal() -> None:
     env, active = started()
     text = "Cannot claim leadership because we are already the active controller."
@@ -416,18 +428,6 @@ def test_committed_records_of_another_writer_fail_over() -> None:
     env.assert_states_equal_a_replay()
 
 
-def test_control_records_of_the_log_do_not_end_a_leadership() -> None:
-    env, active = started()
-    env.shared.append_voters()
-    env.shared.deliver()
-    done = write(active, topic("a"))
-    env.shared.deliver()
-    assert done.error is None
-    assert active.active_epoch == 1
-    env.assert_states_equal_a_replay()
-
-
-def test_a_fault_of_an_operation_reverts_and_fails_over() -> None:
 @pytest.mark.parametrize("is_of_later_leader", [False, True])
 def test_a_committed_write_succeeds_if_the_next_batch_ends_the_leadership(
     *, is_of_later_leader: bool
@@ -446,6 +446,18 @@ def test_a_committed_write_succeeds_if_the_next_batch_ends_the_leadership(
     assert topic_names(active) == ["a"]
 
 
+def test_control_records_of_the_log_do_not_end_a_leadership() -> None:
+    env, active = started()
+    env.shared.append_voters()
+    env.shared.deliver()
+    done = write(active, topic("a"))
+    env.shared.deliver()
+    assert done.error is None
+    assert active.active_epoch == 1
+    env.assert_states_equal_a_replay()
+
+
+def test_a_fault_of_an_operation_reverts_and_fails_over() -> None:
     env, active = started()
 
     def fail(pending: PendingState) -> None:
