@@ -153,6 +153,14 @@ NODE_DIRECTORY_PLANTS: Final = (
         new="        low = high = fetched.snapshot_id.epoch\n",
         tests=(TRIMMED,),
     ),
+    Plant(
+        bug="each request of a search for the epoch before the log start has the whole timeout",
+        path=f"{REMOTE}/leader_client.py",
+        old="        pause_s = PAUSE_FIRST_S\n        while True:\n            leader = await",
+        new="        pause_s, until = PAUSE_FIRST_S, self._until(None)\n"
+        "        while True:\n            leader = await",
+        tests=(TRIMMED,),
+    ),
     # --- one look at a running node ---------------------------------------------------------------
     Plant(
         bug="the committed end is compared with a log end that was read before it",
