@@ -93,6 +93,26 @@ CONTROLLER_PLANTS: Final = (
         tests=(CASES,),
     ),
     Plant(
+        bug="controller: records that cannot be encoded stay in the state",
+        path=ACTIVE,
+        old="            values = _encoded(pending.records, transaction_name)\n"
+        "        except BaseException:\n"
+        "            offsets.revert_write(base_offset, base_offset)\n"
+        "            raise\n",
+        new="        except BaseException:\n"
+        "            offsets.revert_write(base_offset, base_offset)\n"
+        "            raise\n"
+        "        values = _encoded(pending.records, transaction_name)\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a record that cannot be encoded ends the leadership",
+        path=f"{HOME}/exception_info.py",
+        old='    InvalidRecordError,\n    UnsupportedVersionError,\n)\n"""Errors',
+        new=')\n"""Errors',
+        tests=("tests/state/controller/test_exception_info.py", CASES),
+    ),
+    Plant(
         bug="controller: a claim although a later leader has written",
         path=ACTIVE,
         old="            self._claim_end_offset = None\n            if is_active:\n",

@@ -340,21 +340,18 @@ class QuorumController:
         )
         try:
             write.response = operation(pending)
+            values = _encoded(pending.records, transaction_name)
         except BaseException:
             offsets.revert_write(base_offset, base_offset)
             raise
-        records = pending.records
-        if not records:
+        if not values:
             # The response depends on the state that it has read, which may be uncommitted.
             write.last_offset = offsets.last_applied_offset
             self._deferred.add(write)
             self._deferred.complete_up_to(self.last_stable_offset)
         elif transaction_name is None:
-            self._append(write, epoch, [[encode(record) for record in records]])
+            self._append(write, epoch, [values])
         else:
-            begin = DecodedRecord(0, BeginTransactionRecord(name=transaction_name))
-            end = DecodedRecord(0, EndTransactionRecord())
-            values = [encode(record) for record in (begin, *records, end)]
             self._append(write, epoch, list(_chunks(values, self._records_per_batch_max)))
 
     def _append(self, write: Write[Any], epoch: int, batches: Sequence[list[bytes]]) -> None:
@@ -376,7 +373,7 @@ class QuorumController:
                 offsets.revert_write(base_offset, next_offset)
                 info = EventHandlerExceptionInfo.from_internal(error, None)
                 if next_offset > base_offset and not info.causes_failover:
-                    self._abort_transaction(f"{write.name} failed")
+                    self._abort_transaction("its records could not be appended")
             raise
 
     def _abort_transaction(self, reason: str) -> None:
@@ -502,6 +499,14 @@ class QuorumController:
                 f"upgrade {METADATA_VERSION} to {LEVEL_TRANSACTIONS} or higher first",
                 UNSUPPORTED_VERSION,
             )
+
+
+def _encoded(records: Sequence[DecodedRecord], transaction_name: str | None) -> list[bytes]:
+    """Return the values of the records of a write; with a name, in markers of a transaction."""
+    if records and transaction_name is not None:
+        begin = DecodedRecord(0, BeginTransactionRecord(name=transaction_name))
+        records = (begin, *records, DecodedRecord(0, EndTransactionRecord()))
+    return [encode(record) for record in records]
 
 
 def _chunks(values: list[bytes], size: int) -> Iterator[list[bytes]]:

@@ -35,6 +35,7 @@ from raftlog_state.controller.active import NO_DEADLINE
 from raftlog_state.errors import (
     ControllerTimeoutError,
     InvalidChangesError,
+    InvalidRecordError,
     NotControllerError,
     PolicyViolationError,
     UnknownServerError,
@@ -476,6 +477,26 @@ def test_a_fault_of_an_operation_reverts_and_fails_over() -> None:
     assert active.metrics(0).fault_count == 1
     assert active.state.rows_of(TopicRow) == []
     env.elect(2)
+    env.assert_states_equal_a_replay()
+
+
+@pytest.mark.parametrize(("name", "transaction_name"), [("\ud800", None), ("a", "\ud800")])
+def test_a_record_that_cannot_be_encoded_is_refused_without_a_trace(
+    name: str, transaction_name: str | None
+) -> None:
+    env, active = started()
+    env.hold()
+    waiting = write(active, topic("a"))
+    subscription = SetConfig(
+        resource_type="CLIENT_METRICS", resource_name=name, name="interval.ms", value="5000"
+    )
+    done = write(active, subscription, transaction_name=transaction_name)
+    assert isinstance(done.error, InvalidRecordError)
+    assert active.active_epoch == 1
+    assert not env.listeners[1].faults
+    assert active.state.rows_of(ConfigRow) == []
+    env.release()
+    assert waiting.error is None
     env.assert_states_equal_a_replay()
 
 
