@@ -116,6 +116,13 @@ NODE_DIRECTORY_PLANTS: Final = (
         new='        if found is not None and found.offset == -1:\n            reason = f"another',
         tests=("tests/state/cli/test_cli_copies.py",),
     ),
+    Plant(
+        bug="raftlog check ends with an error if the node deletes the segment of its epoch's start",
+        path="state/raftlog_state/check/log_check.py",
+        old="        except SegmentDeletedError:\n            return  #",
+        new="        except LogGapError:\n            return  #",
+        tests=("tests/state/cli/test_cli_copies.py",),
+    ),
     # --- clusters ---------------------------------------------------------------------------------
     Plant(
         bug="a client appends to one of several clusters",
