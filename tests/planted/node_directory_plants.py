@@ -39,7 +39,7 @@ NODE_DIRECTORY_PLANTS: Final = (
         tests=(DIRECTORIES,),
     ),
     Plant(
-        bug="an embedded log is opened only by users who may list its parent directory",
+        bug="an embedded log is opened only if its parent directory can be listed",
         path=f"{EMBEDDED}/directory.py",
         old="        return not storage.is_directory(storage.join(parent, META_PROPERTIES_NAME))\n",
         new="        return META_PROPERTIES_NAME in storage.list_names(parent)\n",
