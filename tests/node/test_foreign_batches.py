@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.errors import ForeignBatchError
+from raftlog.errors import DiskFullError, ForeignBatchError
 from raftlog.log.format.directory import (
     PUBLISHED_NAME,
     QUORUM_STATE_NAME,
@@ -104,3 +104,30 @@ def test_a_node_does_not_start_after_its_log_was_opened_as_an_embedded_log() -> 
         node.restarted()
     node.disk.unlink(f"{DIRECTORY}/{PUBLISHED_NAME}")
     node.restarted().elect()
+
+
+def test_a_node_starts_although_the_first_batch_of_its_epoch_is_damaged() -> None:
+    """It is before the newest snapshot, so that neither recovery nor the voters need it."""
+    node = leader()
+    while len([path for path in node.disk.files() if path.endswith(".log")]) < 3:
+        node.log.append(1, [b"value" * 50])
+    writer = node.replica.begin_snapshot(node.replica.log.end_offset, time_ms=TIME_MS)
+    assert writer is not None
+    with writer:
+        writer.freeze()
+    node.replica.log.close()
+    node.disk.flip_bit(SEGMENT, 8 * 70)
+    assert node.restarted().replica.core.is_leader
+
+
+def test_a_node_that_cannot_save_bytes_of_another_process_closes_its_files() -> None:
+    node = leader()
+    append_foreign(node.disk)
+    node.disk.leave_room(0)
+    with pytest.raises(DiskFullError):
+        node.replica.log.close()
+    assert node.replica.log.is_closed
+    assert node.disk.open_files == 0
+    node.disk.full_at(None)
+    node.restarted()
+    assert b"intruder" not in node.disk.files()[SEGMENT]

@@ -74,8 +74,49 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="controller: batches of a later leader are taken for its own",
         path=ACTIVE,
-        old="        if batch.leader_epoch > epoch:\n",
+        old="        if batch.leader_epoch > self._epoch:\n",
         new="        if False:\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: elections of other nodes are not counted",
+        path=ACTIVE,
+        old="        self._election_count += leader.leader_id is not None\n",
+        new="        self._election_count += is_me\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a committed write fails with the leadership that a later batch ends",
+        path=ACTIVE,
+        old="            # before the next batch, which may end the leadership\n    ",
+        new="",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: records that cannot be encoded stay in the state",
+        path=ACTIVE,
+        old="            values = _encoded(pending.records, transaction_name)\n"
+        "        except BaseException:\n"
+        "            offsets.revert_write(base_offset, base_offset)\n"
+        "            raise\n",
+        new="        except BaseException:\n"
+        "            offsets.revert_write(base_offset, base_offset)\n"
+        "            raise\n"
+        "        values = _encoded(pending.records, transaction_name)\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller: a record that cannot be encoded ends the leadership",
+        path=f"{HOME}/exception_info.py",
+        old='    InvalidRecordError,\n    UnsupportedVersionError,\n)\n"""Errors',
+        new=')\n"""Errors',
+        tests=("tests/state/controller/test_exception_info.py", CASES),
+    ),
+    Plant(
+        bug="controller: a claim although a later leader has written",
+        path=ACTIVE,
+        old="            self._claim_end_offset = None\n            if is_active:\n",
+        new="            if is_active:\n",
         tests=(CASES,),
     ),
     Plant(

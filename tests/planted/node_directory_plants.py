@@ -39,6 +39,13 @@ NODE_DIRECTORY_PLANTS: Final = (
         tests=(DIRECTORIES,),
     ),
     Plant(
+        bug="an embedded log is opened only if its parent directory can be listed",
+        path=f"{EMBEDDED}/directory.py",
+        old="        return not storage.is_directory(storage.join(parent, META_PROPERTIES_NAME))\n",
+        new="        return META_PROPERTIES_NAME in storage.list_names(parent)\n",
+        tests=(DIRECTORIES,),
+    ),
+    Plant(
         bug="settings of a running node are changed",
         path=f"{EMBEDDED}/directory.py",
         old="    if not is_of_node(files, directory):\n        with FairLock",
@@ -75,6 +82,13 @@ NODE_DIRECTORY_PLANTS: Final = (
         tests=(FOREIGN, "tests/state/cli/test_cli_copies.py"),
     ),
     Plant(
+        bug="a node does not start if the first batch of its epoch is damaged",
+        path=QUORUM_LOG,
+        old="        except CorruptBatchError:\n            return None  # damage",
+        new="        except LogReadOnlyError:\n            return None  # damage",
+        tests=(FOREIGN,),
+    ),
+    Plant(
         bug="a running node appends after bytes of another process",
         path=QUORUM_LOG,
         old="        self._check_byte_count()\n        super()._append_one",
@@ -89,10 +103,24 @@ NODE_DIRECTORY_PLANTS: Final = (
         tests=(FOREIGN,),
     ),
     Plant(
+        bug="a node that cannot save bytes of another process leaves its files open",
+        path=QUORUM_LOG,
+        old="        finally:\n            super().close()\n",
+        new="        finally:\n            pass\n        super().close()\n",
+        tests=(FOREIGN,),
+    ),
+    Plant(
         bug="raftlog check takes batches of another process for the quorum's",
         path="state/raftlog_state/check/log_check.py",
         old='        if found is not None:\n            reason = f"another',
         new='        if found is not None and found.offset == -1:\n            reason = f"another',
+        tests=("tests/state/cli/test_cli_copies.py",),
+    ),
+    Plant(
+        bug="raftlog check ends with an error if the node deletes the segment of its epoch's start",
+        path="state/raftlog_state/check/log_check.py",
+        old="        except SegmentDeletedError:\n            return  #",
+        new="        except LogGapError:\n            return  #",
         tests=("tests/state/cli/test_cli_copies.py",),
     ),
     # --- clusters ---------------------------------------------------------------------------------
@@ -130,6 +158,14 @@ NODE_DIRECTORY_PLANTS: Final = (
         path=f"{REMOTE}/leader_client.py",
         old="        low, high = 0, fetched.snapshot_id.epoch\n",
         new="        low = high = fetched.snapshot_id.epoch\n",
+        tests=(TRIMMED,),
+    ),
+    Plant(
+        bug="each request of a search for the epoch before the log start has the whole timeout",
+        path=f"{REMOTE}/leader_client.py",
+        old="        pause_s = PAUSE_FIRST_S\n        while True:\n            leader = await",
+        new="        pause_s, until = PAUSE_FIRST_S, self._until(None)\n"
+        "        while True:\n            leader = await",
         tests=(TRIMMED,),
     ),
     # --- one look at a running node ---------------------------------------------------------------

@@ -14,7 +14,7 @@ TIMELINE_PLANTS: Final = (
     Plant(
         bug="timeline: a second write replaces the value that a snapshot has",
         path=REGISTRY,
-        old="        if key not in self._delta.values:\n",
+        old="        if key not in delta.values:\n",
         new="        if True:\n",
         tests=(HISTORIES,),
     ),
@@ -28,7 +28,7 @@ TIMELINE_PLANTS: Final = (
     Plant(
         bug="timeline: after a revert, writes go to the delta that the revert emptied",
         path=REGISTRY,
-        old="        _restore(self.current, delta)\n        self._newest = None\n",
+        old="        _restore(self.current, delta)\n        self._newest = self._delta = None\n",
         new="        _restore(self.current, delta)\n",
         tests=(CASES,),
     ),
@@ -66,5 +66,19 @@ TIMELINE_PLANTS: Final = (
         old="        for key in removed:\n",
         new="        for key in ():\n",
         tests=(HISTORIES,),
+    ),
+    Plant(
+        bug="timeline: a collection keeps the deleted snapshots since its last write",
+        path=REGISTRY,
+        old="            table.forget(snapshot)\n",
+        new="            pass\n",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="timeline: a deleted snapshot refers to those around it",
+        path=REGISTRY,
+        old="        snapshot.previous = snapshot.next = None  #",
+        new="        #",
+        tests=(CASES,),
     ),
 )

@@ -36,8 +36,14 @@ class Controller:
         leader_epoch: int = 1,
         epochs: EpochCache | None = None,
         snapshots: tuple[SnapshotId, ...] = (),
+        is_often_busy: bool = False,
     ) -> None:
-        """``epochs`` are those of ``data``, which begins at the end of the oldest snapshot."""
+        """``epochs`` are those of ``data``, which begins at the end of the oldest snapshot.
+
+        ``is_often_busy``: every second fetch is to be sent again.
+        """
+        self.is_often_busy = is_often_busy
+        self._fetch_count = 0
         self.data = data
         self.leader_epoch = leader_epoch
         self.log_start_offset = snapshots[0].end_offset if snapshots else 0
@@ -104,9 +110,11 @@ class Controller:
             valid = self.validation.validate(asked.fetch_offset, asked.last_fetched_epoch)
         diverging = valid.end if isinstance(valid, Diverging) else OffsetAndEpoch(-1, -1)
         snapshot_id = valid.snapshot_id if isinstance(valid, SnapshotNeeded) else None
+        self._fetch_count += 1
+        is_busy = self.is_often_busy and self._fetch_count % 2 == 1
         partition = fetched.PartitionData(
             partition_index=int32(0),
-            error_code=ErrorCode.none,
+            error_code=ErrorCode.coordinator_load_in_progress if is_busy else ErrorCode.none,
             high_watermark=int64(self.high_watermark),
             log_start_offset=int64(self.log_start_offset),
             diverging_epoch=fetched.EpochEndOffset(

@@ -220,6 +220,8 @@ class _CopyCheck:
             state = log.quorum_state  # after the batches, since the node may be running
         except (CorruptBatchError, CorruptFileError):
             return  # reported by the check of segments and files
+        except SegmentDeletedError:
+            return  # by its running node, which has checked the log at its start
         if state is None:
             return
         names = files.storage.list_names(files.directory)
@@ -233,7 +235,7 @@ class _CopyCheck:
             return None
         try:
             return next(self._log.batches(offset, offset + 1), None)
-        except (CorruptBatchError, LogGapError):
+        except (CorruptBatchError, LogGapError, SegmentDeletedError):
             return None
 
     def _check_log_start(self) -> Iterator[Finding]:

@@ -111,7 +111,8 @@ class ControllerMetrics:
     """Figures of one controller; the counts are since its creation.
 
     ``last_applied_record_lag_ms``: age of the last record that a standby has applied, 0 on the
-    active controller. Kafka: ``QuorumControllerMetrics``.
+    active controller. ``new_active_controllers_count``: elections that this node has learned of,
+    of whichever node. Kafka: ``QuorumControllerMetrics``.
     """
 
     is_active: bool
@@ -159,7 +160,7 @@ class QuorumController:
         """End offset of the log that this node leads, until the controller has replayed it."""
         self._is_stopping = False
         self._fatal_fault: StateMachineError | None = None
-        self._started_count = self._timed_out_count = self._claim_count = self._fault_count = 0
+        self._started_count = self._timed_out_count = self._election_count = self._fault_count = 0
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class QuorumController:
             operations_started_count=self._started_count,
             operations_timed_out_count=self._timed_out_count,
             operations_waiting_count=len(self._deferred),
-            new_active_controllers_count=self._claim_count,
+            new_active_controllers_count=self._election_count,
             fault_count=self._fault_count,
         )
 
@@ -221,7 +222,8 @@ class QuorumController:
                     batch.base_offset,
                     error,
                 )
-        self._deferred.complete_up_to(self.last_stable_offset)
+            # before the next batch, which may end the leadership
+            self._deferred.complete_up_to(self.last_stable_offset)
         self._claim_if_caught_up()
 
     def handle_load_snapshot(self, snapshot: Snapshot) -> None:
@@ -251,6 +253,7 @@ class QuorumController:
             message = "Cannot claim leadership because we are already the active controller."
             self._fail_fatally(message, self.last_stable_offset, RuntimeError(message))
         self._epoch, self._leader_id = leader.epoch, leader.leader_id
+        self._election_count += leader.leader_id is not None
         if self._claim_epoch is not None:
             self._lose_leadership(f"epoch {leader.epoch} has begun")
         self._claim_end_offset = leader.end_offset if is_me else None
@@ -337,21 +340,18 @@ class QuorumController:
         )
         try:
             write.response = operation(pending)
+            values = _encoded(pending.records, transaction_name)
         except BaseException:
             offsets.revert_write(base_offset, base_offset)
             raise
-        records = pending.records
-        if not records:
+        if not values:
             # The response depends on the state that it has read, which may be uncommitted.
             write.last_offset = offsets.last_applied_offset
             self._deferred.add(write)
             self._deferred.complete_up_to(self.last_stable_offset)
         elif transaction_name is None:
-            self._append(write, epoch, [[encode(record) for record in records]])
+            self._append(write, epoch, [values])
         else:
-            begin = DecodedRecord(0, BeginTransactionRecord(name=transaction_name))
-            end = DecodedRecord(0, EndTransactionRecord())
-            values = [encode(record) for record in (begin, *records, end)]
             self._append(write, epoch, list(_chunks(values, self._records_per_batch_max)))
 
     def _append(self, write: Write[Any], epoch: int, batches: Sequence[list[bytes]]) -> None:
@@ -373,7 +373,7 @@ class QuorumController:
                 offsets.revert_write(base_offset, next_offset)
                 info = EventHandlerExceptionInfo.from_internal(error, None)
                 if next_offset > base_offset and not info.causes_failover:
-                    self._abort_transaction(f"{write.name} failed")
+                    self._abort_transaction("its records could not be appended")
             raise
 
     def _abort_transaction(self, reason: str) -> None:
@@ -403,7 +403,6 @@ class QuorumController:
             f"{last_offset}."
         )
         self._claim_end_offset, self._claim_epoch = None, self._epoch
-        self._claim_count += 1
         self._offsets.activate(last_offset + 1)
         if self._offsets.has_open_transaction:
             self._abort_transaction("the controller that began the transaction is not active")
@@ -424,19 +423,19 @@ class QuorumController:
             write.fail(error)
 
     def _check_writer(self, batch: RecordBatch) -> None:
-        """Become a standby if another writer has written a batch.
+        """Become or stay a standby if another writer has written a batch.
 
         A later leader's batch may be delivered before the leader change. In the epoch of this
         controller, records of others are a failure; control records of the log are expected.
         """
-        epoch, next_offset = self._claim_epoch, self._offsets.next_write_offset
-        if epoch is None:
-            return
-        if batch.leader_epoch > epoch:
+        is_active, next_offset = self._claim_epoch is not None, self._offsets.next_write_offset
+        if batch.leader_epoch > self._epoch:
             self._epoch, self._leader_id = batch.leader_epoch, None
-            self._lose_leadership(f"epoch {batch.leader_epoch} has begun")
+            self._claim_end_offset = None
+            if is_active:
+                self._lose_leadership(f"epoch {batch.leader_epoch} has begun")
             return
-        if batch.is_control or self._offsets.is_replayed(batch):
+        if not is_active or batch.is_control or self._offsets.is_replayed(batch):
             return
         error = UnexpectedEndOffsetError(
             required_base_offset=next_offset,
@@ -500,6 +499,14 @@ class QuorumController:
                 f"upgrade {METADATA_VERSION} to {LEVEL_TRANSACTIONS} or higher first",
                 UNSUPPORTED_VERSION,
             )
+
+
+def _encoded(records: Sequence[DecodedRecord], transaction_name: str | None) -> list[bytes]:
+    """Return the values of the records of a write; with a name, in markers of a transaction."""
+    if records and transaction_name is not None:
+        begin = DecodedRecord(0, BeginTransactionRecord(name=transaction_name))
+        records = (begin, *records, DecodedRecord(0, EndTransactionRecord()))
+    return [encode(record) for record in records]
 
 
 def _chunks(values: list[bytes], size: int) -> Iterator[list[bytes]]:

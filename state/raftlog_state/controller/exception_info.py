@@ -2,6 +2,7 @@
 
     internal error                    fault  fails over  the caller sees
     an API error                      no     no          the error itself
+    a record that cannot be encoded   no     no          the error itself
     NotLeaderError                    no     yes         NotControllerError
     RejectedExecutionError            no     yes         ControllerTimeoutError
     a list of records that is too long no    no          PolicyViolationError
@@ -26,16 +27,27 @@ from raftlog_state.errors import (
     ControllerError,
     ControllerTimeoutError,
     InvalidChangesError,
+    InvalidRecordError,
     NotControllerError,
     PolicyViolationError,
     UnknownServerError,
+    UnsupportedVersionError,
 )
 
 from .api_exception import ApiException
 from .pending_state import BoundedListTooLongError
 
-API_ERRORS: Final = (ApiException, InvalidChangesError, ControllerError)
-"""Errors that are responses: the state and the leadership are as before."""
+API_ERRORS: Final = (
+    ApiException,
+    InvalidChangesError,
+    ControllerError,
+    InvalidRecordError,
+    UnsupportedVersionError,
+)
+"""Errors that are responses: the state and the leadership are as before.
+
+Kafka: ``InvalidRecordException`` and ``UnsupportedVersionException`` are ``ApiException``, too.
+"""
 
 
 class RejectedExecutionError(Exception):

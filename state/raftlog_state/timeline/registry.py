@@ -120,8 +120,9 @@ class SnapshotRegistry:
                 table.restore(delta)
             if reverted is target:
                 break
+            previous = reverted.previous
             self._unlink(reverted)
-            reverted = reverted.previous
+            reverted = previous
         target.deltas = {}
 
     def delete_snapshot(self, epoch: int) -> None:
@@ -162,7 +163,10 @@ class SnapshotRegistry:
         else:
             snapshot.next.previous = snapshot.previous
         del self._snapshots[snapshot.epoch]
+        for table in snapshot.deltas:
+            table.forget(snapshot)
         snapshot.deltas = {}
+        snapshot.previous = snapshot.next = None  # views of it do not keep the others
         snapshot.is_live = False
 
 
@@ -179,7 +183,7 @@ class SnapshottableTable(Generic[K]):
         self.current: dict[K, Any] = {}
         self._registry = registry
         self._newest: Snapshot | None = None
-        self._delta: Delta[K] = Delta(0)
+        self._delta: Delta[K] | None = None
         """That of ``_newest``, while that is the registry's newest snapshot."""
         registry.add(self)
 
@@ -243,20 +247,24 @@ class SnapshottableTable(Generic[K]):
     def restore(self, delta: Delta[K]) -> None:
         """Write the values of a snapshot back. For ``SnapshotRegistry``."""
         _restore(self.current, delta)
-        self._newest = None
+        self._newest = self._delta = None
+
+    def forget(self, snapshot: Snapshot) -> None:
+        """Drop the reference to a deleted snapshot's delta. For ``SnapshotRegistry``."""
+        if self._newest is snapshot:
+            self._newest = self._delta = None
 
     def _keep(self, key: K) -> None:
         """Add the value of a key to the delta of the newest snapshot, unless it has one."""
         newest = self._registry.newest
         if newest is None:
             return
-        if newest is not self._newest:
-            delta = newest.deltas.get(self)
-            if delta is None:
-                delta = newest.deltas[self] = Delta(len(self.current))
-            self._newest, self._delta = newest, delta
-        if key not in self._delta.values:
-            self._delta.values[key] = self.current.get(key, ABSENT)
+        delta = self._delta if newest is self._newest else newest.deltas.get(self)
+        if delta is None:
+            delta = newest.deltas[self] = Delta(len(self.current))
+        self._newest, self._delta = newest, delta
+        if key not in delta.values:
+            delta.values[key] = self.current.get(key, ABSENT)
 
     def _deltas_from(self, snapshot: Snapshot) -> Iterator[Delta[K]]:
         """Yield the table's deltas from a snapshot on."""

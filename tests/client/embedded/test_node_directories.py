@@ -12,7 +12,7 @@ from tests.support.one_replica import DIRECTORY, OneReplica
 from raftlog.client.embedded.directory import configure
 from raftlog.client.embedded.handle import EmbeddedLog, open_embedded
 from raftlog.client.embedded.repair import recover_log, repair_log
-from raftlog.errors import LogReadOnlyError, NodeRunningError
+from raftlog.errors import LogAccessError, LogReadOnlyError, NodeRunningError
 from raftlog.log.format.directory import NODE_LOCK_NAME, QUORUM_STATE_NAME, SYNCED_NAME
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.config import parse_config
@@ -125,3 +125,18 @@ def test_an_embedded_log_is_still_written() -> None:
     disk = SimulatedDisk()
     with open_embedded("/orders-0", storage=disk, config=LogConfig()) as log:
         assert log.append([b"one"]).base_offset == 1
+
+
+def test_the_parent_of_an_embedded_log_need_not_be_listed() -> None:
+    class Disk(SimulatedDisk):
+        """Disk whose root this user may enter and not read."""
+
+        def list_names(self, directory: str) -> list[str]:
+            if directory == "/":
+                raise LogAccessError(path=directory, reason="permission denied")
+            return super().list_names(directory)
+
+    disk = Disk()
+    for offset in (1, 2):
+        with open_embedded("/orders-0", storage=disk) as log:
+            assert log.append([b"value"]).base_offset == offset

@@ -7,6 +7,7 @@ from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.scripted_controller import Controller
 
 import raftlog
+from raftlog.errors import QuorumUnavailableError
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
@@ -46,3 +47,24 @@ def test_a_log_is_read_from_its_start_after_an_election(
         assert log.log_start_offset == START
         found = [record.value for one in log.batches(START, START + 3) for record in one.records()]
     assert found == values
+
+
+def test_the_search_for_the_epoch_before_the_log_start_ends_at_the_timeout() -> None:
+    """It takes 31 requests, each of which the client sends again after 10 to 20 ms."""
+    snapshots = (
+        SnapshotId(epoch=1, end_offset=START),
+        SnapshotId(epoch=2**31 - 2, end_offset=START + 3),
+    )
+    cache = EpochCache().assign_all([(2**31 - 2, START)])
+    controller = Controller(
+        batch(START, b"a", 2**31 - 2),
+        START + 1,
+        leader_epoch=2**31 - 2,
+        epochs=cache,
+        snapshots=snapshots,
+        is_often_busy=True,
+    )
+    with controller.node as node:
+        log = raftlog.follow(node.address, timeout_ms=250)
+        with pytest.raises(QuorumUnavailableError):
+            list(log.batches(START, START + 1))

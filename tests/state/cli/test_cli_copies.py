@@ -14,6 +14,8 @@ from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.reader import RaftlogReader
 from raftlog.client import EndBasis, Isolation, LogKind, open_path
 from raftlog.errors import NotALogError, TooFewVotersError, WrongClusterError
+from raftlog_state.check.findings import Kind
+from raftlog_state.check.log_check import LogCheck
 
 COMMITTED = Isolation.READ_COMMITTED
 PROPERTIES = b"version=1\ntopic.id=AAAAAAAAAAAAAAAAAAAAAw\nvalues=bytes\n"
@@ -188,6 +190,22 @@ def test_batches_that_a_quorum_did_not_write_are_damage(
     (directory / "published").write_bytes(b"")
     status, out, _ = run("check", directory)
     assert (status, "another process changed the log of this node" in out) == (1, True)
+
+
+def test_a_segment_that_the_node_deletes_during_the_check_is_not_foreign(tmp_path: Path) -> None:
+    directory = quorum_copy(tmp_path, 1, batches(b"a", b"b", base_offset=1))
+    (directory / f"{3:020d}.log").write_bytes(batches(b"c", base_offset=3))
+    (directory / "quorum-state").write_text(
+        '{"leaderId":1,"leaderEpoch":1,"votedId":-1,"votedDirectoryId":"","data_version":1}'
+    )
+
+    def delete_first_segment(done: int, whole: int) -> None:
+        if done >= whole / 4:  # it is checked
+            (directory / f"{0:020d}.log").unlink(missing_ok=True)
+
+    check = LogCheck(str(directory), delete_first_segment)
+    assert Kind.FOREIGN not in [found.kind for found in check.run()]
+    assert check.summary()["segments"] == 2
 
 
 def test_only_copies_of_one_log_are_read_together(tmp_path: Path) -> None:

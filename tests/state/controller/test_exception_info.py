@@ -23,9 +23,11 @@ from raftlog_state.controller.pending_state import BoundedListTooLongError
 from raftlog_state.errors import (
     ControllerTimeoutError,
     InvalidChangesError,
+    InvalidRecordError,
     NotControllerError,
     PolicyViolationError,
     UnknownServerError,
+    UnsupportedVersionError,
 )
 
 TOPIC_EXISTS = ApiException("topic 'a'", "Topic 'a' already exists", "leave", TOPIC_ALREADY_EXISTS)
@@ -102,6 +104,8 @@ def test_consequences(
         TOPIC_EXISTS,
         InvalidChangesError(refused=(), row_count=0),
         NotControllerError(reason="No controller appears to be active."),
+        InvalidRecordError(record="TopicRecord", version=0, field="name", reason="it is too long"),
+        UnsupportedVersionError(record="ClearElrRecord", version=0, reason="it needs 4.1"),
     ],
 )
 def test_an_api_error_is_no_fault_and_is_seen_as_it_is(error: Exception) -> None:

@@ -35,6 +35,7 @@ from raftlog_state.controller.active import NO_DEADLINE
 from raftlog_state.errors import (
     ControllerTimeoutError,
     InvalidChangesError,
+    InvalidRecordError,
     NotControllerError,
     PolicyViolationError,
     UnknownServerError,
@@ -322,6 +323,16 @@ def test_the_same_controller_claims_again() -> None:
     env.assert_states_equal_a_replay()
 
 
+def test_every_controller_counts_the_elections_that_it_learns_of() -> None:
+    """Kafka: ``QuorumControllerMetricsIntegrationTest.testFailingOverIncrementsNewActive...``."""
+    env, _ = started()
+    env.elect(2)
+    env.shared.depose()
+    env.elect(2)
+    counts = [one.metrics(0).new_active_controllers_count for one in env.all.values()]
+    assert counts == [3, 3, 3]
+
+
 def test_a_controller_claims_only_when_it_has_replayed_the_whole_log() -> None:
     env, first = started()
     write(first, topic("a"))
@@ -346,6 +357,18 @@ def test_a_claim_that_is_overtaken_by_another_leader_is_dropped() -> None:
     late.handle_commit(list(env.shared.batches))
     assert late.active_epoch is None
     assert_not_controller(write(late, topic("b")), "The active controller appears to be node 2.")
+
+
+def test_a_claim_is_dropped_if_the_log_has_batches_of_a_later_leader() -> None:
+    """Its own leader change may be delivered before that leader is."""
+    env, _ = started()
+    start = env.shared.end_offset
+    env.elect(2)
+    late = Controllers(count=1).all[1]
+    late.handle_leader_change(LeaderNotification(1, 1, start + 1))
+    late.handle_commit(list(env.shared.batches))
+    assert late.active_epoch is None
+    assert_not_controller(write(late, topic("b")))
 
 
 def test_a_second_claim_without_a_renunciation_is_fatal() -> None:
@@ -406,6 +429,24 @@ def test_committed_records_of_another_writer_fail_over() -> None:
     env.assert_states_equal_a_replay()
 
 
+@pytest.mark.parametrize("is_of_later_leader", [False, True])
+def test_a_committed_write_succeeds_if_the_next_batch_ends_the_leadership(
+    *, is_of_later_leader: bool
+) -> None:
+    env, active = started()
+    delivered = len(env.shared.batches)
+    done = write(active, topic("a"))
+    if is_of_later_leader:
+        env.shared.elect(2)
+    else:
+        env.shared.append(1, env.shared.epoch, [encode(DecodedRecord(0, NoOpRecord()))], None)
+    active.handle_commit(env.shared.batches[delivered:])
+    assert active.active_epoch is None
+    assert done.is_done
+    assert done.error is None
+    assert topic_names(active) == ["a"]
+
+
 def test_control_records_of_the_log_do_not_end_a_leadership() -> None:
     env, active = started()
     env.shared.append_voters()
@@ -436,6 +477,26 @@ def test_a_fault_of_an_operation_reverts_and_fails_over() -> None:
     assert active.metrics(0).fault_count == 1
     assert active.state.rows_of(TopicRow) == []
     env.elect(2)
+    env.assert_states_equal_a_replay()
+
+
+@pytest.mark.parametrize(("name", "transaction_name"), [("\ud800", None), ("a", "\ud800")])
+def test_a_record_that_cannot_be_encoded_is_refused_without_a_trace(
+    name: str, transaction_name: str | None
+) -> None:
+    env, active = started()
+    env.hold()
+    waiting = write(active, topic("a"))
+    subscription = SetConfig(
+        resource_type="CLIENT_METRICS", resource_name=name, name="interval.ms", value="5000"
+    )
+    done = write(active, subscription, transaction_name=transaction_name)
+    assert isinstance(done.error, InvalidRecordError)
+    assert active.active_epoch == 1
+    assert not env.listeners[1].faults
+    assert active.state.rows_of(ConfigRow) == []
+    env.release()
+    assert waiting.error is None
     env.assert_states_equal_a_replay()
 
 

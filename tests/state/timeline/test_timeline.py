@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
 from raftlog_state.errors import SnapshotEpochError
-from raftlog_state.timeline import SnapshotRegistry, TimelineDict, TimelineSet, TimelineValue
+from raftlog_state.timeline import (
+    Snapshot,
+    SnapshotRegistry,
+    TimelineDict,
+    TimelineSet,
+    TimelineValue,
+)
 
 
 @pytest.fixture
@@ -175,6 +182,34 @@ def test_a_registry_does_not_keep_dropped_collections(registry: SnapshotRegistry
     gc.collect()
     registry.reset()
     assert len(registry._tables) == 0
+
+
+def test_deleted_snapshots_and_what_they_store_are_not_kept(
+    registry: SnapshotRegistry, names: TimelineDict[str, int]
+) -> None:
+    class Stored:
+        """Value that a weak reference can refer to."""
+
+    rare: TimelineDict[str, object] = TimelineDict(registry)
+    rare["a"] = value = Stored()
+    stored = weakref.ref(value)
+    del value
+    first = 7_000_000
+    registry.get_or_create_snapshot(first)
+    view = rare.at(first)
+    rare["a"] = "after"
+    for epoch in range(first + 1, first + 10):
+        names["b"] = epoch
+        registry.get_or_create_snapshot(epoch)
+        registry.delete_snapshots_up_to(epoch)
+    registry.get_or_create_snapshot(first + 10)
+    registry.revert_to_snapshot(first + 9)
+    gc.collect()
+    kept = [one.epoch for one in gc.get_objects() if isinstance(one, Snapshot)]
+    assert [epoch for epoch in sorted(kept) if epoch >= first] == [first, first + 9]
+    assert stored() is None
+    with pytest.raises(SnapshotEpochError):
+        len(view)
 
 
 def test_set_operators_return_plain_sets(registry: SnapshotRegistry) -> None:

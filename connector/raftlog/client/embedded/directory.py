@@ -75,9 +75,9 @@ def is_of_node(storage: WritableStorage, path: str) -> bool:
     with contextlib.suppress(LogNotFoundError):
         if not _FILES_OF_NODES.isdisjoint(storage.list_names(path)):
             return True
-    parent, _ = storage.split(path)
+    parent, _ = storage.split(path)  # may be large, or not be readable
     with contextlib.suppress(LogNotFoundError):
-        return META_PROPERTIES_NAME in storage.list_names(parent)
+        return not storage.is_directory(storage.join(parent, META_PROPERTIES_NAME))
     return False
 
 

@@ -272,8 +272,9 @@ class LeaderClient:
         """
 
         async def send() -> tuple[int, Any]:
+            until = self._until(timeout_ms)
             error, content, _ = await self._send_to_leader(
-                api_key, build, target, parse, allowed, timeout_ms
+                api_key, build, target, parse, allowed, until
             )
             return error, content
 
@@ -284,9 +285,12 @@ class LeaderClient:
     # --- inside -----------------------------------------------------------------------------------
 
     async def _leader(self) -> LeaderConnection:
-        return await self._metadata.leader(
-            asyncio.get_running_loop().time() + self.timeout_ms / 1000
-        )
+        return await self._metadata.leader(self._until(None))
+
+    def _until(self, timeout_ms: float | None) -> float:
+        """Return the time of the loop at which a call must end; None: this client's timeout."""
+        wait_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        return asyncio.get_running_loop().time() + wait_ms / 1000
 
     async def _fetch(
         self,
@@ -296,16 +300,17 @@ class LeaderClient:
         wait_ms: int,
         timeout_ms: float | None,
     ) -> FetchResult:
+        until = self._until(timeout_ms)
         fetched, is_controller = await self._fetch_once(
-            offset, byte_count_max, last_epoch, wait_ms, timeout_ms
+            offset, byte_count_max, last_epoch, wait_ms, until
         )
         is_in_log = 0 < fetched.log_start_offset <= offset
         if last_epoch is None and is_controller and fetched.snapshot_id and is_in_log:
-            epoch = await self._epoch_before_log_start(fetched, timeout_ms)
-            fetched, _ = await self._fetch_once(offset, byte_count_max, epoch, wait_ms, timeout_ms)
+            epoch = await self._epoch_before_log_start(fetched, until)
+            fetched, _ = await self._fetch_once(offset, byte_count_max, epoch, wait_ms, until)
         return fetched
 
-    async def _epoch_before_log_start(self, fetched: FetchResult, timeout_ms: float | None) -> int:
+    async def _epoch_before_log_start(self, fetched: FetchResult, until: float) -> int:
         """Return the epoch of the oldest snapshot of a controller, at whose end its log starts.
 
         A controller returns records from its log's start on only for this last fetched epoch, and
@@ -317,7 +322,7 @@ class LeaderClient:
         low, high = 0, fetched.snapshot_id.epoch
         while low < high:
             middle = (low + high) // 2
-            found, _ = await self._fetch_once(messages.OFFSET_MAX, 1, middle, 0, timeout_ms)
+            found, _ = await self._fetch_once(messages.OFFSET_MAX, 1, middle, 0, until)
             if found.snapshot_id is None:
                 high = middle
             else:
@@ -330,7 +335,7 @@ class LeaderClient:
         byte_count_max: int,
         last_epoch: int | None,
         wait_ms: int,
-        timeout_ms: float | None,
+        until: float,
     ) -> tuple[FetchResult, bool]:
         """Fetch; return whether a Kafka controller has responded, too."""
 
@@ -354,7 +359,7 @@ class LeaderClient:
             latest_schemas.FetchResponse,
             lambda response: messages.parse_partition(response, response.responses),
             (_OFFSET_OUT_OF_RANGE,),
-            timeout_ms,
+            until,
         )
         fetched = _fetch_result(partition, leader.epoch, is_out_of_range=bool(error))
         return fetched, leader.log.is_controller
@@ -365,12 +370,11 @@ class LeaderClient:
         build: Callable[[LeaderConnection], Any],
         target: type[T],
         parse: Callable[[T], tuple[int, Any]],
-        allowed: tuple[int, ...] = (),
-        timeout_ms: float | None = None,
+        allowed: tuple[int, ...],
+        until: float,
     ) -> tuple[int, Any, LeaderConnection]:
         """Send a request to the leader, and return the leader that answered it, too."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
         pause_s = PAUSE_FIRST_S
         while True:
             leader = await self._metadata.leader(until)

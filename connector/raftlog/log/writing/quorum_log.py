@@ -203,7 +203,10 @@ class QuorumLog(ReplicatedLog):
     def _batch_at(self, offset: int) -> RecordBatch | None:
         if not self.log_start_offset <= offset < self._end_offset:
             return None
-        return next(self._segments.batches(offset, self._end_offset), None)
+        try:
+            return next(self._segments.batches(offset, self._end_offset), None)
+        except CorruptBatchError:
+            return None  # damage is not another process's, and is handled where it is read
 
     def _check_byte_count(self) -> None:
         """Check that the active segment ends where this process left it.
@@ -226,11 +229,16 @@ class QuorumLog(ReplicatedLog):
         )
 
     def close(self) -> None:
-        """Close the log cleanly, after removing what another process appended."""
-        if not self.is_closed and not self.is_read_only:
-            with contextlib.suppress(ForeignBatchError):
-                self._check_byte_count()
-        super().close()
+        """Close the log cleanly, after removing what another process appended.
+
+        If that fails, the files are only closed. Raises ``DiskFullError`` and ``DiskFailedError``.
+        """
+        try:
+            if not self.is_closed and not self.is_read_only:
+                with contextlib.suppress(ForeignBatchError):
+                    self._check_byte_count()
+        finally:
+            super().close()
 
     # --- reads ------------------------------------------------------------------------------------
 
