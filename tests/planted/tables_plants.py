@@ -20,6 +20,14 @@ RANDOM_LOGS: Final = (
     "tests/state/tables/test_tables_verify_spark.py"
     "::test_a_second_replay_agrees_with_the_loader_on_random_logs[1]"
 )
+RANDOM_FEEDS: Final = (
+    "tests/state/tables/test_tables_verify_spark.py"
+    "::test_states_and_feeds_of_random_logs_equal_a_replay[1-entities0]"
+)
+RANDOM_RANGES: Final = (
+    "tests/state/tables/test_tables_verify_spark.py"
+    "::test_ranges_of_random_logs_are_verified[1-before the snapshot]"
+)
 RANGE: Final = (
     "tests/state/tables/test_tables_verify_spark.py"
     "::test_a_range_is_verified_from_the_rows_before_it"
@@ -254,7 +262,7 @@ TABLES_PLANTS: Final = (
         path=HISTORY,
         old='_net_changes(of_entity, "entity", "key", "visible_offset")',
         new='_net_changes(of_entity, "entity", "key", "visible_offset", "offset")',
-        tests=(RANDOM_LOGS,),
+        tests=(RANDOM_FEEDS,),
     ),
     Plant(
         bug="a version of a row begins with the change before the last",
@@ -406,7 +414,10 @@ TABLES_PLANTS: Final = (
         path="state/raftlog_state/tables/sql_cluster.py",
         old='sf.col("cordonedLogDirs").alias("cordoned"),\n        sf.lit("reg',
         new='sorted_uuids(sf.col("cordonedLogDirs")).alias("cordoned"),\n        sf.lit("reg',
-        tests=(RANDOM_LOGS,),
+        tests=(
+            RANDOM_LOGS,
+            RANDOM_RANGES,
+        ),
     ),
     Plant(
         bug="a topic whose partitions follow in its batch violates a rule",
@@ -498,7 +509,7 @@ TABLES_PLANTS: Final = (
         path="state/raftlog_state/tables/verify.py",
         old="    return 0 if last is None else last + 1\n",
         new="    return since + 1\n",
-        tests=(RANDOM_LOGS,),
+        tests=(RANDOM_RANGES,),
     ),
     Plant(
         bug="verify of a range compares rows that no record changed with nothing",

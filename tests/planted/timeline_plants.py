@@ -12,6 +12,13 @@ HISTORIES: Final = "tests/state/timeline/test_random_histories.py"
 
 TIMELINE_PLANTS: Final = (
     Plant(
+        bug="timeline: elements that are loaded after a snapshot are in it",
+        path=REGISTRY,
+        old="        if self._registry.newest is None:\n            self.current.update(elements)\n",
+        new="        if True:\n            self.current.update(elements)\n",
+        tests=(HISTORIES,),
+    ),
+    Plant(
         bug="timeline: a second write replaces the value that a snapshot has",
         path=REGISTRY,
         old="        if key not in delta.values:\n",

@@ -22,6 +22,7 @@ Source: Kafka ``ReplicationControlManager``, ``BrokersToIsrs`` and the other con
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final, TypeAlias, TypeVar, cast
 
@@ -62,6 +63,7 @@ _ISR: Final = "isr"
 _ELR: Final = "elr"
 _LEADERLESS: Final[_IndexKey] = ("leaderless",)
 _COLLIDING: Final = "colliding"
+_SMALL_ENTITIES: Final = frozenset({Entity.TOPIC, Entity.CONFIG, Entity.ACL})
 _ACL: Final = "acl"
 _NO_KEYS: Final[frozenset[_IndexKey]] = frozenset()
 
@@ -86,9 +88,23 @@ class ControllerState:
     def from_image(cls, image: MetadataImage) -> ControllerState:
         """Return a state with the rows of an image, without snapshots."""
         state = cls()
+        partitions: defaultdict[_IndexKey, list[Key]] = defaultdict(list)
+        small: dict[_IndexKey, tuple[Key, ...]] = {}
         for entity in STATE_ENTITIES:
-            for row in image.map(entity).values():
-                state.put(row)
+            rows = image.map(entity)
+            state._rows[entity].load(rows)
+            if entity is Entity.PARTITION:
+                for key, row in rows.items():
+                    for index_key in _partition_index_keys(cast("PartitionRow", row)):
+                        partitions[index_key].append(key)
+            elif entity in _SMALL_ENTITIES:
+                for key, row in rows.items():
+                    for index_key in _small_index_keys(row):
+                        small[index_key] = (*small.get(index_key, ()), key)
+        for index_key, keys in partitions.items():
+            found = state._partitions[index_key] = TimelineSet(state.registry)
+            found.load(keys)
+        state._small.load(small)
         return state
 
     def image_at(
@@ -231,7 +247,7 @@ class ControllerState:
                 self._remove_partition(index_key, key)
             for index_key in now - was:
                 self._add_partition(index_key, key)
-        elif isinstance(row, TopicRow | ConfigRow | AclRow):
+        elif row is not None and row.ENTITY in _SMALL_ENTITIES:
             was = _NO_KEYS if before is None else _small_index_keys(before)
             now = _NO_KEYS if after is None else _small_index_keys(after)
             for index_key in was - now:
@@ -272,13 +288,14 @@ def acl_content(row: AclRow) -> AclContent:
     )
 
 
-def _partition_index_keys(row: PartitionRow) -> frozenset[_IndexKey]:
-    group: _IndexKey = (Entity.PARTITION, row.topic_id, "")
-    found: list[_IndexKey] = [group, *((_ISR, one) for one in row.isr)]
-    found += [(_ELR, one) for one in row.elr]
+def _partition_index_keys(row: PartitionRow) -> set[_IndexKey]:
+    found: set[_IndexKey] = {(_ISR, one) for one in row.isr}
+    found.add((Entity.PARTITION, row.topic_id, ""))
+    if row.elr:
+        found.update((_ELR, one) for one in row.elr)
     if row.leader == NO_LEADER:
-        found.append(_LEADERLESS)
-    return frozenset(found)
+        found.add(_LEADERLESS)
+    return found
 
 
 def _small_index_keys(row: Row) -> frozenset[_IndexKey]:

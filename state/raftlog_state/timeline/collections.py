@@ -53,6 +53,10 @@ class TimelineDict(MutableMapping[K, V]):
     def __contains__(self, key: object) -> bool:
         return key in self._current
 
+    def load(self, elements: Mapping[K, V]) -> None:
+        """Insert or replace elements; before the first snapshot faster than ``update``."""
+        self._table.load(elements)
+
     def popitem(self) -> tuple[K, V]:
         """Remove and return an element. Raises ``KeyError`` if it is empty."""
         return _taken(self._current, self._table)
@@ -99,6 +103,10 @@ class TimelineSet(MutableSet[T]):
         """Insert an element."""
         if value not in self._table.current:
             self._table.put(value, None)
+
+    def load(self, elements: Iterable[T]) -> None:
+        """Insert elements; before the first snapshot faster than ``|=``."""
+        self._table.load(dict.fromkeys(elements))
 
     def discard(self, value: T) -> None:
         """Remove an element if it is there."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,6 +45,7 @@ from raftlog_state.records import (
 from raftlog_state.tables import ClusterTables
 
 pytestmark = pytest.mark.spark
+NIGHTLY = pytest.mark.nightly
 
 SINCE = 250
 """An offset after the last merge of ``state``, and before the end of the tables."""
@@ -99,18 +102,33 @@ def begins_a_transaction(record: LogRecord) -> bool:
     return isinstance(payload, DecodedRecord) and isinstance(payload.record, BeginTransactionRecord)
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 9))]
-)
-def test_a_second_replay_agrees_with_the_loader_on_random_logs(
-    feed: Feed, tmp_path: Path, seed: int
-) -> None:
-    """A snapshot of a later state replaces records in the middle.
+@dataclass(frozen=True)
+class RandomTables:
+    """Tables of a random log; a snapshot of a later state replaces records in the middle.
 
-    Ranges are from inside a transaction over the snapshot into another one, and from there on.
+    They have the first ``half`` records, whose last one outside a transaction is at ``last``, and
+    those from ``gap_end`` on.
     """
-    story = random_script(seed=seed, level=30)
-    records = story.records
+
+    tables: ClusterTables
+    records: list[LogRecord]
+    half: int
+    last: int
+    gap_end: int
+    snapshot_id: SnapshotId
+    snapshot: list[LogRecord]
+
+
+@pytest.fixture(scope="module")
+def random_tables(
+    feed: Feed, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], RandomTables]:
+    """Return the tables of a seed, written once."""
+    return functools.cache(lambda seed: write_random(feed, seed, tmp_path_factory.mktemp("random")))
+
+
+def write_random(feed: Feed, seed: int, directory: Path) -> RandomTables:
+    records = random_script(seed=seed, level=30).records
     half, gap_end = len(records) // 3, 2 * len(records) // 3
     loader = MetadataLoader()
     loader.append(records[:gap_end])
@@ -130,35 +148,65 @@ def test_a_second_replay_agrees_with_the_loader_on_random_logs(
         snapshot, end_offset=gap_end, epoch=snapshot_id.epoch, timestamp_ms=5
     )
     rows = Feed(feed.spark, records)
-    tables = feed.open(tmp_path / "tables")
+    tables = feed.open(directory / "tables")
     tables.apply(rows.frame(0, half))
     last = tables.status().log_offset
     tail = rows.rows.slice(gap_end)
     assert tables.apply(feed.of(pa.concat_tables([checkpoint, tail]))) == len(records) - 1
     assert tables.status().gaps == ((last + 1, gap_end - 1),)
-    report = tables.verify()
+    return RandomTables(tables, records, half, last, gap_end, snapshot_id, snapshot)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=NIGHTLY) for n in range(2, 9))])
+def test_a_second_replay_agrees_with_the_loader_on_random_logs(
+    random_tables: Callable[[int], RandomTables], seed: int
+) -> None:
+    report = random_tables(seed).tables.verify()
     assert not report.differences, str(report)
     assert sum(report.rows_compared.values()) > 60
 
-    begins = [record.offset for record in records if begins_a_transaction(record)]
-    starts = [begin for begin in begins if begin < last - 20]
-    for since, until in ((starts[-1] + 1, begins[-4] + 3), (begins[-4] + 3, None)):
-        ranged = tables.verify(until, since=since)
-        assert not ranged.differences, str(ranged)
-        assert ranged.since == since
 
+@pytest.mark.parametrize("begins", ["before the snapshot", pytest.param("after it", marks=NIGHTLY)])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=NIGHTLY) for n in range(2, 9))])
+def test_ranges_of_random_logs_are_verified(
+    random_tables: Callable[[int], RandomTables], seed: int, begins: str
+) -> None:
+    """Ranges are from inside a transaction over the snapshot into another one, and from there."""
+    found = random_tables(seed)
+    offsets = [record.offset for record in found.records if begins_a_transaction(record)]
+    until: int | None = offsets[-4] + 3
+    since = [begin for begin in offsets if begin < found.last - 20][-1] + 1
+    if begins == "after it":
+        since, until = offsets[-4] + 3, None
+    report = found.tables.verify(until, since=since)
+    assert not report.differences, str(report)
+    assert report.since == since
+
+
+@pytest.mark.parametrize(
+    ("seed", "entities"),
+    [
+        (1, (Entity.TOPIC, Entity.PARTITION, Entity.CONFIG)),
+        *(pytest.param(n, tuple(Entity), marks=NIGHTLY) for n in range(1, 9)),
+    ],
+)
+def test_states_and_feeds_of_random_logs_equal_a_replay(
+    random_tables: Callable[[int], RandomTables], seed: int, entities: tuple[Entity, ...]
+) -> None:
+    found = random_tables(seed)
+    tables, records, half = found.tables, found.records, found.half
     with pytest.raises(TablesError, match="no history"):
-        tables.at(offset=last + 1)
+        tables.at(offset=found.last + 1)
     replay = MetadataLoader()
     replay.append(without_secrets(records[: half // 2]))
     early = replay.image
     assert image_of(tables.at(offset=half // 2 - 1)).same_rows(early)
-    replay.append(without_secrets(records[half // 2 : last + 1]))
-    replay.bootstrap(snapshot_id, without_secrets(snapshot))
-    middle = (gap_end + len(records)) // 2
-    replay.append(without_secrets(records[gap_end:middle]))
+    replay.append(without_secrets(records[half // 2 : found.last + 1]))
+    replay.bootstrap(found.snapshot_id, without_secrets(found.snapshot))
+    middle = (found.gap_end + len(records)) // 2
+    replay.append(without_secrets(records[found.gap_end : middle]))
     assert image_of(tables.at(offset=middle - 1)).same_rows(replay.image)
-    for entity in Entity:
+    for entity in entities:
         state = dict(early.map(entity))
         apply_feed(state, tables.table_changes(table_of(entity), half // 2 - 1, middle - 1), entity)
         assert state == dict(replay.image.map(entity)), entity

@@ -34,6 +34,7 @@ class Histories:
             *(self.flip,) * 4,
             *(self.assign,) * 2,
             *(self.snapshot,) * 4,
+            self.load,
             self.clear,
             self.revert,
             self.revert,
@@ -66,6 +67,13 @@ class Histories:
         value = self.chance.randrange(100)
         self.value.value = value
         self.now = (self.now[0], self.now[1], value)
+
+    def load(self) -> None:
+        elements = {self.chance.randrange(KEYS): self.chance.randrange(100) for _ in range(3)}
+        self.dict.load(elements)
+        self.now[0].update(elements)
+        self.set.load(list(elements))
+        self.now[1].update(elements)
 
     def clear(self) -> None:
         self.dict.clear()
