@@ -338,6 +338,13 @@ TABLES_WRITER_PLANTS: Final = (
         tests=(f"{GROUPS}::test_a_rejected_cluster_does_not_keep_others_from_being_written",),
     ),
     Plant(
+        bug="rows that were replayed before a conflict are replayed again",
+        path=GROUP,
+        old="                self._caches.pop(name, None)\n            raise\n",
+        new="                pass\n            raise\n",
+        tests=(f"{GROUPS}::test_a_conflict_about_one_cluster_does_not_repeat_rows_of_others",),
+    ),
+    Plant(
         bug="records that a crash left in log are appended again by a group",
         path=GROUP,
         old="        self._revert_log()\n",

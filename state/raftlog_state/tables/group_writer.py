@@ -286,28 +286,28 @@ class GroupWriter:
         self._ready()
         failures: dict[str, RaftlogError] = {}
         news: dict[str, NewRows] = {}
-        for part in self._parts(batches):
-            failures |= self._load(part)
-            failures |= self._claim([name for name in part if name not in failures])
-            for name in part:
-                if name not in failures:
-                    try:
-                        new = self._new_rows(name, batches[name])
-                    except ConcurrentWriterError:
-                        raise
-                    except RaftlogError as error:
-                        failures[name] = error
-                    else:
-                        if new is not None:
-                            news[name] = new
-            self._drop_unused()
-        if news:
-            try:
+        try:
+            for part in self._parts(batches):
+                failures |= self._load(part)
+                failures |= self._claim([name for name in part if name not in failures])
+                for name in part:
+                    if name not in failures:
+                        try:
+                            new = self._new_rows(name, batches[name])
+                        except ConcurrentWriterError:
+                            raise
+                        except RaftlogError as error:
+                            failures[name] = error
+                        else:
+                            if new is not None:
+                                news[name] = new
+                self._drop_unused()
+            if news:
                 self._append(news)
-            except ConcurrentWriterError:
-                for name in news:  # their replayed states are ahead of the tables
-                    self._caches.pop(name, None)
-                raise
+        except ConcurrentWriterError:
+            for name in news:  # their replayed states are ahead of the tables
+                self._caches.pop(name, None)
+            raise
         return Applied(frozenset(news), failures)
 
     def _new_rows(self, cluster_id: str, table: pa.Table) -> NewRows | None:

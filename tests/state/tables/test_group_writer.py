@@ -258,6 +258,39 @@ def test_an_owner_that_is_stopped_while_the_cluster_changes_hands_leaves_no_reco
     check(tables, history, {"cluster-a": 70})
 
 
+@pytest.mark.parametrize("change", ["append", "truncation"])
+def test_a_conflict_about_one_cluster_does_not_repeat_rows_of_others(
+    history: History, change: str
+) -> None:
+    """Rows of others were replayed before another writer is found to have changed the cluster."""
+    tables = filled(history, {"cluster-a": 60})
+    single = writer_of(tables, cluster_id="cluster-b")
+    single.apply(history.range(0, 60), "cluster-b")
+    is_due = change == "append"
+
+    def be_faster(operation: str, table: str) -> None:
+        nonlocal is_due
+        if is_due and operation == "append":
+            is_due = False
+            single.apply(history.range(60, 65), "cluster-b")
+
+    group = group_of(tables, take_over=True, before_commit=be_faster)
+    group.epochs("cluster-a")
+    start = 60
+    if change == "truncation":
+        group.apply({"cluster-b": history.range(60, 65)})
+        single.truncate_to(40)
+        start = 41
+    rows = (
+        in_epoch(history.range(start, 70), 9) if change == "truncation" else history.range(60, 70)
+    )
+    applied = group.apply({"cluster-a": history.range(60, 70), "cluster-b": rows})
+    assert applied.failures == {}
+    assert applied.appended == {"cluster-a", "cluster-b"}
+    assert group.progress("cluster-b").offset == 69
+    check(tables, history, {"cluster-a": 70})
+
+
 def test_two_processes_of_one_group_write_every_record_once(history: History) -> None:
     tables = filled(history, dict.fromkeys(CLUSTERS, 20))
     first, second = group_of(tables), group_of(tables)
