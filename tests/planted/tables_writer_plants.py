@@ -345,6 +345,13 @@ TABLES_WRITER_PLANTS: Final = (
         tests=(f"{GROUPS}::test_a_conflict_about_one_cluster_does_not_repeat_rows_of_others",),
     ),
     Plant(
+        bug="a group continues table log after records that it lacks",
+        path=ROWS,
+        old="return found | self._log_errors(",
+        new="return found or self._log_errors(",
+        tests=(f"{GROUPS}::test_a_cluster_that_was_written_without_log_is_not_continued_with_it",),
+    ),
+    Plant(
         bug="records that a crash left in log are appended again by a group",
         path=GROUP,
         old="        self._revert_log()\n",

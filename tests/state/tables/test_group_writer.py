@@ -48,6 +48,7 @@ def group_of(
     tables: MemoryTables,
     name: str = "one",
     *,
+    writes_log: bool = True,
     take_over: bool = False,
     cached_rows_max: int = 1_000,
     before_commit: Hook = no_hook,
@@ -59,6 +60,7 @@ def group_of(
         store,
         name,
         take_over=take_over,
+        writes_log=writes_log,
         cached_rows_max=cached_rows_max,
         clock_us=lambda: 1,
         slice_rows=slice_rows,
@@ -167,6 +169,24 @@ def test_a_rejected_cluster_does_not_keep_others_from_being_written(history: His
     assert applied.failures.keys() == {"cluster-a"}
     assert group.apply({"cluster-a": history.range(40, 50)}).appended == {"cluster-a"}
     check(tables, history, {"cluster-a": 50, "cluster-b": 70})
+
+
+def test_a_cluster_that_was_written_without_log_is_not_continued_with_it(
+    history: History,
+) -> None:
+    tables = MemoryTables()
+    without = group_of(tables, writes_log=False)
+    without.apply({"cluster-a": history.range(0, 40)})
+    assert LOG_TABLE.name not in tables.contents
+    group = group_of(tables)
+    for end in (50, 60):  # table log exists at the second one
+        batches = {"cluster-a": history.range(40, 60), "cluster-b": history.range(0, end)}
+        applied = group.apply(batches)
+        assert applied.appended == {"cluster-b"}
+        assert "log does not contain offset 39" in str(applied.failures["cluster-a"])
+        assert "--no-log" in str(applied.failures["cluster-a"])
+    check(tables, history, {"cluster-b": 60})
+    assert without.apply({"cluster-a": history.range(40, 60)}).appended == {"cluster-a"}
 
 
 @pytest.mark.parametrize("owner", [None, "other"])
