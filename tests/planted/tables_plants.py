@@ -519,6 +519,23 @@ TABLES_PLANTS: Final = (
         tests=(f"{GROUP_FOLLOWED}::test_bad_logs_do_not_keep_the_others_from_being_written",),
     ),
     Plant(
+        bug="a run with an end leaves out clusters after a round whose rows were rejected",
+        path="state/raftlog_state/tables/group_follower.py",
+        old="            if cluster_count is not None:\n",
+        new="            if cluster_count:\n",
+        tests=(
+            f"{GROUP_FOLLOWED}::"
+            "test_a_run_writes_the_other_clusters_if_all_rows_of_a_round_are_rejected",
+        ),
+    ),
+    Plant(
+        bug="a run whose logs are all away does not end at a signal that was dropped",
+        path="state/raftlog_state/tables/group_follower.py",
+        old="        while True:\n            self._raise_if_stopped()\n",
+        new="        while True:\n",
+        tests=(f"{GROUP_FOLLOWED}::test_a_run_whose_logs_are_all_away_ends_at_a_signal",),
+    ),
+    Plant(
         bug="a run with an end hides the errors of clusters",
         path="state/raftlog_state/tables/group_follower.py",
         old="        if self.failures:\n",

@@ -99,6 +99,7 @@ class GroupFollower:
         """
         pause_s = BACKOFF_FIRST_S
         while True:
+            self._raise_if_stopped()
             try:
                 cluster_count = self.append_round()
             except TablesError as error:
@@ -111,14 +112,17 @@ class GroupFollower:
             pause_s = BACKOFF_FIRST_S
             if cluster_count:
                 self._log_event(f"appended rows of {cluster_count} clusters")
-            elif self._settings.is_once:
+            if cluster_count is not None:
+                continue
+            if self._settings.is_once:
                 self._end()
                 return
-            else:
-                self._clock.pause(self._settings.poll_ms / 1_000)
+            self._clock.pause(self._settings.poll_ms / 1_000)
 
-    def append_round(self) -> int:
-        """Append the next records of all logs; return how many clusters had new ones.
+    def append_round(self) -> int | None:
+        """Append the next records of all logs; return of how many clusters, None if none has some.
+
+        0: all of those that were read were rejected.
 
         Raises:
             TablesError: Delta failed.
@@ -145,7 +149,7 @@ class GroupFollower:
             if row_count >= self._settings.record_count_max:
                 break
         if not batches:
-            return 0
+            return None
         with self._uninterrupted():
             applied = self._writer.apply(batches)
             for cluster_id, source in sources.items():
