@@ -536,6 +536,13 @@ TABLES_PLANTS: Final = (
         tests=(f"{GROUP_FOLLOWED}::test_a_run_whose_logs_are_all_away_ends_at_a_signal",),
     ),
     Plant(
+        bug="a run whose first read of the log's end failed has no end",
+        path=FOLLOWER,
+        old="        if self._settings.is_once and self._target_offset is None:\n",
+        new="        if self._settings.is_once and not self._log:\n",
+        tests=(f"{FOLLOWED}::test_a_run_ends_where_the_log_ended_although_its_first_read_failed",),
+    ),
+    Plant(
         bug="a run with an end hides the errors of clusters",
         path="state/raftlog_state/tables/group_follower.py",
         old="        if self.failures:\n",
