@@ -543,6 +543,16 @@ TABLES_PLANTS: Final = (
         tests=(f"{FOLLOWED}::test_a_run_ends_where_the_log_ended_although_its_first_read_failed",),
     ),
     Plant(
+        bug="a group does not find out that a cluster whose log diverged was truncated",
+        path="state/raftlog_state/tables/group_follower.py",
+        old="            self._writer.refresh()  #",
+        new="            pass  #",
+        tests=(
+            f"{GROUP_FOLLOWED}::"
+            "test_a_cluster_that_is_truncated_after_its_log_diverged_is_followed_again",
+        ),
+    ),
+    Plant(
         bug="a run with an end hides the errors of clusters",
         path="state/raftlog_state/tables/group_follower.py",
         old="        if self.failures:\n",

@@ -3,8 +3,9 @@
 Rules of this file:
 
 1. A round reads what each log has, and appends it for all clusters together.
-2. A log that cannot be read, or whose rows are rejected, is read again later, with a growing pause.
-   Its error is logged when it is another one than before. The other clusters are not affected.
+2. A log that cannot be read, or whose rows are rejected, is read again later, with a growing pause,
+   from the end that its tables have then. Its error is logged when it is another one than before.
+   The other clusters are not affected.
 3. A run with an end raises the errors that are left when the other clusters have reached it.
 """
 
@@ -131,7 +132,10 @@ class GroupFollower:
         batches: dict[str, pa.Table] = {}
         sources: dict[str, _Source] = {}
         row_count = 0
-        for source in self._due():
+        due = self._due()
+        if any(source.error is not None and not source.error.retriable for source in due):
+            self._writer.refresh()  # the tables may have been truncated since
+        for source in due:
             self._raise_if_stopped()
             self._sources.remove(source)  # the next round begins with those that this one leaves
             self._sources.append(source)

@@ -141,6 +141,11 @@ class GroupWriter:
         with self._lock:
             return sum(part.num_rows for tail in self._tails.values() for part in tail)
 
+    def refresh(self) -> None:
+        """Read the ends again at the next call; what is cached of unchanged clusters is kept."""
+        with self._lock:
+            self._is_read = False
+
     def forget(self) -> None:
         """Drop all that is cached: the tables are read again."""
         with self._lock:

@@ -181,6 +181,36 @@ def test_a_log_that_was_bad_is_read_again_after_a_pause(data: Path, logs: dict[s
     assert "a is followed again" in events
 
 
+def test_a_cluster_that_is_truncated_after_its_log_diverged_is_followed_again(
+    logs: dict[str, Path],
+) -> None:
+    """No other cluster has new records meanwhile."""
+    tables, events = MemoryTables(), list[str]()
+    only = {"a": logs["a"]}
+    follower_of(tables, only).run()
+    shutil.rmtree(logs["a"])
+    other = LogWriter(logs["a"], cluster_id="a")
+    other.append(*[NO_OP] * 50)
+    other.append(*[NO_OP] * 100, epoch=9)
+    set_cluster(logs["a"], "a")
+    clock = StoppedClock()
+
+    class EndError(Exception):
+        """End of the test."""
+
+    def truncate() -> None:
+        if len(clock.slept_ms) == 3:
+            writer_of(tables, cluster_id="a").truncate_to(0)
+        if len(clock.slept_ms) > 200:
+            raise EndError
+
+    clock.while_asleep = truncate
+    with pytest.raises(EndError):
+        follower_of(tables, only, events=events, clock=clock, is_once=False).run()
+    assert "a is followed again" in events
+    assert read_view(tables, "a").offset == other.end_offset - 1
+
+
 def test_a_cluster_with_two_logs_and_one_of_another_writer_are_refused(
     logs: dict[str, Path],
 ) -> None:
