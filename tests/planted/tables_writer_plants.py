@@ -352,6 +352,13 @@ TABLES_WRITER_PLANTS: Final = (
         tests=(f"{GROUPS}::test_a_cluster_that_was_written_without_log_is_not_continued_with_it",),
     ),
     Plant(
+        bug="a state that is larger than the limit is read again for each append",
+        path=GROUP,
+        old="list(sizes.items())[:-1]",
+        new="list(sizes.items())",
+        tests=(f"{GROUPS}::test_a_state_that_is_larger_than_the_limit_is_kept_while_it_is_used",),
+    ),
+    Plant(
         bug="records that a crash left in log are appended again by a group",
         path=GROUP,
         old="        self._revert_log()\n",

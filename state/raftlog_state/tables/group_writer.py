@@ -166,7 +166,13 @@ class GroupWriter:
         return self._again_if_late(lambda: self._apply(batches))
 
     def merge_state(self) -> None:
-        """Merge the later changes of all clusters into ``state``. Raises ``TablesError``."""
+        """Merge the later changes of the clusters that were written into ``state``.
+
+        Those of others, which an earlier run left, are merged with their next rows.
+
+        Raises:
+            TablesError: Delta failed.
+        """
         self._again_if_late(self._merge_state)
 
     def compact(self) -> None:
@@ -240,10 +246,10 @@ class GroupWriter:
             self._tails[cluster_id].append(rows)
 
     def _drop_unused(self) -> None:
-        """Drop the least recently used states until the others are small enough."""
+        """Drop the least recently used states until one is left or the others are small enough."""
         sizes = {name: _row_count(cache.progress) for name, cache in self._caches.items()}
         row_count = sum(sizes.values())
-        for name, size in sizes.items():
+        for name, size in list(sizes.items())[:-1]:
             if row_count <= self._cached_rows_max:
                 return
             del self._caches[name]

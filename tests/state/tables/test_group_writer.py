@@ -453,6 +453,18 @@ def test_the_states_that_are_kept_have_a_limit(history: History) -> None:
         assert store.read_count == read_count
 
 
+def test_a_state_that_is_larger_than_the_limit_is_kept_while_it_is_used(history: History) -> None:
+    tables = filled(history, dict.fromkeys(CLUSTERS, 40))
+    writer_of(tables, cluster_id=CLUSTERS[0]).merge_state()
+    store = CountingStore(tables)
+    group = GroupWriter(store, "one", cached_rows_max=1, clock_us=lambda: 1)
+    a, b, _ = CLUSTERS
+    for name, read_count in ((a, 1), (a, 1), (b, 2), (b, 2), (a, 3)):
+        start = group.progress(name).next_offset
+        group.apply({name: history.range(start, start + 1)})
+        assert store.read_count == read_count
+
+
 def second_tail(tables: MemoryTables) -> int:
     """Return the rows of ``changes`` that ``state`` does not include."""
     return sum(writer_of(tables, cluster_id=name).unmerged_row_count() for name in CLUSTERS)
