@@ -553,6 +553,20 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="options of TLS beside --sources are ignored",
+        path="state/raftlog_state/cli/tables.py",
+        old="        check_no_node_options(arguments)  #",
+        new="        pass  #",
+        tests=("tests/state/cli/test_cli_tables.py::test_wrong_calls_are_explained",),
+    ),
+    Plant(
+        bug="a misspelled option of TLS in the file of --sources is ignored",
+        path="state/raftlog_state/cli/tables.py",
+        old="            if name.lower().removeprefix(PREFIX) not in known:\n",
+        new="            if False:\n",
+        tests=("tests/state/cli/test_cli_tables.py::test_wrong_sources_are_explained",),
+    ),
+    Plant(
         bug="a run with an end hides the errors of clusters",
         path="state/raftlog_state/tables/group_follower.py",
         old="        if self.failures:\n",
