@@ -567,6 +567,15 @@ TABLES_PLANTS: Final = (
         tests=("tests/state/cli/test_cli_tables.py::test_wrong_sources_are_explained",),
     ),
     Plant(
+        bug="the memory of a state grows with all rows that ever were",
+        path="state/raftlog_state/image/layered_map.py",
+        old="                del found._changed[key]  #",
+        new="                pass  #",
+        tests=(
+            f"{STORED}::test_a_layered_map_forgets_removed_entries_that_its_base_does_not_have",
+        ),
+    ),
+    Plant(
         bug="a run with an end hides the errors of clusters",
         path="state/raftlog_state/tables/group_follower.py",
         old="        if self.failures:\n",
