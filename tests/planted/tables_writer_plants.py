@@ -359,6 +359,13 @@ TABLES_WRITER_PLANTS: Final = (
         tests=(f"{GROUPS}::test_a_state_that_is_larger_than_the_limit_is_kept_while_it_is_used",),
     ),
     Plant(
+        bug="a group takes a cluster over whose rows it rejects",
+        path=GROUP,
+        old="            return False  # `_new_rows`",
+        new="            return True  # `_new_rows`",
+        tests=(f"{GROUPS}::test_a_cluster_whose_rows_are_rejected_stays_with_its_owner[diverged]",),
+    ),
+    Plant(
         bug="records that a crash left in log are appended again by a group",
         path=GROUP,
         old="        self._revert_log()\n",

@@ -2,9 +2,9 @@
 
 Invariants, besides those of ``writer`` and ``cluster_rows``:
 
-1. A group writes the clusters that it owns. One that it does not own is claimed first: a fence in a
-   transaction of the owner, whose row names this group. Nothing has to be allowed for a cluster
-   without rows; for others ``take_over`` has to be.
+1. A group writes the clusters that it owns. One that it does not own is claimed before its first
+   rows, which have been checked: a fence in a transaction of the owner, whose row names this group.
+   Nothing has to be allowed for a cluster without rows; for others ``take_over`` has to be.
 2. After a conflict the versions are read, and then the ends of all clusters. What is cached of a
    cluster stays only if its end is the same. So a cached state is never older than the version with
    which it is appended.
@@ -300,7 +300,9 @@ class GroupWriter:
         try:
             for part in self._parts(batches):
                 failures |= self._load(part)
-                failures |= self._claim([name for name in part if name not in failures])
+                failures |= self._claim(
+                    [name for name in part if name not in failures and self._is_new(name, batches)]
+                )
                 for name in part:
                     if name not in failures:
                         try:
@@ -320,6 +322,20 @@ class GroupWriter:
                 self._caches.pop(name, None)
             raise
         return Applied(frozenset(news), failures)
+
+    def _is_new(self, cluster_id: str, batches: Mapping[str, pa.Table]) -> bool:
+        """Return whether there are new rows, and none of them is rejected before its replay.
+
+        Otherwise the cluster is not taken over from an owner that could write it.
+        """
+        cache = self._caches[cluster_id]
+        if cache.progress.group == self._group:
+            return True
+        try:
+            batch = cache.checked(batches[cluster_id], self.source_columns, self.place)
+        except RaftlogError:
+            return False  # `_new_rows` reports it
+        return not batch.is_empty
 
     def _new_rows(self, cluster_id: str, table: pa.Table) -> NewRows | None:
         """Check and replay rows; what is cached may be older than a truncation."""

@@ -217,6 +217,26 @@ def test_a_cluster_of_another_owner_is_taken_over_only_if_that_is_allowed(
     check(tables, history, {"cluster-a": 70, "it's c": 80})
 
 
+@pytest.mark.parametrize("what", ["gap", "diverged", "repeated", "none"])
+def test_a_cluster_whose_rows_are_rejected_stays_with_its_owner(
+    history: History, what: str
+) -> None:
+    tables = alone(history, "cluster-a", 40)
+    rows = {
+        "gap": history.range(50, 60),
+        "diverged": in_epoch(history.range(30, 60), 9),
+        "repeated": history.range(20, 40),
+        "none": history.range(0, 0),
+    }[what]
+    commits = list(tables.commits)
+    applied = group_of(tables, take_over=True).apply({"cluster-a": rows})
+    assert applied.appended == frozenset()
+    assert (applied.failures.keys() == {"cluster-a"}) == (what in ("gap", "diverged"))
+    assert tables.commits == commits
+    assert writer_of(tables, cluster_id="cluster-a").apply(history.range(40, 60), "cluster-a")
+    check(tables, history, {"cluster-a": 60})
+
+
 @pytest.mark.parametrize("table", [None, LOG_TABLE.name, CHANGES_TABLE.name])
 def test_an_owner_that_lost_a_cluster_writes_its_other_ones(
     history: History, table: str | None
