@@ -383,6 +383,26 @@ TABLES_WRITER_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="the tables of many clusters may hold what is not committed",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old="        refuse_options_of_tables(shared)\n",
+        new="",
+        tests=(
+            "tests/state/tables/test_cluster_group_spark.py::"
+            "test_shared_options_that_the_tables_determine_are_refused",
+        ),
+    ),
+    Plant(
+        bug="an option that many logs share does not allow a gap",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old="in {**shared, **options}.items()}",
+        new="in options.items()}",
+        tests=(
+            "tests/state/tables/test_cluster_group_spark.py::"
+            "test_shared_options_of_a_log_are_those_of_each",
+        ),
+    ),
+    Plant(
         bug="one query of many clusters reads each log from its start on",
         path="state/raftlog_state/tables/cluster_group.py",
         old='options={**options, "startingOffset": start}',
