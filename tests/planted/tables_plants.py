@@ -576,6 +576,16 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="rows after a chunk without rows are lost",
+        path=SPARK,
+        old="[batch for batch in rows.to_batches() if batch.num_rows]",
+        new="rows.to_batches()",
+        tests=(
+            "tests/state/table_stores/test_store_contract.py::"
+            "test_rows_after_a_chunk_without_rows_are_written[spark]",
+        ),
+    ),
+    Plant(
         bug="a run with an end hides the errors of clusters",
         path="state/raftlog_state/tables/group_follower.py",
         old="        if self.failures:\n",

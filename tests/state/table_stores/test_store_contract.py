@@ -367,6 +367,18 @@ def test_slices_are_written_in_one_commit(store_at: StoreAt) -> None:
     assert contents(store, STATE_TABLE) == rows_of(STATE_TABLE, table_of(STATE_TABLE, [new, other]))
 
 
+def test_rows_after_a_chunk_without_rows_are_written(store_at: StoreAt) -> None:
+    """pyarrow's functions return such chunks, and tables of several clusters have them inside."""
+    rows = table_of(LOG_TABLE, [log_row(at) for at in range(4)])
+    offsets = rows["offset"].chunk(0)
+    at = rows.column_names.index("offset")
+    chunks = pa.chunked_array([offsets.slice(0, 2), offsets.slice(0, 0), offsets.slice(2)])
+    store = store_at()
+    store.prepare()
+    store.append(LOG_TABLE, rows.set_column(at, "offset", chunks), transaction(1))
+    assert contents(store, LOG_TABLE) == rows_of(LOG_TABLE, rows)
+
+
 @pytest.mark.parametrize("exists", [False, True])
 def test_slices_that_end_with_an_error_write_nothing(store_at: StoreAt, exists: bool) -> None:
     store = store_at()

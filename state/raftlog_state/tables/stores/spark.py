@@ -329,6 +329,9 @@ class SparkStore:
         """Return rows as a frame of this session, which has all of them in memory."""
         if isinstance(rows, RowSlices):
             rows = rows.table()
+        # Spark takes a batch without rows for the end: a chunk of a column may have none.
+        batches = [batch for batch in rows.to_batches() if batch.num_rows]
+        rows = pa.Table.from_batches(batches, rows.schema)
         with _active_session_kept():
             frame = self._spark.createDataFrame(rows)
         return frame.coalesce(1) if rows.num_rows <= ROWS_IN_ONE_FILE else frame
