@@ -18,7 +18,7 @@ from raftlog.client.location import PATH, PREFIX
 from raftlog.errors import OptionError
 from raftlog_state.source_rows.columns import COLUMNS as ARROW_COLUMNS
 
-from .options import is_spark_option
+from .options import is_spark_option, source_list
 
 if TYPE_CHECKING:
     from .options import RaftlogOptions
@@ -84,8 +84,8 @@ def is_catalog_table(given: Mapping[str, str]) -> bool:
 def with_table_options(schema: StructType, given: Mapping[str, str]) -> StructType:
     """Return the columns of a new table, with its options. Raises ``OptionError`` for a secret."""
     kept = {name: value for name, value in given.items() if not is_spark_option(name)}
-    for name in kept:
-        if name.lower().removeprefix(PREFIX) in _SECRETS:
+    for name in [name for option in kept.items() for name in _names_of(*option)]:
+        if name.rpartition("].")[2].lower().removeprefix(PREFIX) in _SECRETS:
             raise OptionError(
                 option=name,
                 reason="is not allowed in CREATE TABLE: the catalog stores it in clear text; use "
@@ -94,6 +94,14 @@ def with_table_options(schema: StructType, given: Mapping[str, str]) -> StructTy
     first, *others = schema.fields
     metadata = {_OPTIONS_KEY: json.dumps(kept)}
     return StructType([StructField(first.name, first.dataType, metadata=metadata), *others])
+
+
+def _names_of(name: str, value: str) -> list[str]:
+    """Return the name of an option, and those of the options in ``sources``."""
+    if name.lower() != "sources":
+        return [name]
+    sources = enumerate(source_list(name, value))
+    return [f"{name}[{at}].{inner}" for at, options in sources for inner, _ in options]
 
 
 def table_options(schema: StructType) -> dict[str, str]:

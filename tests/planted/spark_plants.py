@@ -376,4 +376,14 @@ SOURCES_PLANTS: Final = (
         new="        if True:\n",
         tests=(SIZES,),
     ),
+    Plant(
+        bug="a catalog stores the password of one of several logs",
+        path="python_datasource/pyspark_raftlog/schema.py",
+        old='    if name.lower() != "sources":\n',
+        new="    if True:\n",
+        tests=(
+            "tests/spark/test_source_schema.py::"
+            "test_no_secret_of_one_of_several_logs_is_stored_with_a_table",
+        ),
+    ),
 )

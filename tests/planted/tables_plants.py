@@ -540,6 +540,63 @@ TABLES_PLANTS: Final = (
         tests=(f"{GROUP_FOLLOWED}::test_bad_logs_do_not_keep_the_others_from_being_written",),
     ),
     Plant(
+        bug="a run with an end leaves out clusters after a round whose rows were rejected",
+        path="state/raftlog_state/tables/group_follower.py",
+        old="            if cluster_count is not None:\n",
+        new="            if cluster_count:\n",
+        tests=(
+            f"{GROUP_FOLLOWED}::"
+            "test_a_run_writes_the_other_clusters_if_all_rows_of_a_round_are_rejected",
+        ),
+    ),
+    Plant(
+        bug="a run whose logs are all away does not end at a signal that was dropped",
+        path="state/raftlog_state/tables/group_follower.py",
+        old="        while True:\n            self._raise_if_stopped()\n",
+        new="        while True:\n",
+        tests=(f"{GROUP_FOLLOWED}::test_a_run_whose_logs_are_all_away_ends_at_a_signal",),
+    ),
+    Plant(
+        bug="a run whose first read of the log's end failed has no end",
+        path=FOLLOWER,
+        old="        if self._settings.is_once and self._target_offset is None:\n",
+        new="        if self._settings.is_once and not self._log:\n",
+        tests=(f"{FOLLOWED}::test_a_run_ends_where_the_log_ended_although_its_first_read_failed",),
+    ),
+    Plant(
+        bug="a group does not find out that a cluster whose log diverged was truncated",
+        path="state/raftlog_state/tables/group_follower.py",
+        old="            self._writer.refresh()  #",
+        new="            pass  #",
+        tests=(
+            f"{GROUP_FOLLOWED}::"
+            "test_a_cluster_that_is_truncated_after_its_log_diverged_is_followed_again",
+        ),
+    ),
+    Plant(
+        bug="options of TLS beside --sources are ignored",
+        path="state/raftlog_state/cli/tables.py",
+        old="        check_no_node_options(arguments)  #",
+        new="        pass  #",
+        tests=("tests/state/cli/test_cli_tables.py::test_wrong_calls_are_explained",),
+    ),
+    Plant(
+        bug="a misspelled option of TLS in the file of --sources is ignored",
+        path="state/raftlog_state/cli/tables.py",
+        old="            if name.lower().removeprefix(PREFIX) not in known:\n",
+        new="            if False:\n",
+        tests=("tests/state/cli/test_cli_tables.py::test_wrong_sources_are_explained",),
+    ),
+    Plant(
+        bug="the memory of a state grows with all rows that ever were",
+        path="state/raftlog_state/image/layered_map.py",
+        old="                del found._changed[key]  #",
+        new="                pass  #",
+        tests=(
+            f"{STORED}::test_a_layered_map_forgets_removed_entries_that_its_base_does_not_have",
+        ),
+    ),
+    Plant(
         bug="a run with an end hides the errors of clusters",
         path="state/raftlog_state/tables/group_follower.py",
         old="        if self.failures:\n",

@@ -338,6 +338,34 @@ TABLES_WRITER_PLANTS: Final = (
         tests=(f"{GROUPS}::test_a_rejected_cluster_does_not_keep_others_from_being_written",),
     ),
     Plant(
+        bug="rows that were replayed before a conflict are replayed again",
+        path=GROUP,
+        old="                self._caches.pop(name, None)\n            raise\n",
+        new="                pass\n            raise\n",
+        tests=(f"{GROUPS}::test_a_conflict_about_one_cluster_does_not_repeat_rows_of_others",),
+    ),
+    Plant(
+        bug="a group continues table log after records that it lacks",
+        path=ROWS,
+        old="return found | self._log_errors(",
+        new="return found or self._log_errors(",
+        tests=(f"{GROUPS}::test_a_cluster_that_was_written_without_log_is_not_continued_with_it",),
+    ),
+    Plant(
+        bug="a state that is larger than the limit is read again for each append",
+        path=GROUP,
+        old="list(sizes.items())[:-1]",
+        new="list(sizes.items())",
+        tests=(f"{GROUPS}::test_a_state_that_is_larger_than_the_limit_is_kept_while_it_is_used",),
+    ),
+    Plant(
+        bug="a group takes a cluster over whose rows it rejects",
+        path=GROUP,
+        old="            return False  # `_new_rows`",
+        new="            return True  # `_new_rows`",
+        tests=(f"{GROUPS}::test_a_cluster_whose_rows_are_rejected_stays_with_its_owner[diverged]",),
+    ),
+    Plant(
         bug="records that a crash left in log are appended again by a group",
         path=GROUP,
         old="        self._revert_log()\n",
@@ -352,6 +380,26 @@ TABLES_WRITER_PLANTS: Final = (
         tests=(
             "tests/state/tables/test_cluster_group_spark.py::"
             "test_a_cluster_of_another_owner_ends_the_query_and_the_others_are_published",
+        ),
+    ),
+    Plant(
+        bug="the tables of many clusters may hold what is not committed",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old="        refuse_options_of_tables(shared)\n",
+        new="",
+        tests=(
+            "tests/state/tables/test_cluster_group_spark.py::"
+            "test_shared_options_that_the_tables_determine_are_refused",
+        ),
+    ),
+    Plant(
+        bug="an option that many logs share does not allow a gap",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old="in {**shared, **options}.items()}",
+        new="in options.items()}",
+        tests=(
+            "tests/state/tables/test_cluster_group_spark.py::"
+            "test_shared_options_of_a_log_are_those_of_each",
         ),
     ),
     Plant(

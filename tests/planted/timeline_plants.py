@@ -14,8 +14,8 @@ TIMELINE_PLANTS: Final = (
     Plant(
         bug="timeline: elements that are loaded after a snapshot are in it",
         path=REGISTRY,
-        old="        if self._registry.newest is None:\n            self.current.update(elements)\n",
-        new="        if True:\n            self.current.update(elements)\n",
+        old="        if self._registry.newest is None:\n            self.current.update",
+        new="        if True:\n            self.current.update",
         tests=(HISTORIES,),
     ),
     Plant(

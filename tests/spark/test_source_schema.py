@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,6 +142,21 @@ def test_no_secret_is_stored_with_a_table(name: str) -> None:
     with pytest.raises(OptionError, match="not allowed in CREATE TABLE") as caught:
         RaftlogDataSource(given).schema()
     assert "5ecret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["ssl.key.password", "kafka.SSL.key.password"])
+def test_no_secret_of_one_of_several_logs_is_stored_with_a_table(name: str) -> None:
+    of_files = {"path": "/logs/ids-0"}
+    files = {"ssl.ca.location": "a.pem", "ssl.certificate.location": "b.pem"}
+    of_nodes = {"bootstrap.servers": "a:1", **files, name: "5ecret" * 3}
+    given = {"provider": "raftlog", "sources": json.dumps([of_files, of_nodes])}
+    with pytest.raises(OptionError, match="not allowed in CREATE TABLE") as caught:
+        RaftlogDataSource(given).schema()
+    assert caught.value.option == f"sources[1].{name}"
+    assert "5ecret" not in str(caught.value)
+    given["sources"] = json.dumps([of_files])
+    schema = RaftlogDataSource(given).schema()
+    assert schema.fields[0].metadata
 
 
 @pytest.mark.parametrize(

@@ -153,9 +153,7 @@ def open_source(arguments: argparse.Namespace) -> Iterator[LogReader]:
     if arguments.bootstrap_server is None:
         if arguments.path is None:
             error("PATH or --bootstrap-server is required")
-        for name in _NODE_OPTIONS:
-            if getattr(arguments, name) is not None:
-                error(f"--{name.replace('_', '-')} requires --bootstrap-server")
+        check_no_node_options(arguments)
 
         from raftlog.client import open_path
 
@@ -173,6 +171,13 @@ def open_source(arguments: argparse.Namespace) -> Iterator[LogReader]:
 
     with closing(leader_client(arguments)) as leader:
         yield RemoteLog(leader, decompressed_bytes_max=arguments.max_decompressed_bytes)
+
+
+def check_no_node_options(arguments: argparse.Namespace) -> None:
+    """End the command if an option of ``--bootstrap-server`` is given, which it is not."""
+    for name in _NODE_OPTIONS:
+        if getattr(arguments, name) is not None:
+            arguments.parser.error(f"--{name.replace('_', '-')} requires --bootstrap-server")
 
 
 def _check_cluster(log: LogReader, cluster_id: str | None) -> None:

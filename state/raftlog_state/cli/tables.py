@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 from .output import Console, Output, json_text
 from .parser import Commands, Parser, add_redaction, offset, redactor
-from .source import add_decompression_limit, add_source, open_source
+from .source import (
+    add_decompression_limit,
+    add_source,
+    check_no_node_options,
+    open_source,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from raftlog.client.location import LogLocation
     from raftlog_state.tables.log_follower import FollowSettings
     from raftlog_state.tables.stores.protocol import TableStore
@@ -188,6 +195,8 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
         error("--sources and --group are used together")
     if arguments.sources is not None and one_log != (None, None, None):
         error("--sources excludes PATH, --bootstrap-server and --cluster-id")
+    if arguments.sources is not None:
+        check_no_node_options(arguments)  # FILE has those of each log
     if one_log[:2] == (None, None) and arguments.sources is None:
         error("PATH and TABLES are required, or TABLES and --bootstrap-server or --sources")
 
@@ -272,18 +281,34 @@ def _locations(arguments: argparse.Namespace) -> list[LogLocation]:
     """Return the logs in the file of ``--sources``. Raises ``OptionError``."""
     import json
 
-    from raftlog.client.location import parse_location
     from raftlog.errors import OptionError
 
     try:
         with open(arguments.sources, encoding="utf-8") as file:
             found = json.load(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(option="--sources", reason=f"cannot be read as JSON: {error}") from None
     if not isinstance(found, list) or not found or not all(map(_has_texts, found)):
         reason = 'must have a JSON array of objects such as {"path": "/var/lib/kafka"}'
         raise OptionError(option="--sources", reason=reason)
-    return [parse_location(options, call="each object names a log") for options in found]
+    return [_location(at, options) for at, options in enumerate(found)]
+
+
+def _location(position: int, options: Mapping[str, str]) -> LogLocation:
+    """Return the log of an object in the file of ``--sources``. Raises ``OptionError``."""
+    from raftlog.client.location import NODE_OPTIONS, PATH, PREFIX, parse_location
+    from raftlog.errors import OptionError
+
+    known = (PATH, *NODE_OPTIONS)
+    try:
+        for name in options:
+            if name.lower().removeprefix(PREFIX) not in known:
+                reason = f"is unknown; options are {', '.join(known)}"
+                raise OptionError(option=name, reason=reason)
+        return parse_location(options, call="each object names a log")
+    except OptionError as error:
+        option = f"--sources[{position}].{error.option}"
+        raise OptionError(option=option, reason=error.reason) from None
 
 
 def _has_texts(options: object) -> bool:

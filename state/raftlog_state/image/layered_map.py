@@ -26,6 +26,9 @@ class LayeredMap(Mapping[K, V]):
         """Return a mapping with changes, in time linear in all changes of the base."""
         found = LayeredMap(self._base)
         found._changed = {**self._changed, **changes}
+        for key, value in changes.items():
+            if value is None and key not in self._base:
+                del found._changed[key]  # else memory grows with all keys that ever were
         found._count = self._count + sum(
             (value is not None) - (key in self) for key, value in changes.items()
         )

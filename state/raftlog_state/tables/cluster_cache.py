@@ -177,9 +177,7 @@ class ClusterCache:
             OffsetGapError, DivergedLogError, ReplayError: the rows do not continue the tables.
             TablesError: the rows are not those of a metadata log.
         """
-        progress = self.progress
-        batch = check_batch(table, columns, next_offset=progress.next_offset, place=place)
-        self._check_epochs(batch, place)
+        progress, batch = self.progress, self.checked(table, columns, place)
         if batch.is_empty:
             return None
         rows = log_rows(batch, cluster_id=progress.cluster_id, incarnation=progress.incarnation)
@@ -187,6 +185,18 @@ class ClusterCache:
         after = _progress_after(progress, self.loader.image, batch, rows)
         origins = self.origins.apply(changes)
         return NewRows(log=rows, changes=changes, origins=origins, after=after)
+
+    def checked(self, table: pa.Table, columns: Sequence[str], place: str) -> CheckedBatch:
+        """Return rows of the source that continue the tables; those that they have are checked.
+
+        Raises:
+            OffsetGapError, DivergedLogError: the rows do not continue the tables.
+            TablesError: the rows are not those of a metadata log.
+        """
+        next_offset = self.progress.next_offset
+        batch = check_batch(table, columns, next_offset=next_offset, place=place)
+        self._check_epochs(batch, place)
+        return batch
 
     def _check_epochs(self, batch: CheckedBatch, place: str) -> None:
         """Check that rows that the tables have, and the first new one, continue their epochs."""

@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -44,6 +45,7 @@ from .materialize import (
     Redaction,
     end_of_run,
     needed_options,
+    refuse_options_of_tables,
     source_error,
     source_options,
     starting_offset,
@@ -126,18 +128,21 @@ class ClusterGroup:
             TablesError: the session does not find the source; or there is a gap between a
                 cluster's tables and its log.
             WrongClusterError, DivergedLogError: the tables were not created from these logs.
-            OptionError: an option is invalid, two logs are of one cluster, or no log can be opened.
+            OptionError: an option is invalid or cannot be set here, two logs are of one cluster, or
+                no log can be opened.
 
         The query ends with ``ClustersFailedError`` if rows of clusters are rejected.
         """
         kind = trigger_options(trigger)
+        shared = {name: str(value) for name, value in (options or {}).items()}
+        refuse_options_of_tables(shared)
         self._writer.forget()  # other writers may have truncated the tables since
-        logs = self._logs(_given(sources))
+        logs = self._logs(_given(sources), shared)
         upkeep = Upkeep(0 if AVAILABLE_NOW in kind else None, GROUP_MERGE_ROWS_MAX)
         sink = GroupSink(self._writer, logs, upkeep)
         given = {
             "maxOffsetsPerTrigger": str(RECORDS_PER_BATCH_DEFAULT),
-            **(options or {}),
+            **shared,
             **needed_options(self._redaction),
             "sources": json.dumps([dict(log.options) for log in logs]),
         }
@@ -154,10 +159,12 @@ class ClusterGroup:
         except PySparkException as error:
             raise source_error(error, self._store.place) from error
 
-    def _logs(self, sources: Sequence[Mapping[str, str]]) -> list[GroupLog]:
+    def _logs(
+        self, sources: Sequence[Mapping[str, str]], shared: Mapping[str, str]
+    ) -> list[GroupLog]:
         """Open the logs, and find out where each continues its cluster's tables."""
         found: dict[str, GroupLog] = {}
-        for log in for_each(self._log_of, sources):
+        for log in for_each(partial(self._log_of, shared=shared), sources):
             if log is not None:
                 if log.cluster_id in found:
                     reason = f"two logs are of cluster {log.cluster_id}"
@@ -167,12 +174,12 @@ class ClusterGroup:
             raise OptionError(option="sources", reason="contains no log that can be opened")
         return [found[name] for name in sorted(found)]
 
-    def _log_of(self, source: Mapping[str, str]) -> GroupLog | None:
+    def _log_of(self, source: Mapping[str, str], *, shared: Mapping[str, str]) -> GroupLog | None:
         options = source_options(source)
-        named = {name.lower(): value for name, value in options.items()}
+        named = {name.lower(): value for name, value in {**shared, **options}.items()}
         try:
             log = open_reader(parse_location(options))
-            target_offset = end_of_run(log, options)
+            target_offset = end_of_run(log, named)
         except RaftlogError as error:
             if not error.retriable and not isinstance(error, LogNotFoundError):
                 raise
@@ -185,7 +192,7 @@ class ClusterGroup:
         place, writer = self._store.place, self._writer
         progress = writer.progress(cluster_id)
         check_same_log(place, progress, lambda: writer.epochs(cluster_id), log)
-        start = starting_offset(place, progress, log, options)
+        start = starting_offset(place, progress, log, named)
         return GroupLog(
             options={**options, "startingOffset": start},
             cluster_id=cluster_id,

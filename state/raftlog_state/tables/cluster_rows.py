@@ -162,7 +162,8 @@ class ClusterRows:
                 raise
             except TablesError as error:
                 found[name] = error
-        return found
+        caches = [cache for cache in found.values() if isinstance(cache, ClusterCache)]
+        return found | self._log_errors([cache.progress for cache in caches])
 
     def ends(self) -> Ends:
         """Return the progress of all clusters, and the last versions of all groups."""
@@ -287,15 +288,30 @@ class ClusterRows:
         at_end: Condition = ("offset", ">=", progress.offset)
         rows = self.read(LOG_TABLE, progress.cluster_id, at_end, columns=columns)
         if rows.num_rows == 0 and progress.offset != NOTHING:
-            raise TablesError(
-                place=self.place,
-                reason=f"table log does not contain offset {progress.offset}, "
-                "but table changes does",
-                remedy="open them with log=False (`raftlog tables`: --no-log), or create new ones",
-            )
+            raise self._log_lacks(progress)
         is_later: Condition = ("offset", ">", progress.offset)
         is_current: Condition = ("incarnation", ">=", progress.incarnation)
         return rows_where(rows, is_later, is_current).select(RECORD_IDENTITY)
+
+    def _log_errors(self, ends: Iterable[Progress]) -> dict[str, TablesError]:
+        """Return the errors of the clusters whose last records ``log`` does not have."""
+        ends = [end for end in ends if end.offset != NOTHING]
+        if not self.writes_log or not ends:
+            return {}
+        names: set[str] = set()
+        if self.store.exists(LOG_TABLE):
+            any_of = tuple((_of_cluster(str(end.cluster_id)), _is_at(end)) for end in ends)
+            found = self.store.read(LOG_TABLE, columns=(CLUSTER_ID,), any_of=any_of)
+            names = set(pc.unique(found[CLUSTER_ID]).to_pylist())
+        lacking = (end for end in ends if end.cluster_id not in names)
+        return {str(end.cluster_id): self._log_lacks(end) for end in lacking}
+
+    def _log_lacks(self, progress: Progress) -> TablesError:
+        return TablesError(
+            place=self.place,
+            reason=f"table log does not contain offset {progress.offset}, but table changes does",
+            remedy="open them with log=False (`raftlog tables`: --no-log), or create new ones",
+        )
 
     def clusters_ahead(self, ends: Iterable[Progress]) -> list[Progress]:
         """Return the clusters that have records in ``log`` that a crash kept from ``changes``."""
@@ -553,6 +569,11 @@ def _ahead(end: Progress) -> Where:
     """Return the conditions of the records of a cluster that are ahead of its end."""
     is_later: Condition = ("offset", ">", end.offset)
     return (_of_cluster(str(end.cluster_id)), is_later, ("incarnation", ">=", end.incarnation))
+
+
+def _is_at(end: Progress) -> Condition:
+    """Return the condition of the last records before an end."""
+    return ("offset", "=", end.offset)
 
 
 def _of_cluster(cluster_id: str) -> Condition:

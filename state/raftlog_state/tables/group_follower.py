@@ -3,8 +3,9 @@
 Rules of this file:
 
 1. A round reads what each log has, and appends it for all clusters together.
-2. A log that cannot be read, or whose rows are rejected, is read again later, with a growing pause.
-   Its error is logged when it is another one than before. The other clusters are not affected.
+2. A log that cannot be read, or whose rows are rejected, is read again later, with a growing pause,
+   from the end that its tables have then. Its error is logged when it is another one than before.
+   The other clusters are not affected.
 3. A run with an end raises the errors that are left when the other clusters have reached it.
 """
 
@@ -99,6 +100,7 @@ class GroupFollower:
         """
         pause_s = BACKOFF_FIRST_S
         while True:
+            self._raise_if_stopped()
             try:
                 cluster_count = self.append_round()
             except TablesError as error:
@@ -111,14 +113,17 @@ class GroupFollower:
             pause_s = BACKOFF_FIRST_S
             if cluster_count:
                 self._log_event(f"appended rows of {cluster_count} clusters")
-            elif self._settings.is_once:
+            if cluster_count is not None:
+                continue
+            if self._settings.is_once:
                 self._end()
                 return
-            else:
-                self._clock.pause(self._settings.poll_ms / 1_000)
+            self._clock.pause(self._settings.poll_ms / 1_000)
 
-    def append_round(self) -> int:
-        """Append the next records of all logs; return how many clusters had new ones.
+    def append_round(self) -> int | None:
+        """Append the next records of all logs; return of how many clusters, None if none has some.
+
+        0: all of those that were read were rejected.
 
         Raises:
             TablesError: Delta failed.
@@ -127,7 +132,10 @@ class GroupFollower:
         batches: dict[str, pa.Table] = {}
         sources: dict[str, _Source] = {}
         row_count = 0
-        for source in self._due():
+        due = self._due()
+        if any(source.error is not None and not source.error.retriable for source in due):
+            self._writer.refresh()  # the tables may have been truncated since
+        for source in due:
             self._raise_if_stopped()
             self._sources.remove(source)  # the next round begins with those that this one leaves
             self._sources.append(source)
@@ -145,7 +153,7 @@ class GroupFollower:
             if row_count >= self._settings.record_count_max:
                 break
         if not batches:
-            return 0
+            return None
         with self._uninterrupted():
             applied = self._writer.apply(batches)
             for cluster_id, source in sources.items():

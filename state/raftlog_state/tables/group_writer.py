@@ -2,9 +2,9 @@
 
 Invariants, besides those of ``writer`` and ``cluster_rows``:
 
-1. A group writes the clusters that it owns. One that it does not own is claimed first: a fence in a
-   transaction of the owner, whose row names this group. Nothing has to be allowed for a cluster
-   without rows; for others ``take_over`` has to be.
+1. A group writes the clusters that it owns. One that it does not own is claimed before its first
+   rows, which have been checked: a fence in a transaction of the owner, whose row names this group.
+   Nothing has to be allowed for a cluster without rows; for others ``take_over`` has to be.
 2. After a conflict the versions are read, and then the ends of all clusters. What is cached of a
    cluster stays only if its end is the same. So a cached state is never older than the version with
    which it is appended.
@@ -141,6 +141,11 @@ class GroupWriter:
         with self._lock:
             return sum(part.num_rows for tail in self._tails.values() for part in tail)
 
+    def refresh(self) -> None:
+        """Read the ends again at the next call; what is cached of unchanged clusters is kept."""
+        with self._lock:
+            self._is_read = False
+
     def forget(self) -> None:
         """Drop all that is cached: the tables are read again."""
         with self._lock:
@@ -161,7 +166,13 @@ class GroupWriter:
         return self._again_if_late(lambda: self._apply(batches))
 
     def merge_state(self) -> None:
-        """Merge the later changes of all clusters into ``state``. Raises ``TablesError``."""
+        """Merge the later changes of the clusters that were written into ``state``.
+
+        Those of others, which an earlier run left, are merged with their next rows.
+
+        Raises:
+            TablesError: Delta failed.
+        """
         self._again_if_late(self._merge_state)
 
     def compact(self) -> None:
@@ -235,10 +246,10 @@ class GroupWriter:
             self._tails[cluster_id].append(rows)
 
     def _drop_unused(self) -> None:
-        """Drop the least recently used states until the others are small enough."""
+        """Drop the least recently used states until one is left or the others are small enough."""
         sizes = {name: _row_count(cache.progress) for name, cache in self._caches.items()}
         row_count = sum(sizes.values())
-        for name, size in sizes.items():
+        for name, size in list(sizes.items())[:-1]:
             if row_count <= self._cached_rows_max:
                 return
             del self._caches[name]
@@ -286,29 +297,45 @@ class GroupWriter:
         self._ready()
         failures: dict[str, RaftlogError] = {}
         news: dict[str, NewRows] = {}
-        for part in self._parts(batches):
-            failures |= self._load(part)
-            failures |= self._claim([name for name in part if name not in failures])
-            for name in part:
-                if name not in failures:
-                    try:
-                        new = self._new_rows(name, batches[name])
-                    except ConcurrentWriterError:
-                        raise
-                    except RaftlogError as error:
-                        failures[name] = error
-                    else:
-                        if new is not None:
-                            news[name] = new
-            self._drop_unused()
-        if news:
-            try:
+        try:
+            for part in self._parts(batches):
+                failures |= self._load(part)
+                failures |= self._claim(
+                    [name for name in part if name not in failures and self._is_new(name, batches)]
+                )
+                for name in part:
+                    if name not in failures:
+                        try:
+                            new = self._new_rows(name, batches[name])
+                        except ConcurrentWriterError:
+                            raise
+                        except RaftlogError as error:
+                            failures[name] = error
+                        else:
+                            if new is not None:
+                                news[name] = new
+                self._drop_unused()
+            if news:
                 self._append(news)
-            except ConcurrentWriterError:
-                for name in news:  # their replayed states are ahead of the tables
-                    self._caches.pop(name, None)
-                raise
+        except ConcurrentWriterError:
+            for name in news:  # their replayed states are ahead of the tables
+                self._caches.pop(name, None)
+            raise
         return Applied(frozenset(news), failures)
+
+    def _is_new(self, cluster_id: str, batches: Mapping[str, pa.Table]) -> bool:
+        """Return whether there are new rows, and none of them is rejected before its replay.
+
+        Otherwise the cluster is not taken over from an owner that could write it.
+        """
+        cache = self._caches[cluster_id]
+        if cache.progress.group == self._group:
+            return True
+        try:
+            batch = cache.checked(batches[cluster_id], self.source_columns, self.place)
+        except RaftlogError:
+            return False  # `_new_rows` reports it
+        return not batch.is_empty
 
     def _new_rows(self, cluster_id: str, table: pa.Table) -> NewRows | None:
         """Check and replay rows; what is cached may be older than a truncation."""

@@ -132,10 +132,10 @@ class LogTail:
         """Open the log, or read its end again; return it."""
         if self._log is None:
             self._log = self._open_log()
-            if self._settings.is_once:
-                self._target_offset = self._read_end(self._log)
         else:
             self._log.refresh()
+        if self._settings.is_once and self._target_offset is None:
+            self._target_offset = self._read_end(self._log)
         return self._log
 
     def read_next(

@@ -166,12 +166,17 @@ def source_options(path_or_options: str | Mapping[str, str]) -> dict[str, str]:
     """Return the options of a log. Raises ``OptionError`` for those that the tables determine."""
     if isinstance(path_or_options, str):
         return {"path": path_or_options}
-    for name in path_or_options:
+    refuse_options_of_tables(path_or_options)
+    parse_location(path_or_options)  # raises if none is named
+    return {name: str(value) for name, value in path_or_options.items()}
+
+
+def refuse_options_of_tables(options: Mapping[str, str]) -> None:
+    """Raise ``OptionError`` for options of the source that the tables determine."""
+    for name in options:
         reason = _OURS.get(name.lower())
         if reason is not None:
             raise OptionError(option=name, reason=f"cannot be set here: {reason}")
-    parse_location(path_or_options)  # raises if none is named
-    return {name: str(value) for name, value in path_or_options.items()}
 
 
 def trigger_options(trigger: str | Mapping[str, str] | None) -> dict[str, Any]:

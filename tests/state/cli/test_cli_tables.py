@@ -242,6 +242,29 @@ def test_many_logs_are_written_by_one_process(data: Path, tmp_path: Path) -> Non
     assert "JSON array" in err
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            '[{"path": "x"}, {"path": "x", "ssl.ca.locaton": "ca.pem"}]',
+            "--sources[1].ssl.ca.locaton: is unknown; options are path, bootstrap.servers, ssl.ca",
+        ),
+        ('[{"path": "x", "bootstrap.servers": "a:1"}]', "--sources[0].bootstrap.servers"),
+        ("[" * 100_000, "cannot be read as JSON"),
+    ],
+    ids=["misspelled", "two locations", "deep"],
+)
+def test_wrong_sources_are_explained(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "logs.json"
+    file.write_text(text)
+    place = tmp_path / "tables"
+    command = ("tables", "follow", "--sources", file, "--group", "all", "--once")
+    status, out, err = run(*command, place)
+    assert (status, out) == (2, ""), err
+    assert words in err
+    assert "Traceback" not in err
+
+
 def ends_of(place: Path) -> list[dict[str, Any]]:
     """Return the status of each cluster, with the offset after its last one."""
     return [{**row, "next_offset": row["offset"] + 1} for row in rows("tables", "status", place)]
@@ -287,6 +310,10 @@ def test_a_relative_name_is_a_directory(
         (["follow", "log", "tables", "--max-records", "0"], "not a number of records"),
         (["follow", "log", "tables", "--poll-ms", "-1"], "--poll-ms"),
         (["follow", "log", "tables", "--tls-ca", "x"], "requires --bootstrap-server"),
+        (
+            ["follow", "tables", "--sources", "f", "--group", "g", "--tls-ca", "x"],
+            "--tls-ca requires --bootstrap-server",
+        ),
         (["truncate", "tables"], "required: OFFSET"),
         (["expire", "tables", "-1"], "OFFSET"),
     ],

@@ -14,7 +14,7 @@ from tests.support.tables import Feed, image_of
 
 from raftlog.client import open_path
 from raftlog.errors import OptionError
-from raftlog_state.errors import ClusterOwnedError
+from raftlog_state.errors import ClusterOwnedError, TablesError
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import Redactor
@@ -144,3 +144,31 @@ def test_sources_that_are_no_group_are_refused(
     fleet.grow(ENDS[0])
     with pytest.raises(OptionError, match=reason):
         fleet.open().materialize(sources(fleet), checkpoint=str(fleet.directory / "checkpoint"))
+
+
+@pytest.mark.parametrize("name", ["isolationLevel", "STARTINGOFFSET", "redactKey"])
+def test_shared_options_that_the_tables_determine_are_refused(fleet: Fleet, name: str) -> None:
+    fleet.grow(ENDS[0])
+    checkpoint = str(fleet.directory / "checkpoint")
+    with pytest.raises(OptionError, match=f"{name}: cannot be set here"):
+        fleet.open().materialize(fleet.sources(), checkpoint=checkpoint, options={name: "x" * 16})
+
+
+def test_shared_options_of_a_log_are_those_of_each(fleet: Fleet) -> None:
+    """The records of the log after the deleted ones are appended after a gap."""
+    fleet.grow(ENDS[0])
+    fleet.run(fleet.open())
+    trimmed = fleet.directory / "trimmed" / "__cluster_metadata-0"
+    copy_log(fleet.kafkas, trimmed, start_offset=500, end_offset=900)
+    source = {"path": str(trimmed), "clusterId": fleet.cluster_ids[0]}
+    group, checkpoint = fleet.open(), str(fleet.directory / "checkpoint")
+    with pytest.raises(TablesError, match="--allow-gap"):
+        group.materialize([source], checkpoint=checkpoint)
+    options = {"failOnDataLoss": "false", "tailHoldback": "0"}
+    query = group.materialize(
+        [source], checkpoint=checkpoint, trigger="availableNow", options=options
+    )
+    query.awaitTermination()
+    tables = fleet.feed.open(fleet.tables, cluster_id=fleet.cluster_ids[0])
+    assert tables.status().offset == open_path(str(trimmed)).log_end_offset - 1
+    assert tables.status().gaps

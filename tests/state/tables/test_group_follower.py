@@ -55,8 +55,20 @@ def ignore(event: str) -> None:
     """Do nothing."""
 
 
-def settings_of(*, is_once: bool = True, take_over: bool = False) -> FollowSettings:
-    return FollowSettings(redactor=Redactor(), holdback_ms=0, is_once=is_once, take_over=take_over)
+def do_nothing() -> None:
+    """Do nothing."""
+
+
+def settings_of(
+    *, is_once: bool = True, take_over: bool = False, record_count_max: int = 100_000
+) -> FollowSettings:
+    return FollowSettings(
+        redactor=Redactor(),
+        holdback_ms=0,
+        is_once=is_once,
+        take_over=take_over,
+        record_count_max=record_count_max,
+    )
 
 
 def follower_of(
@@ -67,7 +79,9 @@ def follower_of(
     clock: StoppedClock | None = None,
     is_once: bool = True,
     take_over: bool = False,
+    record_count_max: int = 100_000,
     others: dict[str, OpenLog] | None = None,
+    raise_if_stopped: Callable[[], None] = do_nothing,
 ) -> GroupFollower:
     open_logs: dict[str, OpenLog] = {
         name: partial(open_path, str(log)) for name, log in logs.items()
@@ -75,10 +89,11 @@ def follower_of(
     return GroupFollower(
         open_logs | (others or {}),
         MemoryStore(tables),
-        settings_of(is_once=is_once, take_over=take_over),
+        settings_of(is_once=is_once, take_over=take_over, record_count_max=record_count_max),
         group="all",
         clock=(clock or StoppedClock()).as_clock(),
         log_event=ignore if events is None else events.append,
+        raise_if_stopped=raise_if_stopped,
     )
 
 
@@ -166,6 +181,36 @@ def test_a_log_that_was_bad_is_read_again_after_a_pause(data: Path, logs: dict[s
     assert "a is followed again" in events
 
 
+def test_a_cluster_that_is_truncated_after_its_log_diverged_is_followed_again(
+    logs: dict[str, Path],
+) -> None:
+    """No other cluster has new records meanwhile."""
+    tables, events = MemoryTables(), list[str]()
+    only = {"a": logs["a"]}
+    follower_of(tables, only).run()
+    shutil.rmtree(logs["a"])
+    other = LogWriter(logs["a"], cluster_id="a")
+    other.append(*[NO_OP] * 50)
+    other.append(*[NO_OP] * 100, epoch=9)
+    set_cluster(logs["a"], "a")
+    clock = StoppedClock()
+
+    class EndError(Exception):
+        """End of the test."""
+
+    def truncate() -> None:
+        if len(clock.slept_ms) == 3:
+            writer_of(tables, cluster_id="a").truncate_to(0)
+        if len(clock.slept_ms) > 200:
+            raise EndError
+
+    clock.while_asleep = truncate
+    with pytest.raises(EndError):
+        follower_of(tables, only, events=events, clock=clock, is_once=False).run()
+    assert "a is followed again" in events
+    assert read_view(tables, "a").offset == other.end_offset - 1
+
+
 def test_a_cluster_with_two_logs_and_one_of_another_writer_are_refused(
     logs: dict[str, Path],
 ) -> None:
@@ -196,3 +241,46 @@ def test_a_cluster_of_another_writer_is_refused_without_take_over(
     follower_of(tables, logs, take_over=True).run()
     for name, log in logs.items():
         assert contents(tables, name) == alone(log, name)
+
+
+def test_a_run_writes_the_other_clusters_if_all_rows_of_a_round_are_rejected(
+    logs: dict[str, Path],
+) -> None:
+    """The rows of a cluster that another writer owns are as many as an append may have."""
+    tables = MemoryTables()
+    writer = writer_of(tables, cluster_id="a")
+    LogFollower(
+        partial(open_path, str(logs["a"])),
+        MemoryStore(tables),
+        settings_of(record_count_max=1),
+        log_event=ignore,
+    ).append_next()
+    offset = writer.progress().offset
+    with pytest.raises(ClustersFailedError) as raised:
+        follower_of(tables, logs, record_count_max=1).run()
+    assert raised.value.failures.keys() == {"a"}
+    assert read_view(tables, "a").offset == offset
+    for name in "bc":
+        assert contents(tables, name) == alone(logs[name], name)
+
+
+def test_a_run_whose_logs_are_all_away_ends_at_a_signal() -> None:
+    """The exception of the signal was dropped, see ``StopSignals``."""
+
+    class StoppedError(BaseException):
+        """The signal."""
+
+    def away() -> LogReader:
+        raise QuorumUnavailableError(path="nodes", waited_ms=1, reason="away")
+
+    def stop() -> None:
+        if clock.slept_ms:
+            raise StoppedError
+
+    clock = StoppedClock()
+    follower = follower_of(
+        MemoryTables(), {}, clock=clock, is_once=False, others={"d": away}, raise_if_stopped=stop
+    )
+    with pytest.raises(StoppedError):
+        follower.run()
+    assert len(clock.slept_ms) == 1

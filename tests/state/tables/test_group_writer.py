@@ -48,6 +48,7 @@ def group_of(
     tables: MemoryTables,
     name: str = "one",
     *,
+    writes_log: bool = True,
     take_over: bool = False,
     cached_rows_max: int = 1_000,
     before_commit: Hook = no_hook,
@@ -59,6 +60,7 @@ def group_of(
         store,
         name,
         take_over=take_over,
+        writes_log=writes_log,
         cached_rows_max=cached_rows_max,
         clock_us=lambda: 1,
         slice_rows=slice_rows,
@@ -169,6 +171,24 @@ def test_a_rejected_cluster_does_not_keep_others_from_being_written(history: His
     check(tables, history, {"cluster-a": 50, "cluster-b": 70})
 
 
+def test_a_cluster_that_was_written_without_log_is_not_continued_with_it(
+    history: History,
+) -> None:
+    tables = MemoryTables()
+    without = group_of(tables, writes_log=False)
+    without.apply({"cluster-a": history.range(0, 40)})
+    assert LOG_TABLE.name not in tables.contents
+    group = group_of(tables)
+    for end in (50, 60):  # table log exists at the second one
+        batches = {"cluster-a": history.range(40, 60), "cluster-b": history.range(0, end)}
+        applied = group.apply(batches)
+        assert applied.appended == {"cluster-b"}
+        assert "log does not contain offset 39" in str(applied.failures["cluster-a"])
+        assert "--no-log" in str(applied.failures["cluster-a"])
+    check(tables, history, {"cluster-b": 60})
+    assert without.apply({"cluster-a": history.range(40, 60)}).appended == {"cluster-a"}
+
+
 @pytest.mark.parametrize("owner", [None, "other"])
 def test_a_cluster_of_another_owner_is_taken_over_only_if_that_is_allowed(
     history: History, owner: str | None
@@ -195,6 +215,26 @@ def test_a_cluster_of_another_owner_is_taken_over_only_if_that_is_allowed(
     )
     assert applied.appended == {"it's c"}, "it is of no group now"
     check(tables, history, {"cluster-a": 70, "it's c": 80})
+
+
+@pytest.mark.parametrize("what", ["gap", "diverged", "repeated", "none"])
+def test_a_cluster_whose_rows_are_rejected_stays_with_its_owner(
+    history: History, what: str
+) -> None:
+    tables = alone(history, "cluster-a", 40)
+    rows = {
+        "gap": history.range(50, 60),
+        "diverged": in_epoch(history.range(30, 60), 9),
+        "repeated": history.range(20, 40),
+        "none": history.range(0, 0),
+    }[what]
+    commits = list(tables.commits)
+    applied = group_of(tables, take_over=True).apply({"cluster-a": rows})
+    assert applied.appended == frozenset()
+    assert (applied.failures.keys() == {"cluster-a"}) == (what in ("gap", "diverged"))
+    assert tables.commits == commits
+    assert writer_of(tables, cluster_id="cluster-a").apply(history.range(40, 60), "cluster-a")
+    check(tables, history, {"cluster-a": 60})
 
 
 @pytest.mark.parametrize("table", [None, LOG_TABLE.name, CHANGES_TABLE.name])
@@ -255,6 +295,39 @@ def test_an_owner_that_is_stopped_while_the_cluster_changes_hands_leaves_no_reco
 
     append(owner, 0, 40)
     append(owner, 40, 50, change_hands)
+    check(tables, history, {"cluster-a": 70})
+
+
+@pytest.mark.parametrize("change", ["append", "truncation"])
+def test_a_conflict_about_one_cluster_does_not_repeat_rows_of_others(
+    history: History, change: str
+) -> None:
+    """Rows of others were replayed before another writer is found to have changed the cluster."""
+    tables = filled(history, {"cluster-a": 60})
+    single = writer_of(tables, cluster_id="cluster-b")
+    single.apply(history.range(0, 60), "cluster-b")
+    is_due = change == "append"
+
+    def be_faster(operation: str, table: str) -> None:
+        nonlocal is_due
+        if is_due and operation == "append":
+            is_due = False
+            single.apply(history.range(60, 65), "cluster-b")
+
+    group = group_of(tables, take_over=True, before_commit=be_faster)
+    group.epochs("cluster-a")
+    start = 60
+    if change == "truncation":
+        group.apply({"cluster-b": history.range(60, 65)})
+        single.truncate_to(40)
+        start = 41
+    rows = (
+        in_epoch(history.range(start, 70), 9) if change == "truncation" else history.range(60, 70)
+    )
+    applied = group.apply({"cluster-a": history.range(60, 70), "cluster-b": rows})
+    assert applied.failures == {}
+    assert applied.appended == {"cluster-a", "cluster-b"}
+    assert group.progress("cluster-b").offset == 69
     check(tables, history, {"cluster-a": 70})
 
 
@@ -395,6 +468,18 @@ def test_the_states_that_are_kept_have_a_limit(history: History) -> None:
     group = GroupWriter(store, "one", cached_rows_max=2 * row_count + 20, clock_us=lambda: 1)
     a, b, c = CLUSTERS
     for name, read_count in ((a, 1), (b, 2), (a, 2), (c, 3), (a, 3), (b, 4), (c, 5), (a, 6)):
+        start = group.progress(name).next_offset
+        group.apply({name: history.range(start, start + 1)})
+        assert store.read_count == read_count
+
+
+def test_a_state_that_is_larger_than_the_limit_is_kept_while_it_is_used(history: History) -> None:
+    tables = filled(history, dict.fromkeys(CLUSTERS, 40))
+    writer_of(tables, cluster_id=CLUSTERS[0]).merge_state()
+    store = CountingStore(tables)
+    group = GroupWriter(store, "one", cached_rows_max=1, clock_us=lambda: 1)
+    a, b, _ = CLUSTERS
+    for name, read_count in ((a, 1), (a, 1), (b, 2), (b, 2), (a, 3)):
         start = group.progress(name).next_offset
         group.apply({name: history.range(start, start + 1)})
         assert store.read_count == read_count

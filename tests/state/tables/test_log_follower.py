@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.clock import StoppedClock
@@ -16,8 +17,13 @@ from tests.support.source_rows import source_rows
 from tests.support.written_tables import contents as contents_of
 from tests.support.written_tables import read_view
 
-from raftlog.client import LogReader, open_path
-from raftlog.errors import DivergedLogError, QuorumUnavailableError, WrongClusterError
+from raftlog.client import LogReader, ReadEnd, open_path
+from raftlog.errors import (
+    DivergedLogError,
+    QuorumUnavailableError,
+    SegmentDeletedError,
+    WrongClusterError,
+)
 from raftlog_state.errors import TablesError
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import DecodedRecord, Redactor, decode
@@ -327,3 +333,28 @@ def test_without_the_table_log_changes_and_state_are_the_same(data: Path) -> Non
     assert less.contents.keys() == {CHANGES_TABLE.name, STATE_TABLE.name}
     kept = [row for row in contents(tables) if row[0] != LOG_TABLE.name]
     assert contents(less) == kept
+
+
+def test_a_run_ends_where_the_log_ended_although_its_first_read_failed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = copy_log(data / SOURCE, tmp_path / "__cluster_metadata-0", end_offset=60)
+    reader = open_path(str(log))
+    read_end, end_offset, failed = reader.read_end, reader.log_end_offset, list[str]()
+
+    def fail_once(**arguments: Any) -> ReadEnd:
+        if not failed:
+            failed.append("read_end")
+            raise SegmentDeletedError(path=str(log))
+        return read_end(**arguments)
+
+    def grow(event: str) -> None:
+        if event.startswith("appended"):
+            copy_log(data / SOURCE, log, end_offset=200)
+
+    monkeypatch.setattr(reader, "read_end", fail_once)
+    tables = MemoryTables()
+    follow(tables, log, open_log=lambda: reader, count=20, on_event=grow)
+    assert failed
+    assert progress_of(tables).offset == end_offset - 1
+    assert Writer(MemoryStore(tables)).unmerged_row_count() == 0, "a run that ends merges"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -239,3 +241,19 @@ def test_a_layered_map_is_a_dict_with_all_changes(
         assert [key in found for key in range(10)] == [key in expected for key in range(10)]
         assert [found.get(key) for key in range(10)] == [expected.get(key) for key in range(10)]
     assert dict(LayeredMap(base)) == base
+
+
+def test_a_layered_map_forgets_removed_entries_that_its_base_does_not_have() -> None:
+    """Topics are created and deleted for as long as a process runs."""
+
+    class Topic:
+        """Key that can be observed."""
+
+    found: LayeredMap[object, int] = LayeredMap({})
+    key = Topic()
+    seen = weakref.ref(key)
+    found = found.updated({key: 1}).updated({key: None})
+    del key
+    gc.collect()
+    assert seen() is None
+    assert len(found) == 0
