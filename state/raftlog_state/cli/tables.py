@@ -70,9 +70,10 @@ def _add_place(command: Parser) -> None:
 # --- raftlog tables status ------------------------------------------------------------------------
 
 STATUS_ABOUT = """
-Print one JSON object for each cluster: its id, the last offset in the tables (inclusive; -1 if
-nothing was published) and in table log, the first offset whose state can be read, the leader epoch
-and metadata.version there, the number of rows of each typed table, and the offsets without history.
+Print one JSON object for each cluster: its id, the group that writes it (null without one), the
+last offset in the tables (inclusive; -1 if nothing was published) and in table log, the first
+offset whose state can be read, the leader epoch and metadata.version there, the number of rows of
+each typed table, and the offsets without history.
 """
 
 STATUS_EXAMPLES = """

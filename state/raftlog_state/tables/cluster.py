@@ -329,7 +329,7 @@ class ClusterTables:
         """Return the offsets that the tables have reached, read from Delta."""
         publication = newest_publication(self._store, self._cluster_id)
         log_offset = NOTHING if publication is None else publication.log_offset()
-        return status_of(self._store.place, publication, log_offset)
+        return status_of(self._store.place, self._cluster_id, publication, log_offset)
 
     def verify(self, offset: int | None = None, since: OffsetOrTime | None = None) -> VerifyReport:
         """Compare the tables with a second replay of ``log``, in SQL.

@@ -294,7 +294,7 @@ class ArrowTables:
         """Return the offsets that the tables have reached."""
         publication = _newest_publication(self._store, self._cluster_id)
         log_offset = NOTHING if publication is None else publication.log_offset()
-        return status_of(self._store.place, publication, log_offset)
+        return status_of(self._store.place, self._cluster_id, publication, log_offset)
 
     def _newest(self) -> _Publication:
         publication = _newest_publication(self._store, self._cluster_id)

@@ -45,11 +45,13 @@ class ClusterStatus:
 
     ``offset``: that of ``latest()``; ``log_offset``: the last record in ``log``, if they have it;
     ``oldest_offset``: the first offset for ``at()``; ``gaps``: first and last offsets without
-    history, because a snapshot was loaded instead.
+    history, because a snapshot was loaded instead; ``group``: the group of clusters that writes
+    this one, None for a writer of its own.
     """
 
     place: str
     cluster_id: str | None
+    group: str | None
     incarnation: int
     offset: int
     log_offset: int
@@ -60,13 +62,16 @@ class ClusterStatus:
     gaps: tuple[tuple[int, int], ...]
 
 
-def status_of(place: str, published: Published | None, log_offset: int) -> ClusterStatus:
-    """Return the status of tables; None: nothing was published."""
-    progress = Progress() if published is None else published.progress
+def status_of(
+    place: str, cluster_id: str | None, published: Published | None, log_offset: int
+) -> ClusterStatus:
+    """Return the status of a cluster, None: the only one; if nothing of it was published, None."""
+    progress = Progress(cluster_id=cluster_id) if published is None else published.progress
     is_empty = published is None
     return ClusterStatus(
         place=place,
         cluster_id=progress.cluster_id,
+        group=progress.group,
         incarnation=progress.incarnation,
         offset=progress.offset,
         log_offset=log_offset,

@@ -228,6 +228,7 @@ def test_many_logs_are_written_by_one_process(data: Path, tmp_path: Path) -> Non
     ends = {str(log.cluster_id): log.log_end_offset for log in map(open_path, map(str, logs))}
     found = {row["cluster_id"]: row["next_offset"] for row in ends_of(place)}
     assert found == ends
+    assert {row["group"] for row in ends_of(place)} == {"all"}
     status, _, err = run("tables", "follow", other, place, "--once", *options)
     assert status == 1, "it is of the group"
     assert "--cluster-id" in err
@@ -275,6 +276,7 @@ def test_the_status_is_one_json_object(whole: Path) -> None:
     assert found["place"] == str(whole)
     assert (found["offset"], found["log_offset"], found["oldest_offset"]) == (LAST, LAST, 0)
     assert found["row_counts"]["topics"] == 145
+    assert found["group"] is None
 
 
 @pytest.mark.parametrize("command", ["status", "truncate", "expire", "maintain"])

@@ -274,6 +274,7 @@ def test_states_that_cannot_be_read_are_refused(
     empty = open_memory(MemoryTables())
     with pytest.raises(TablesError, match="nothing was published yet"):
         empty.latest()
+    assert ArrowTables(MemoryStore(MemoryTables()), "named").status().cluster_id == "named"
     status = empty.status()
     assert (status.offset, status.log_offset, status.oldest_offset) == (-1, -1, None)
 
