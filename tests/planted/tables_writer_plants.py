@@ -17,6 +17,7 @@ GROUPS: Final = "tests/state/tables/test_group_writer.py"
 CHANGE_OF_OWNER: Final = (
     "test_an_owner_that_is_stopped_while_the_cluster_changes_hands_leaves_no_records"
 )
+RIVAL_CLAIMS: Final = "test_of_two_groups_that_claim_clusters_each_cluster_has_one_owner"
 CLUSTERS: Final = "tests/state/tables/test_clusters.py"
 
 TABLES_WRITER_PLANTS: Final = (
@@ -258,6 +259,13 @@ TABLES_WRITER_PLANTS: Final = (
         old="        if owner is None:\n            transaction",
         new="        if True:\n            transaction",
         tests=(f"{GROUPS}::test_an_owner_that_lost_a_cluster_writes_its_other_ones[changes]",),
+    ),
+    Plant(
+        bug="a claim of several clusters commits the transaction of the first one",
+        path=ROWS,
+        old="[own_transaction(CHANGES_TABLE, end, end.next_offset) for end in befores]",
+        new="[own_transaction(CHANGES_TABLE, end, end.next_offset) for end in befores[:1]]",
+        tests=(f"{GROUPS}::{RIVAL_CLAIMS}",),
     ),
     Plant(
         bug="a take-over does not fence groups from log",

@@ -88,8 +88,10 @@ class MemoryStore:
         *,
         before_commit: Hook = no_hook,
         after_commit: Hook = no_hook,
+        has_many_transactions: bool = True,
     ) -> None:
         self._tables = tables
+        self._has_many_transactions = has_many_transactions
         self._place = place
         self._before_commit = before_commit
         self._after_commit = after_commit
@@ -106,19 +108,25 @@ class MemoryStore:
     def prepare(self) -> None:
         """Do nothing: memory needs no preparation."""
 
-    def append(self, table: StoredTable, rows: Rows, transaction: Transaction) -> None:
-        """Append rows unless this transaction, or a later one of its ``app_id``, is committed."""
+    @property
+    def has_many_transactions(self) -> bool:
+        """Whether an append may have several transactions."""
+        return self._has_many_transactions
+
+    def append(self, table: StoredTable, rows: Rows, *transactions: Transaction) -> None:
+        """Append rows unless a transaction, or a later one of its ``app_id``, is committed."""
         rows = rows.table() if isinstance(rows, RowSlices) else rows
         self._check_rows(table, rows)
-        if not self._is_committed(table, transaction):
+        assert len(transactions) == 1 or self._has_many_transactions
+        if not any(self._is_committed(table, one) for one in transactions):
             self._before_commit("append", table.name)
-            if self._commit_append(table, rows, transaction):
+            if self._commit_append(table, rows, transactions):
                 self._after_commit("append", table.name)
                 return
+        listed = ", ".join(f"{one.app_id} {one.version}" for one in transactions)
         raise ConcurrentWriterError(
             place=self._place,
-            reason=f"another append committed transaction {transaction.version} of "
-            f"{transaction.app_id} to table {table.name}",
+            reason=f"another append committed a transaction of {listed} to table {table.name}",
             remedy="run one writer at a time; open the tables again to continue at their end",
         )
 
@@ -221,14 +229,17 @@ class MemoryStore:
         last = self._tables.transactions.get((table.name, transaction.app_id))
         return last is not None and transaction.version <= last
 
-    def _commit_append(self, table: StoredTable, rows: pa.Table, transaction: Transaction) -> bool:
-        """Commit rows and return True, or return False if the transaction is committed already."""
+    def _commit_append(
+        self, table: StoredTable, rows: pa.Table, transactions: Sequence[Transaction]
+    ) -> bool:
+        """Commit rows and return True, or return False if a transaction is committed already."""
         with self._tables.lock:
-            if self._is_committed(table, transaction):
+            if any(self._is_committed(table, one) for one in transactions):
                 return False
             old = self._tables.contents.get(table.name)
             new = rows if old is None else pa.concat_tables([old, rows])
-            self._tables.transactions[table.name, transaction.app_id] = transaction.version
+            for one in transactions:
+                self._tables.transactions[table.name, one.app_id] = one.version
             self._replace("append", table, new)
             return True
 

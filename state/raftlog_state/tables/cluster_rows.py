@@ -12,7 +12,8 @@ Rules of this file:
    rows of the cluster keep it. So the last version is known while there are progress rows.
    The versions are read before the rows: an append in between is detected and not overlooked.
 4. A fence is a progress row with a new incarnation at the end of the tables. Its transaction is
-   that of the owner's next append, so of the two only one commits.
+   that of the owner's next append, so of the two only one commits. One append may fence several
+   clusters of one group, or of no group if the store has many transactions.
 5. Only rows of the clusters that are named are read and written.
 """
 
@@ -396,8 +397,9 @@ class ClusterRows:
         """Begin incarnations of clusters at the ends of their tables, in one append.
 
         Args:
-            fences: the progress of each cluster, and that which follows. They have one owner, a
-                group; or there is one of them, without a group.
+            fences: the progress of each cluster, and that which follows. They have one owner: a
+                group, or none; of those without a group there is one, unless the store has many
+                transactions.
             versions: those of groups; that of the owner is increased.
 
         Returns:
@@ -408,17 +410,17 @@ class ClusterRows:
         """
         # A late writer can append to log alone after the first append of an incarnation.
         self.delete_reverted_log([before for before, _ in fences])
-        before, owner = fences[0][0], fences[0][0].group
-        ends = [after for _, after in fences]
+        befores, ends = ([fence[side] for fence in fences] for side in range(2))
+        owner = befores[0].group
         if owner is None:
-            transaction = own_transaction(CHANGES_TABLE, before, before.next_offset)
+            transactions = [own_transaction(CHANGES_TABLE, end, end.next_offset) for end in befores]
         else:
-            transaction = group_transaction(CHANGES_TABLE, owner, versions)
-            ends = [after.appended_by(owner, transaction.version) for after in ends]
+            transactions = [group_transaction(CHANGES_TABLE, owner, versions)]
+            ends = [after.appended_by(owner, transactions[0].version) for after in ends]
         rows = changes_progress(ends, self.clock_us())
-        self.store.append(CHANGES_TABLE, rows, transaction)
+        self.store.append(CHANGES_TABLE, rows, *transactions)
         if owner is not None:
-            versions[owner] = transaction.version
+            versions[owner] = transactions[0].version
         self.step("fence")
         return [(after, rows.slice(at, 1)) for at, after in enumerate(ends)]
 

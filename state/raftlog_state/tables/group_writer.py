@@ -410,11 +410,11 @@ class GroupWriter:
             after = replace(next_incarnation(end), group=self._group)
             by_owner.setdefault(end.group, []).append((end, after))
         for owner, fences in by_owner.items():
-            if owner is None:
+            if owner is not None or self._rows.store.has_many_transactions:
+                self._fence(fences)
+            else:
                 for fence in fences:
                     self._fence([fence])
-            else:
-                self._fence(fences)
         return failures
 
     def _fence(self, fences: list[tuple[Progress, Progress]]) -> None:

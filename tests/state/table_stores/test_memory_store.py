@@ -121,7 +121,9 @@ def racing(tables: MemoryTables, write: Callable[[TableStore], None]) -> MemoryS
 def test_append_detects_the_same_transaction_of_a_faster_writer() -> None:
     tables = MemoryTables()
     store = racing(tables, lambda other: other.append(CHANGES_TABLE, changes(0, 3), FIRST))
-    with pytest.raises(ConcurrentWriterError, match="another append committed transaction 1"):
+    with pytest.raises(
+        ConcurrentWriterError, match="committed a transaction of raftlog/cluster-a 1"
+    ):
         store.append(CHANGES_TABLE, changes(0, 3), FIRST)
     assert contents(tables) == {"changes": rows_of(CHANGES_TABLE, changes(0, 3))}
 

@@ -463,6 +463,25 @@ def test_concurrent_appends_of_a_transaction_commit_once(filled_store_at: StoreA
     assert contents(filled_store_at()) == [*before, *rows]
 
 
+def test_an_append_of_several_transactions_needs_all_of_them(filled_store_at: StoreAt) -> None:
+    first, second = filled_store_at(), filled_store_at()
+    if not first.has_many_transactions:
+        return
+    before, more = contents(first), changes(LAST + 1, LAST + 1)
+    assert contents(second) == before
+    pair = [transaction(1, name) for name in ("raftlog/one", "raftlog/two")]
+    first.append(CHANGES_TABLE, more, *pair)
+    commits = filled_store_at.commit_count(CHANGES_TABLE)
+    for store in (first, second):
+        for one in pair:
+            for others in ([one], [one, transaction(1, "raftlog/new")], [transaction(9), one]):
+                with pytest.raises(ConcurrentWriterError):
+                    store.append(CHANGES_TABLE, changes(LAST + 2, LAST + 2), *others)
+    assert filled_store_at.commit_count(CHANGES_TABLE) == commits
+    assert contents(second) == [*before, *rows_of(CHANGES_TABLE, more)]
+    second.append(CHANGES_TABLE, changes(LAST + 2, LAST + 2), transaction(9))
+
+
 def test_a_fence_ends_transactions_without_rows(filled_store_at: StoreAt) -> None:
     first, second = filled_store_at(), filled_store_at()
     before = contents(first)

@@ -54,8 +54,14 @@ def group_of(
     before_commit: Hook = no_hook,
     after_commit: Hook = no_hook,
     slice_rows: int = SLICE_ROWS,
+    has_many_transactions: bool = True,
 ) -> GroupWriter:
-    store = MemoryStore(tables, before_commit=before_commit, after_commit=after_commit)
+    store = MemoryStore(
+        tables,
+        before_commit=before_commit,
+        after_commit=after_commit,
+        has_many_transactions=has_many_transactions,
+    )
     return GroupWriter(
         store,
         name,
@@ -96,6 +102,43 @@ def in_epoch(rows: pa.Table, epoch: int) -> pa.Table:
     """Return rows of the source as records of another leader epoch."""
     changed = [{**row, "leaderEpoch": epoch} for row in rows.to_pylist()]
     return pa.Table.from_pylist(changed, schema=SCHEMA)
+
+
+@pytest.mark.parametrize(("has_many", "claim_count"), [(True, 1), (False, 3)])
+def test_new_clusters_are_claimed_in_one_append_if_the_store_has_many_transactions(
+    history: History, has_many: bool, claim_count: int
+) -> None:
+    tables = MemoryTables()
+    first, second = (
+        group_of(tables, name, has_many_transactions=has_many) for name in ("one", "two")
+    )
+    for name in CLUSTERS:
+        assert second.progress(name).group is None
+    batches = {name: history.range(0, 40) for name in CLUSTERS}
+    assert first.apply(batches).appended == batches.keys()
+    claims = [Commit("append", CHANGES_TABLE.name)] * claim_count
+    assert tables.commits[: claim_count + 1] == [*claims, Commit("append", LOG_TABLE.name)]
+    failures = second.apply({name: history.range(0, 60) for name in CLUSTERS}).failures
+    assert {type(failures[name]) for name in CLUSTERS} == {ClusterOwnedError}
+    check(tables, history, dict.fromkeys(CLUSTERS, 40))
+
+
+def test_of_two_groups_that_claim_clusters_each_cluster_has_one_owner(history: History) -> None:
+    """The other group claims one of them between the read and the claim."""
+    tables = MemoryTables()
+    is_due = True
+
+    def claim(operation: str, table: str) -> None:
+        nonlocal is_due
+        if is_due and operation == "append":
+            is_due = False
+            group_of(tables, "two").apply({CLUSTERS[1]: history.range(0, 40)})
+
+    group = group_of(tables, "one", before_commit=claim)
+    applied = group.apply({name: history.range(0, 60) for name in CLUSTERS})
+    assert applied.appended == {CLUSTERS[0], CLUSTERS[2]}
+    assert isinstance(applied.failures[CLUSTERS[1]], ClusterOwnedError)
+    check(tables, history, {CLUSTERS[0]: 60, CLUSTERS[1]: 40, CLUSTERS[2]: 60})
 
 
 def test_rows_of_all_clusters_are_one_append_of_each_table(history: History) -> None:
@@ -555,6 +598,7 @@ class Processes:
             before_commit=self._crash,
             after_commit=self._read_and_crash,
             slice_rows=(2, 9, SLICE_ROWS)[at],
+            has_many_transactions=at > 0,
         )
 
     def _append(self, group: GroupWriter) -> None:

@@ -138,24 +138,29 @@ class DeltaRsStore:
                 remedy="create it, with permission to write for this user",
             ) from None
 
-    def append(self, table: StoredTable, rows: Rows, transaction: Transaction) -> None:
+    @property
+    def has_many_transactions(self) -> bool:
+        """Whether an append may have several transactions."""
+        return True
+
+    def append(self, table: StoredTable, rows: Rows, *transactions: Transaction) -> None:
         """Append rows, one or more, in one commit; the first one creates the table.
 
         Raises:
-            ConcurrentWriterError: another append has committed this transaction.
+            ConcurrentWriterError: another append has committed one of the transactions.
         """
-        properties = _properties([transaction])
+        properties = _properties(transactions)
         with self._errors(table):
             handle = self._open_or_create(table, rows, properties)
             if handle is None:
                 return
-            if not _is_committed(handle, transaction):
+            if not any(_is_committed(handle, one) for one in transactions):
                 try:
                     _write(handle, rows, properties)
                     return
                 except CommitFailedError:
                     handle = self._reopen(table)
-                    if not _is_committed(handle, transaction):
+                    if not any(_is_committed(handle, one) for one in transactions):
                         raise
         raise concurrent_write(self._place, table.name)
 

@@ -220,14 +220,19 @@ class TableStore(Protocol):
         """Create what the tables need, before the first append."""
         ...
 
-    def append(self, table: StoredTable, rows: Rows, transaction: Transaction) -> None:
+    @property
+    def has_many_transactions(self) -> bool:
+        """Whether an append may have several transactions."""
+        ...
+
+    def append(self, table: StoredTable, rows: Rows, *transactions: Transaction) -> None:
         """Append rows, one or more, in one commit; the first one creates the table.
 
-        The rows are of any clusters.
+        The rows are of any clusters. There is one transaction or, if the store has many, more.
 
         Raises:
-            ConcurrentWriterError: another append has committed this transaction, perhaps an earlier
-                one of this writer.
+            ConcurrentWriterError: another append has committed one of the transactions, perhaps an
+                earlier one of this writer.
         """
         ...
 

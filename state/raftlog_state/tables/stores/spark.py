@@ -247,8 +247,14 @@ class SparkStore:
             if not self.exists(table):  # otherwise another writer has created it
                 raise
 
-    def append(self, table: StoredTable, rows: Rows, transaction: Transaction) -> None:
+    @property
+    def has_many_transactions(self) -> bool:
+        """Whether an append may have several transactions: Delta's writer in Spark takes one."""
+        return False
+
+    def append(self, table: StoredTable, rows: Rows, *transactions: Transaction) -> None:
         """Append rows in one commit; the first one creates the table."""
+        (transaction,) = transactions
         if not self._is_path:
             # CREATE TABLE AS SELECT would lose txnAppId: create it empty.
             self.create(table)
