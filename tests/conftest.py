@@ -34,7 +34,7 @@ def session_group(path: str) -> str:
     """Return the Spark session of a test file: there are three, of about equal work."""
     if "/tests/state/table" not in path:
         return "spark session"
-    return "materialize" if "materialize" in path else "tables"
+    return "materialize" if "materialize" in path or "cluster" in path else "tables"
 
 
 @pytest.fixture(scope="session")

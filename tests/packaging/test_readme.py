@@ -113,6 +113,7 @@ def test_the_python_examples_of_the_readme_run(
     assert "[b'ids 100 to 199 are mine']" in printed
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_format_three_nodes_of_one_cluster(tmp_path: Path) -> None:
     (shell,) = re.findall(r"^```sh\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     lines = [line for line in shell.splitlines() if "raftlog node start" not in line]

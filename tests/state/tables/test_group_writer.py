@@ -31,7 +31,7 @@ from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, S
 from raftlog_state.tables.stores.protocol import AnyOf, Where
 from raftlog_state.tables.writer import Writer
 
-SEEDS = int(os.environ.get("RAFTLOG_WRITER_SEEDS", "16"))
+SEEDS = int(os.environ.get("RAFTLOG_WRITER_SEEDS", "30"))
 CLUSTERS = ("cluster-a", "cluster-b", "it's c")
 END = 80
 
@@ -664,8 +664,12 @@ class Processes:
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(1, 2), pytest.param(range(2, 2 + SEEDS), marks=pytest.mark.slow)],
-    ids=["some", "many"],
+    [
+        range(1, 2),
+        pytest.param(range(2, 8), marks=pytest.mark.slow),
+        pytest.param(range(8, 8 + SEEDS), marks=pytest.mark.nightly),
+    ],
+    ids=["one", "some", "many"],
 )
 def test_groups_and_writers_with_crashes_write_each_record_of_each_cluster_once(
     history: History, seeds: range

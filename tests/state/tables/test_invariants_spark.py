@@ -281,7 +281,11 @@ def real_log(name: str, directory: Path) -> MetadataLog:
 
 @pytest.mark.parametrize(
     "name",
-    ["three-nodes-4.3.1/node-1", "trimmed-3.9.2/node-1", "running-4.3.1/running.tar.gz"],
+    [
+        "trimmed-3.9.2/node-1",
+        pytest.param("three-nodes-4.3.1/node-1", marks=pytest.mark.nightly),
+        pytest.param("running-4.3.1/running.tar.gz", marks=pytest.mark.nightly),
+    ],
 )
 def test_real_logs_satisfy_all_rules(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Also after the record of a topic whose partitions follow, and after a failover."""

@@ -166,8 +166,9 @@ def test_a_second_replay_agrees_with_the_loader_on_random_logs(
     assert sum(report.rows_compared.values()) > 60
 
 
-@pytest.mark.parametrize("begins", ["before the snapshot", pytest.param("after it", marks=NIGHTLY)])
-@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=NIGHTLY) for n in range(2, 9))])
+@pytest.mark.nightly
+@pytest.mark.parametrize("begins", ["before the snapshot", "after it"])
+@pytest.mark.parametrize("seed", range(1, 9))
 def test_ranges_of_random_logs_are_verified(
     random_tables: Callable[[int], RandomTables], seed: int, begins: str
 ) -> None:
