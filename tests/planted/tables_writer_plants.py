@@ -164,8 +164,8 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="an expiry reverts what another process appends meanwhile",
         path=ROWS,
-        old="own_transaction(CHANGES_TABLE, before, before.next_offset)",
-        new="own_transaction(CHANGES_TABLE, ends[0], before.next_offset)",
+        old="[own_transaction(CHANGES_TABLE, end, end.next_offset) for end in befores]",
+        new="[own_transaction(CHANGES_TABLE, end, end.next_offset) for end in ends]",
         tests=(
             f"{WRITES}::test_an_expiry_reverts_nothing_that_another_process_does_meanwhile[append]",
         ),
