@@ -108,9 +108,39 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="controller: a record that cannot be encoded ends the leadership",
         path=f"{HOME}/exception_info.py",
-        old='    InvalidRecordError,\n    UnsupportedVersionError,\n)\n"""Errors',
-        new=')\n"""Errors',
+        old="    InvalidRecordError,\n    UnsupportedVersionError,\n    DiskFullError,\n)",
+        new="    DiskFullError,\n)",
         tests=("tests/state/controller/test_exception_info.py", CASES),
+    ),
+    Plant(
+        bug="controller: a full disk ends the leadership",
+        path=f"{HOME}/exception_info.py",
+        old="    DiskFullError,\n)\n",
+        new=")\n",
+        tests=(f"{CASES}::test_a_full_disk_refuses_a_write_without_a_failover",),
+    ),
+    Plant(
+        bug="controller: a transaction that could not be aborted stays open under its leader",
+        path=ACTIVE,
+        old="            if self._claim_epoch == epoch:  # the next",
+        new="            if False:  # the next",
+        tests=(f"{CASES}::test_a_leader_whose_full_disk_has_no_room_for_an_abort_resigns",),
+    ),
+    Plant(
+        bug="controller: only errors of raftlog in a replay are fatal",
+        path=ACTIVE,
+        old="        except Exception as error:  # noqa: BLE001 (a replay may",
+        new="        except RaftlogError as error:  # noqa: BLE001 (a replay may",
+        tests=(f"{CASES}::test_a_controller_whose_replay_fails_in_between_has_no_state_any_more",),
+    ),
+    Plant(
+        bug="controller: a leader of the next epoch keeps its position in a log with other batches",
+        path=ACTIVE,
+        old="if is_me and leader.end_offset == self._offsets.next_write_offset:",
+        new="if is_me:",
+        tests=(
+            f"{CASES}::test_a_leader_of_the_next_epoch_claims_again_if_the_log_has_other_batches",
+        ),
     ),
     Plant(
         bug="controller: a claim although a later leader has written",

@@ -68,11 +68,16 @@ def test_a_leader_without_disk_space_for_its_epoch_appends_nothing_until_there_i
     assert appends.submit([request], now_ms=1, time_ms=TIME_MS) == []
     assert isinstance(answers[0], Failed)
     assert isinstance(answers[0].error, DiskFullError)
+    refused: list[int] = []
     log = ReplicaRaftClient(
-        replica, lambda act: one.outgoing.extend(act(one.now_ms, TIME_MS)), lambda: 0
+        replica,
+        lambda act: one.outgoing.extend(act(one.now_ms, TIME_MS)),
+        lambda: 0,
+        lambda: refused.append(one.now_ms),
     )
     with pytest.raises(DiskFullError):
         log.append(replica.core.epoch, [b"a"])
+    assert len(refused) == 1, "its node may resign"
     one.disk.full_at(None)
     assert one.step(TimePassed(), DISK_FULL_RETRY_MS - 1) == [], "not before its deadline"
     assert any(isinstance(out, RunSync) for out in one.step(TimePassed(), DISK_FULL_RETRY_MS))

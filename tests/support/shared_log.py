@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftlog.errors import (
+    DiskFullError,
     FutureEpochError,
     NotLeaderError,
     RecordBatchTooLargeError,
@@ -58,6 +59,8 @@ class SharedLog:
         self.committed_max: int | None = None
         """High watermark; None: everything is committed when it is appended."""
         self.batch_bytes_max = _BATCH_BYTES_MAX
+        self.appends_left: int | None = None
+        """Number of appends of nodes until the disk is full; None: it has room."""
         self.nodes: dict[int, SharedLogNode] = {}
         self.disk: Final = SimulatedDisk()
         self.disk.make_directory(_DIRECTORY)
@@ -137,6 +140,10 @@ class SharedLog:
             raise RecordBatchTooLargeError(
                 byte_count=byte_count, byte_count_max=self.batch_bytes_max
             )
+        if self.appends_left is not None:
+            if self.appends_left == 0:
+                raise DiskFullError(path=_DIRECTORY, reason="no space left on device")
+            self.appends_left -= 1
         self._append([NewRecord(None, record) for record in records], is_control=False)
         return base_offset
 

@@ -110,7 +110,9 @@ class Driver:
         self._timer_ms: int | None = None
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-sync")
         self._syncing: asyncio.Future[None] | None = None
-        self.raft_client: Final = ReplicaRaftClient(replica, self.act, self.time_ms)
+        self.raft_client: Final = ReplicaRaftClient(
+            replica, self.act, self.time_ms, self._resign_on_disk_full_soon
+        )
         """Access to the log for state machines on this node."""
         self._listeners = RaftListeners(replica)
         self._is_notifying_later = False
@@ -397,10 +399,13 @@ class Driver:
 
     def _complete_append(self, request: AppendRequest, result: RequestResult) -> None:
         if isinstance(result, Failed) and isinstance(result.error, DiskFullError):
-            self._loop.call_soon(self._resign_on_disk_full)
+            self._resign_on_disk_full_soon()
         future = self._futures.pop(request, None)
         if future is not None and not future.done():
             future.set_result(result)
+
+    def _resign_on_disk_full_soon(self) -> None:
+        self._loop.call_soon(self._resign_on_disk_full)
 
     def _resign_on_disk_full(self) -> None:
         """Resign, so that a voter with disk space may lead."""

@@ -77,12 +77,20 @@ class RaftClient(Protocol):
 class ReplicaRaftClient:
     """``RaftClient`` of a replica. Use it on the thread that drives the replica."""
 
-    def __init__(self, replica: Replica, act: Act, time_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        act: Act,
+        time_ms: Callable[[], int],
+        on_disk_full: Callable[[], None] = lambda: None,
+    ) -> None:
         """``act`` calls its argument with the quorum's time and the wall-clock time, and executes
-        the returned outputs before it returns; ``time_ms`` returns the wall-clock time."""
+        the returned outputs before it returns; ``time_ms`` returns the wall-clock time.
+        ``on_disk_full`` is called when an append has failed with ``DiskFullError``."""
         self._replica: Final = replica
         self._act = act
         self._time_ms = time_ms
+        self._on_disk_full = on_disk_full
 
     @property
     def node_id(self) -> int:
@@ -112,6 +120,8 @@ class ReplicaRaftClient:
         self._act(append)
         if not outcome:
             raise LogClosedError(path=self._replica.log.path, reason="the replica has stopped")
+        if isinstance(outcome[0], DiskFullError):
+            self._on_disk_full()
         if not isinstance(outcome[0], int):
             raise outcome[0]
         return outcome[0]

@@ -27,6 +27,7 @@ Source: Kafka ``QuorumController``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -51,7 +52,7 @@ from .exception_info import (
     RejectedExecutionError,
     not_controller_error,
 )
-from .offset_control import OffsetControl, Snapshot
+from .offset_control import OffsetControl, RecordNotAppliedError, Snapshot
 from .pending_state import PendingState, Random
 
 T = TypeVar("T")
@@ -214,14 +215,10 @@ class QuorumController:
         self._check_not_failed()
         for batch in batches:
             self._check_writer(batch)
-            try:
+            with self._fatal_if_it_fails(
+                batch.base_offset, f"Unable to apply batch {batch.base_offset}"
+            ):
                 self._offsets.handle_commit(batch)
-            except RaftlogError as error:
-                self._fail_fatally(
-                    f"Unable to apply the batch with base offset {batch.base_offset}: {error}",
-                    batch.base_offset,
-                    error,
-                )
             # before the next batch, which may end the leadership
             self._deferred.complete_up_to(self.last_stable_offset)
         self._claim_if_caught_up()
@@ -238,23 +235,34 @@ class QuorumController:
         if epoch is not None:
             self._lose_leadership(f"snapshot {snapshot.snapshot_id} replaces the log before it")
             self._log.resign(epoch)
-        try:
+        with self._fatal_if_it_fails(
+            offset, f"Error while loading snapshot {snapshot.snapshot_id}"
+        ):
             self._offsets.load_snapshot(snapshot)
-        except RaftlogError as error:
-            message = f"Unable to load snapshot {snapshot.snapshot_id}: {error}"
-            self._fail_fatally(message, offset, error)
         self._claim_if_caught_up()
 
     def handle_leader_change(self, leader: LeaderAndEpoch) -> None:
-        """Renounce a lost leadership; claim a new one when the whole log is replayed."""
+        """Renounce a lost leadership; claim a new one when the whole log is replayed.
+
+        An active controller whose node leads the new epoch, too, stays active. If the log has
+        batches after the controller's own, it becomes a standby first, and claims again.
+        """
         self._check_not_failed()
         is_me = leader.leader_id == self._log.node_id
-        if is_me and self._claim_epoch is not None:
-            message = "Cannot claim leadership because we are already the active controller."
-            self._fail_fatally(message, self.last_stable_offset, RuntimeError(message))
-        self._epoch, self._leader_id = leader.epoch, leader.leader_id
+        claim_epoch, self._epoch, self._leader_id = (
+            self._claim_epoch,
+            leader.epoch,
+            leader.leader_id,
+        )
         self._election_count += leader.leader_id is not None
-        if self._claim_epoch is not None:
+        if claim_epoch is not None:
+            if is_me and leader.end_offset == self._offsets.next_write_offset:
+                self._listener.log(
+                    f"We were the leader in epoch {claim_epoch}, and are still the leader in the "
+                    f"new epoch {leader.epoch}."
+                )
+                self._claim_epoch = leader.epoch
+                return
             self._lose_leadership(f"epoch {leader.epoch} has begun")
         self._claim_end_offset = leader.end_offset if is_me else None
         self._claim_if_caught_up()
@@ -387,6 +395,9 @@ class QuorumController:
             self._append(write, epoch, [[encode(abort)]])
         except Exception as error:  # noqa: BLE001 (the log may raise anything)
             self._handle_event_error(write, error)
+            if self._claim_epoch == epoch:  # the next write would be part of the transaction
+                self._lose_leadership("the open transaction could not be aborted")
+                self._log.resign(epoch)
 
     # --- leadership -------------------------------------------------------------------------------
 
@@ -475,6 +486,21 @@ class QuorumController:
             self._renounce(not_controller_error(None))
             self._log.resign(epoch)
         return info.external
+
+    @contextmanager
+    def _fatal_if_it_fails(self, offset: int, what: str) -> Iterator[None]:
+        """Fail the controller if an exception is raised inside: its state is undefined then."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (a replay may raise anything)
+            cause = error
+            if isinstance(error, RecordNotAppliedError):
+                what, cause = str(error), error.cause
+            reason = str(cause) if isinstance(cause, RaftlogError) else type(cause).__name__
+            self._fail_fatally(f"{what}: {reason}", offset, cause)
+        except BaseException:  # such as KeyboardInterrupt: no fault, but the state is undefined
+            self._fatal_fault = StateMachineError(offset=offset, reason=f"{what}: interrupted")
+            raise
 
     def _fail_fatally(self, message: str, offset: int, error: Exception) -> NoReturn:
         self._fault_count += 1

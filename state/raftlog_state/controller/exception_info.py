@@ -3,6 +3,7 @@
     internal error                    fault  fails over  the caller sees
     an API error                      no     no          the error itself
     a record that cannot be encoded   no     no          the error itself
+    DiskFullError                     no     no          the error itself
     NotLeaderError                    no     yes         NotControllerError
     RejectedExecutionError            no     yes         ControllerTimeoutError
     a list of records that is too long no    no          PolicyViolationError
@@ -22,7 +23,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.errors import NotLeaderError, RecordBatchTooLargeError, UnexpectedEndOffsetError
+from raftlog.errors import (
+    DiskFullError,
+    NotLeaderError,
+    RecordBatchTooLargeError,
+    UnexpectedEndOffsetError,
+)
 from raftlog_state.errors import (
     ControllerError,
     ControllerTimeoutError,
@@ -43,10 +49,13 @@ API_ERRORS: Final = (
     ControllerError,
     InvalidRecordError,
     UnsupportedVersionError,
+    DiskFullError,
 )
 """Errors that are responses: the state and the leadership are as before.
 
-Kafka: ``InvalidRecordException`` and ``UnsupportedVersionException`` are ``ApiException``, too.
+Kafka: ``InvalidRecordException``, ``UnsupportedVersionException`` and ``KafkaStorageException``
+(code 56, which ``DiskFullError`` has) are ``ApiException``, too. Whether a leader with a full disk
+resigns is decided by its node, for all appends alike.
 """
 
 

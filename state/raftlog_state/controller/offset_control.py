@@ -29,11 +29,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from raftlog.records import RecordBatch
 from raftlog.types import SnapshotId
-from raftlog_state.errors import OffsetGapError, ReplayError
+from raftlog_state.errors import MetadataParseError, OffsetGapError, ReplayError
 from raftlog_state.image import MetadataImage, Quorum, TransactionOutcome
 from raftlog_state.loader.control_records import quorum_after
 from raftlog_state.loader.payload import LogRecord, batch_records, metadata_record
@@ -58,6 +58,14 @@ class Snapshot(Protocol):
     def snapshot_id(self) -> SnapshotId: ...
 
     def batches(self) -> Iterable[RecordBatch]: ...
+
+
+class RecordNotAppliedError(Exception):
+    """Failed replay of a committed record; internal to the controller."""
+
+    def __init__(self, message: str, cause: Exception) -> None:
+        super().__init__(message)
+        self.cause: Final = cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +159,8 @@ class OffsetControl:
 
         Raises:
             OffsetGapError: the batch does not follow the last one.
-            ReplayError: a record contradicts the state. The state is undefined then.
+            RecordNotAppliedError: a record contradicts the state, or its replay failed. The state
+                is undefined then, also after any other exception.
         """
         expected = self.last_committed.offset + 1
         if batch.base_offset != expected:
@@ -162,11 +171,13 @@ class OffsetControl:
         for index, record in enumerate(records, start=1):
             try:
                 self._handle_record(record, is_replayed)
-            except ReplayError as error:
-                where = f"record {index} of {len(records)} in its batch"
-                raise ReplayError(
-                    offset=error.offset, record=error.record, reason=f"{error.reason} ({where})"
-                ) from error
+            except Exception as error:
+                message = (
+                    f"Unable to apply {_name_of(record)} record on standby controller, which was "
+                    f"{index} of {len(records)} record(s) in the batch with baseOffset "
+                    f"{batch.base_offset}"
+                )
+                raise RecordNotAppliedError(message, error) from error
         timestamp_ms = records[-1].timestamp_ms if records else self.last_committed.timestamp_ms
         self.last_committed = RecordPosition(
             batch.next_offset - 1, batch.leader_epoch, timestamp_ms
@@ -182,7 +193,8 @@ class OffsetControl:
 
         Raises:
             OffsetGapError: the snapshot ends before the last committed offset.
-            ReplayError: a record contradicts the records before it. The state is unchanged.
+            ReplayError: a record contradicts the records before it. The state is unchanged, also
+                after any other exception.
         """
         snapshot_id, expected = snapshot.snapshot_id, self.last_committed.offset + 1
         if snapshot_id.end_offset < expected:
@@ -257,3 +269,15 @@ class OffsetControl:
             self.unknown_count += 1
         elif not is_replayed:
             replay(record, self.state, at)
+
+
+def _name_of(record: LogRecord) -> str:
+    """Return the type of a record, for a message about it."""
+    payload = record.payload
+    if isinstance(payload, bytes):
+        try:
+            payload = decode(payload)
+        except MetadataParseError as error:
+            return error.record
+    named = payload.record if isinstance(payload, DecodedRecord) else payload
+    return type(named).__name__

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import (
+    DiskFailedError,
     DiskFullError,
     FutureEpochError,
     NotLeaderError,
@@ -106,6 +107,7 @@ def test_consequences(
         NotControllerError(reason="No controller appears to be active."),
         InvalidRecordError(record="TopicRecord", version=0, field="name", reason="it is too long"),
         UnsupportedVersionError(record="ClearElrRecord", version=0, reason="it needs 4.1"),
+        DiskFullError(path="/a", reason="no space"),
     ],
 )
 def test_an_api_error_is_no_fault_and_is_seen_as_it_is(error: Exception) -> None:
@@ -147,8 +149,8 @@ def test_messages_of_the_active_controller_that_fails_over() -> None:
         "unable to start processing because of RejectedExecutionError (treated as "
         "ControllerTimeoutError) at epoch 123" + rest
     )
-    assert message(DiskFullError(path="/a", reason="no space"), 0, True) == (
-        "failed with DiskFullError (treated as UnknownServerError) at epoch 123 in 0 "
+    assert message(DiskFailedError(path="/a", reason="an fsync failed"), 0, True) == (
+        "failed with DiskFailedError (treated as UnknownServerError) at epoch 123 in 0 "
         "microseconds" + rest
     )
 

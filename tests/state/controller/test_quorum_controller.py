@@ -6,6 +6,7 @@ Kafka: ``QuorumControllerTest``; the names of its cases are in docstrings.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from tests.support.controllers import (
@@ -19,7 +20,7 @@ from tests.support.controllers import (
 )
 from tests.support.one_replica import OneReplica
 
-from raftlog.errors import StateMachineError
+from raftlog.errors import DiskFullError, StateMachineError
 from raftlog.node.raft_client import LeaderNotification, committed_batches
 from raftlog_state.controller import (
     ApiException,
@@ -45,12 +46,14 @@ from raftlog_state.records import (
     ConfigRecord,
     DecodedRecord,
     NoOpRecord,
+    PartitionRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
     decode,
     encode,
 )
+from raftlog_state.replay import Position, replay
 
 TOPIC_ID = "a" * 21 + "A"
 NONE_ACTIVE = "No controller appears to be active."
@@ -371,14 +374,37 @@ def test_a_claim_is_dropped_if_the_log_has_batches_of_a_later_leader() -> None:
     assert_not_controller(write(late, topic("b")))
 
 
-def test_a_second_claim_without_a_renunciation_is_fatal() -> None:
+def test_a_leader_of_the_next_epoch_stays_active() -> None:
     env, active = started()
-    text = "Cannot claim leadership because we are already the active controller."
-    with pytest.raises(StateMachineError, match=text):
-        active.handle_leader_change(LeaderNotification(9, 1, env.shared.end_offset))
-    assert [message for message, _ in env.listeners[1].fatal_faults] == [text]
-    with pytest.raises(StateMachineError, match=text):
-        active.image()
+    env.hold()
+    waiting = write(active, topic("a"))
+    env.shared.epoch += 1
+    active.handle_leader_change(LeaderNotification(env.shared.epoch, 1, env.shared.end_offset))
+    text = "We were the leader in epoch 1, and are still the leader in the new epoch 2."
+    assert env.listeners[1].messages[-1] == text
+    assert active.active_epoch == 2
+    done = write(active, topic("b"))
+    env.release()
+    assert (waiting.error, done.error) == (None, None)
+    assert topic_names(env.all[2]) == ["a", "b"]
+    env.assert_states_equal_a_replay()
+
+
+def test_a_leader_of_the_next_epoch_claims_again_if_the_log_has_other_batches() -> None:
+    env, active = started()
+    env.hold()
+    waiting = write(active, topic("a"))
+    env.shared.epoch += 1
+    env.shared.append_voters()
+    active.handle_leader_change(LeaderNotification(env.shared.epoch, 1, env.shared.end_offset))
+    assert active.active_epoch is None
+    assert isinstance(waiting.error, NotControllerError)
+    env.release()
+    assert active.active_epoch == 2
+    assert topic_names(active) == ["a"]
+    assert write(active, topic("b")).error is None
+    env.shared.deliver()
+    env.assert_states_equal_a_replay()
 
 
 def test_messages_of_a_claim_and_of_a_renunciation() -> None:
@@ -500,14 +526,84 @@ def test_a_record_that_cannot_be_encoded_is_refused_without_a_trace(
     env.assert_states_equal_a_replay()
 
 
+@pytest.mark.parametrize("error", [KeyError("a"), AssertionError(), KeyboardInterrupt()])
+@pytest.mark.parametrize("is_snapshot", [False, True])
+def test_a_controller_whose_replay_fails_in_between_has_no_state_any_more(
+    error: BaseException, is_snapshot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, active = started()
+    write(active, topic("a", partitions=3))
+    if is_snapshot:
+        env.shared.deliver()
+        env.snapshot(active.image())
+
+    def fail(record: Any, state: Any, at: Position) -> None:
+        replay(record, state, at)
+        if isinstance(record, PartitionRecord) and record.partition_id == 1:
+            raise error
+
+    module = "loader.snapshot_loader" if is_snapshot else "controller.offset_control"
+    monkeypatch.setattr(f"raftlog_state.{module}.replay", fail)
+    late = Controllers(count=1)
+    standby = late.all[1] if is_snapshot else env.all[2]
+    is_interrupt = isinstance(error, KeyboardInterrupt)
+
+    def deliver() -> None:
+        if is_snapshot:
+            standby.handle_load_snapshot(env.shared.open_snapshot())
+        else:
+            standby.handle_commit(env.shared.batches[-1:])
+
+    with pytest.raises(KeyboardInterrupt if is_interrupt else StateMachineError):
+        deliver()
+    for act in (standby.image, lambda: standby.handle_commit([])):
+        with pytest.raises(StateMachineError, match="interrupted" if is_interrupt else None):
+            act()
+    assert isinstance(write(standby, topic("b")).error, ControllerTimeoutError)
+    faults = (late.listeners[1] if is_snapshot else env.listeners[2]).fatal_faults
+    assert [found for _, found in faults] == ([] if is_interrupt else [error])
+
+
+def test_a_full_disk_refuses_a_write_without_a_failover() -> None:
+    env, active = started()
+    env.shared.appends_left = 0
+    done = write(active, topic("a"))
+    assert isinstance(done.error, DiskFullError)
+    assert active.active_epoch == 1
+    assert active.state.rows_of(TopicRow) == []
+    env.shared.appends_left = None
+    assert write(active, topic("b")).error is None
+    env.shared.deliver()
+    assert not env.listeners[1].faults
+    assert topic_names(env.all[2]) == ["b"]
+    env.assert_states_equal_a_replay()
+
+
+def test_a_leader_whose_full_disk_has_no_room_for_an_abort_resigns() -> None:
+    env, active = started(records_per_batch_max=2)
+    env.shared.appends_left = 1
+    done = write(active, topic("a", partitions=5), transaction_name="large")
+    assert isinstance(done.error, DiskFullError)
+    assert active.active_epoch is None
+    env.shared.appends_left = None
+    assert env.elect(2).active_epoch is not None
+    assert topic_names(env.all[2]) == []
+    assert write(env.all[2], topic("b")).error is None
+    env.shared.deliver()
+    env.assert_states_equal_a_replay()
+
+
 def test_a_record_that_contradicts_the_state_is_fatal() -> None:
     env, _ = started()
     record = RemoveTopicRecord(topic_id=TOPIC_ID)
     env.shared.append(1, env.shared.epoch, [encode(DecodedRecord(0, record))], None)
-    with pytest.raises(StateMachineError, match=r"RemoveTopicRecord .*\(record 1 of 1"):
+    with pytest.raises(StateMachineError, match="RemoveTopicRecord at offset"):
         env.shared.deliver()
     ((message, _),) = env.listeners[1].fatal_faults
-    assert message.startswith("Unable to apply the batch with base offset ")
+    assert message.startswith(
+        "Unable to apply RemoveTopicRecord record on standby controller, which was 1 of 1 "
+        "record(s) in the batch with baseOffset "
+    )
     refused = write(env.all[1], topic("a"))
     assert isinstance(refused.error, ControllerTimeoutError)
 
