@@ -21,7 +21,7 @@ from benchmarks.run import Row, row
 from tests.support.small_logs import LogWriter
 
 from raftlog.client import open_path
-from raftlog.client.clock import Clock
+from raftlog.client.log_handle import Clock
 from raftlog_state.records import (
     PartitionChangeRecord,
     PartitionRecord,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .append.requests import AppendResult
+    from .append import AppendResult
     from .client.embedded.handle import EmbeddedLog
     from .client.embedded.handle import open_embedded as open  # noqa: A004 - as `raftlog.open`
     from .client.embedded.repair import repair_log as repair
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _EXPORTS = {
-    "AppendResult": ("raftlog.append.requests", "AppendResult"),
+    "AppendResult": ("raftlog.append", "AppendResult"),
     "CommitName": ("raftlog.log.writing.batch_metadata", "CommitName"),
     "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
     "EmbeddedLog": ("raftlog.client.embedded.handle", "EmbeddedLog"),

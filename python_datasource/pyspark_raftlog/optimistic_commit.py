@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from raftlog import AppendResult, ConnectedLog, EmbeddedLog
-    from raftlog.append.requests import UserRecord
+    from raftlog.append import UserRecord
     from raftlog.client.log_records import LogRecords
 
 

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import CommitName, ValueKind, limits
 from raftlog.client import Isolation, LogKind
-from raftlog.client.arguments import duration_ms as duration_ms
-from raftlog.client.arguments import isolation_of
 from raftlog.client.location import (
     NODE_OPTIONS,
     PATH,
@@ -33,6 +31,8 @@ from raftlog.client.location import (
     open_log,
     parse_location,
 )
+from raftlog.client.log_handle import duration_ms as duration_ms
+from raftlog.client.log_handle import isolation_of
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.errors import LogNotFoundError, OptionError
 

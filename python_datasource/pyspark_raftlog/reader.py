@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from raftlog.client import LogKind, LogReader
-from raftlog.client.clock import Clock
 from raftlog.client.location import open_reader
+from raftlog.client.log_handle import Clock
 from raftlog.errors import LogNotFoundError, WrongClusterError
 from raftlog_state.records import Redactor
 from raftlog_state.source_rows.data_loss import DataLoss

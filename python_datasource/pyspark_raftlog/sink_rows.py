@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from pyspark_raftlog.errors import InvalidRowError, WriteSchemaError
 from raftlog import ValueKind
-from raftlog.append.requests import HEADER_PREFIX, new_records
+from raftlog.append import HEADER_PREFIX, new_records
 from raftlog.errors import InvalidAppendError
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.header import RECORD_BYTES_MIN

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tests.support.appending import DIRECTORY, NOW_MS, TOPIC_ID, batches_of, disk_with_parent
 
-from raftlog.append.append_batch import AppendBatch
-from raftlog.append.requests import AppendRequest
+from raftlog.append import AppendBatch, AppendRequest
 from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.writing.batch_metadata import (
     BatchMetadata,

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from raftlog.append.requests import USER_HEADERS_MAX, new_records
+from raftlog.append import USER_HEADERS_MAX, new_records
 from raftlog.errors import InvalidAppendError
 from raftlog.log.reading.transactions import Marker, marker_value
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name

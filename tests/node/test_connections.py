@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.append.requests import AppendRequest, Done
+from raftlog.append import AppendRequest, Done
 from raftlog.errors import UnsupportedFieldError
 from raftlog.node import raft_request_handler
 from raftlog.node.apis import ClientApis

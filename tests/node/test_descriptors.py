@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.append.requests import AppendRequest, Done
+from raftlog.append import AppendRequest, Done
 from raftlog.node.config import parse_config
 from raftlog.node.process import descriptors_needed
 from raftlog.storage.local import SPARE_DESCRIPTORS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.append.requests import AppendRequest, AppendResult, Done, Failed
+from raftlog.append import AppendRequest, AppendResult, Done, Failed
 from raftlog.errors import AppendUnknownError, UnexpectedEndOffsetError
 from raftlog.node.driver import Driver
 from raftlog.node.replica import Outgoing

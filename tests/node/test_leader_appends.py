@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from raftlog.append.requests import AppendRequest, Done, Failed, InOrderGate, RequestResult
+from raftlog.append import AppendRequest, Done, Failed, InOrderGate, RequestResult
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from raftlog.append.requests import AppendRequest, Done
+from raftlog.append import AppendRequest, Done
 from raftlog.limits import KIB
 from raftlog.wire import ApiKey
 from tests.support.node_metrics import Figures, metrics_at

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raftlog.append.requests import AppendRequest, Done
+from raftlog.append import AppendRequest, Done
 from raftlog.limits import KIB, MIB
 from raftlog.node.connection import Connection
 from raftlog.records.compression import Compression

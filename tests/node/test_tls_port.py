@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.append.requests import AppendRequest, Done
+from raftlog.append import AppendRequest, Done
 from raftlog.wire import ApiKey, encode
 from tests.node.apis.requests import fetch
 from tests.support.certificates import Authority, KeyPair

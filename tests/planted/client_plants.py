@@ -32,7 +32,7 @@ CLIENT_PLANTS: Final = (
     ),
     Plant(
         bug="a check that fails because of records that do not fit is answered as final",
-        path="connector/raftlog/append/append_batch.py",
+        path="connector/raftlog/append.py",
         old="and error.log_end_offset > end_offset",
         new="and error.next_available_offset > end_offset",
         tests=(GROUPS,),

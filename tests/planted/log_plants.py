@@ -69,7 +69,7 @@ LOG_PLANTS: Final = (
     # --- rights to append ---------------------------------------------------------------------
     Plant(
         bug="the required offset is checked before the group, apart from the assignment of offsets",
-        path="connector/raftlog/append/append_batch.py",
+        path="connector/raftlog/append.py",
         old="            required_base_offset=request.required_base_offset,\n",
         new="""            required_base_offset=(
                 request.required_base_offset
@@ -83,7 +83,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the required offset is checked before the name of the commit",
-        path="connector/raftlog/append/append_batch.py",
+        path="connector/raftlog/append.py",
         old="        if duplicate is not None:\n",
         new="        if duplicate is not None and not request.has_required_offset:\n",
         tests=(
@@ -92,7 +92,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the epoch of an append is not checked",
-        path="connector/raftlog/append/append_batch.py",
+        path="connector/raftlog/append.py",
         old="        epoch = current if request.epoch is None else request.epoch\n",
         new="        epoch = current\n",
         tests=(
@@ -140,7 +140,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the metadata of an appended batch lacks its commit",
-        path="connector/raftlog/append/append_batch.py",
+        path="connector/raftlog/append.py",
         old="encoded_metadata(one, values, commit=name, markers=markers)",
         new="encoded_metadata(one, values, markers=markers)",
         tests=("tests/append/test_append_batch.py",),
@@ -163,7 +163,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="an atomic append is split over batches",
-        path="connector/raftlog/append/append_batch.py",
+        path="connector/raftlog/append.py",
         old="        if request.is_atomic or request.needs_own_batch:\n",
         new="        if request.needs_own_batch:\n",
         tests=(

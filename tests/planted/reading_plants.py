@@ -128,7 +128,7 @@ READING_PLANTS: Final = (
     # --- arguments ----------------------------------------------------------------------------
     Plant(
         bug="Kafka's name of an isolation level is refused",
-        path="connector/raftlog/client/arguments.py",
+        path="connector/raftlog/client/log_handle.py",
         old="""    if value == READ_UNCOMMITTED_NAME:
         return Isolation.READ_UNCOMMITTED
 """,
@@ -183,7 +183,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="a key in a URL is echoed",
-        path="connector/raftlog/client/arguments.py",
+        path="connector/raftlog/client/log_handle.py",
         old="""    if found is not None:
 """,
         new="""    if found is not None and not paths:

@@ -316,14 +316,14 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="an append without disk space is refused forever",
-        path="connector/raftlog/append/requests.py",
+        path="connector/raftlog/append.py",
         old="        if identity in self._refused:\n            self._clear()\n",
         new="",
         tests=("tests/node/test_leader_appends.py", "tests/node/apis/test_producing.py"),
     ),
     Plant(
         bug="a sender without a retry is refused forever",
-        path="connector/raftlog/append/requests.py",
+        path="connector/raftlog/append.py",
         old="        if len(self._refused) == REFUSED_MAX:\n",
         new="        if len(self._refused) < 0:\n",
         tests=("tests/node/test_leader_appends.py",),

@@ -81,7 +81,7 @@ SIZES_PLANTS: Final = (
     ),
     Plant(
         bug="a map with an array as key ends a msgpack append without a response",
-        path="connector/raftlog/append/requests.py",
+        path="connector/raftlog/append.py",
         old="        except TypeError:\n            _refuse",
         new="        except KeyError:\n            _refuse",
         tests=("tests/append/test_user_records.py::test_a_map_with_an_invalid_key_is_refused",),

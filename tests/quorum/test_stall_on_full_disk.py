@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.append.requests import AppendRequest, Failed, RequestResult
+from raftlog.append import AppendRequest, Failed, RequestResult
 from raftlog.errors import DiskFullError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.pending_appends import PendingAppends

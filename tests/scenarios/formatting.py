@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raftlog.append.requests import AppendRequest, Done, RequestResult
+from raftlog.append import AppendRequest, Done, RequestResult
 from raftlog.errors import CorruptBatchError, UnexpectedEndOffsetError
 from raftlog.quorum.effects import ElectionState, RoleChanged
 from raftlog.quorum.messages import (

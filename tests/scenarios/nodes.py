@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from raftlog.append.requests import AppendRequest, RequestResult
+from raftlog.append import AppendRequest, RequestResult
 from raftlog.errors import LogError
 from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.quorum.effects import (

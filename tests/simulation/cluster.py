@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from raftlog.append.requests import AppendRequest, RequestResult
+from raftlog.append import AppendRequest, RequestResult
 from raftlog.errors import NoCommonVersionError, UnsupportedFieldError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.config import QuorumConfig

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from raftlog.append.requests import AppendRequest, RequestResult
+from raftlog.append import AppendRequest, RequestResult
 from raftlog.errors import LogError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.pending_appends import PendingAppends

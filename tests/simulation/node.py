@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from raftlog.append.requests import AppendRequest, RequestResult, failed
+from raftlog.append import AppendRequest, RequestResult, failed
 from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
 from raftlog.node.raft_client import RaftListeners, ReplicaRaftClient
 from raftlog.node.replica import Outgoing, Replica, RunSync

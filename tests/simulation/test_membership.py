@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from raftlog.append.requests import AppendRequest, Done, RequestResult
+from raftlog.append import AppendRequest, Done, RequestResult
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.messages import AddVoterRequest, ErrorCode, RemoveVoterRequest
 from raftlog.quorum.voters import Endpoint

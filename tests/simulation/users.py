@@ -15,7 +15,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.append.requests import AppendRequest, AppendResult, Done, RequestResult
+from raftlog.append import AppendRequest, AppendResult, Done, RequestResult
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,

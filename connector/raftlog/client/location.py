@@ -31,7 +31,7 @@ from raftlog.storage.local import PrivateLocalStorage, WritableLocalStorage
 from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC
 
-from .arguments import decompression_limit, refuse_schemes, without_scheme
+from .log_handle import decompression_limit, refuse_schemes, without_scheme
 from .remote.nodes import BOOTSTRAP_SERVERS, NO_TLS, TlsOptions, parse_addresses
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raftlog.append.requests import HEADER_PREFIX
+from raftlog.append import HEADER_PREFIX
 from raftlog.log.reading.log_reader import LogReader
 from raftlog.log.reading.reads import Isolation, LogKind
 from raftlog.log.reading.snapshot import SnapshotReader

@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from raftlog.append.requests import AppendRequest, Failed, RequestResult, failed
-from raftlog.client.clock import Clock
+from raftlog.append import AppendRequest, Failed, RequestResult, failed
+from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,

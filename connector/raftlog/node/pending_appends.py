@@ -21,8 +21,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.append.append_batch import AppendBatch, fail_if_unwritten
-from raftlog.append.requests import AppendRequest, Done, Failed, RequestResult, failed
+from raftlog.append import (
+    AppendBatch,
+    AppendRequest,
+    Done,
+    Failed,
+    RequestResult,
+    fail_if_unwritten,
+    failed,
+)
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,

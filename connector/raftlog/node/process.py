@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from raftlog import __version__
-from raftlog.client.clock import Clock
+from raftlog.client.log_handle import Clock
 from raftlog.errors import ConfigError, DiskFullError, LogLockedError, NodeRunningError
 from raftlog.log.format.directory import NODE_LOCK_NAME, MetaProperties
 from raftlog.log.writing.batch_metadata import ValueKind

@@ -27,8 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from raftlog.append.append_batch import AppendBatch
-from raftlog.append.requests import AppendRequest, AppendResult, Failed
+from raftlog.append import AppendBatch, AppendRequest, AppendResult, Failed
 from raftlog.errors import (
     AppendError,
     DiskFullError,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
-from raftlog.append.requests import InOrderGate
+from raftlog.append import InOrderGate
 from raftlog.wire import RequestHeader
 
 from .access import Principal

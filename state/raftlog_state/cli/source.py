@@ -200,7 +200,7 @@ def leader_client(arguments: argparse.Namespace) -> LeaderClient:
 
     Raises ``OptionError``.
     """
-    from raftlog.client.arguments import milliseconds
+    from raftlog.client.log_handle import milliseconds
     from raftlog.client.remote.leader_client import LeaderClient
     from raftlog.client.remote.nodes import TlsOptions, parse_addresses
 

@@ -201,7 +201,7 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
     if one_log[:2] == (None, None) and arguments.sources is None:
         error("PATH and TABLES are required, or TABLES and --bootstrap-server or --sources")
 
-    from raftlog.client.arguments import milliseconds
+    from raftlog.client.log_handle import milliseconds
     from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
     from raftlog_state.tables.following import RECORDS_PER_BATCH_DEFAULT
     from raftlog_state.tables.log_follower import POLL_MS_DEFAULT, FollowSettings, LogFollower

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog.append.requests import HEADER_PREFIX
+from raftlog.append import HEADER_PREFIX
 from raftlog.errors import CorruptBatchError, RaftlogError
 from raftlog.limits import ARROW_ROWS_DEFAULT, MIB
 from raftlog.records.control import control_json, control_name, decode_control

@@ -19,7 +19,7 @@ from functools import partial
 import pyarrow as pa
 
 from raftlog.client import LogReader
-from raftlog.client.clock import Clock
+from raftlog.client.log_handle import Clock
 from raftlog.errors import OptionError, RaftlogError
 from raftlog_state.errors import ClustersFailedError, TablesError
 from raftlog_state.source_rows.reading import retry

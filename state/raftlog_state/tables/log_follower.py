@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import pyarrow as pa
 
 from raftlog.client import Isolation, LogReader
-from raftlog.client.clock import Clock
+from raftlog.client.log_handle import Clock
 from raftlog.errors import DataLossError, RaftlogError
 from raftlog.limits import MIB, TAIL_HOLDBACK_MS_DEFAULT
 from raftlog_state.records import DecodedRecord, Redactor, decode

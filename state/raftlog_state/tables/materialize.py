@@ -21,8 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from raftlog.client import Isolation, LogReader
-from raftlog.client.arguments import duration_ms
 from raftlog.client.location import open_reader, parse_location
+from raftlog.client.log_handle import duration_ms
 from raftlog.errors import OptionError, RaftlogError
 from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
 from raftlog_state.errors import TablesError

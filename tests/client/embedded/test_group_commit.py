@@ -13,18 +13,11 @@ from tests.simulated_disk.simulated_tree import OperationKind
 from tests.support.appending import append_batches
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
-from raftlog.append.requests import (
-    AppendRequest,
-    AppendResult,
-    Done,
-    Failed,
-    Request,
-    RequestResult,
-)
-from raftlog.client.clock import Clock
+from raftlog.append import AppendRequest, AppendResult, Done, Failed, Request, RequestResult
 from raftlog.client.embedded.directory import configure
 from raftlog.client.embedded.handle import EmbeddedLog
 from raftlog.client.embedded.writer import GroupCommitter
+from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,

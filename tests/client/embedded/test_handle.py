@@ -15,7 +15,7 @@ from tests.client.embedded.conftest import PATH, Machine
 
 import raftlog
 from raftlog import client
-from raftlog.append.requests import AppendResult
+from raftlog.append import AppendResult
 from raftlog.client.embedded.handle import EmbeddedLog
 from raftlog.client.embedded.writer import LOCK_NAME
 from raftlog.errors import (

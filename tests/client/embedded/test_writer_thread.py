@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.append.requests import AppendRequest, Done, Request, RequestResult, failed
-from raftlog.client.clock import Clock
+from raftlog.append import AppendRequest, Done, Request, RequestResult, failed
 from raftlog.client.embedded.writer import GROUP_BYTES_MAX, WriterThread
+from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     AppendUnknownError,
     BufferAllocationError,

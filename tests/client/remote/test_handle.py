@@ -14,7 +14,7 @@ from tests.support.quorum_processes import free_ports
 
 import raftlog
 from raftlog import ConnectedLog, EmbeddedLog
-from raftlog.append.requests import AppendResult
+from raftlog.append import AppendResult
 from raftlog.errors import (
     BufferAllocationError,
     LogClosedError,

@@ -10,7 +10,7 @@ from tests.support.quorum_processes import NodeProcess, free_ports
 
 import raftlog
 from raftlog import ConnectedLog
-from raftlog.append.requests import AppendResult
+from raftlog.append import AppendResult
 from raftlog.errors import AppendUnknownError, UnexpectedEndOffsetError
 from raftlog.node.formatting import random_id
 from raftlog.wire import ApiKey

@@ -13,7 +13,7 @@ import pytest
 from tests.client.remote.conftest import AnyLog, LogOpener
 
 from raftlog import CommitName
-from raftlog.append.requests import AppendResult, UserRecord
+from raftlog.append import AppendResult, UserRecord
 from raftlog.errors import (
     AppendError,
     ForeignCommitError,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.append.requests import AppendRequest, AppendResult
-from raftlog.client.clock import Clock
+from raftlog.append import AppendRequest, AppendResult
+from raftlog.client.log_handle import Clock
 from raftlog.client.remote.producer_batches import (
     IMPOSSIBLE_OFFSET,
     LogSettings,

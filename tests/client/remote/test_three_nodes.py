@@ -10,7 +10,7 @@ from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventua
 
 import raftlog
 from raftlog import ConnectedLog
-from raftlog.append.requests import AppendResult
+from raftlog.append import AppendResult
 from raftlog.errors import (
     AppendUnknownError,
     NotLeaderError,

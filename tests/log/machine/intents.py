@@ -9,7 +9,7 @@ from itertools import count
 from hypothesis import strategies as st
 from tests.log.machine.model import Model
 
-from raftlog.append.requests import AppendRequest
+from raftlog.append import AppendRequest
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.records.builder import ProducerStamp
 

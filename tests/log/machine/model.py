@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from raftlog.append.requests import AppendRequest
+from raftlog.append import AppendRequest
 from raftlog.errors import (
     ForeignCommitError,
     FutureEpochError,

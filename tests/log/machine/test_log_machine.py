@@ -21,11 +21,11 @@ from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.crash_injection import crashes_after
 
-from raftlog.append.requests import AppendResult, Done, Failed, Operation, Request, RequestResult
-from raftlog.client.clock import Clock
+from raftlog.append import AppendResult, Done, Failed, Operation, Request, RequestResult
 from raftlog.client.embedded.directory import find_or_create
 from raftlog.client.embedded.repair import repair_log
 from raftlog.client.embedded.writer import GroupCommitter
+from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from raftlog.append.requests import AppendRequest, RequestResult
+from raftlog.append import AppendRequest, RequestResult
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis

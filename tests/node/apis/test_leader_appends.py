@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.append.requests import AppendRequest, Failed, RequestResult
+from raftlog.append import AppendRequest, Failed, RequestResult
 from raftlog.errors import NotLeaderError
 from raftlog.node.pending_appends import PendingAppends
 

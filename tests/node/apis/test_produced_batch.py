@@ -8,7 +8,7 @@ import pytest
 
 import raftlog.node.apis.produced_batch as produced_batch_module
 import raftlog.node.apis.produced_batch as produced_records_module
-from raftlog.append.append_batch import named_records
+from raftlog.append import named_records
 from raftlog.errors import InvalidAppendError
 from raftlog.limits import KIB, MIB
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_header

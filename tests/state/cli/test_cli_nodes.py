@@ -11,7 +11,7 @@ from tests.support.cli import run
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import ServedNode, served_node
 
-from raftlog.append.requests import AppendRequest, Done
+from raftlog.append import AppendRequest, Done
 from raftlog_state.records import TopicRecord, encode
 
 Printed = tuple[int, list[object], str]

@@ -12,8 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from raftlog.client.arguments import without_scheme
-from raftlog.client.clock import Clock
+from raftlog.client.log_handle import Clock, without_scheme
 from raftlog.errors import (
     CorruptFileError,
     LogNotFoundError,

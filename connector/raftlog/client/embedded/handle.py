@@ -23,10 +23,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from raftlog.append.requests import AppendRequest, AppendResult, Operation, UserRecord, new_records
-from raftlog.client.arguments import milliseconds, whole_number, without_scheme
-from raftlog.client.clock import Clock
-from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT, LogHandle
+from raftlog.append import AppendRequest, AppendResult, Operation, UserRecord, new_records
+from raftlog.client.log_handle import (
+    TIMEOUT_MS_DEFAULT,
+    Clock,
+    LogHandle,
+    milliseconds,
+    whole_number,
+    without_scheme,
+)
 from raftlog.errors import (
     AppendUnknownError,
     InvalidAppendError,

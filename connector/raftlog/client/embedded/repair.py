@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from raftlog.client.arguments import whole_number, without_scheme
-from raftlog.client.clock import Clock
+from raftlog.client.log_handle import Clock, whole_number, without_scheme
 from raftlog.errors import LogReadOnlyError, NotALogError
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_listing
 from raftlog.log.recovery.recover import RecoveryReport, TruncatedTail

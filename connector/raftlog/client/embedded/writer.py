@@ -10,15 +10,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from raftlog.append.append_batch import AppendBatch, fail_if_unwritten
-from raftlog.append.requests import (
+from raftlog.append import (
     WAITING_BYTES_MAX,
+    AppendBatch,
     Done,
     Request,
     RequestResult,
+    fail_if_unwritten,
     failed,
 )
-from raftlog.client.clock import Clock
+from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     AppendUnknownError,
     BufferAllocationError,

@@ -16,10 +16,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from raftlog.append.requests import AppendRequest, AppendResult
-from raftlog.client.arguments import decompression_limit, milliseconds
-from raftlog.client.clock import Clock
-from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT, LogHandle
+from raftlog.append import AppendRequest, AppendResult
+from raftlog.client.log_handle import (
+    TIMEOUT_MS_DEFAULT,
+    Clock,
+    LogHandle,
+    decompression_limit,
+    milliseconds,
+)
 from raftlog.errors import (
     AppendUnknownError,
     ForeignCommitError,

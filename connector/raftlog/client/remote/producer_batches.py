@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from raftlog.append.append_batch import named_records
-from raftlog.append.requests import AppendRequest, AppendResult
+from raftlog.append import AppendRequest, AppendResult, named_records
 from raftlog.errors import AppendUnknownError, RaftlogError
 from raftlog.limits import MIB
 from raftlog.log.writing.batch_metadata import TAKE_OVER_HEADER, ValueKind

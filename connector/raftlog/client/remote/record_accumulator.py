@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from raftlog.append.requests import WAITING_BYTES_MAX, AppendRequest
-from raftlog.client.clock import Clock
+from raftlog.append import WAITING_BYTES_MAX, AppendRequest
+from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     AppendUnknownError,
     BufferAllocationError,

@@ -28,8 +28,8 @@ from typing import Any, Final
 
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
-from raftlog.append.requests import AppendResult
-from raftlog.client.clock import Clock
+from raftlog.append import AppendResult
+from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     AccessDeniedError,
     AppendUnknownError,

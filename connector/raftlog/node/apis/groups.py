@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6 import response as found_coordinator
 from kio.schema.offset_fetch.v10 import response as responses
 
-from raftlog.append.requests import AppendRequest, Failed
+from raftlog.append import AppendRequest, Failed
 from raftlog.node.request import Request
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, int64, name, node

@@ -29,7 +29,7 @@ from kio.schema.produce.v13 import request as requests
 from kio.schema.produce.v13 import response as responses
 from kio.schema.types import ProducerId
 
-from raftlog.append.requests import AppendRequest, AppendResult, Failed, RequestResult, failed
+from raftlog.append import AppendRequest, AppendResult, Failed, RequestResult, failed
 from raftlog.errors import (
     AppendUnknownError,
     CorruptBatchError,

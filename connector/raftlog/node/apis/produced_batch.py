@@ -24,8 +24,7 @@ from typing import Final, NoReturn
 
 from crc32c import crc32c
 
-from raftlog.append.append_batch import named_records
-from raftlog.append.requests import HEADER_PREFIX, AppendRequest, InOrderGate, new_records
+from raftlog.append import HEADER_PREFIX, AppendRequest, InOrderGate, named_records, new_records
 from raftlog.errors import (
     CorruptBatchError,
     DecompressionLimitError,
