@@ -39,7 +39,7 @@ from benchmarks.run import Row, row
 
 import raftlog
 from raftlog.limits import MIB
-from raftlog.log.writing.batch_metadata import encoded_metadata
+from raftlog.log.reading.transactions import encoded_metadata
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import BatchAccumulator, BatchBuilder

@@ -12,12 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raftlog.log.reading.transactions import CommitName, ValueKind
+
     from .append import AppendResult
     from .client.embedded.handle import EmbeddedLog
     from .client.embedded.handle import open_embedded as open  # noqa: A004 - as `raftlog.open`
     from .client.embedded.repair import repair_log as repair
     from .client.remote.handle import ConnectedLog, connect, follow
-    from .log.writing.batch_metadata import CommitName, ValueKind
     from .log.writing.properties import LogConfig
 
 __version__ = "0.1.0"
@@ -37,11 +38,11 @@ __all__ = [
 
 _EXPORTS = {
     "AppendResult": ("raftlog.append", "AppendResult"),
-    "CommitName": ("raftlog.log.writing.batch_metadata", "CommitName"),
+    "CommitName": ("raftlog.log.reading.transactions", "CommitName"),
     "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
     "EmbeddedLog": ("raftlog.client.embedded.handle", "EmbeddedLog"),
     "LogConfig": ("raftlog.log.writing.properties", "LogConfig"),
-    "ValueKind": ("raftlog.log.writing.batch_metadata", "ValueKind"),
+    "ValueKind": ("raftlog.log.reading.transactions", "ValueKind"),
     "connect": ("raftlog.client.remote.handle", "connect"),
     "follow": ("raftlog.client.remote.handle", "follow"),
     "open": ("raftlog.client.embedded.handle", "open_embedded"),

@@ -30,20 +30,18 @@ from raftlog.errors import (
 from raftlog.limits import BATCH_HEADER_BYTES, HEADERS_PER_RECORD_MAX, MIB
 from raftlog.log.reading.transactions import (
     FRAME_VERSION,
-    Marker,
-    marker_of,
-    marker_value,
-    transaction_name,
-)
-from raftlog.log.writing.batch_metadata import (
     CommitName,
+    Marker,
     MetadataMarker,
     ValueKind,
     commit_header,
     commit_transaction_name,
     encoded_metadata,
+    marker_of,
+    marker_value,
     metadata_marker,
     parse_commit_transaction_name,
+    transaction_name,
 )
 from raftlog.records.builder import BatchAccumulator, ProducerStamp
 from raftlog.records.encoding import PackedRecords, RecordToAppend

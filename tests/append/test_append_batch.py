@@ -9,13 +9,14 @@ import pytest
 from tests.support.appending import DIRECTORY, NOW_MS, TOPIC_ID, batches_of, disk_with_parent
 
 from raftlog.append import AppendBatch, AppendRequest
-from raftlog.log.reading.transactions import Marker, marker_value
-from raftlog.log.writing.batch_metadata import (
+from raftlog.log.reading.transactions import (
     BatchMetadata,
     CommitName,
+    Marker,
     ValueKind,
     batch_metadata,
     commit_transaction_name,
+    marker_value,
 )
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog

@@ -10,8 +10,13 @@ import pytest
 
 from raftlog.append import USER_HEADERS_MAX, new_records
 from raftlog.errors import InvalidAppendError
-from raftlog.log.reading.transactions import Marker, marker_value
-from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name
+from raftlog.log.reading.transactions import (
+    CommitName,
+    Marker,
+    ValueKind,
+    commit_transaction_name,
+    marker_value,
+)
 from raftlog.records import Header, NewRecord, Record
 
 BYTES, MSGPACK, KRAFT = ValueKind.BYTES, ValueKind.MSGPACK, ValueKind.KRAFT

@@ -18,7 +18,7 @@ from tests.support.metadata_logs import CLUSTERS, metadata_log, restored
 
 import raftlog
 from raftlog.log.reading.reads import Isolation
-from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_header
+from raftlog.log.reading.transactions import CommitName, ValueKind, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import (

@@ -11,7 +11,7 @@ from raftlog.log.format.directory import (
     encode_quorum_state,
     parse_quorum_state,
 )
-from raftlog.log.writing.log_directory import replace_checked
+from raftlog.log.writing.atomic_files import replace_checked
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk

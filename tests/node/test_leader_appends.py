@@ -15,7 +15,7 @@ from raftlog.errors import (
     OutOfOrderSequenceError,
     StaleCommitError,
 )
-from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.reading.transactions import CommitName
 from raftlog.node.pending_appends import PendingAppends
 from raftlog.node.replica import Outgoing
 from raftlog.records.builder import ProducerStamp

@@ -147,14 +147,14 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the metadata of an appended batch has the markers of other batches",
-        path="connector/raftlog/log/writing/batch_metadata.py",
+        path="connector/raftlog/log/reading/transactions.py",
         old="one in markers if batch.base_offset <= one.offset <= batch.last_offset)",
         new="one in markers)",
         tests=("tests/append/test_append_batch.py",),
     ),
     Plant(
         bug="a user's own transaction names no commit until the log is read again",
-        path="connector/raftlog/log/writing/batch_metadata.py",
+        path="connector/raftlog/log/reading/transactions.py",
         old="""    if values is ValueKind.KRAFT:
         commit = _commit_of_transaction(batch, own)
 """,
@@ -236,7 +236,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a directory is not synced after a rename",
-        path=f"{WRITING}/log_directory.py",
+        path=f"{WRITING}/atomic_files.py",
         old="    storage.sync_directory(storage.split(path)[0])\n",
         new="",
         tests=("tests/storage/test_atomic_files.py",),
@@ -250,14 +250,14 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a small file is renamed before it is synced",
-        path=f"{WRITING}/log_directory.py",
+        path=f"{WRITING}/atomic_files.py",
         old="                position += len(chunk)\n            file.sync()\n",
         new="                position += len(chunk)\n",
         tests=("tests/storage/test_atomic_files.py",),
     ),
     Plant(
         bug="the checksums of small files are not written",
-        path=f"{WRITING}/log_directory.py",
+        path=f"{WRITING}/atomic_files.py",
         old="    if checksums != before:\n",
         new="    if not before:\n",
         tests=("tests/storage/test_atomic_files.py",),
@@ -328,7 +328,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a tail is truncated without a backup",
-        path=f"{WRITING}/log_directory.py",
+        path=f"{WRITING}/atomic_files.py",
         old="    saved_as = back_up(storage, path, position)\n    with",
         new="    saved_as = None\n    with",
         tests=(
@@ -337,7 +337,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the backup of a tail is not durable before the tail is truncated",
-        path=f"{WRITING}/log_directory.py",
+        path=f"{WRITING}/atomic_files.py",
         old="                position += len(chunk)\n            file.sync()\n",
         new="                position += len(chunk)\n",
         tests=(

@@ -62,8 +62,8 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a roll that is refused leaves a file of the next segment open",
         path=f"{WRITING}/active_segment.py",
-        old="                files.append(opened.enter_context(_open_or_create(storage, path)))\n",
-        new="                files.append(_open_or_create(storage, path))\n",
+        old="                files.append(opened.enter_context(open_or_create(storage, path)))\n",
+        new="                files.append(open_or_create(storage, path))\n",
         tests=(
             "tests/log/writing/test_full_disk.py::test_a_roll_without_disk_space_leaves_no_file_open",
         ),
@@ -277,7 +277,7 @@ RECOVERY_PLANTS: Final = (
     # --- backups ----------------------------------------------------------------------------------
     Plant(
         bug="backups are kept forever",
-        path=f"{WRITING}/log_directory.py",
+        path=f"{WRITING}/atomic_files.py",
         old="        if is_bounded or ordinal >= before:\n",
         new="        if byte_count >= 0:\n",
         tests=(
@@ -339,7 +339,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a small file that does not fit stays on the full disk",
-        path=f"{WRITING}/log_directory.py",
+        path=f"{WRITING}/atomic_files.py",
         old="            storage.unlink(temporary)\n        raise\n",
         new="            pass\n        raise\n",
         tests=("tests/storage/test_atomic_files.py",),

@@ -31,7 +31,7 @@ SIZES_PLANTS: Final = (
     ),
     Plant(
         bug="exceeding a decompression limit is read as a batch without a commit name",
-        path="connector/raftlog/log/writing/batch_metadata.py",
+        path="connector/raftlog/log/reading/transactions.py",
         old="        raise  # not damage: the batch may hold a name\n",
         new="        return None\n",
         tests=(

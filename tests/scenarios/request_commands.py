@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raftlog.append import AppendRequest
-from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.reading.transactions import CommitName
 from raftlog.quorum.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,

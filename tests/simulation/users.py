@@ -23,7 +23,7 @@ from raftlog.errors import (
     RaftlogError,
     UnexpectedEndOffsetError,
 )
-from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.reading.transactions import CommitName
 from raftlog.records.builder import ProducerStamp
 
 from .cluster import Cluster

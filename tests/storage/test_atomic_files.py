@@ -11,7 +11,7 @@ from tests.simulated_disk.simulated_machine import SimulatedFile
 from raftlog.errors import CorruptFileError, DiskFailedError, DiskFullError
 from raftlog.limits import SMALL_FILE_BYTES_MAX
 from raftlog.log.format.directory import CHECKSUMS_NAME, encode_checksums, parse_checksums
-from raftlog.log.writing.log_directory import (
+from raftlog.log.writing.atomic_files import (
     back_up,
     read_checked,
     read_checksums,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.log.format.directory import LOG_SUFFIX, offset_name, read_listing
-from raftlog.log.writing.batch_metadata import ValueKind, batch_metadata
+from raftlog.log.reading.transactions import ValueKind, batch_metadata
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, iter_batches, read_batch

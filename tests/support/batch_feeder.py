@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from raftlog.log.format.indexes import AbortedTransaction
-from raftlog.log.reading.transactions import Marker
-from raftlog.log.writing.batch_metadata import (
+from raftlog.log.reading.transactions import (
     BatchMetadata,
     CommitName,
+    Marker,
     MetadataMarker,
     ProducerMarker,
 )

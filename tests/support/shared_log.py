@@ -22,8 +22,8 @@ from raftlog.errors import (
 )
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.snapshot import SnapshotReader
-from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.producer_state import ProducerStateManager
+from raftlog.log.writing.segments import LogDirectory
 from raftlog.log.writing.snapshots import SnapshotWriter, snapshot_head
 from raftlog.node.raft_client import LeaderNotification, RaftListener
 from raftlog.records.batch import RecordBatch, TornTail, read_batch

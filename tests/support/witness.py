@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.writing.batch_metadata import CommitName, batch_metadata
+from raftlog.log.reading.transactions import CommitName, batch_metadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from raftlog.log.format.directory import offset_name
+from raftlog.log.reading.transactions import CommitName, commit_header
 from raftlog.log.recovery.recover import RecoveredLog, recover
-from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import NewRecord

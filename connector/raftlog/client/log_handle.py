@@ -21,7 +21,7 @@ from raftlog.closeable import Closeable
 from raftlog.errors import OptionError
 from raftlog.limits import DECOMPRESSED_BYTES_OPTION_MAX
 from raftlog.log.reading.reads import READ_UNCOMMITTED_NAME, Isolation
-from raftlog.log.writing.batch_metadata import CommitName, ValueKind
+from raftlog.log.reading.transactions import CommitName, ValueKind
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.header import INT32_MAX, INT64_MAX
 from raftlog.types import SnapshotId

@@ -94,7 +94,7 @@ from raftlog.limits import (
     MIB,
     WIRE_FRAME_BYTES_MAX,
 )
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet

@@ -39,12 +39,8 @@ from raftlog.log.format.directory import (
     parse_meta_properties,
     parse_partition_name,
 )
-from raftlog.log.writing.log_directory import (
-    TEMPORARY_SUFFIX,
-    LogDirectory,
-    read_checked,
-    replace_checked,
-)
+from raftlog.log.writing.atomic_files import TEMPORARY_SUFFIX, read_checked, replace_checked
+from raftlog.log.writing.segments import LogDirectory
 from raftlog.log.writing.snapshots import PART_SUFFIX, SNAPSHOT_LOCK_NAME, SnapshotWriter
 from raftlog.quorum.voters import VoterSet
 from raftlog.records.compression import Compression

@@ -23,7 +23,7 @@ from raftlog import __version__
 from raftlog.client.log_handle import Clock
 from raftlog.errors import ConfigError, DiskFullError, LogLockedError, NodeRunningError
 from raftlog.log.format.directory import NODE_LOCK_NAME, MetaProperties
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,

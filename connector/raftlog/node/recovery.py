@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from raftlog.errors import CorruptFileError, NodeRunningError
 from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
 from raftlog.log.format.directory import NODE_LOCK_NAME, QuorumState
-from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.quorum_log import QuorumLog
+from raftlog.log.writing.segments import LogDirectory
 from raftlog.quorum.effects import ElectionState
 from raftlog.storage.local import PrivateLocalStorage
 from raftlog.storage.protocol import WritableStorage

@@ -274,11 +274,10 @@ class BatchBuilder:
         """Encode the batch, which must have at least one record."""
         assert self._record_count, "a batch has records"
         payload = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        codec = self.compression
-        packed = self._compressed
-        if packed is None:
+        codec, packed = self.compression, self._compressed
+        if packed is None and codec is not Compression.NONE:
             packed = compress(payload, codec)
-        if len(packed) >= len(payload):
+        if packed is None or len(packed) >= len(payload):
             codec, packed = Compression.NONE, payload
         producer = self.producer
         data = finish_batch(

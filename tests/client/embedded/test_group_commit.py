@@ -26,8 +26,7 @@ from raftlog.errors import (
     LogReadOnlyError,
     UnexpectedEndOffsetError,
 )
-from raftlog.log.reading.transactions import Marker, marker_value
-from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.reading.transactions import CommitName, Marker, marker_value
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import NewRecord

@@ -38,7 +38,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import KIB, MIB, RAW_BATCH_BYTES_MAX
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId

@@ -8,7 +8,7 @@ import pytest
 from tests.support.quorum_processes import QuorumProcesses, eventually
 
 import raftlog
-from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.reading.transactions import CommitName
 
 pytestmark = pytest.mark.slow
 

@@ -43,7 +43,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import RAW_BATCH_BYTES_MAX
-from raftlog.log.writing.batch_metadata import CommitName, ValueKind, batch_metadata
+from raftlog.log.reading.transactions import CommitName, ValueKind, batch_metadata
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.compression import Compression

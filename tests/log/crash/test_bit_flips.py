@@ -22,16 +22,16 @@ from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.timestamps import find_batch_after_timestamp
+from raftlog.log.reading.transactions import CommitName
 from raftlog.log.recovery.recover import RecoveredLog, ScanStop, recover
 from raftlog.log.recovery.recover_segment import (
     ScanPosition,
     ScanRules,
     SegmentScan,
 )
-from raftlog.log.writing.batch_metadata import CommitName
-from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.segments import LogDirectory
 from raftlog.records.batch import RecordBatch, iter_batches, read_batch
 from raftlog.records.compression import Compression
 

@@ -19,7 +19,7 @@ from tests.support.report_lines import REPORT_LINE
 from tests.support.witness import Witness
 
 from raftlog.log.format import directory
-from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name
+from raftlog.log.reading.transactions import CommitName, ValueKind, commit_transaction_name
 from raftlog.log.writing.properties import LogConfig
 
 SEEDS_MAX = 50

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.log.machine.model import Model
 
 from raftlog.append import AppendRequest
-from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.reading.transactions import CommitName
 from raftlog.records.builder import ProducerStamp
 
 DEADLINE_MS = 1_000_000

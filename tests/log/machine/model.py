@@ -21,7 +21,7 @@ from raftlog.errors import (
     StaleCommitError,
     UnexpectedEndOffsetError,
 )
-from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.reading.transactions import CommitName
 from raftlog.records.builder import ProducerStamp
 
 BATCHES_KEPT = 5

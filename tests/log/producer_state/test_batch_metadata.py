@@ -31,20 +31,23 @@ from raftlog.limits import (
     MIB,
     READ_BATCH_BYTES_MAX,
 )
-from raftlog.log.reading.transactions import Marker, marker_of, marker_value, transaction_name
-from raftlog.log.writing.batch_metadata import (
+from raftlog.log.reading.transactions import (
     COMMIT_HEADER,
     VERSION_MAX,
     BatchMetadata,
     CommitName,
+    Marker,
     MetadataMarker,
     ProducerMarker,
     ValueKind,
     batch_metadata,
     commit_header,
     commit_transaction_name,
+    marker_of,
+    marker_value,
     parse_commit_header,
     parse_commit_transaction_name,
+    transaction_name,
 )
 from raftlog.records.batch import Header, NewRecord, RecordBatch, read_batch
 from raftlog.records.builder import finish_batch

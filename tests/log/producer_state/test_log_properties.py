@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from raftlog.errors import CorruptFileError, OptionError
 from raftlog.limits import LOG_BATCH_BYTES_MAX, MIB
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import (
     LogConfig,
     LogProperties,

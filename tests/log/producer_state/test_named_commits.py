@@ -9,7 +9,7 @@ from tests.support.batch_feeder import BatchFeeder, restarted
 
 from raftlog.errors import ForeignCommitError, OptionError, StaleCommitError
 from raftlog.limits import COMMIT_ID_BYTES_MAX, COMMITS_MAX
-from raftlog.log.writing.batch_metadata import VERSION_MAX, CommitName
+from raftlog.log.reading.transactions import VERSION_MAX, CommitName
 from raftlog.log.writing.producer_state import Duplicate, LastCommit, ProducerStateManager
 
 ALSO_RESTARTED = pytest.mark.parametrize(

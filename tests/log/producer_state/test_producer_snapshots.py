@@ -19,8 +19,7 @@ from raftlog.log.format.producer_snapshot import (
     parse_producer_snapshot,
     split_producer_snapshot,
 )
-from raftlog.log.reading.transactions import Marker
-from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.reading.transactions import CommitName, Marker
 from raftlog.log.writing.producer_state import HEADER_FIELD_TAG, ProducerStateManager
 from raftlog.records.control import SnapshotHeader, TaggedField, decode_control, encode_control
 

@@ -9,7 +9,7 @@ from tests.support.batch_feeder import restarted
 
 from raftlog.log.format.indexes import AbortedTransaction, parse_txn_index
 from raftlog.log.format.producer_snapshot import encode_producer_snapshot, parse_producer_snapshot
-from raftlog.log.writing.batch_metadata import ValueKind, batch_metadata
+from raftlog.log.reading.transactions import ValueKind, batch_metadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.records.batch import iter_batches
 

@@ -12,7 +12,7 @@ from raftlog.errors import CorruptBatchError
 from raftlog.log.reading.log_reader import LogReader
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.reads import Isolation
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.records.batch import iter_batches
 
 

@@ -11,16 +11,16 @@ from tests.support.log_builder import LogBuilder
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import DiskFailedError, DiskFullError, LogReadOnlyError
+from raftlog.log.reading.transactions import CommitName
 from raftlog.log.recovery.recover import (
     RecoveredLog,
     ScanEnd,
     read_checkpoint_files,
     recover,
 )
-from raftlog.log.writing.batch_metadata import CommitName
-from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.producer_state import Duplicate
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.segments import LogDirectory
 from raftlog.records.batch import iter_batches
 from raftlog.records.compression import Compression
 

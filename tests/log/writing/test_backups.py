@@ -9,8 +9,8 @@ from tests.support.written_logs import ONE_SEGMENT, WrittenLog
 
 from raftlog.limits import BACKUP_BYTES_MAX, BACKUPS_MAX, MIB
 from raftlog.log.recovery.repair import truncate_log_at
-from raftlog.log.writing import log_directory
-from raftlog.log.writing.log_directory import (
+from raftlog.log.writing import atomic_files
+from raftlog.log.writing.atomic_files import (
     backup_name,
     delete_old_backups,
     next_backup_ordinal,
@@ -51,13 +51,13 @@ def test_backups_are_kept_up_to_a_count_and_the_oldest_are_deleted_and_reported(
 def test_backups_are_kept_up_to_a_size_and_the_latest_in_any_case(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log_directory, "BACKUP_BYTES_MAX", 250)
+    monkeypatch.setattr(atomic_files, "BACKUP_BYTES_MAX", 250)
     log = WrittenLog(ONE_SEGMENT)
     log.append(b"first")
     assert torn(log) == ()
     assert torn(log) == ()
     assert len(torn(log)) == 1
-    monkeypatch.setattr(log_directory, "BACKUP_BYTES_MAX", 10)
+    monkeypatch.setattr(atomic_files, "BACKUP_BYTES_MAX", 10)
     assert len(torn(log)) == 2
     assert len(copies(log)) == 1
 

@@ -18,7 +18,7 @@ from tests.support.appending import (
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME, read_listing
-from raftlog.log.writing.batch_metadata import CommitName, commit_header
+from raftlog.log.reading.transactions import CommitName, commit_header
 from raftlog.log.writing.producer_state import Duplicate
 from raftlog.log.writing.properties import (
     DAY_MS,

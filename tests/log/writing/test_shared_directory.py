@@ -22,7 +22,7 @@ from tests.support.crash_injection import crashes_after
 
 from raftlog.errors import NotLeaderError
 from raftlog.log.format.directory import PUBLISHED_NAME, read_listing, read_published
-from raftlog.log.writing.batch_metadata import CommitName, commit_header
+from raftlog.log.reading.transactions import CommitName, commit_header
 from raftlog.log.writing.producer_state import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog

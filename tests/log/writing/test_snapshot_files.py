@@ -35,8 +35,8 @@ from raftlog.log.format.epoch_cache import EpochEntry
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.snapshot import SnapshotReader
+from raftlog.log.reading.transactions import CommitName, ValueKind, commit_header
 from raftlog.log.segment import SegmentMetadata
-from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_header
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog

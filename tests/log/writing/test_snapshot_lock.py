@@ -22,7 +22,7 @@ from tests.support.written_logs import encoded
 
 from raftlog.errors import LogError, LogLockedError
 from raftlog.log.format.directory import checkpoint_name
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.log.writing.replicated_log import ReplicatedLog

@@ -9,8 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raftlog.limits import WAITING_FETCHES_MAX
-from raftlog.log.reading.transactions import Marker, marker_value
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import Marker, ValueKind, marker_value
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.records.batch import iter_batches

@@ -9,8 +9,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11.response import ListOffsetsResponse
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
-from raftlog.log.reading.transactions import Marker, marker_value
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import Marker, ValueKind, marker_value
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.records.batch import NewRecord

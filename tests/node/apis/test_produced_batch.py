@@ -11,7 +11,7 @@ import raftlog.node.apis.produced_batch as produced_records_module
 from raftlog.append import named_records
 from raftlog.errors import InvalidAppendError
 from raftlog.limits import KIB, MIB
-from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_header
+from raftlog.log.reading.transactions import CommitName, ValueKind, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.apis.produced_batch import produced_records, read_header
 from raftlog.records import BatchAccumulator, BatchBuilder

@@ -21,8 +21,13 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import LOG_BATCH_BYTES_MAX, RAW_BATCH_BYTES_MAX
-from raftlog.log.reading.transactions import Marker, marker_value
-from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name
+from raftlog.log.reading.transactions import (
+    CommitName,
+    Marker,
+    ValueKind,
+    commit_transaction_name,
+    marker_value,
+)
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.node.apis.produced_batch import produced_records

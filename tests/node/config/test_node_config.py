@@ -12,7 +12,7 @@ import pytest
 
 import raftlog.node.config as config_module
 from raftlog.errors import ConfigError
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import AccessTable
 from raftlog.node.config import (

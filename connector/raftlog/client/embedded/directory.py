@@ -40,7 +40,7 @@ from raftlog.log.format.directory import (
     parse_properties,
     read_listing,
 )
-from raftlog.log.writing.log_directory import read_checked, replace_checked
+from raftlog.log.writing.atomic_files import read_checked, replace_checked
 from raftlog.log.writing.properties import (
     LogConfig,
     LogProperties,

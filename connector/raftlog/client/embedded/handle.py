@@ -41,8 +41,8 @@ from raftlog.errors import (
     OptionError,
 )
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.recovery.recover import RecoveryReport
-from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.producer_state import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog

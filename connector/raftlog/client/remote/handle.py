@@ -35,7 +35,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import DECOMPRESSED_BYTES_MAX
-from raftlog.log.writing.batch_metadata import CommitName, ValueKind
+from raftlog.log.reading.transactions import CommitName, ValueKind
 from raftlog.log.writing.producer_state import LastCommit
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.compression import Compression

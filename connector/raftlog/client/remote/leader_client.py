@@ -29,7 +29,7 @@ from raftlog.errors import (
     WireError,
 )
 from raftlog.limits import BATCH_BYTES_MAX, MIB
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.records.compression import Compression
 from raftlog.types import OffsetAndEpoch, SnapshotId
 from raftlog.wire import ApiKey, latest_schemas

@@ -56,8 +56,7 @@ from raftlog.log.reading.reads import (
 from raftlog.log.reading.replay import ENDED_RETAINED_MAX
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.reading.timestamps import offset_for_timestamp
-from raftlog.log.reading.transactions import TransactionIndex, TransactionSpan
-from raftlog.log.writing.batch_metadata import ValueKind
+from raftlog.log.reading.transactions import TransactionIndex, TransactionSpan, ValueKind
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan
 from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION

@@ -18,7 +18,7 @@ from typing import Final
 from raftlog.append import AppendRequest, AppendResult, named_records
 from raftlog.errors import AppendUnknownError, RaftlogError
 from raftlog.limits import MIB
-from raftlog.log.writing.batch_metadata import TAKE_OVER_HEADER, ValueKind
+from raftlog.log.reading.transactions import TAKE_OVER_HEADER, ValueKind
 from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp, finish_batch
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import RecordToAppend

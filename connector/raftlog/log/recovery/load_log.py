@@ -68,17 +68,17 @@ from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.format.indexes import AbortedTransaction
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.log_end import epochs_below
-from raftlog.log.reading.transactions import FRAME_VERSION, Marker
-from raftlog.log.segment import Segment, SegmentMetadata
-from raftlog.log.writing.batch_metadata import (
+from raftlog.log.reading.transactions import (
     COMMIT_HEADER,
+    FRAME_VERSION,
     BatchMetadata,
+    Marker,
     ValueKind,
     batch_metadata,
 )
-from raftlog.log.writing.log_directory import (
+from raftlog.log.segment import Segment, SegmentMetadata
+from raftlog.log.writing.atomic_files import (
     TEMPORARY_SUFFIX,
-    LogDirectory,
     back_up,
     delete_old_backups,
     next_backup_ordinal,
@@ -87,6 +87,7 @@ from raftlog.log.writing.log_directory import (
 )
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.segments import LogDirectory
 from raftlog.log.writing.snapshots import delete_unfinished_snapshots
 from raftlog.records.batch_columns import Bools
 from raftlog.records.header import INT64_MAX

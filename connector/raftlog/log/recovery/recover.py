@@ -69,7 +69,7 @@ from raftlog.log.format.directory import (
 )
 from raftlog.log.format.epoch_cache import EpochCache, parse_epoch_checkpoint
 from raftlog.log.segment import Segment, SegmentMetadata, read_snapshot_head
-from raftlog.log.writing.log_directory import read_checked, read_checksums
+from raftlog.log.writing.atomic_files import read_checked, read_checksums
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig, parse_log_properties
 from raftlog.storage.protocol import Storage, WritableStorage

@@ -31,14 +31,14 @@ from raftlog.log.format.directory import (
     offset_name,
 )
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.writing.log_directory import (
-    LogDirectory,
+from raftlog.log.writing.atomic_files import (
     backup_name,
     delete_old_backups,
     next_backup_ordinal,
     truncate_with_backup,
 )
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.segments import LogDirectory
 from raftlog.storage.protocol import WritableStorage
 
 from .recover import CheckpointFiles, RecoveredLog, TruncatedTail, read_checkpoint_files, recover

@@ -33,11 +33,11 @@ from raftlog.log.format.indexes import (
     AbortedTransaction,
     encode_aborted,
 )
+from raftlog.log.reading.transactions import BatchMetadata
 from raftlog.log.segment import Segment, header_at, iter_headers
 from raftlog.records.header import INT32_MAX
 from raftlog.storage.protocol import ReadableFile, WritableFile, WritableStorage
 
-from .batch_metadata import BatchMetadata
 from .properties import LogConfig
 
 # --- Entries of a segment's offset and time index, batch by batch, by Kafka's rule ----------------
@@ -253,7 +253,7 @@ class ActiveSegment:
             files = []
             for suffix in _SUFFIXES:
                 path = storage.join(directory, offset_name(base_offset, suffix))
-                files.append(opened.enter_context(_open_or_create(storage, path)))
+                files.append(opened.enter_context(open_or_create(storage, path)))
             for file in files:
                 if file.byte_count():
                     file.truncate(0)
@@ -277,8 +277,8 @@ class ActiveSegment:
         paths = [storage.join(directory, offset_name(base_offset, suffix)) for suffix in _SUFFIXES]
         with contextlib.ExitStack() as opened:  # closes the files on an error
             log = opened.enter_context(storage.open_for_writing(paths[0]))
-            offset_index = opened.enter_context(_open_or_create(storage, paths[1]))
-            time_index = opened.enter_context(_open_or_create(storage, paths[2]))
+            offset_index = opened.enter_context(open_or_create(storage, paths[1]))
+            time_index = opened.enter_context(open_or_create(storage, paths[2]))
             segment = cls(storage, directory, base_offset, (log, offset_index, time_index), config)
             segment.byte_count = byte_count
             if byte_count:
@@ -371,7 +371,7 @@ class ActiveSegment:
         try:
             if self._txn_index is None:
                 name = offset_name(self.base_offset, TXN_INDEX_SUFFIX)
-                self._txn_index = _open_or_create(
+                self._txn_index = open_or_create(
                     self._storage, self._storage.join(self._directory, name)
                 )
             byte_count = self._txn_index.byte_count()
@@ -522,7 +522,8 @@ class ActiveSegment:
         return position
 
 
-def _open_or_create(storage: WritableStorage, path: str) -> WritableFile:
+def open_or_create(storage: WritableStorage, path: str) -> WritableFile:
+    """Open a file for writing, created if absent; its name is not durable yet."""
     try:
         return storage.open_for_writing(path)
     except LogNotFoundError:

@@ -47,7 +47,11 @@ from raftlog.log.format.producer_snapshot import (
 )
 from raftlog.log.reading.transactions import (
     METADATA_PRODUCER_ID,
+    BatchMetadata,
+    CommitName,
     Marker,
+    MetadataMarker,
+    ProducerMarker,
     TransactionIndex,
     TransactionSpan,
 )
@@ -58,8 +62,6 @@ from raftlog.records.control import (
     string_bytes,
     tagged_bytes,
 )
-
-from .batch_metadata import BatchMetadata, CommitName, MetadataMarker, ProducerMarker
 
 NO_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1

@@ -43,16 +43,17 @@ from raftlog.log.format.directory import (
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.foreign_batches import find_foreign_batches
 from raftlog.log.reading.snapshot import SnapshotReader
+from raftlog.log.reading.transactions import BatchMetadata, batch_metadata, control_of
 from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.records.batch import RecordBatch
 from raftlog.records.control import ControlRecord, KRaftVoters
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
-from .batch_metadata import BatchMetadata, batch_metadata, control_of
-from .log_directory import LogDirectory, truncate_with_backup
+from .atomic_files import truncate_with_backup
 from .properties import LogConfig
 from .replicated_log import ReplicatedLog
+from .segments import LogDirectory
 from .snapshots import RawSnapshotWriter
 
 # --- Cache of a log's last batches, from which nearly all follower fetches are served -------------

@@ -50,7 +50,15 @@ from raftlog.log.format.directory import (
     offset_name,
 )
 from raftlog.log.format.epoch_cache import EpochCache, EpochValidation
-from raftlog.log.reading.transactions import Marker, marker_value
+from raftlog.log.reading.transactions import (
+    BatchMetadata,
+    Marker,
+    MetadataMarker,
+    ValueKind,
+    batch_metadata,
+    encoded_metadata,
+    marker_value,
+)
 from raftlog.log.recovery.recover import RecoveredLog, RecoveryReport, recover
 from raftlog.log.segment import read_batches
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
@@ -67,14 +75,6 @@ from raftlog.storage.protocol import WritableStorage
 from raftlog.types import OffsetAndEpoch, SnapshotId, ValidOffsetAndEpoch
 
 from .active_segment import ActiveSegment, PendingSync, SyncState
-from .batch_metadata import (
-    BatchMetadata,
-    MetadataMarker,
-    ValueKind,
-    batch_metadata,
-    encoded_metadata,
-)
-from .log_directory import LogDirectory
 from .producer_state import ProducerStateManager
 from .properties import LogConfig, LogProperties
 from .retention import (
@@ -84,7 +84,7 @@ from .retention import (
     clean,
     delete_before_snapshot,
 )
-from .segments import LogSegments
+from .segments import LogDirectory, LogSegments
 from .snapshots import SnapshotWriter
 
 _VOTERS = (LeaderChangeVoter(1),)

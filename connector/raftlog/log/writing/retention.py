@@ -22,11 +22,11 @@ from typing import TypeAlias
 
 from raftlog.errors import CorruptSnapshotError, LogNotFoundError, SnapshotRefusedError
 from raftlog.log.format.directory import checkpoint_name
+from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.segment import SegmentMetadata, read_snapshot_head
 from raftlog.records.control import KRaftVoters
 from raftlog.types import SnapshotId
 
-from .batch_metadata import ValueKind
 from .producer_state import ProducerStateManager
 from .segments import LogSegments
 from .snapshots import SnapshotWriter, snapshot_head

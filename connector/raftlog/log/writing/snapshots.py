@@ -25,8 +25,8 @@ from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import WritableFile
 from raftlog.types import SnapshotId
 
-from .log_directory import LogDirectory
 from .producer_state import ProducerStateManager
+from .segments import LogDirectory
 
 # --- Write the bytes of one checkpoint, which gets its name when it is complete and synced --------
 #     create   <end offset>-<epoch>-0.checkpoint.part     ignored by every reader

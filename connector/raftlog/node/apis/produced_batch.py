@@ -38,14 +38,16 @@ from raftlog.limits import (
     PRODUCED_RECORDS_MAX,
     RAW_BATCH_BYTES_MAX,
 )
-from raftlog.log.reading.transactions import Marker, marker_of, transaction_name
-from raftlog.log.writing.batch_metadata import (
+from raftlog.log.reading.transactions import (
     COMMIT_HEADER,
     TAKE_OVER_HEADER,
     CommitName,
+    Marker,
     ValueKind,
+    marker_of,
     parse_commit_header,
     parse_commit_transaction_name,
+    transaction_name,
 )
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import RecordBatch, read_batch
