@@ -10,6 +10,7 @@ from typing import TypeVar
 from raftlog_state.controller import (
     AddAcl,
     AddPartitions,
+    AppendConfig,
     ChangeRequest,
     ControllerResult,
     CreateTopic,
@@ -27,6 +28,7 @@ from raftlog_state.controller import (
     SetIsr,
     SetQuota,
     SetScram,
+    SubtractConfig,
     UnfenceBroker,
     UnregisterBroker,
     plan_changes,
@@ -125,6 +127,7 @@ class Job:
             self._set_config,
             self._set_config,
             self._delete_config,
+            self._change_list,
             self._add_acl,
             self._remove_acl,
             self._set_quota,
@@ -244,6 +247,25 @@ class Job:
             return None
         return DeleteConfig(
             resource_type=row.resource_type, resource_name=row.resource_name, name=row.name
+        )
+
+    def _change_list(self) -> ChangeRequest | None:
+        topic = self._one(TopicRow)
+        kinds: list[type[AppendConfig | SubtractConfig]] = [AppendConfig, SubtractConfig]
+        kind = self.rng.choice(kinds)
+        if topic is not None and self.rng.random() < 0.6:
+            policies = self.rng.choice(["compact", "delete", "compact,delete"])
+            return kind(
+                resource_type="TOPIC",
+                resource_name=topic.name,
+                name="cleanup.policy",
+                value=policies,
+            )
+        return kind(
+            resource_type="BROKER",
+            resource_name="",
+            name=self.rng.choice(["metric.reporters", "sasl.enabled.mechanisms"]),
+            value=self.rng.choice(["GSSAPI", "a,b", "c"]),
         )
 
     def _add_acl(self) -> ChangeRequest:

@@ -8,13 +8,14 @@ Source: Kafka ``QuorumController`` and its control managers.
 
 from __future__ import annotations
 
-from . import acls, brokers, configs, features, partitions, topics
+from . import acls, brokers, configs, features, partitions, quotas, scram, topics
 from .active import ControllerListener, ControllerMetrics, Operation, QuorumController
 from .api_exception import ApiException
 from .change_requests import (
     CHANGE_TYPES,
     AddAcl,
     AddPartitions,
+    AppendConfig,
     ChangeRequest,
     CreateTopic,
     DeleteConfig,
@@ -31,6 +32,7 @@ from .change_requests import (
     SetIsr,
     SetQuota,
     SetScram,
+    SubtractConfig,
     UnfenceBroker,
     UnregisterBroker,
 )
@@ -50,12 +52,15 @@ __all__ = [
     "configs",
     "features",
     "partitions",
+    "quotas",
+    "scram",
     "topics",
     "CHANGE_TYPES",
     "KNOWN_FEATURES",
     "TRANSACTION_NAME",
     "AddAcl",
     "AddPartitions",
+    "AppendConfig",
     "Random",
     "ChangeRequest",
     "CreateTopic",
@@ -74,6 +79,7 @@ __all__ = [
     "SetIsr",
     "SetQuota",
     "SetScram",
+    "SubtractConfig",
     "UnfenceBroker",
     "UnregisterBroker",
     "ApiException",

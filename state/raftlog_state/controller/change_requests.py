@@ -115,6 +115,29 @@ class DeleteConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppendConfig:
+    """Append the elements of ``value``, separated by commas, to a config that is a list, except
+    those that it has. A config that is not set begins with its default."""
+
+    KIND: ClassVar[str] = "append_config"
+    resource_type: str | int
+    resource_name: str
+    name: str
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtractConfig:
+    """Remove the elements of ``value``, separated by commas, from a config that is a list."""
+
+    KIND: ClassVar[str] = "subtract_config"
+    resource_type: str | int
+    resource_name: str
+    name: str
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AddAcl:
     """Add an ACL, unless there is one with equal content."""
 
@@ -249,6 +272,8 @@ ChangeRequest: TypeAlias = (
     | ElectLeader
     | SetConfig
     | DeleteConfig
+    | AppendConfig
+    | SubtractConfig
     | AddAcl
     | RemoveAcl
     | SetQuota
@@ -274,6 +299,8 @@ CHANGE_TYPES: Final[Mapping[str, type[ChangeRequest]]] = {
         ElectLeader,
         SetConfig,
         DeleteConfig,
+        AppendConfig,
+        SubtractConfig,
         AddAcl,
         RemoveAcl,
         SetQuota,

@@ -21,6 +21,21 @@ from raftlog_state.records import config_type
 _TABLE: Final = "config_limits.tsv"
 _SCOPES: Final = {"topic": 2, "client-metrics": 16, "group": 32}
 _BROKER: Final = 4
+_LIST_DEFAULTS: Final = {
+    (2, "cleanup.policy"): "delete",
+    (_BROKER, "group.consumer.assignors"): "uniform,range",
+    (_BROKER, "group.coordinator.rebalance.protocols"): "classic,consumer,streams",
+    (_BROKER, "group.share.assignors"): "simple",
+    (_BROKER, "listeners"): "PLAINTEXT://:9092",
+    (_BROKER, "log.cleanup.policy"): "delete",
+    (_BROKER, "log.dir"): "/tmp/kafka-logs",
+    (_BROKER, "metric.reporters"): "org.apache.kafka.common.metrics.JmxReporter",
+    (_BROKER, "sasl.enabled.mechanisms"): "GSSAPI",
+    (_BROKER, "sasl.kerberos.principal.to.local.rules"): "DEFAULT",
+    (_BROKER, "ssl.enabled.protocols"): "TLSv1.2,TLSv1.3",
+}
+"""Defaults in Kafka 4.3.1 of the configs of type LIST that have one."""
+
 LEVEL_KAFKA_4: Final = 22
 """4.0-IV0: the cluster has no node of Kafka 3."""
 
@@ -70,6 +85,24 @@ def invalid_value_reason(resource_type: int, name: str, value: str) -> str | Non
         return _invalid_patterns_reason(text)
     check = _limits().get((resource_type, name))
     return None if check is None else check(text)
+
+
+def list_default(resource_type: int, name: str) -> str | None:
+    """Return the default of a config of type LIST, "" without one; None for other types.
+
+    As in Kafka's ``KafkaConfigSchema``, only topics and brokers have configs of type LIST.
+    """
+    if resource_type not in (_SCOPES["topic"], _BROKER):
+        return None
+    if config_type(resource_type, name) != "LIST" or name.startswith("zookeeper."):
+        return None
+    return _LIST_DEFAULTS.get((resource_type, name), "")
+
+
+def list_parts(value: str | None) -> list[str]:
+    """Return the elements of a value of type LIST."""
+    text = "" if value is None else value.strip()
+    return _COMMA.split(text) if text else []
 
 
 # --- types ----------------------------------------------------------------------------------------
@@ -137,18 +170,14 @@ def _one_of(choices: tuple[str, ...], kind: str, valid: str) -> Check:
         return text in choices and text not in durations
 
     def check(text: str) -> str | None:
-        parts = _parts(text) if kind == "LIST" else [text]
+        parts = list_parts(text) if kind == "LIST" else [text]
         return None if all(map(is_valid, parts)) else f"Value must be one of: {valid}"
 
     return check
 
 
-def _parts(text: str) -> list[str]:
-    return _COMMA.split(text) if text else []
-
-
 def _no_empty_part(text: str) -> str | None:
-    return None if all(_parts(text)) else "Value must be a list without empty elements"
+    return None if all(list_parts(text)) else "Value must be a list without empty elements"
 
 
 def _throttled(text: str) -> str | None:
@@ -164,7 +193,7 @@ def _throttled(text: str) -> str | None:
 
 def _invalid_patterns_reason(text: str) -> str | None:
     """Source: Kafka ``ClientMetricsConfigs.parseMatchingPatterns``; patterns are not compiled."""
-    for pattern in _parts(text):
+    for pattern in list_parts(text):
         name, _, expression = pattern.partition("=")
         if name.strip() not in _MATCH_NAMES or not expression or "=" in expression:
             return "Illegal client matching pattern; expected a list of name=expression"

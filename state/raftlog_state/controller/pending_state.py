@@ -10,15 +10,18 @@ and seeds produce equal records.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from raftlog_state.image import BrokerRow
 from raftlog_state.records import DecodedRecord, MetadataRecord
 from raftlog_state.replay import Position, replay
 
+from .api_exception import ApiException
 from .controller_state import ControllerState
+
+T = TypeVar("T")
 
 
 class Random(Protocol):
@@ -33,6 +36,10 @@ class Random(Protocol):
 
 class BoundedListTooLongError(Exception):
     """An operation with more records than it may have; internal to the controller."""
+
+
+class _NotWrittenError(Exception):
+    """End of an operation whose records are only validated."""
 
 
 class PendingState:
@@ -103,6 +110,26 @@ class PendingState:
         finally:
             if is_new:
                 registry.delete_snapshot(offset)
+
+    def attempt(self, part: Callable[[], object]) -> ApiException | None:
+        """Run a part of an operation; if it is refused, revert its records and return the error."""
+        try:
+            with self.atomic():
+                part()
+        except ApiException as refused:
+            return refused
+        return None
+
+    def validate_only(self, operation: Callable[[], T]) -> T:
+        """Return the response of an operation, and revert its records (Kafka:
+        ``ControllerResult.withoutRecords``)."""
+        found: list[T] = []
+        try:
+            with self.atomic():
+                found.append(operation())
+                raise _NotWrittenError
+        except _NotWrittenError:
+            return found[0]
 
 
 def unregistered_brokers(ids: Sequence[int], state: PendingState) -> list[int]:

@@ -257,7 +257,7 @@ def test_no_write_is_lost_or_applied_twice_and_states_equal_a_replay(seed: int) 
 
 def test_the_histories_have_every_kind_of_event() -> None:
     total: Counter[str] = Counter()
-    for seed in range(100, 106):
+    for seed in range(100, 107):
         history = History(seed)
         history.run()
         total += history.counts

@@ -277,8 +277,10 @@ def test_a_repeated_config_is_written_for_brokers_and_not_for_topics() -> None:
     )
     image = after(cluster(), ORDERS, MIN_ISR, own)
     assert [type(one.record) for one in records_of(image, MIN_ISR, own)] == [ConfigRecord]
-    unregistered = DeleteConfig(resource_type="BROKER", resource_name="2", name="a.b")
-    assert records_of(image, unregistered) == []
+    unset = DeleteConfig(resource_type="BROKER", resource_name="2", name="a.b")
+    assert [type(one.record) for one in records_of(image, unset)] == [ConfigRecord]
+    unset = DeleteConfig(resource_type="TOPIC", resource_name="orders", name="segment.bytes")
+    assert records_of(image, unset) == []
 
 
 def test_an_acl_is_written_once_and_removed_by_its_content() -> None:

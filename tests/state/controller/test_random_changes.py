@@ -15,6 +15,7 @@ from raftlog_state.controller import (
     CHANGE_TYPES,
     AddAcl,
     AddPartitions,
+    AppendConfig,
     ChangeRequest,
     CreateTopic,
     DeleteConfig,
@@ -31,6 +32,7 @@ from raftlog_state.controller import (
     SetIsr,
     SetQuota,
     SetScram,
+    SubtractConfig,
     UnfenceBroker,
     UnregisterBroker,
 )
@@ -60,6 +62,8 @@ MAY_CHANGE: dict[str, set[Entity]] = {
     "elect_leader": {Entity.PARTITION},
     "set_config": {Entity.CONFIG, Entity.PARTITION},
     "delete_config": {Entity.CONFIG, Entity.PARTITION},
+    "append_config": {Entity.CONFIG},
+    "subtract_config": {Entity.CONFIG},
     "add_acl": {Entity.ACL},
     "remove_acl": {Entity.ACL},
     "set_quota": {Entity.QUOTA},
@@ -109,6 +113,15 @@ def assert_applied(before: MetadataImage, change: ChangeRequest, image: Metadata
             kind = kinds.get(str(change.resource_type), change.resource_type)
             expected = change.value if isinstance(change, SetConfig) else None
             assert configs.get((kind, change.resource_name, change.name)) == expected
+        case AppendConfig() | SubtractConfig():
+            parts = {
+                part
+                for row in image.rows_of(ConfigRow)
+                if (row.resource_name, row.name) == (change.resource_name, change.name)
+                for part in row.value.split(",")
+            }
+            values = set(change.value.split(","))
+            assert values <= parts if isinstance(change, AppendConfig) else not values & parts
         case AddAcl():
             contents: Counter[tuple[str | int, ...]] = Counter(
                 (row.resource_type_name, row.resource_name, row.principal, row.operation_name)

@@ -172,6 +172,18 @@ CASES: list[tuple[str, dict[str, Any], str, int]] = [
     ("no boolean", config(name="preallocate", value="yes"), "either true or false", 40),
     ("no choice", config(name="cleanup.policy", value="keep"), "[compact, delete]", 40),
     (
+        "an element for no list",
+        config(name="retention.ms", value="1") | {"change": "append_config"},
+        "Can't APPEND to key retention.ms because its type is not LIST",
+        40,
+    ),
+    (
+        "an element from no list",
+        config(name="retention.ms", value="1") | {"change": "subtract_config"},
+        "Can't SUBTRACT to key retention.ms",
+        40,
+    ),
+    (
         "a config of Kafka 3",
         config(name="message.format.version", value="3.0"),
         "removed in Kafka 4.0",
@@ -204,7 +216,7 @@ CASES: list[tuple[str, dict[str, Any], str, int]] = [
     (
         "a group without a name",
         config(resource_type="GROUP", resource_name="", name="a", value="1"),
-        "Default GROUP resources are not allowed",
+        "Default group resources are not allowed",
         42,
     ),
     # access
@@ -223,7 +235,7 @@ CASES: list[tuple[str, dict[str, Any], str, int]] = [
     (
         "a quota for an empty name",
         quota({"user": ""}, "producer_byte_rate", 1),
-        "Empty entity name",
+        "Empty user not supported",
         42,
     ),
     (

@@ -1,0 +1,113 @@
+"""State of an active controller without a log, for cases of Kafka's own tests of its managers.
+
+``ReplicationControlTestContext`` of Kafka: brokers are registered and unfenced, operations are run,
+and their records are replayed at the offsets that they would have.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import pytest
+
+from raftlog_state.controller import ApiException, ChangeRequest
+from raftlog_state.controller.controller_state import ControllerState
+from raftlog_state.controller.dispatch import write
+from raftlog_state.controller.pending_state import PendingState
+from raftlog_state.image import MetadataImage, PartitionRow, Row
+from raftlog_state.records import DecodedRecord, MetadataRecord
+from tests.support.cluster_changes import cluster
+
+T = TypeVar("T")
+
+
+class ControllerContext:
+    """Controller of a cluster with unfenced brokers 1 to ``brokers``, each with one log directory.
+
+    ``written``: the records of the last operation. ``next_offset``: that of the next record.
+    """
+
+    def __init__(
+        self,
+        *rows: Row,
+        brokers: int = 0,
+        level: int = 30,
+        elr: bool = False,
+        seed: int = 1,
+        image: MetadataImage | None = None,
+    ) -> None:
+        found = cluster(*rows, brokers=brokers, level=level, elr=elr) if image is None else image
+        self.state = ControllerState.from_image(found)
+        self.next_offset = found.offset + 1
+        self.rng = random.Random(seed)
+        self.decoded: list[DecodedRecord] = []
+
+    @property
+    def written(self) -> list[MetadataRecord]:
+        """The records of the last operation."""
+        return [one.record for one in self.decoded if isinstance(one.record, MetadataRecord)]
+
+    def run(self, operation: Callable[[PendingState], T], *, limit: int | None = None) -> T:
+        """Run an operation of the controller; its records are replayed."""
+        pending = PendingState(
+            self.state,
+            first_offset=self.next_offset,
+            leader_epoch=3,
+            rng=self.rng,
+            record_count_max=limit,
+        )
+        self.decoded = pending.records
+        with pending.atomic():
+            response = operation(pending)
+        self.next_offset = pending.next_offset
+        return response
+
+    def apply(self, *changes: ChangeRequest) -> list[MetadataRecord]:
+        """Apply changes, each of which must be valid; return their records."""
+
+        def operation(state: PendingState) -> None:
+            for change in changes:
+                write(change, state)
+
+        self.run(operation)
+        return self.written
+
+    def replay(self, *records: MetadataRecord) -> None:
+        """Replay records that another controller wrote."""
+
+        def operation(state: PendingState) -> None:
+            for record in records:
+                state.write(record)
+
+        self.run(operation)
+
+    def refused(self, operation: Callable[[PendingState], object]) -> tuple[int, str]:
+        """Run an operation that is refused as a whole; return Kafka's error code and message."""
+        with pytest.raises(ApiException) as caught:
+            self.run(operation)
+        assert not self.decoded, "nothing is written"
+        return error_of(caught.value)
+
+    def partition(self, topic: str, number: int = 0) -> PartitionRow:
+        """Return a partition by its topic's name."""
+        row = self.state.topic(topic)
+        assert row is not None
+        found = self.state.find(PartitionRow, row.topic_id, number)
+        assert found is not None
+        return found
+
+
+def error_of(refused: object) -> tuple[int, str]:
+    """Return Kafka's error code and message; (0, "") for None."""
+    if refused is None:
+        return (0, "")
+    assert isinstance(refused, ApiException)
+    assert refused.remedy
+    return (refused.kafka_code, refused.reason)
+
+
+def codes_of(errors: Iterable[object]) -> list[int]:
+    """Return Kafka's error codes, 0 without an error."""
+    return [error_of(one)[0] for one in errors]
