@@ -11,8 +11,8 @@ from crc32c import crc32c
 from tests.support.memory_storage import MemoryStorage
 from tests.support.written_logs import encoded
 
-from raftlog.log.reading import valid_batch
-from raftlog.log.reading.valid_batch import find_valid_batch
+from raftlog.log.reading import chunks
+from raftlog.log.reading.chunks import find_valid_batch
 from raftlog.log.segment import read_batch_at
 from raftlog.records.crc import range_crcs
 from raftlog.records.header import BATCH_HEADER, CRC_START
@@ -76,8 +76,8 @@ def tail_bytes(rng: Random) -> bytes:
 def test_the_result_equals_that_of_trying_every_position(
     chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(valid_batch, "_CHUNK_BYTES", chunk_bytes)
-    monkeypatch.setattr(valid_batch, "_CANDIDATES_MAX", 3)
+    monkeypatch.setattr(chunks, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(chunks, "_CANDIDATES_MAX", 3)
     found = 0
     for seed in range(1_500):
         rng = Random(seed)

@@ -15,7 +15,7 @@ from tests.support.memory_storage import MemoryStorage
 from raftlog.errors import CorruptFileError
 from raftlog.log.format.indexes import AbortedTransaction, parse_txn_index
 from raftlog.log.format.producer_snapshot import parse_producer_snapshot
-from raftlog.log.reading.files import (
+from raftlog.log.reading.chunks import (
     OFFSET_ENTRY_BYTES,
     parse_offset_index,
     parse_time_index,

@@ -10,7 +10,7 @@ from tests.support.cli import run
 from tests.support.log_builder import data_batch
 
 from raftlog.limits import MIB
-from raftlog.log.reading.valid_batch import find_valid_batch
+from raftlog.log.reading.chunks import find_valid_batch
 
 TEBIBYTE = 1 << 40
 
@@ -46,7 +46,7 @@ class Sparse:
 def test_the_search_for_a_batch_ends_at_the_maximum_size_of_a_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("raftlog.log.reading.valid_batch.SEGMENT_BYTES_MAX", 8 * MIB)
+    monkeypatch.setattr("raftlog.log.reading.chunks.SEGMENT_BYTES_MAX", 8 * MIB)
     batch = data_batch([b"a"], base_offset=0)
     file = Sparse(batch, TEBIBYTE)
     assert find_valid_batch(file, len(batch), 1) is None
@@ -56,7 +56,7 @@ def test_the_search_for_a_batch_ends_at_the_maximum_size_of_a_segment(
 def test_check_reports_a_file_that_is_too_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in ("raftlog.log.reading.valid_batch", "raftlog_state.check.log_check"):
+    for module in ("raftlog.log.reading.chunks", "raftlog_state.check.log_check"):
         monkeypatch.setattr(f"{module}.SEGMENT_BYTES_MAX", 2 * MIB)
     segment = tmp_path / f"{0:020d}.log"
     segment.write_bytes(data_batch([b"a"], base_offset=0))

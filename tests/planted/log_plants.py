@@ -61,7 +61,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a reader sees unpublished batches",
-        path="connector/raftlog/log/reading/log_end.py",
+        path="connector/raftlog/log/reading/directory_log.py",
         old="storage.boot_id())\n        if published is None:\n",
         new="storage.boot_id())\n        if published is None or published.epoch:\n",
         tests=("tests/client/embedded/test_readers_of_embedded_logs.py",),

@@ -257,7 +257,7 @@ READING_PLANTS: Final = (
     # --- bounds of a search -------------------------------------------------------------------
     Plant(
         bug="a sparse file is searched to its end",
-        path="connector/raftlog/log/reading/valid_batch.py",
+        path="connector/raftlog/log/reading/chunks.py",
         old="""BATCH_HEADER_BYTES or at >= SEGMENT_BYTES_MAX
 """,
         new="""BATCH_HEADER_BYTES or at >= SEGMENT_BYTES_MAX * 2

@@ -107,7 +107,7 @@ RECOVERY_PLANTS: Final = (
     # --- the search after a torn tail -------------------------------------------------------------
     Plant(
         bug="every candidate after a torn tail is read completely",
-        path="connector/raftlog/log/reading/valid_batch.py",
+        path="connector/raftlog/log/reading/chunks.py",
         old="""    valid: list[int] = candidates["start"][crcs == candidates["crc"]].tolist()
 """,
         new="""    valid: list[int] = candidates["start"][crcs == crcs].tolist()
@@ -116,7 +116,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a batch in the payload of a torn one is taken for the next batch",
-        path="connector/raftlog/log/reading/valid_batch.py",
+        path="connector/raftlog/log/reading/chunks.py",
         old="        allowed: Bools = starts >= self._claimed_end\n",
         new="        allowed: Bools = starts >= 0\n",
         tests=(
@@ -190,7 +190,7 @@ RECOVERY_PLANTS: Final = (
     # --- readers ----------------------------------------------------------------------------------
     Plant(
         bug="a reader stops at offsets that were rewritten after the published end",
-        path="connector/raftlog/log/reading/chunks.py",
+        path="connector/raftlog/log/reading/files.py",
         old="""                if count and _is_past(self.next_offset, end_offset):
                     return Stop.END_OFFSET, None
                 raise gap
@@ -203,7 +203,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a reader starts at the first segment",
-        path="connector/raftlog/log/reading/log_end.py",
+        path="connector/raftlog/log/reading/directory_log.py",
         old="            if listing.is_embedded:\n                start_offset = max(",
         new="            if not listing.segments:\n                start_offset = max(",
         tests=(

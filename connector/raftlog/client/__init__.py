@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from raftlog.log.format.directory import MetaProperties, QuorumState
     from raftlog.log.format.epoch_cache import EpochCache, EpochEntry
     from raftlog.log.reading.aborted_transactions import AbortedTransactions
-    from raftlog.log.reading.chunks import LogTail
+    from raftlog.log.reading.files import LogTail
     from raftlog.log.reading.log_reader import LogReader
     from raftlog.log.reading.reads import (
         EndBasis,

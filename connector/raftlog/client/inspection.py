@@ -24,18 +24,19 @@ from raftlog.log.format.directory import (
 from raftlog.log.format.epoch_cache import parse_epoch_checkpoint
 from raftlog.log.format.indexes import AbortedTransaction, parse_txn_index
 from raftlog.log.format.producer_snapshot import parse_producer_snapshot
-from raftlog.log.reading.chunks import ColumnDecoder, read_chunks
-from raftlog.log.reading.directory_log import DirectoryLog
-from raftlog.log.reading.files import (
+from raftlog.log.reading.chunks import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
-    LogFiles,
+    ColumnDecoder,
+    find_valid_batch,
     parse_offset_index,
     parse_time_index,
+    read_chunks,
 )
+from raftlog.log.reading.directory_log import DirectoryLog
+from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.foreign_batches import find_foreign_batches
 from raftlog.log.reading.quorum_copies import Divergence, QuorumCopies, first_divergence
-from raftlog.log.reading.valid_batch import find_valid_batch
 from raftlog.log.recovery.recover import ScanStop, read_checkpoint_files
 from raftlog.log.segment import read_batch_at
 from raftlog.storage.protocol import ReadableFile, WritableStorage

@@ -20,8 +20,8 @@ from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog
 from raftlog.errors import CorruptBatchError, LogError
 from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.files import LogFiles
+from raftlog.log.reading.log_end import find_batch_after_timestamp
 from raftlog.log.reading.opening import open_log
-from raftlog.log.reading.timestamps import find_batch_after_timestamp
 from raftlog.log.reading.transactions import CommitName
 from raftlog.log.recovery.recover import RecoveredLog, ScanStop, recover
 from raftlog.log.recovery.recover_segment import (

@@ -21,7 +21,7 @@ from raftlog.log.format.directory import (
     offset_name,
 )
 from raftlog.log.format.indexes import TIME_ENTRY
-from raftlog.log.reading.files import parse_time_index
+from raftlog.log.reading.chunks import parse_time_index
 from raftlog.log.writing.active_segment import ActiveSegment
 
 

@@ -39,7 +39,7 @@ from raftlog.errors import (
 )
 from raftlog.log.format.directory import read_published
 from raftlog.log.format.epoch_cache import EpochEntry
-from raftlog.log.reading.files import parse_offset_index
+from raftlog.log.reading.chunks import parse_offset_index
 from raftlog.log.recovery.recover import read_checkpoint_files
 from raftlog.log.writing.active_segment import SegmentIndexer
 from raftlog.log.writing.properties import LogConfig

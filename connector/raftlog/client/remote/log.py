@@ -39,10 +39,10 @@ from raftlog.log.reading.chunks import (
     ChunkDecoder,
     ColumnDecoder,
     HeaderDecoder,
-    LogTail,
     P,
 )
-from raftlog.log.reading.files import LogFiles
+from raftlog.log.reading.files import LogFiles, LogTail
+from raftlog.log.reading.log_end import offset_for_timestamp
 from raftlog.log.reading.log_reader import LogExtent, LogReader, describe_end, not_below_previous
 from raftlog.log.reading.reads import (
     EndBasis,
@@ -55,7 +55,6 @@ from raftlog.log.reading.reads import (
 )
 from raftlog.log.reading.replay import ENDED_RETAINED_MAX
 from raftlog.log.reading.snapshot import SnapshotReader
-from raftlog.log.reading.timestamps import offset_for_timestamp
 from raftlog.log.reading.transactions import TransactionIndex, TransactionSpan, ValueKind
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan

@@ -113,6 +113,13 @@ class Listing:
     swapped: frozenset[int] = frozenset()
     is_embedded: bool = False
 
+    @property
+    def start_offset(self) -> int:
+        """First offset on disk; without segments, the end offset of the newest snapshot."""
+        if self.segments:
+            return self.segments[0]
+        return self.snapshots[-1].end_offset if self.snapshots else 0
+
 
 def read_listing(names: list[str]) -> Listing:
     """Build a listing from the names in a directory."""

@@ -22,8 +22,8 @@ from raftlog.records.control import (
 )
 from raftlog.types import ReplicaKey
 
-from .chunks import HeaderChunk, HeaderDecoder, LogCursor
-from .files import LogFiles
+from .chunks import HeaderChunk, HeaderDecoder
+from .files import LogCursor, LogFiles
 from .transactions import FRAME_VERSION, Marker, TransactionIndex, TransactionSpan, transaction_name
 
 # --- Search for transaction markers and voters in the records of a log ----------------------------

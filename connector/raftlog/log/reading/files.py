@@ -1,4 +1,4 @@
-"""Files of one log by its last directory listing, and positions in them.
+"""Files of one log by its last directory listing, positions in them, and a cursor that reads them.
 
 Between two listings the node may roll, rename and delete segments: opening a listed file that no
 longer exists raises ``SegmentDeletedError``, and the caller lists again. An index is only a hint: a
@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from raftlog.errors import LogNotFoundError, SegmentDeletedError
-from raftlog.limits import DECOMPRESSED_BYTES_MAX
+from raftlog.errors import (
+    CorruptBatchError,
+    DataLossError,
+    LogGapError,
+    LogNotFoundError,
+    SegmentDeletedError,
+)
+from raftlog.limits import BATCH_HEADER_BYTES, DECOMPRESSED_BYTES_MAX
 from raftlog.log.format.directory import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -30,110 +35,27 @@ from raftlog.log.format.directory import (
     read_listing,
     read_small_file,
 )
-from raftlog.log.format.indexes import OFFSET_ENTRY, TIME_ENTRY
 from raftlog.log.segment import find_header, read_batch_at
+from raftlog.records.batch_columns import (
+    BatchColumns,
+    Stop,
+)
 from raftlog.storage.protocol import ReadableFile, Storage
 from raftlog.types import SnapshotId
 
-# --- Sparse offset index of a segment (Kafka: ``OffsetIndex``) ------------------------------------
-# Entry: int32 last offset of a batch minus the base offset, int32 position at which that batch
-# begins. There is no entry for position 0. The file has no checksum, and that of a running node is
-# 10 MiB of zeros after a few entries: entries are read up to the first that does not ascend, and
-# callers check that a batch begins at a position.
-
-OFFSET_ENTRY_BYTES: Final = OFFSET_ENTRY.size
-_OFFSET_ENTRY: Final = np.dtype([("offset_delta", ">i4"), ("position", ">i4")])
-_READ_ENTRIES: Final = 8192
-
-assert _OFFSET_ENTRY.itemsize == OFFSET_ENTRY_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetIndex:
-    """Last offsets of batches and the positions at which these begin; both strictly ascending."""
-
-    last_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    positions: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def entry_before(self, offset: int) -> int | None:
-        """Return the ordinal of the last entry whose last offset is <= ``offset``, or None."""
-        ordinal = int(np.searchsorted(self.last_offsets, offset, side="right")) - 1
-        return None if ordinal < 0 else ordinal
-
-
-def parse_offset_index(data: bytes, base_offset: int) -> OffsetIndex:
-    """Parse an ``.index`` up to the first entry that does not ascend."""
-    entries = np.frombuffer(data, _OFFSET_ENTRY, count=len(data) // OFFSET_ENTRY_BYTES)
-    deltas = entries["offset_delta"].astype(np.int64)
-    positions = entries["position"].astype(np.int64)
-    kept = ascending_count((deltas, 0), (positions, 0))
-    return OffsetIndex(deltas[:kept] + base_offset, positions[:kept])
-
-
-def ascending_count(*columns: tuple[npt.NDArray[np.int64], int]) -> int:
-    """Return how many leading elements ascend strictly in every column, from above its bound."""
-    valid = np.ones(len(columns[0][0]), np.bool_)
-    for column, above in columns:
-        valid[1:] &= column[1:] > column[:-1]
-        valid[:1] &= column[:1] > above
-    return len(valid) if valid.all() else int(np.argmin(valid))
-
-
-def read_entries(file: ReadableFile, entry_bytes: int) -> bytes:
-    """Read an index up to its zeros."""
-    parts = []
-    position = 0
-    step = _READ_ENTRIES * entry_bytes
-    while part := file.read_at(position, step):
-        parts.append(part)
-        position += len(part)
-        if len(part) < step or not any(part[-entry_bytes:]):
-            break
-    return b"".join(parts)
-
-
-# --- Sparse time index of a segment (Kafka: ``TimeIndex``) ----------------------------------------
-# Entry: int64 greatest timestamp so far in the segment, int32 last offset of the batch that has it,
-# minus the base offset. Both ascend strictly. As with the offset index, entries are read up to the
-# first that does not ascend, and callers check them.
-
-TIME_ENTRY_BYTES: Final = TIME_ENTRY.size
-_TIME_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("offset_delta", ">i4")])
-
-assert _TIME_ENTRY.itemsize == TIME_ENTRY_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class TimeIndex:
-    """Timestamps and last offsets; both strictly ascending."""
-
-    timestamps_ms: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    last_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def __len__(self) -> int:
-        return len(self.timestamps_ms)
-
-    def entry_before(self, timestamp_ms: int) -> int | None:
-        """Return the ordinal of the last entry with a timestamp < ``timestamp_ms``, or None."""
-        ordinal = int(np.searchsorted(self.timestamps_ms, timestamp_ms, side="left")) - 1
-        return None if ordinal < 0 else ordinal
-
-
-def parse_time_index(data: bytes, base_offset: int) -> TimeIndex:
-    """Parse a ``.timeindex`` up to the first entry that does not ascend.
-
-    The first entry may have offset delta 0 (a first batch of one record); an entry with zeros in
-    both fields is the end.
-    """
-    entries = np.frombuffer(data, _TIME_ENTRY, count=len(data) // TIME_ENTRY_BYTES)
-    timestamps_ms = entries["timestamp_ms"].astype(np.int64)
-    deltas = entries["offset_delta"].astype(np.int64)
-    kept = ascending_count((timestamps_ms, 0), (deltas, -1))
-    return TimeIndex(timestamps_ms[:kept], deltas[:kept] + base_offset)
-
+from .chunks import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    ChunkDecoder,
+    OffsetIndex,
+    P,
+    TimeIndex,
+    find_valid_batch,
+    parse_offset_index,
+    parse_time_index,
+    read_chunks,
+    read_entries,
+)
 
 # --- Segments, indexes and snapshots of one directory, opened once --------------------------------
 
@@ -141,7 +63,7 @@ V = TypeVar("V")
 
 _INDEXES_KEPT: Final = 256
 _HINTS_KEPT: Final = 256
-_ATTEMPTS_MAX: Final = 10
+_LISTINGS_MAX: Final = 10
 """Listings while the cleaner swaps segments, which takes microseconds."""
 
 
@@ -186,7 +108,7 @@ class LogFiles:
         """List the directory again; no-op for a single file."""
         if self._single_path is not None:
             return
-        for _ in range(_ATTEMPTS_MAX):
+        for _ in range(_LISTINGS_MAX):
             self.listing = read_listing(self.storage.list_names(self.directory))
             if not self.listing.swapped:
                 return
@@ -318,3 +240,270 @@ def _keep(kept: OrderedDict[int, V], key: int, value: V, count_max: int) -> None
     kept.move_to_end(key)
     while len(kept) > count_max:
         kept.popitem(last=False)
+
+
+# --- Cursor that reads a log across segments, which may roll or be deleted while they are read ----
+# At a batch that cannot be read, the kind of segment and the bytes after it decide:
+#
+#   sealed     | batch | batch | cut off    |                 CorruptBatchError
+#   active     | batch | batch | cut off    | end of file     end of the log, a torn tail
+#   active     | batch | batch | 0 0 0 0 0  | end of file     end of the log, preallocated zeros
+#   active     | batch | batch | unreadable | valid batch |   CorruptBatchError
+#
+# Invariants:
+#
+# 1. Batches before damage are returned; the error is raised after them.
+# 2. Offsets never decrease, and have no gaps in a metadata log. The base offset is outside the CRC,
+#    so this check also detects a flipped bit in it.
+# 3. A sealed segment ends with a whole batch. The active one may end in a torn batch or in zeros,
+#    unless a valid batch follows (``find_valid_batch``).
+# 4. A segment that was deleted is looked up again; offsets that the log no longer holds raise
+#    ``DataLossError``.
+
+_ZEROS_BYTES: Final = 4096
+"""That many zeros after a batch are preallocated space: no search for a valid batch follows."""
+
+
+_ATTEMPTS_MAX: Final = 5
+"""Attempts to find a deleted segment again before ``SegmentDeletedError`` is raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """Bytes after the last valid batch of the active segment.
+
+    ``byte_count`` is 0 at a clean end. ``error`` is set if the bytes are neither a batch that was
+    cut off nor zeros: the last batch is damaged, or the file is not a log.
+    """
+
+    path: str
+    position: int
+    byte_count: int
+    error: CorruptBatchError | None = None
+
+
+class LogCursor:
+    """Position in a log from which reading continues. Not thread-safe.
+
+    ``next_offset`` is the offset after the last batch that was read; ``tail`` is set after the end
+    of the log was reached.
+    """
+
+    def __init__(self, files: LogFiles, offset: int, *, contiguous: bool) -> None:
+        self._files = files
+        self._contiguous = contiguous
+        self._started = False
+        self._position: int | None = None
+        self._failed_position: int | None = None
+        self.next_offset = offset
+        self.tail: LogTail | None = None
+        self.segment = self._segment_at(offset)
+
+    @property
+    def position(self) -> int | None:
+        """Position in ``segment`` at which reading continues; None if it is not known yet."""
+        return self._position
+
+    def read(self, decoder: ChunkDecoder[P], end_offset: int | None = None) -> Iterator[P]:
+        """Read chunks up to ``end_offset``, or up to the end of the log if it is None.
+
+        Each error is raised after the last valid chunk.
+
+        Raises:
+            CorruptBatchError: a batch before the end of the range is damaged.
+            LogGapError: a batch has another base offset than expected.
+            DataLossError: the offset was deleted, or the log ends before ``end_offset``.
+            SegmentDeletedError: a segment was deleted, ``_ATTEMPTS_MAX`` times in a row.
+            LogAccessError: a file cannot be read.
+        """
+        attempts = 0
+        while end_offset is None or self.next_offset < end_offset:
+            following = self._files.segment_after(self.segment)
+            try:
+                with self._files.open(self._files.segment_path(self.segment)) as file:
+                    stop, error = yield from self._read_segment(file, decoder, end_offset)
+                    if stop is not Stop.END_OFFSET and _is_past(self.next_offset, end_offset):
+                        return
+                    if error is not None and (following is not None or end_offset is not None):
+                        raise error
+                    if stop is Stop.END_OFFSET:
+                        assert end_offset is not None, "Stop.END_OFFSET needs an end offset"
+                        self._check_end(file, end_offset)
+                        return
+                    if following is not None:
+                        self._leave(file, following)
+                        attempts = 0
+                        continue
+                    self._files.refresh()
+                    if self._files.segment_after(self.segment) is not None:
+                        continue  # the segment rolled: read what was appended before that
+                    if self._is_end_of_log(file, error, end_offset):
+                        return
+            except SegmentDeletedError:
+                attempts += 1
+                if attempts > _ATTEMPTS_MAX:
+                    raise
+                self._files.refresh()
+                self.segment = self._segment_at(self.next_offset)
+                self._position = None
+
+    def _segment_at(self, offset: int) -> int:
+        segment = self._files.segment_at(offset)
+        if segment is None:
+            start = min(self._files.listing.segments, default=None)
+            now = "the log has no segment" if start is None else f"the log begins at {start}"
+            raise DataLossError(
+                path=self._files.path,
+                condition="OFFSETS_DELETED",
+                reason=f"offset {offset} was deleted: {now}",
+                remedy="start at a snapshot or at the first offset on disk",
+            )
+        return segment
+
+    def _read_segment(
+        self, file: ReadableFile, decoder: ChunkDecoder[P], end_offset: int | None
+    ) -> Generator[P, None, tuple[Stop, CorruptBatchError | None]]:
+        """Read the current segment; return why reading ended, and the damage if that is why."""
+        start_offset = None
+        if self._position is None:  # the index entry may be for an earlier batch
+            self._position = self._files.find(file, self.segment, self.next_offset)
+            start_offset = self.next_offset
+        stop, error = Stop.END, None
+        for position, chunk in read_chunks(
+            file, self._position, decoder, start_offset=start_offset, end_offset=end_offset
+        ):
+            if _is_past(self.next_offset, end_offset):
+                return Stop.END_OFFSET, None  # damage after the range does not matter
+            batches = chunk.batches
+            count, gap = self._in_order(batches, file.path)
+            if count:
+                self._started = True
+                self.next_offset = int(batches.last_offset[count - 1]) + 1
+                batch_end = int(batches.position[count - 1]) + int(batches.byte_count[count - 1])
+                self._files.remember_position(self.next_offset, self.segment, batch_end)
+                self._position = position if gap is None else batch_end
+                yield chunk if gap is None else decoder.first(chunk, count)
+            if gap is not None:
+                if count and _is_past(self.next_offset, end_offset):
+                    return Stop.END_OFFSET, None
+                raise gap
+            self._position = position
+            stop, error = chunk.stop, chunk.error
+        return stop, error
+
+    def _in_order(self, batches: BatchColumns, path: str) -> tuple[int, LogGapError | None]:
+        """Return the number of leading batches in order, and the error of the next one."""
+        if not len(batches):
+            return 0, None
+        base_offset = batches.base_offset
+        expected = np.empty_like(base_offset)
+        expected[1:] = batches.last_offset[:-1] + 1
+        expected[0] = self.next_offset
+        wrong = base_offset != expected if self._contiguous else base_offset < expected
+        if not self._started:  # the first batch may begin before the requested offset
+            wrong[0] = self._contiguous and base_offset[0] > expected[0]
+        if not wrong.any():
+            return len(batches), None
+        at = int(np.argmax(wrong))
+        return at, LogGapError(
+            path=path,
+            position=int(batches.position[at]),
+            expected_offset=int(expected[at]),
+            offset=int(base_offset[at]),
+        )
+
+    def _check_end(self, file: ReadableFile, end_offset: int) -> None:
+        """Check the base offset of the batch that ended the range.
+
+        A flipped bit in it would end the range before records that belong to it. Not checked if the
+        whole range was read: the batch after it may be the torn one of a crashed writer.
+        """
+        if self.next_offset >= end_offset:
+            return
+        position = self._position or 0
+        first = find_header(file, position)
+        if first is None:
+            return
+        if self._contiguous:
+            raise LogGapError(
+                path=file.path,
+                position=position,
+                expected_offset=self.next_offset,
+                offset=first.base_offset,
+            )
+        following = self._files.segment_after(self.segment)
+        second = find_header(file, first.end_position)
+        bound = following if second is None else second.base_offset
+        if bound is not None and bound <= first.last_offset:
+            raise LogGapError(
+                path=file.path,
+                position=first.end_position,
+                expected_offset=first.last_offset + 1,
+                offset=bound,
+            )
+
+    def _leave(self, file: ReadableFile, following: int) -> None:
+        """Move from a sealed segment to the next one."""
+        position = self._position or 0
+        head = file.read_at(position, BATCH_HEADER_BYTES)
+        if any(head):
+            raise CorruptBatchError(
+                reason="the segment ends inside this batch, and another segment follows",
+                path=file.path,
+                position=position,
+                offset=self.next_offset,
+            )
+        is_wrong = (
+            following != self.next_offset if self._contiguous else (following < self.next_offset)
+        )
+        if is_wrong:
+            raise LogGapError(
+                path=self._files.segment_path(following),
+                position=0,
+                expected_offset=self.next_offset,
+                offset=following,
+            )
+        self.next_offset = following
+        self.segment = following
+        self._position = 0
+
+    def _is_end_of_log(
+        self, file: ReadableFile, error: CorruptBatchError | None, end_offset: int | None
+    ) -> bool:
+        """Return whether the active segment ends here, and set ``tail``.
+
+        False if the node appended in the meantime: reading continues.
+        """
+        position = self._position or 0
+        byte_count = file.byte_count() - position
+        head = file.read_at(position, _ZEROS_BYTES)
+        if any(head):
+            valid_position = find_valid_batch(file, position, self.next_offset)
+            # Read after the search, during which the node may have completed the batch. A whole
+            # batch that fails to decode a second time has damaged contents.
+            if read_batch_at(file, position) is not None:
+                if error is not None and self._failed_position == position:
+                    raise error
+                self._failed_position = position
+                return False
+            if valid_position is not None:
+                raise error or CorruptBatchError(
+                    reason=f"its length is wrong: a valid batch begins at byte {valid_position}",
+                    path=file.path,
+                    position=position,
+                    offset=self.next_offset,
+                )
+        if end_offset is not None:
+            raise DataLossError(
+                path=self._files.path,
+                condition="LOG_TRUNCATED",
+                reason=f"the log now ends at offset {self.next_offset}, below the end "
+                f"{end_offset} of the read",
+                remedy="the log was truncated or replaced by another copy: plan the read again",
+            )
+        self.tail = LogTail(file.path, position, max(byte_count, 0), error)
+        return True
+
+
+def _is_past(next_offset: int, end_offset: int | None) -> bool:
+    return end_offset is not None and next_offset >= end_offset

@@ -21,7 +21,7 @@ from raftlog.records.batch_columns import Column, Scan
 from raftlog.types import SnapshotId
 
 from .aborted_transactions import AbortedTransactions
-from .chunks import LogTail
+from .files import LogTail
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
 
 # --- Validation of the end of a read against an earlier one, and descriptions of ends -------------

@@ -46,10 +46,10 @@ from raftlog.types import (
     TopicPartition,
 )
 
+from .chunks import find_valid_batch
 from .directory_log import DirectoryLog
 from .files import LogFiles
 from .reads import LogKind, SourceKind
-from .valid_batch import find_valid_batch
 
 # --- Detection of files that are not segments at all: text, an archive, another program's log -----
 # Damage rarely affects two fields, so one impossible field means a damaged segment. A file is

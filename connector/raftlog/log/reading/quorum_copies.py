@@ -31,8 +31,8 @@ from raftlog.records.batch_columns import Column, Scan
 from raftlog.types import ZERO_UUID, ReplicaKey, SnapshotId
 
 from .aborted_transactions import AbortedTransactions
-from .chunks import LogTail
 from .directory_log import DirectoryLog
+from .files import LogTail
 from .log_reader import LogExtent, LogReader, not_below_previous
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind, Split
 from .snapshot import SnapshotReader

@@ -32,8 +32,8 @@ from .aborted_transactions import (
     add_producer_transactions,
     last_voters,
 )
-from .chunks import ColumnDecoder, HeaderDecoder, LogCursor, LogTail
-from .files import LogFiles
+from .chunks import ColumnDecoder, HeaderDecoder
+from .files import LogCursor, LogFiles, LogTail
 from .transactions import TransactionIndex
 
 ENDED_RETAINED_MAX: Final = 65_536
@@ -154,7 +154,7 @@ def metadata_replay(files: LogFiles, before_offset: int | None = None) -> LogRep
 
     With ``before_offset``, of the newest whose end offset is <= ``before_offset``.
     """
-    start_offset = log_start(files)
+    start_offset = files.listing.start_offset
     for snapshot_id in reversed(files.listing.snapshots):
         end_offset = snapshot_id.end_offset
         if before_offset is not None and end_offset > before_offset:
@@ -172,7 +172,7 @@ def partition_replay(files: LogFiles, before_offset: int | None = None) -> LogRe
 
     With ``before_offset``, at the newest whose offset is <= ``before_offset``.
     """
-    start_offset = log_start(files)
+    start_offset = files.listing.start_offset
     for offset, producers in _producer_snapshots(files):
         if before_offset is not None and offset > before_offset:
             continue
@@ -186,13 +186,6 @@ def partition_replay(files: LogFiles, before_offset: int | None = None) -> LogRe
                 )
         return replay
     return LogReplay(files, start_offset, is_metadata=False)
-
-
-def log_start(files: LogFiles) -> int:
-    """Return the first offset on disk; without segments, the end offset of the newest snapshot."""
-    if files.listing.segments:
-        return files.listing.segments[0]
-    return files.listing.snapshots[-1].end_offset if files.listing.snapshots else 0
 
 
 def holds_boundary(files: LogFiles, offset: int, *, contiguous: bool) -> bool:

@@ -39,10 +39,14 @@ from raftlog.log.format.indexes import (
     AbortedTransaction,
     encode_aborted,
 )
-from raftlog.log.reading.chunks import ChunkDecoder, read_chunks
-from raftlog.log.reading.files import parse_offset_index, parse_time_index
-from raftlog.log.reading.log_end import epoch_mismatches
-from raftlog.log.reading.valid_batch import find_valid_batch
+from raftlog.log.reading.chunks import (
+    ChunkDecoder,
+    epoch_mismatches,
+    find_valid_batch,
+    parse_offset_index,
+    parse_time_index,
+    read_chunks,
+)
 from raftlog.log.segment import read_batch_at
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.batch_columns import (

@@ -564,7 +564,7 @@ class LogSegments:
         ``LogSegment.findOffsetByTimestamp``). Raises ``CorruptBatchError``.
         """
         from raftlog.log.reading.files import LogFiles  # imports numpy
-        from raftlog.log.reading.timestamps import find_batch_after_timestamp
+        from raftlog.log.reading.log_end import find_batch_after_timestamp
 
         files = LogFiles.of_directory(self.directory.storage, self.directory.path)
         while start_offset < end_offset:
