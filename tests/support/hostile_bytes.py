@@ -111,7 +111,8 @@ def _message(kind: type[Any], version: int) -> Decoder:
 
     def decoder(data: bytes) -> object:
         message = decode(kind, version, data)
-        assert decode(kind, version, encode(message, version)) == message
+        again = decode(kind, version, encode(message, version))
+        assert again == message or repr(again) == repr(message), "equal, or with a NaN"
         return message
 
     return decoder

@@ -13,7 +13,7 @@ from kio import index as kio_index
 from kio.schema.errors import ErrorCode
 
 from raftlog.wire import latest_schemas
-from raftlog.wire.apis import APIS, Api
+from raftlog.wire.apis import APIS, CONTROLLER_APIS, Api
 from raftlog.wire.schema import FieldPlan, StructPlan, message_plan
 
 _NUMBER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -22,7 +22,7 @@ _ERRORS = list(ErrorCode)
 
 def message_kinds() -> Iterator[tuple[Api, type[Any], int]]:
     """Return every request and response class with each supported version."""
-    for api in APIS.values():
+    for api in (*APIS.values(), *CONTROLLER_APIS.values()):
         for load in (kio_index.load_request_schema, kio_index.load_response_schema):
             newest = load(api.key, newest_version(api))
             kind = getattr(latest_schemas, newest.__name__, newest)
@@ -78,6 +78,8 @@ def _value(field: FieldPlan, rng: random.Random) -> Any:
         case "datetime_i64":
             milliseconds = rng.randrange(253_402_300_799_000)
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+        case "float64":
+            return rng.choice((0.0, -1.5, 1e300, 2.0**40, rng.random()))
         case "uint16":
             return rng.randrange(2**16)
         case _:

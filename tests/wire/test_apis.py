@@ -6,10 +6,21 @@ import pytest
 from kio import index as kio_index
 
 from raftlog.errors import NoCommonVersionError
-from raftlog.wire.apis import APIS, Api, ApiKey, Listener, VersionRange, common_version, served_api
+from raftlog.wire.apis import (
+    APIS,
+    CONTROLLER_APIS,
+    Api,
+    ApiKey,
+    Listener,
+    VersionRange,
+    common_version,
+    served_api,
+)
+
+ALL = {**APIS, **CONTROLLER_APIS}
 
 
-@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name)
+@pytest.mark.parametrize("api", ALL.values(), ids=lambda api: api.key.name)
 def test_the_table_agrees_with_kio(api: Api) -> None:
     name = kio_index.api_key_map[api.key]
     assert name.upper() == api.key.name
@@ -19,8 +30,9 @@ def test_the_table_agrees_with_kio(api: Api) -> None:
 
 
 def test_every_request_is_in_the_table_and_served_on_a_listener() -> None:
-    assert set(APIS) == set(ApiKey)
-    for api in APIS.values():
+    assert set(ALL) == set(ApiKey)
+    assert not set(APIS) & set(CONTROLLER_APIS)
+    for api in ALL.values():
         assert api.clients is not None or api.voters is not None
 
 

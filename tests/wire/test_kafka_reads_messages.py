@@ -21,6 +21,7 @@ from tests.support.wire_messages import message_kinds, random_message
 from raftlog.errors import UnsupportedFieldError
 from raftlog.wire import (
     APIS,
+    CONTROLLER_APIS,
     QUORUM_APIS,
     ApiKey,
     Listener,
@@ -38,6 +39,8 @@ pytestmark = pytest.mark.kafka
 
 PROGRAM = str(Path(__file__).parent / "Messages.java")
 EACH = 25
+BROKERS_ANSWER = (ApiKey.DESCRIBE_CLIENT_QUOTAS,)
+"""Requests that Kafka's brokers answer, and a controller of raftlog, which has no brokers."""
 ZERO_UUID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
@@ -68,7 +71,7 @@ def generic_lines() -> Iterator[Line]:
 
 
 def header_lines() -> Iterator[Line]:
-    for api in APIS.values():
+    for api in (*APIS.values(), *CONTROLLER_APIS.values()):
         for version in range(api.versions.first, api.versions.last + 1):
             for client_id in (None, "", "zoë"):
                 header = RequestHeader(
@@ -159,11 +162,12 @@ def test_the_table_agrees_with_kafka(kafkas_output: list[str]) -> None:
     kafka = {
         int(words[1]): words[2:] for words in map(str.split, kafkas_output) if words[0] == "api"
     }
-    for api in APIS.values():
+    for api in (*APIS.values(), *CONTROLLER_APIS.values()):
         oldest, latest, listeners = kafka[api.key]
         assert (api.versions.first, api.versions.last) == (int(oldest), int(latest)), api.key.name
         assert api.clients is None or "BROKER" in listeners.split(",")
-        assert api.voters is None or "CONTROLLER" in listeners.split(",")
+        is_for_controllers = "CONTROLLER" in listeners.split(",")
+        assert api.voters is None or is_for_controllers or api.key in BROKERS_ANSWER
 
 
 def test_headers_are_those_of_kafka(kafkas_output: list[str]) -> None:
@@ -216,6 +220,8 @@ def json_value(field: FieldPlan, value: Any, found: Any) -> Any:
         case "uuid":
             data = bytes(16) if value is None else value.bytes
             return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+        case "bytes":
+            return None if value is None else base64.b64encode(value).decode()
         case "timedelta_i32":
             return round(value.total_seconds() * 1000)
         case "datetime_i64":

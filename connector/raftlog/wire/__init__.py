@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from . import latest_schemas
 from .api_versions import (
+    NO_FEATURES,
+    Features,
     NodeApiVersions,
     decode_versions_request,
     decode_versions_response,
@@ -15,7 +17,7 @@ from .api_versions import (
     encode_versions_request,
     encode_versions_response,
 )
-from .apis import APIS, ApiKey, Listener, VersionRange, common_version
+from .apis import APIS, CONTROLLER_APIS, Api, ApiKey, Listener, VersionRange, common_version
 from .decoding import decode
 from .encoding import encode
 from .frame import FrameDecoder, frame
@@ -42,6 +44,10 @@ from .raft_codec import (
 
 __all__ = [
     "APIS",
+    "CONTROLLER_APIS",
+    "NO_FEATURES",
+    "Api",
+    "Features",
     "QUORUM_APIS",
     "ApiKey",
     "FrameDecoder",

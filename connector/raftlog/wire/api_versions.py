@@ -18,7 +18,7 @@ from kio.schema.api_versions.v4 import response as api_versions_response
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 
-from .apis import APIS, ApiKey, Listener, VersionRange
+from .apis import APIS, Api, ApiKey, Listener, VersionRange
 from .decoding import decode
 from .encoding import encode
 from .log_identity import duration, int16, int64
@@ -50,6 +50,17 @@ class NodeApiVersions:
         return self.error == ErrorCode.unsupported_version
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Features of a cluster besides kraft.version: supported levels, and finalized ones."""
+
+    supported: Mapping[str, VersionRange] = field(default_factory=dict)
+    finalized: Mapping[str, int] = field(default_factory=dict)
+
+
+NO_FEATURES: Final = Features()
+
+
 def encode_versions_request(version: int, *, software: str, software_version: str) -> bytes:
     """Return the body of an ApiVersions request."""
     request = ApiVersionsRequest(
@@ -65,14 +76,16 @@ def encode_versions_response(
     kraft_versions: VersionRange = KRAFT_VERSIONS,
     kraft_version: int | None = None,
     features_epoch: int | None = None,
+    apis: Mapping[int, Api] = APIS,
+    features: Features = NO_FEATURES,
 ) -> bytes:
-    """Return the body of an ApiVersions response, with the APIs of ``listener``.
+    """Return the body of an ApiVersions response, with the ``apis`` of ``listener``.
 
     ``kraft_version`` is the finalized level as of ``features_epoch`` (an offset of the log); None
-    while it is unknown.
+    while it is unknown. ``features``: further ones.
     """
     served = (
-        (api, versions) for api in APIS.values() if (versions := api.on(listener)) is not None
+        (api, versions) for api in apis.values() if (versions := api.on(listener)) is not None
     )
     keys = tuple(
         api_versions_response.ApiVersion(
@@ -84,20 +97,28 @@ def encode_versions_response(
         )
         for api, versions in served
     )
-    supported = api_versions_response.SupportedFeatureKey(
-        name=KRAFT_VERSION,
-        min_version=int16(kraft_versions.first),
-        max_version=int16(kraft_versions.last),
-    )
+    supported = {**features.supported, KRAFT_VERSION: kraft_versions}
+    finalized = dict(features.finalized)
+    if kraft_version:
+        finalized[KRAFT_VERSION] = kraft_version
     response = api_versions_response.ApiVersionsResponse(
         error_code=ErrorCode.none,
         api_keys=keys,
         throttle_time=_NO_THROTTLE,
-        supported_features=(supported,)
-        if kraft_versions.first or version >= _ZERO_LEVELS_FROM
-        else (),
+        supported_features=tuple(
+            api_versions_response.SupportedFeatureKey(
+                name=name, min_version=int16(levels.first), max_version=int16(levels.last)
+            )
+            for name, levels in sorted(supported.items())
+            if levels.first or version >= _ZERO_LEVELS_FROM
+        ),
         finalized_features_epoch=int64(-1 if features_epoch is None else features_epoch),
-        finalized_features=() if not kraft_version else (_finalized(kraft_version),),
+        finalized_features=tuple(
+            api_versions_response.FinalizedFeatureKey(
+                name=name, max_version_level=int16(level), min_version_level=int16(level)
+            )
+            for name, level in sorted(finalized.items())
+        ),
     )
     return encode(response, version)
 
@@ -140,10 +161,4 @@ def decode_versions_response(version: int, data: bytes, *, start: int = 0) -> No
         kraft_versions=supported.get(KRAFT_VERSION, _LEVEL_ZERO),
         kraft_version=finalized.get(KRAFT_VERSION),
         error=response.error_code,
-    )
-
-
-def _finalized(level: int) -> api_versions_response.FinalizedFeatureKey:
-    return api_versions_response.FinalizedFeatureKey(
-        name=KRAFT_VERSION, max_version_level=int16(level), min_version_level=int16(level)
     )

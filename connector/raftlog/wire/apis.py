@@ -8,6 +8,9 @@
    librdkafka infers LZ4 support from its version 0. ApiVersions returns Produce from version 0, as
    Kafka does, although it is served from 3: librdkafka infers the supported compressions from the
    old versions (KAFKA-18659).
+4. ``CONTROLLER_APIS`` are served by nodes with a controller, in the versions of Kafka's controllers.
+   Requests of admin clients are served on both listeners: in a Kafka cluster the brokers forward
+   them. Requests of brokers and controllers are served on the voters' listener only.
 """
 
 from __future__ import annotations
@@ -30,15 +33,39 @@ class ApiKey(enum.IntEnum):
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
     API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    CREATE_PARTITIONS = 37
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     VOTE = 52
     BEGIN_QUORUM_EPOCH = 53
     END_QUORUM_EPOCH = 54
     DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
+    ENVELOPE = 58
     FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
+    ALLOCATE_PRODUCER_IDS = 67
+    CONTROLLER_REGISTRATION = 70
+    ASSIGN_REPLICAS_TO_DIRS = 73
     DESCRIBE_TOPIC_PARTITIONS = 75
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
@@ -135,14 +162,46 @@ _TABLE: Final = (
     _voters(ApiKey.UPDATE_RAFT_VOTER, 0, 0),
 )
 APIS: Final[Mapping[int, Api]] = {api.key: api for api in _TABLE}
+"""APIs of every node."""
+
+_CONTROLLER_TABLE: Final = (
+    _both(ApiKey.CREATE_TOPICS, 2, 7),
+    _both(ApiKey.DELETE_TOPICS, 1, 6),
+    _both(ApiKey.DESCRIBE_ACLS, 1, 3),
+    _both(ApiKey.CREATE_ACLS, 1, 3),
+    _both(ApiKey.DELETE_ACLS, 1, 3),
+    _both(ApiKey.ALTER_CONFIGS, 0, 2),
+    _both(ApiKey.CREATE_PARTITIONS, 0, 3),
+    _both(ApiKey.ELECT_LEADERS, 0, 2),
+    _both(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1),
+    _both(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1),
+    _both(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0),
+    _both(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1),
+    _both(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1),
+    _both(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0),
+    _both(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0),
+    _voters(ApiKey.ALTER_PARTITION, 2, 3),
+    _both(ApiKey.UPDATE_FEATURES, 0, 2),
+    _voters(ApiKey.ENVELOPE, 0, 0),
+    _voters(ApiKey.BROKER_REGISTRATION, 0, 4),
+    _voters(ApiKey.BROKER_HEARTBEAT, 0, 2),
+    _both(ApiKey.UNREGISTER_BROKER, 0, 0),
+    _voters(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0),
+    _voters(ApiKey.CONTROLLER_REGISTRATION, 0, 0),
+    _voters(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0),
+)
+CONTROLLER_APIS: Final[Mapping[int, Api]] = {api.key: api for api in _CONTROLLER_TABLE}
+"""Further APIs of a node with a controller."""
 
 
-def served_api(api_key: int, version: int, listener: Listener) -> Api:
-    """Return the API of a received request.
+def served_api(
+    api_key: int, version: int, listener: Listener, apis: Mapping[int, Api] = APIS
+) -> Api:
+    """Return the API of a received request; ``apis`` are those of the node.
 
     Raises ``UnsupportedApiError`` if the listener does not serve the API or the version.
     """
-    api = APIS.get(api_key)
+    api = apis.get(api_key)
     versions = None if api is None else api.on(listener)
     if api is None or versions is None or version not in versions:
         raise UnsupportedApiError(api_key=api_key, version=version, listener=str(listener))

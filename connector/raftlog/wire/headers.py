@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -20,7 +21,7 @@ from kio import index as kio_index
 from raftlog.errors import UnsupportedApiError, UnsupportedFieldError
 from raftlog.limits import STRING_BYTES_MAX
 
-from .apis import ApiKey, Listener, served_api
+from .apis import APIS, Api, ApiKey, Listener, served_api
 from .decoding import Cursor, skip_tagged
 
 _NUMBERS: Final = struct.Struct(">hhi")
@@ -59,19 +60,21 @@ Received: TypeAlias = ReceivedRequest | UnknownApiVersions
 
 @functools.cache
 def request_header_version(api_key: int, version: int) -> int:
-    """Return the header version of a request of an API in ``APIS``."""
+    """Return the header version of a request of an API."""
     return kio_index.load_request_schema(api_key, version).__header_schema__.__version__
 
 
 @functools.cache
 def response_header_version(api_key: int, version: int) -> int:
-    """Return the header version of a response of an API in ``APIS``; ApiVersions in any version."""
+    """Return the header version of a response of an API; ApiVersions in any version."""
     if api_key == ApiKey.API_VERSIONS:
         return 0
     return kio_index.load_response_schema(api_key, version).__header_schema__.__version__
 
 
-def receive_request(frame: bytes, listener: Listener) -> Received:
+def receive_request(
+    frame: bytes, listener: Listener, apis: Mapping[int, Api] = APIS
+) -> Received:
     """Decode the header of a request that this listener serves.
 
     Raises ``MalformedMessageError`` for an invalid header and ``UnsupportedApiError`` for an API or
@@ -80,7 +83,7 @@ def receive_request(frame: bytes, listener: Listener) -> Received:
     cursor = Cursor(frame, "RequestHeader", None)
     api_key, version, correlation_id = _NUMBERS.unpack(cursor.take(_NUMBERS.size, "the header"))
     try:
-        served_api(api_key, version, listener)
+        served_api(api_key, version, listener, apis)
     except UnsupportedApiError:
         if api_key == ApiKey.API_VERSIONS:
             return UnknownApiVersions(correlation_id)

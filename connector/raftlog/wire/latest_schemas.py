@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kio.schema.alter_partition.v3 import request as alter_partition
+from kio.schema.delete_topics.v6 import request as delete_topics
 from kio.schema.end_quorum_epoch.v1 import request as end_quorum_epoch
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v18 import request as fetch
@@ -22,6 +24,9 @@ from kio.schema.offset_fetch.v10 import response as offset_fetch_response
 from kio.schema.produce.v13 import request as produce
 from kio.schema.produce.v13 import response as produce_response
 from kio.schema.types import BrokerId, GroupId, TopicName
+from kio.schema.update_features.v1 import response as update_features_response_v1
+from kio.schema.update_features.v2 import request as update_features
+from kio.schema.update_features.v2 import response as update_features_response
 from kio.static.primitive import i32
 
 _INT32 = {"kafka_type": "int32"}
@@ -165,3 +170,47 @@ class OffsetFetchResponse(offset_fetch_response.OffsetFetchResponse):
     groups: tuple[FetchedOffsetsGroup, ...]
     topics: tuple[FetchedOffsetsTopic, ...] = ()
     error_code: ErrorCode = field(metadata=_ERROR, default=ErrorCode.none)
+
+
+# --- DeleteTopics: topic names until version 5 ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsRequest(delete_topics.DeleteTopicsRequest):
+    topic_names: tuple[TopicName, ...] = field(metadata=_STRING, default=())
+
+
+# --- AlterPartition: an ISR without broker epochs in version 2 ------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlteredPartition(alter_partition.PartitionData):
+    new_isr: tuple[BrokerId, ...] = field(metadata=_INT32, default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlteredTopic(alter_partition.TopicData):
+    partitions: tuple[AlteredPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionRequest(alter_partition.AlterPartitionRequest):
+    topics: tuple[AlteredTopic, ...]
+
+
+# --- UpdateFeatures: a flag for downgrades in version 0, results until version 1 ------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureUpdate(update_features.FeatureUpdateKey):
+    allow_downgrade: bool = field(metadata=_BOOL, default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateFeaturesRequest(update_features.UpdateFeaturesRequest):
+    feature_updates: tuple[FeatureUpdate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateFeaturesResponse(update_features_response.UpdateFeaturesResponse):
+    results: tuple[update_features_response_v1.UpdatableFeatureResult, ...] = ()
