@@ -19,6 +19,7 @@ from raftlog.node.config import read_config
 from raftlog.node.log_lines import LogLines
 from raftlog.node.process import run_node
 from raftlog.node.raft_client import RaftClient
+from raftlog.node.service import Service
 from tests.support.replicated_counter import ReplicatedCounter
 
 IN_FLIGHT_MAX: Final = 32
@@ -77,7 +78,9 @@ class CounterWorkload(ReplicatedCounter):
 def main() -> int:
     config = read_config(sys.argv[sys.argv.index("--config") + 1])
     lines = LogLines(sys.stderr, config.node_id)
-    return run_node(config, state_machines=[lambda log: CounterWorkload(log, lines)])
+    return run_node(
+        config, services=[lambda node: Service(listener=CounterWorkload(node.log, lines))]
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from raftlog.node.access import Principal, Rights
 from raftlog.node.connection import Connection, TransferDeadline
 from raftlog.node.memory_pool import MemoryPool
 from raftlog.node.request import Request
-from raftlog.wire import ApiKey, Listener, RequestHeader, encode_request_header, frame
+from raftlog.wire import APIS, ApiKey, Listener, RequestHeader, encode_request_header, frame
 from tests.support.certificates import Authority
 from tests.support.served_node import transport_of
 
@@ -49,6 +49,7 @@ class Here:
             handle=lambda _connection, request: self.requests.append(request),
             closed=self._close,
             log_event=lambda *_: None,
+            apis=APIS,
             frame_bytes_max=lambda _caller: FRAME_BYTES_MAX,
             in_flight_max=100,
             memory_share=lambda principal: self.pool.share_of(principal.name),

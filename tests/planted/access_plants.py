@@ -16,16 +16,16 @@ MATRIX: Final = "tests/node/test_access_matrix.py"
 ACCESS_PLANTS: Final = (
     Plant(
         bug="a node's certificate may speak for every node",
-        path=f"{NODE}/raft_request_handler.py",
-        old="principal.node_id in (None, _claimed_node_id(message))",
+        path=f"{NODE}/access.py",
+        old="self.node_id in (None, node_id)",
         new="True",
         tests=(MATRIX,),
     ),
     Plant(
         bug="any authenticated client may send replica requests",
-        path=f"{NODE}/raft_request_handler.py",
-        old="return Rights.VOTE in principal.rights and is_proven",
-        new="return is_proven",
+        path=f"{NODE}/access.py",
+        old="return Rights.VOTE in self.rights and self.node_id in (None, node_id)",
+        new="return self.node_id in (None, node_id)",
         tests=(MATRIX,),
     ),
     Plant(

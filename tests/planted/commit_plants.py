@@ -75,7 +75,7 @@ COMMIT_PLANTS: Final = (
         bug="every caller is shown the commits of others",
         path=f"{NODE}/apis/groups.py",
         old="    if request.principal.may_read_commit(group.group_id):\n",
-        new="    if may_describe(request.principal):\n",
+        new="    if request.principal.may_describe:\n",
         tests=(OWNERS,),
     ),
     Plant(

@@ -19,7 +19,7 @@ import enum
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from raftlog.limits import COMMITS_PER_PRINCIPAL_MAX
@@ -90,6 +90,22 @@ class Principal:
     listener: Listener
     rights: Rights
     commits: CommitAccess | None = None
+
+    @property
+    def may_describe(self) -> bool:
+        """Return whether it may describe topics and cluster: every right implies it (Kafka: an ACL
+        that allows read or write implies describe)."""
+        return bool(self.rights)
+
+    @property
+    def may_administer(self) -> bool:
+        """Return whether it may change the cluster."""
+        return Rights.ADMIN in self.rights
+
+    def may_act_as(self, node_id: int) -> bool:
+        """Return whether it may send requests of this node. If a certificate identifies a node,
+        only that node's id is accepted."""
+        return Rights.VOTE in self.rights and self.node_id in (None, node_id)
 
     def may_commit(self, application_id: str) -> bool:
         """Return whether it may append commits of an application id, and take that id over."""
@@ -211,6 +227,23 @@ def principal_of(
         listener=listener.listener,
         rights=rights & allowed,
         commits=access.commits_of(name),
+    )
+
+
+def forwarded_principal(sender: Principal, name: str, access: AccessTable) -> Principal:
+    """Return the principal of a request that node ``sender`` has authenticated and forwarded.
+
+    It has the rights that the table gives ``name``, without those of a replica. On a listener
+    without TLS, where clients cannot be distinguished, it has all others of the listener.
+    """
+    is_known = sender.name != ANONYMOUS
+    rights = (access.rights_of(name) if is_known else sender.rights) & ~Rights.VOTE
+    return replace(
+        sender,
+        name=name,
+        node_id=None,
+        rights=rights,
+        commits=access.commits_of(name) if is_known else sender.commits,
     )
 
 

@@ -67,6 +67,11 @@ frame_bytes_max = 104857600
 connections_max = 1000                  # connections of clients
 voters_connections_max = 100            # connections reserved for voters
 
+[controller]
+enabled = false                         # true: the node hosts the controller of a Kafka cluster,
+                                        # and the log holds its metadata. Requires values = "kraft"
+                                        # and the topic "__cluster_metadata", then the default
+
 [metrics]                               # Prometheus text format over HTTP, on loopback only
 address = "127.0.0.1:9194"
 ```
@@ -100,7 +105,7 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.records.compression import Compression
 from raftlog.storage.file_rights import change_by_others
-from raftlog.types import ReplicaKey
+from raftlog.types import CLUSTER_METADATA_TOPIC, ReplicaKey
 from raftlog.wire import Listener
 
 from .access import NODE_ID_PLACEHOLDER, AccessTable
@@ -197,6 +202,11 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    """The controller of a Kafka cluster in a node: the keys of ``[controller]``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """Configuration of a node.
 
@@ -216,6 +226,7 @@ class NodeConfig:
     log: LogConfig = field(default_factory=LogConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     metrics: MetricsConfig | None = None
+    controller: ControllerConfig | None = None
     retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS
     allow_plaintext_beyond_loopback: bool = False
     path: str | None = field(default=None, compare=False)
@@ -281,10 +292,11 @@ def reload_access(config: NodeConfig) -> AccessTable:
 def _parsed(root: ConfigTable, path: str) -> NodeConfig:
     node = root.required_table("node")
     clients, voters = _listeners(root)
+    controller = _controller(root.table("controller"))
     config = NodeConfig(
         node_id=node.number("id", at_least=0, at_most=NODE_ID_MAX),
         directory=node.file("directory"),
-        topic=_topic(node),
+        topic=_topic(node, TOPIC_DEFAULT if controller is None else CLUSTER_METADATA_TOPIC),
         clients=clients,
         voters=voters,
         static_voters=_static_voters(node),
@@ -301,6 +313,7 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
         log=_log(root.table("log")),
         limits=_numbers(root.table("limits"), LimitsConfig(), at_most=_INT32_MAX),
         metrics=_metrics(root.table("metrics")),
+        controller=controller,
         path=path,
     )
     node.finish()
@@ -391,9 +404,9 @@ def _tls(table: ConfigTable, listener: Listener) -> TlsConfig:
     return found
 
 
-def _topic(node: ConfigTable) -> str:
+def _topic(node: ConfigTable, default: str) -> str:
     if not node.has("topic"):
-        return TOPIC_DEFAULT
+        return default
     topic = node.text("topic")
     if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
         raise node.wrong(
@@ -517,6 +530,14 @@ def _log(table: ConfigTable | None) -> LogConfig:
     return LogConfig(**values)
 
 
+def _controller(table: ConfigTable | None) -> ControllerConfig | None:
+    if table is None:
+        return None
+    is_enabled = table.flag("enabled")
+    table.finish()
+    return ControllerConfig() if is_enabled else None
+
+
 def _metrics(table: ConfigTable | None) -> MetricsConfig | None:
     if table is None:
         return None
@@ -558,6 +579,21 @@ def _check(config: NodeConfig, root: ConfigTable) -> None:
     _check_plaintext(config, root)
     _check_identities(config, root)
     _check_static_voters(config, root)
+    _check_controller(config, root)
+
+
+def _check_controller(config: NodeConfig, root: ConfigTable) -> None:
+    if config.controller is None:
+        return
+    if config.topic != CLUSTER_METADATA_TOPIC:
+        raise root.wrong(
+            "node.topic",
+            f"with [controller] enabled the log is {CLUSTER_METADATA_TOPIC}: remove the key",
+        )
+    if config.log.values is not ValueKind.KRAFT:
+        raise root.wrong(
+            "log.values", 'with [controller] enabled the log holds metadata: set values = "kraft"'
+        )
 
 
 def _check_plaintext(config: NodeConfig, root: ConfigTable) -> None:

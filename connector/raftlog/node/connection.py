@@ -19,11 +19,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from raftlog.errors import WireError
 from raftlog.wire import (
+    Api,
     ApiKey,
     FrameDecoder,
     RequestHeader,
@@ -54,13 +55,15 @@ class Connection(asyncio.Protocol):
         handle: Callable[[Connection, Request[Any]], None],
         closed: Callable[[Connection], None],
         log_event: Callable[[str, str, str], None],
+        apis: Mapping[int, Api],
         frame_bytes_max: Callable[[Principal], int],
         in_flight_max: int,
         memory_share: Callable[[Principal], MemoryShare],
         deadline: TransferDeadline,
     ) -> None:
         """``authenticate`` returns the principal, None to close the connection. ``handle`` is
-        called with every request, ``closed`` once; ``log_event`` logs errors of the peer."""
+        called with every request, ``closed`` once; ``log_event`` logs errors of the peer. ``apis``
+        are those that the node serves."""
         self.where: Final = where
         self.raft_request_ids: Final[set[int]] = set()
         """Ids of the requests that the replica processes, to drop when the peer is lost."""
@@ -71,6 +74,7 @@ class Connection(asyncio.Protocol):
         self._handle = handle
         self._closed = closed
         self._log_event = log_event
+        self._apis = apis
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
         self._memory_share_of = memory_share
@@ -254,7 +258,7 @@ class Connection(asyncio.Protocol):
     def _start_request(self, data: bytes, session: Session) -> None:
         self.last_request_s = asyncio.get_running_loop().time()
         try:
-            received = receive_request(data, session.principal.listener)
+            received = receive_request(data, session.principal.listener, self._apis)
         except WireError as error:
             self._end("refused", error.message())
             return

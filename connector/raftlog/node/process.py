@@ -16,8 +16,8 @@ import resource
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from raftlog import __version__
 from raftlog.client.log_handle import Clock
@@ -36,7 +36,7 @@ from raftlog.storage.local import ReservedDescriptorStorage
 from raftlog.types import TopicPartition
 from raftlog.wire import LogIdentity
 
-from .access import AccessTable, Principal, principal_of
+from .access import AccessTable, Principal, forwarded_principal, principal_of
 from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
@@ -45,9 +45,9 @@ from .formatting import read_identity, topic_id_of
 from .log_lines import LogLines, asyncio_lines
 from .metrics import METRICS_CONNECTIONS_MAX, MetricsServer, NodeCollector
 from .network_channel import NetworkChannel
-from .raft_client import RaftClient, RaftListener
 from .replica import Replica
 from .server import ListenerSocket, Server
+from .service import CreateService, NodeContext
 from .tls import TlsContexts
 
 EXIT_FAILED: Final = 1
@@ -55,24 +55,28 @@ HAND_OVER_MS: Final = 5_000
 DRAIN_TIMEOUT_MS: Final = 2_000
 FILES_RESERVE: Final = 128
 """Descriptors for the log's files, connections to other nodes, Python and system libraries."""
-StateMachine: TypeAlias = Callable[[RaftClient], RaftListener]
-"""Constructor of a state machine, with the client through which it appends."""
 
 
-def run_node(config: NodeConfig, *, state_machines: Sequence[StateMachine] = ()) -> int:
+def run_node(config: NodeConfig, *, services: Sequence[CreateService] = ()) -> int:
     """Run a node until a signal ends it and return the exit code. Log lines are written to stderr.
 
-    ``state_machines`` are created once the node serves, and receive all committed records.
+    ``services`` receive all committed records, and the requests that they handle.
 
     Raises ``NotFormattedError``, ``WrongDirectoryError``, ``ConfigError``, ``NodeRunningError``,
     ``NodeAddressError`` and the errors of opening a log; all of them before it serves.
     """
+    if config.controller is not None and not services:
+        raise ConfigError(
+            path=config.path or "the configuration",
+            key="controller.enabled",
+            reason="this program has no controller: start the node with `raftlog node start`",
+        )
     lines = LogLines(sys.stderr, config.node_id)
     raise_descriptor_limit(config)
     storage = ReservedDescriptorStorage()
     meta = read_identity(config, storage)
     with _locked(storage, config), storage, asyncio_lines(lines):
-        return asyncio.run(_run(config, meta, storage, lines, state_machines))
+        return asyncio.run(_run(config, meta, storage, lines, services))
 
 
 @contextlib.contextmanager
@@ -89,7 +93,7 @@ async def _run(
     meta: MetaProperties,
     storage: ReservedDescriptorStorage,
     lines: LogLines,
-    state_machines: Sequence[StateMachine],
+    services: Sequence[CreateService],
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -98,11 +102,9 @@ async def _run(
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload(config, tls, node, lines))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    node = Node(config, meta, storage, tls=tls, lines=lines)
+    node = Node(config, meta, storage, tls=tls, lines=lines, services=services)
     try:
         await node.start()
-        for create in state_machines:
-            node.driver.register(create(node.driver.raft_client))
         node.driver.ended.add_done_callback(lambda _: stop.set())
         await stop.wait()
         if node.driver.ended.done():
@@ -151,8 +153,9 @@ class Node:
         *,
         tls: TlsContexts,
         lines: LogLines,
+        services: Sequence[CreateService] = (),
     ) -> None:
-        """Open the log. Raises the errors of ``Replica.open``."""
+        """Open the log and create the services. Raises the errors of ``Replica.open``."""
         self._config = config
         self._lines = lines
         self._tls = tls
@@ -196,7 +199,9 @@ class Node:
             tls=tls.for_peer,
             frame_bytes_max=config.limits.frame_bytes_max,
         )
-        self._apis = ClientApis(self.driver, is_one_socket=config.clients is config.voters)
+        self.services: Final = [create(self._context(meta.cluster_id)) for create in services]
+        is_one_socket = config.clients is config.voters
+        self._apis = ClientApis(self.driver, is_one_socket=is_one_socket, services=self.services)
         self.server: Final = Server(
             self.driver,
             self._apis,
@@ -207,6 +212,16 @@ class Node:
         )
         self._cleaning: asyncio.TimerHandle | None = None
         self._metrics: MetricsServer | None = None
+
+    def _context(self, cluster_id: str) -> NodeContext:
+        lines = self._lines
+        return NodeContext(
+            config=self._config,
+            cluster_id=cluster_id,
+            log=self.driver.raft_client,
+            forwarded_principal=self._forwarded_principal,
+            log_line=lambda event, level, text: lines.log(event, level=level, reason=text),
+        )
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -236,6 +251,8 @@ class Node:
             self._lines.log("old_copy_deleted", level="warning", path=path)
         self._warn_of_retention()
         self.driver.start()
+        for service in self.services:
+            self.driver.register(service.listener)
         self._clean_later()
 
     def _warn_of_retention(self) -> None:
@@ -304,6 +321,9 @@ class Node:
             authenticate=authenticate,
             tls=lambda: self._tls.for_listener(listener),
         )
+
+    def _forwarded_principal(self, sender: Principal, name: str) -> Principal:
+        return forwarded_principal(sender, name, self._tls.access)
 
     # --- log lines --------------------------------------------------------------------------------
 

@@ -134,8 +134,7 @@ def is_allowed(message: messages.Request, principal: Principal) -> bool:
         case VersionsRequest():
             return True
         case _:
-            is_proven = principal.node_id in (None, _claimed_node_id(message))
-            return Rights.VOTE in principal.rights and is_proven
+            return principal.may_act_as(_claimed_node_id(message))
 
 
 def _is_not_leader(response: messages.Response) -> bool:
@@ -146,8 +145,8 @@ def _is_not_leader(response: messages.Response) -> bool:
     )
 
 
-def _claimed_node_id(message: messages.Request) -> int | None:
-    """Return the node id that a message claims for its sender, or None."""
+def _claimed_node_id(message: messages.Request) -> int:
+    """Return the node id that a message claims for its sender, -1 if it claims none."""
     match message:
         case VoteRequest():
             return message.candidate.node_id
@@ -158,4 +157,4 @@ def _claimed_node_id(message: messages.Request) -> int | None:
         case UpdateVoterRequest():
             return message.voter.key.node_id
         case _:
-            return None
+            return CONSUMER_REPLICA_ID

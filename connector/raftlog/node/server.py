@@ -240,6 +240,7 @@ class Server:
             handle=self._handle,
             closed=closed,
             log_event=self._log_event,
+            apis=self._apis.served,
             frame_bytes_max=self._frame_bytes_max,
             in_flight_max=self._limits.requests_in_flight_max,
             memory_share=lambda principal: self._memory_of(principal).share_of(
@@ -276,10 +277,11 @@ class Server:
         self.quotas.leave(entered)
 
     def _frame_bytes_max(self, principal: Principal) -> int:
-        """Return the limit of a request: small, unless the principal may append or replicate."""
+        """Return the limit of a request: small, unless the principal may append, replicate or
+        administer."""
         limits = self._limits
-        sends_records = principal.rights & (Rights.APPEND | Rights.VOTE)
-        return limits.frame_bytes_max if sends_records else limits.stranger_frame_bytes_max
+        sends_much = principal.rights & (Rights.APPEND | Rights.VOTE | Rights.ADMIN)
+        return limits.frame_bytes_max if sends_much else limits.stranger_frame_bytes_max
 
     def _memory_of(self, principal: Principal) -> MemoryPool:
         return self.voters_memory if principal.rights & Rights.VOTE else self.clients_memory
@@ -378,6 +380,8 @@ class Server:
             request.principal.listener,
             kraft_version=None if known is None else known[1],
             features_epoch=core.high_watermark,
+            apis=self._apis.served,
+            features=self._apis.features(),
         )
 
 

@@ -8,9 +8,9 @@
    librdkafka infers LZ4 support from its version 0. ApiVersions returns Produce from version 0, as
    Kafka does, although it is served from 3: librdkafka infers the supported compressions from the
    old versions (KAFKA-18659).
-4. ``CONTROLLER_APIS`` are served by nodes with a controller, in the versions of Kafka's controllers.
-   Requests of admin clients are served on both listeners: in a Kafka cluster the brokers forward
-   them. Requests of brokers and controllers are served on the voters' listener only.
+4. ``CONTROLLER_APIS`` are served by nodes with a controller, in the versions of Kafka's
+   controllers. Requests of admin clients are served on both listeners: in a Kafka cluster the
+   brokers forward them. Requests of brokers and controllers are for the voters' listener only.
 """
 
 from __future__ import annotations

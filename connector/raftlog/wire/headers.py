@@ -72,9 +72,7 @@ def response_header_version(api_key: int, version: int) -> int:
     return kio_index.load_response_schema(api_key, version).__header_schema__.__version__
 
 
-def receive_request(
-    frame: bytes, listener: Listener, apis: Mapping[int, Api] = APIS
-) -> Received:
+def receive_request(frame: bytes, listener: Listener, apis: Mapping[int, Api] = APIS) -> Received:
     """Decode the header of a request that this listener serves.
 
     Raises ``MalformedMessageError`` for an invalid header and ``UnsupportedApiError`` for an API or

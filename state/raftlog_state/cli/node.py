@@ -223,8 +223,14 @@ def _run_start(arguments: argparse.Namespace, output: Output, console: Console) 
     config = read_config(arguments.config)
 
     from raftlog.node.process import run_node
+    from raftlog.node.service import CreateService
 
-    return run_node(config)
+    services: list[CreateService] = []
+    if config.controller is not None:
+        from .controller_node import create_controller
+
+        services.append(create_controller)
+    return run_node(config, services=services)
 
 
 # --- raftlog node recover -------------------------------------------------------------------------

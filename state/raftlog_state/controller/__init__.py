@@ -42,7 +42,7 @@ from .deferred_events import Write
 from .dispatch import write
 from .features import KNOWN_FEATURES
 from .pending_state import PendingState, Random
-from .plan import TRANSACTION_NAME, ControllerResult, plan_changes, write_changes
+from .plan import TRANSACTION_NAME, ControllerResult, plan_changes, write_change, write_changes
 
 assert set(write.registry) >= set(CHANGE_TYPES.values()), "every change is handled"
 
@@ -92,5 +92,6 @@ __all__ = [
     "Write",
     "parse_change",
     "plan_changes",
+    "write_change",
     "write_changes",
 ]

@@ -337,8 +337,6 @@ class QuorumController:
         assert epoch is not None
         assert base_offset is not None, "it is active"
         has_markers = transaction_name is not None
-        if has_markers:
-            self._check_transactions()
         pending = PendingState(
             offsets.state,
             first_offset=base_offset + has_markers,
@@ -348,6 +346,8 @@ class QuorumController:
         )
         try:
             write.response = operation(pending)
+            if has_markers:
+                self._check_transactions()  # afterwards: the first operation sets the level
             values = _encoded(pending.records, transaction_name)
         except BaseException:
             offsets.revert_write(base_offset, base_offset)

@@ -6,6 +6,7 @@ Source: Kafka ``ControllerPurgatory``, later ``DeferredEventQueue``.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,7 +16,8 @@ class Write(Generic[T]):
     """Write event. ``deadline_us`` is a time of the controller's clock.
 
     ``started_us``: when the event was started, None if it was not. ``last_offset``: the offset of
-    its last record, or of the last one that it has read; None before the append.
+    its last record, or of the last one that it has read; None before the append. ``when_done`` is
+    called once it is done; it must not call the controller.
     """
 
     def __init__(self, name: str, deadline_us: int) -> None:
@@ -26,6 +28,7 @@ class Write(Generic[T]):
         self.response: T | None = None
         self.error: Exception | None = None
         self.is_done = False
+        self.when_done: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
         state = "waiting" if not self.is_done else "completed" if self.error is None else "failed"
@@ -35,11 +38,13 @@ class Write(Generic[T]):
         """Return the response to the caller: the records are committed."""
         assert not self.is_done, "a write is completed once"
         self.is_done = True
+        self.when_done()
 
     def fail(self, error: Exception) -> None:
         """Return an error to the caller."""
         assert not self.is_done, "a write is completed once"
         self.is_done, self.error = True, error
+        self.when_done()
 
 
 class DeferredEventQueue:

@@ -64,7 +64,7 @@ def set_feature(change: SetFeature, state: PendingState) -> None:
     """Finalize a feature at a level, or remove it."""
     _check(change, state)
     if change.feature == ELR_FEATURE and change.level > 0:
-        _write_elr_safety_records(state)
+        write_elr_safety_records(state)
     state.write(FeatureLevelRecord(name=change.feature, feature_level=change.level))
 
 
@@ -141,7 +141,8 @@ def _unmet_dependency_reason(name: str, level: int, metadata_version: int | None
     )
 
 
-def _write_elr_safety_records(state: PendingState) -> None:
+def write_elr_safety_records(state: PendingState) -> None:
+    """Set min.insync.replicas for the cluster, and delete it for single brokers."""
     if state.current.config(BROKER, "", MIN_ISR) is None:
         state.write(ConfigRecord(resource_type=BROKER, name=MIN_ISR, value=_MIN_ISR_DEFAULT))
     for row in state.current.rows_of(ConfigRow):

@@ -99,14 +99,15 @@ def write_changes(rows: Sequence[Mapping[str, Any] | ChangeRequest], state: Pend
     refused: list[RefusedChange] = []
     for number, row in enumerate(rows):
         try:
-            _apply_change(row, state)
+            write_change(row, state)
         except ApiException as exception:
             refused.append(_refused_change(number, row, exception))
     if refused:
         raise InvalidChangesError(refused=tuple(refused), row_count=len(rows))
 
 
-def _apply_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) -> None:
+def write_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) -> None:
+    """Write the records of one row. Raises ``ApiException``: then no record is written."""
     change = parse_change(row) if isinstance(row, Mapping) else row
     if type(change) not in CHANGE_TYPES.values():
         reason = f"it is of type {type(row).__name__}, neither a mapping nor a change object"

@@ -176,6 +176,13 @@ def test_settings_have_the_names_of_their_fields() -> None:
         (NODE + CLIENTS + VOTERS.replace("9193", "9192"), "listeners", "is used twice"),
         (SMALLEST + "[metrics]\naddress = '127.0.0.1:9192'\n", "listeners", "is used twice"),
         (SMALLEST + "[metrics]\n", "metrics.address", "missing"),
+        (SMALLEST + "[controller]\nenabled = true\n", "log.values", 'values = "kraft"'),
+        (SMALLEST + "[controller]\nenabled = 1\n", "controller.enabled", "true or false"),
+        (
+            NODE + "topic = 'a'\n" + BOTH + "[controller]\nenabled = true\n",
+            "node.topic",
+            "is __cluster_metadata",
+        ),
         (SMALLEST + "[quorum]\nfetch_timeout_ms = 0\n", "quorum.fetch_timeout_ms", "from 1"),
         (SMALLEST + "[quorum]\nfetch_timeout = 9\n", "quorum.fetch_timeout", "did you mean"),
         (SMALLEST + "[limits]\nidle_ms = 1.5\n", "limits.idle_ms", "an integer"),

@@ -9,8 +9,9 @@ submitted.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
@@ -24,7 +25,8 @@ from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRe
 from raftlog.errors import UnsupportedApiError
 from raftlog.node.driver import Driver
 from raftlog.node.request import Request
-from raftlog.wire import ApiKey, decode, encode, latest_schemas
+from raftlog.node.service import APPENDING_APIS, RequestHandler, Service
+from raftlog.wire import APIS, Api, ApiKey, Features, decode, encode, latest_schemas
 
 from .cluster import handle_describe_cluster, handle_describe_quorum
 from .configs import handle_describe_configs
@@ -41,11 +43,14 @@ _Handler: TypeAlias = Callable[[MetadataCache, Request[Any]], Awaitable[object]]
 class ClientApis:
     """Handlers of client requests of one node, on the node's event loop."""
 
-    def __init__(self, driver: Driver, *, is_one_socket: bool = False) -> None:
+    def __init__(
+        self, driver: Driver, *, is_one_socket: bool = False, services: Sequence[Service] = ()
+    ) -> None:
         """``is_one_socket``: the nodes have one listener for clients and voters."""
         self._executor: Final = ThreadPoolExecutor(1, thread_name_prefix="raftlog-executor")
         self._cache: Final = MetadataCache(driver, self._executor, is_one_socket=is_one_socket)
-        self._handlers: Final[dict[int, tuple[type[Any], _Handler]]] = {
+        self._services: Final = tuple(services)
+        own: dict[ApiKey, tuple[type[Any], _Handler]] = {
             ApiKey.PRODUCE: (latest_schemas.ProduceRequest, handle_produce),
             ApiKey.FETCH: (latest_schemas.FetchRequest, handle_fetch),
             ApiKey.LIST_OFFSETS: (ListOffsetsRequest, handle_list_offsets),
@@ -69,6 +74,31 @@ class ClientApis:
             ),
         }
 
+        handlers: dict[int, RequestHandler] = {
+            key: RequestHandler(
+                api=APIS[key], request_class=kind, handle=partial(handler, self._cache)
+            )
+            for key, (kind, handler) in own.items()
+        }
+        served = dict(APIS)
+        for service in self._services:
+            if service.owns_log:
+                for key in APPENDING_APIS:
+                    del served[key]
+            handlers.update(service.handlers)
+            served.update((key, one.api) for key, one in service.handlers.items())
+        self._handlers: Final[Mapping[int, RequestHandler]] = handlers
+        self.served: Final[Mapping[int, Api]] = served
+        """APIs of this node, those of the quorum included."""
+
+    def features(self) -> Features:
+        """Return the features of all services."""
+        found = [service.features() for service in self._services]
+        return Features(
+            supported={name: at for one in found for name, at in one.supported.items()},
+            finalized={name: at for one in found for name, at in one.finalized.items()},
+        )
+
     async def handle(self, request: Request[Any]) -> bytes | None:
         """Handle a request; return the body of the response.
 
@@ -77,16 +107,20 @@ class ClientApis:
         append without a response failed: then close the connection.
         """
         api_key, version = request.header.api_key, request.version
-        entry = self._handlers.get(api_key)
-        if entry is None:
+        handler = self._handlers.get(api_key)
+        if handler is None:
             listener = str(request.principal.listener)
             raise UnsupportedApiError(api_key=api_key, version=version, listener=listener)
-        kind, handler = entry
         if request.body is None:
             request.body = decode(
-                kind, version, request.frame, start=request.body_start, may_trail=True
+                handler.request_class,
+                version,
+                request.frame,
+                start=request.body_start,
+                elements_max=handler.elements_max,
+                may_trail=True,
             )
-        response = await handler(self._cache, request)
+        response = await handler.handle(request)
         return None if response is None else encode(response, version)
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ from raftlog.wire.log_identity import (
     port,
 )
 
-from .metadata_cache import MetadataCache, may_describe, operations
+from .metadata_cache import MetadataCache, operations
 
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
@@ -56,7 +56,7 @@ async def handle_describe_cluster(
     if request.version < _TYPES_FROM and Listener.CLIENTS not in principal.listener:
         kind = _CONTROLLERS
     error, text = ErrorCode.none, None
-    if not may_describe(principal):
+    if not principal.may_describe:
         error = ErrorCode.cluster_authorization_failed
     elif kind not in _LISTENERS:
         error, text = ErrorCode.unsupported_endpoint_type, f"unsupported endpoint type {kind}"
@@ -111,7 +111,7 @@ async def handle_describe_quorum(
     cache: MetadataCache, request: _Request
 ) -> responses.DescribeQuorumResponse:
     role = cache.core.role
-    if not may_describe(request.principal):
+    if not request.principal.may_describe:
         return _quorum_error(ErrorCode.cluster_authorization_failed)
     if not _is_own_log(cache, request):
         return responses.DescribeQuorumResponse(

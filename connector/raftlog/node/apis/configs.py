@@ -20,7 +20,7 @@ from raftlog.node.access import Principal
 from raftlog.node.request import Request
 from raftlog.wire.log_identity import duration, int8
 
-from .metadata_cache import MetadataCache, may_describe
+from .metadata_cache import MetadataCache
 
 VALUES_NAME: Final = "raftlog.values"
 
@@ -95,11 +95,11 @@ def _error(
     cache: MetadataCache, principal: Principal, resource: requests.DescribeConfigsResource
 ) -> tuple[ErrorCode, str | None]:
     match resource.resource_type:
-        case _Resource.TOPIC if not may_describe(principal):
+        case _Resource.TOPIC if not principal.may_describe:
             return ErrorCode.topic_authorization_failed, None
         case _Resource.TOPIC:
             return cache.name_error(resource.resource_name), None
-        case _Resource.BROKER if not may_describe(principal):
+        case _Resource.BROKER if not principal.may_describe:
             return ErrorCode.cluster_authorization_failed, None
         case _Resource.BROKER if resource.resource_name in ("", str(cache.core.node_id)):
             return ErrorCode.none, None

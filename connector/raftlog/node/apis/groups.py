@@ -26,7 +26,7 @@ from raftlog.node.request import Request
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, int64, name, node
 
-from .metadata_cache import MetadataCache, may_describe
+from .metadata_cache import MetadataCache
 
 _KEYS_FROM: Final = 4
 _GROUPS_FROM: Final = 8
@@ -76,7 +76,7 @@ def _coordinator(
     leader = cache.leader()
     error, text = ErrorCode.none, None
     match request.body.key_type:
-        case _Kind.GROUP if not may_describe(request.principal):
+        case _Kind.GROUP if not request.principal.may_describe:
             error = ErrorCode.group_authorization_failed
         case _Kind.GROUP if leader is None:
             error, text = ErrorCode.coordinator_not_available, "no leader is known"
@@ -146,7 +146,7 @@ async def handle_offset_fetch(
 
 async def _confirmed(cache: MetadataCache, request: _Request) -> ErrorCode:
     """Wait until the present log is committed, and this node is confirmed as leader."""
-    if not may_describe(request.principal):
+    if not request.principal.may_describe:
         return ErrorCode.group_authorization_failed
     if not cache.is_leader:
         return ErrorCode.not_coordinator

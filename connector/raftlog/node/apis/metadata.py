@@ -27,7 +27,7 @@ from raftlog.node.request import Request
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, node
 
-from .metadata_cache import MetadataCache, may_describe, operations
+from .metadata_cache import MetadataCache, operations
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _NAME_NULLABLE_FROM: Final = 12
@@ -62,7 +62,7 @@ async def handle_metadata(
 def _topics(
     cache: MetadataCache, request: _MetadataRequest
 ) -> tuple[responses.MetadataResponseTopic, ...]:
-    body, is_allowed = request.body, may_describe(request.principal)
+    body, is_allowed = request.body, request.principal.may_describe
     if body.topics is None or (request.version == 0 and not body.topics):
         return (_found(cache, request),) if is_allowed else ()
     return tuple(_topic(cache, request, topic, is_allowed) for topic in body.topics)
@@ -140,7 +140,7 @@ async def handle_describe_topic_partitions(
     cache: MetadataCache, request: Request[topic_requests.DescribeTopicPartitionsRequest]
 ) -> topic_responses.DescribeTopicPartitionsResponse:
     body, own = request.body, cache.identity.topic
-    is_allowed = may_describe(request.principal)
+    is_allowed = request.principal.may_describe
     names = sorted({topic.name for topic in body.topics})
     if not names and is_allowed:
         names = [TopicName(own)]

@@ -175,12 +175,6 @@ _OPERATIONS: Final = {
 cluster action 9, describe configs 10."""
 
 
-def may_describe(principal: Principal) -> bool:
-    """Return whether a principal may describe topic and cluster: every right implies it (Kafka: an
-    ACL that allows read or write implies describe)."""
-    return bool(principal.rights)
-
-
 def operations(principal: Principal, *, is_requested: bool) -> int:
     """Return the authorized operations as a bit set, or Kafka's constant if not requested."""
     if not is_requested:

@@ -31,7 +31,7 @@ from raftlog.errors import LogError
 from raftlog.node.request import Request
 from raftlog.wire.log_identity import duration, int32, int64
 
-from .metadata_cache import MetadataCache, may_describe
+from .metadata_cache import MetadataCache
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -99,7 +99,7 @@ def _find(
 ) -> _Found:
     timestamp = partition.timestamp
     error = cache.name_error(topic.name, partition.partition_index)
-    if not may_describe(request.principal):
+    if not request.principal.may_describe:
         error = ErrorCode.topic_authorization_failed
     elif error is ErrorCode.none and timestamp < 0:
         is_known = request.version >= _NAMED_FROM.get(timestamp, request.version + 1)
@@ -178,7 +178,7 @@ def _epoch_end(
     partition: epoch_requests.OffsetForLeaderPartition,
 ) -> epoch_responses.EpochEndOffset:
     error = cache.name_error(topic.topic, partition.partition)
-    if not may_describe(request.principal):
+    if not request.principal.may_describe:
         error = ErrorCode.topic_authorization_failed
     if error is ErrorCode.none:
         error = cache.leader_error(partition.current_leader_epoch)

@@ -1,0 +1,69 @@
+"""Services: state machines of a node's log, with requests that the node passes to them.
+
+The caller of ``run_node`` registers services, so that the node need not know them. A service
+follows the log as ``RaftListener``, and appends through ``RaftClient``. Its handlers run on the
+node's event loop; the node decodes requests and encodes responses, and keeps their order.
+
+A handler may replace one of the node's own. With a service that ``owns_log`` the node serves no
+appends of clients: only the service writes.
+
+Kafka: ``ControllerServer``, which registers its controller and its ``ControllerApis``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from raftlog.limits import WIRE_ELEMENTS_MAX
+from raftlog.wire import NO_FEATURES, Api, ApiKey, Features
+
+from .access import Principal
+from .config import NodeConfig
+from .raft_client import RaftClient, RaftListener
+from .request import Request
+
+APPENDING_APIS: Final = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID)
+"""APIs of clients that append."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHandler:
+    """Handler of one API. ``request_class``: the class of its requests, of the newest version."""
+
+    api: Api
+    request_class: type[Any]
+    handle: Callable[[Request[Any]], Awaitable[object]]
+    elements_max: int = WIRE_ELEMENTS_MAX
+    """Elements of all arrays of one request together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """State machine of a node's log, and its request handlers by API key."""
+
+    listener: RaftListener
+    handlers: Mapping[int, RequestHandler] = field(default_factory=dict)
+    features: Callable[[], Features] = lambda: NO_FEATURES
+    """Features for responses to ApiVersions requests."""
+    owns_log: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """What a node offers to a service, for use on its event loop.
+
+    ``forwarded_principal``: the principal of a request that another node has authenticated and
+    forwarded, by that node's principal and the name. ``log_line``: logs an event with its level and
+    a text.
+    """
+
+    config: NodeConfig
+    cluster_id: str
+    log: RaftClient
+    forwarded_principal: Callable[[Principal, str], Principal]
+    log_line: Callable[[str, str, str], None]
+
+
+CreateService: TypeAlias = Callable[[NodeContext], Service]

@@ -1,0 +1,60 @@
+"""Controller of a node as a service of ``raftlog.node``: its listener, its requests, its log lines.
+
+Only this module and its neighbours import both ``raftlog.node`` and the controller.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from raftlog.node.service import NodeContext, RequestHandler, Service
+from raftlog.wire import CONTROLLER_APIS
+from raftlog_state.controller.activation import NEW_CLUSTER_FEATURES
+from raftlog_state.controller_apis import HANDLERS, HostedController
+
+ELEMENTS_MAX: Final = 200_000
+"""Array elements of one request: an assignment of 10,000 partitions, each with several replicas."""
+
+
+class ControllerLines:
+    """Log lines of a controller."""
+
+    def __init__(self, log_line: Callable[[str, str, str], None]) -> None:
+        self._log_line = log_line
+
+    def log(self, message: str) -> None:
+        self._log_line("controller", "info", message)
+
+    def handle_fault(self, message: str, error: Exception) -> None:
+        trace = "".join(traceback.format_exception(error))
+        self._log_line("controller", "error", f"{message}\n{trace}")
+
+    def handle_fatal_fault(self, message: str, error: Exception) -> None:
+        self.handle_fault(message, error)
+
+
+def create_controller(node: NodeContext) -> Service:
+    """Return the controller of a node."""
+    controller = HostedController(
+        node.log,
+        cluster_id=node.cluster_id,
+        listener=ControllerLines(node.log_line),
+        bootstrap_features=NEW_CLUSTER_FEATURES,
+    )
+    return Service(
+        listener=controller,
+        handlers={
+            key: RequestHandler(
+                api=CONTROLLER_APIS[key],
+                request_class=handler.request_class,
+                handle=partial(handler.respond, controller),
+                elements_max=ELEMENTS_MAX,
+            )
+            for key, handler in HANDLERS.items()
+        },
+        features=controller.features,
+        owns_log=True,
+    )

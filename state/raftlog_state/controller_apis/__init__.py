@@ -1,0 +1,15 @@
+"""Kafka's admin requests, answered by a controller in a node.
+
+``HostedController`` runs a ``QuorumController`` on the event loop of a node; the other modules
+translate requests to its writes and reads, and their outcomes to responses. Nothing here depends on
+the node: ``raftlog_state.cli.controller_node`` registers both with it.
+
+Source: Kafka ``ControllerApis``.
+"""
+
+from __future__ import annotations
+
+from .handlers import HANDLERS, Handler
+from .hosted_controller import HostedController
+
+__all__ = ["HANDLERS", "Handler", "HostedController"]

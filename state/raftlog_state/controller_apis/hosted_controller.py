@@ -1,0 +1,166 @@
+"""``HostedController``: a ``QuorumController`` on the event loop of a node.
+
+It is a listener of the node's log, gives the controller time and randomness, and returns the
+outcomes of its writes to tasks. On an empty log its first write is that of the bootstrap records.
+
+Source: Kafka ``ControllerServer``, ``QuorumController`` (its event queue and its activation).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from raftlog.records import RecordBatch
+from raftlog.wire import Features, VersionRange
+from raftlog_state.controller import (
+    KNOWN_FEATURES,
+    ControllerListener,
+    ControllerState,
+    Operation,
+    PendingState,
+    QuorumController,
+    Random,
+)
+from raftlog_state.controller.activation import BOOTSTRAP_TRANSACTION, write_bootstrap_records
+from raftlog_state.controller.active import NO_DEADLINE, LeaderAndEpoch, RaftClient
+from raftlog_state.controller.offset_control import Snapshot
+from raftlog_state.image import METADATA_VERSION, FeatureRow
+from raftlog_state.image.record_versions import LEVEL_TRANSACTIONS
+
+T = TypeVar("T")
+
+
+def monotonic_us() -> int:
+    """Return the monotonic clock in microseconds."""
+    return time.monotonic_ns() // 1_000
+
+
+class HostedController:
+    """Controller of one node. Use it on the node's event loop.
+
+    Args:
+        bootstrap_features: levels of a new cluster, written to an empty log.
+    """
+
+    def __init__(
+        self,
+        log: RaftClient,
+        *,
+        cluster_id: str,
+        listener: ControllerListener,
+        bootstrap_features: Mapping[str, int],
+        rng: Random | None = None,
+        time_us: Callable[[], int] = monotonic_us,
+    ) -> None:
+        self.cluster_id: Final = cluster_id
+        self._listener = listener
+        self._bootstrap_features = bootstrap_features
+        self._time_us = time_us
+        self.controller: Final = QuorumController(
+            log,
+            rng=random.SystemRandom() if rng is None else rng,
+            time_us=time_us,
+            listener=listener,
+        )
+        self._activated_epoch: int | None = None
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+        self.controller.handle_commit(batches)
+        self._activate()
+
+    def handle_load_snapshot(self, snapshot: Snapshot) -> None:
+        self.controller.handle_load_snapshot(snapshot)
+        self._activate()
+
+    def handle_leader_change(self, leader: LeaderAndEpoch) -> None:
+        self.controller.handle_leader_change(leader)
+        self._activate()
+
+    def begin_shutdown(self) -> None:
+        self.controller.begin_shutdown()
+
+    def _activate(self) -> None:
+        """Write the bootstrap records if the controller has become active on an empty log."""
+        epoch = self.controller.active_epoch
+        if epoch is None or epoch == self._activated_epoch:
+            return
+        self._activated_epoch = epoch
+        if self.controller.state.metadata_version is not None:
+            return
+        features = self._bootstrap_features
+        level = features[METADATA_VERSION]
+        self._listener.log(
+            "The metadata log appears to be empty. Appending the bootstrap records at "
+            f"{METADATA_VERSION} {level}."
+        )
+        self.controller.write(
+            "appendBootstrapRecords",
+            lambda state: write_bootstrap_records(features, state),
+            deadline_us=NO_DEADLINE,
+            transaction_name=BOOTSTRAP_TRANSACTION if level >= LEVEL_TRANSACTIONS else None,
+        )
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    async def write(self, name: str, operation: Operation[T], *, timeout_ms: int) -> T:
+        """Return the response of an operation once its records are committed.
+
+        Raises ``ApiException`` (refused) and ``ControllerError`` (not the active controller, timed
+        out, failed).
+        """
+        deadline_us = self._time_us() + timeout_ms * 1_000
+        write = self.controller.write(name, operation, deadline_us=deadline_us)
+        if not write.is_done:
+            loop = asyncio.get_running_loop()
+            done: asyncio.Future[None] = loop.create_future()
+
+            def complete() -> None:
+                if not done.done():
+                    done.set_result(None)
+
+            write.when_done = complete
+            timer = loop.call_later(timeout_ms / 1_000, self._tick, deadline_us)
+            try:
+                await done
+            finally:
+                timer.cancel()
+        if write.error is not None:
+            raise write.error
+        # its type allows None until the operation has returned
+        response: T = write.response  # type: ignore[assignment]
+        return response
+
+    async def read(
+        self, name: str, operation: Callable[[ControllerState], T], *, timeout_ms: int
+    ) -> T:
+        """Return the result of a query of the committed state.
+
+        The active controller answers when everything that the query has read is committed, a
+        standby from the records that it has.
+        """
+        if self.controller.active_epoch is None:
+            return operation(self.controller.state)
+
+        def query(state: PendingState) -> T:
+            return operation(state.current)
+
+        return await self.write(name, query, timeout_ms=timeout_ms)
+
+    def features(self) -> Features:
+        """Return the features that this release supports, and those of the cluster."""
+        return Features(
+            supported={
+                name: VersionRange(low, high) for name, (low, high) in KNOWN_FEATURES.items()
+            },
+            finalized={row.name: row.level for row in self.controller.state.rows_of(FeatureRow)},
+        )
+
+    def _tick(self, deadline_us: int) -> None:
+        # a timer may fire slightly before its time
+        self.controller.tick(max(deadline_us, self._time_us()))

@@ -1,0 +1,82 @@
+"""Requests as a handler receives them, and Kafka's errors of what they ask for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, Protocol, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from raftlog.errors import RaftlogError
+from raftlog.wire.log_identity import milliseconds
+from raftlog_state.controller import ApiException, Operation, PendingState
+
+T = TypeVar("T")
+Body = TypeVar("Body", covariant=True)
+
+TIMEOUT_MS_MAX: Final = 3_600_000
+"""Longest time that a request may wait: as long as the memory of its response is held."""
+DEFAULT_TIMEOUT_MS: Final = 30_000
+"""For requests without a timeout (Kafka: ``request.timeout.ms`` of a controller's clients)."""
+
+
+class Principal(Protocol):
+    """Authenticated sender of a request, with its rights on the listener."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def may_describe(self) -> bool: ...
+
+    @property
+    def may_administer(self) -> bool: ...
+
+    def may_act_as(self, node_id: int) -> bool:
+        """Return whether it may send requests of this node."""
+        ...
+
+
+class ControllerRequest(Protocol[Body]):
+    """Decoded request of one API."""
+
+    @property
+    def body(self) -> Body: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def principal(self) -> Principal: ...
+
+
+def timeout_ms(timeout: timedelta) -> int:
+    """Return the timeout of a request in milliseconds, within bounds."""
+    return max(0, min(milliseconds(timeout), TIMEOUT_MS_MAX))
+
+
+def code_and_message(error: Exception | None) -> tuple[ErrorCode, str | None]:
+    """Return Kafka's error code and message of a refused or failed part of a request; None: it
+    succeeded."""
+    if error is None:
+        return ErrorCode.none, None
+    if isinstance(error, ApiException):
+        return ErrorCode(error.kafka_code), error.reason
+    if isinstance(error, RaftlogError) and error.kafka_code is not None:
+        return ErrorCode(error.kafka_code), error.message()
+    return ErrorCode.unknown_server_error, None
+
+
+class _WithoutRecordsError(Exception):
+    """End of an operation that is only validated."""
+
+
+def without_records(operation: Operation[T], state: PendingState) -> T:
+    """Return the response of an operation, and revert its records (``validate_only``)."""
+    response: list[T] = []
+    try:
+        with state.atomic():
+            response.append(operation(state))
+            raise _WithoutRecordsError
+    except _WithoutRecordsError:
+        return response[0]

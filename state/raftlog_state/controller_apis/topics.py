@@ -1,0 +1,274 @@
+"""CreateTopics, DeleteTopics and CreatePartitions.
+
+The topics of a request succeed or fail one by one; what succeeds is committed together.
+
+Source: Kafka ``ControllerApis`` (createTopics, deleteTopics, createPartitions).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from kio.schema.create_topics.v7 import request as create_requests
+from kio.schema.create_topics.v7 import response as create_responses
+from kio.schema.delete_topics.v6 import response as delete_responses
+from kio.schema.errors import ErrorCode
+from kio.schema.types import TopicName
+
+from raftlog.types import CLUSTER_METADATA_TOPIC
+from raftlog.wire import latest_schemas
+from raftlog.wire.log_identity import duration, int8, int16, int32, name, uuid_or_none, uuid_text
+from raftlog_state.controller import (
+    ApiException,
+    ControllerState,
+    CreateTopic,
+    DeleteTopic,
+    PendingState,
+    write_change,
+)
+from raftlog_state.controller.api_exception import (
+    INVALID_REQUEST,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+from raftlog_state.controller.controller_state import TOPIC
+from raftlog_state.image import ConfigRow, Entity, TopicRow
+
+from .hosted_controller import HostedController
+from .requests import ControllerRequest, code_and_message, timeout_ms, without_records
+
+IDS_FROM: Final = 6
+"""First version of DeleteTopics with topic ids."""
+DYNAMIC_TOPIC_CONFIG: Final = 1
+"""Kafka's ``ConfigSource``."""
+
+_CreateResult = create_responses.CreatableTopicResult
+_DeleteResult = delete_responses.DeletableTopicResult
+
+
+# --- CreateTopics ---------------------------------------------------------------------------------
+
+
+async def handle_create_topics(
+    controller: HostedController,
+    request: ControllerRequest[create_requests.CreateTopicsRequest],
+) -> create_responses.CreateTopicsResponse:
+    body = request.body
+    counts = Counter(topic.name for topic in body.topics)
+    topics = {topic.name: topic for topic in body.topics}
+    refused: list[_CreateResult] = []
+    for topic_name, count in counts.items():
+        if count > 1:
+            code, reason = ErrorCode.invalid_request, "Duplicate topic name."
+        elif topic_name == CLUSTER_METADATA_TOPIC:
+            code = ErrorCode.invalid_topic_exception
+            reason = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
+        elif not request.principal.may_administer:
+            code, reason = ErrorCode.topic_authorization_failed, ""
+        else:
+            continue
+        del topics[topic_name]
+        refused.append(_create_refused(topic_name, code, reason or None))
+
+    def operation(state: PendingState) -> list[_CreateResult]:
+        return [_create(topic, state) for topic in topics.values()]
+
+    created: list[_CreateResult] = []
+    if topics:
+        created = await controller.write(
+            "createTopics",
+            (lambda state: without_records(operation, state)) if body.validate_only else operation,
+            timeout_ms=timeout_ms(body.timeout),
+        )
+    return create_responses.CreateTopicsResponse(
+        throttle_time=duration(0), topics=(*refused, *created)
+    )
+
+
+def _create(topic: create_requests.CreatableTopic, state: PendingState) -> _CreateResult:
+    try:
+        write_change(_create_change(topic), state)
+    except ApiException as refused:
+        return _create_refused(topic.name, *code_and_message(refused))
+    row = state.current.topic(topic.name)
+    assert row is not None, "it was created"
+    partitions = state.current.partitions(row.topic_id)
+    return _CreateResult(
+        name=topic.name,
+        topic_id=uuid_or_none(row.topic_id),
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=int32(len(partitions)),
+        replication_factor=int16(len(partitions[0].replicas)),
+        configs=tuple(
+            create_responses.CreatableTopicConfigs(
+                name=config.name,
+                value=config.value,
+                read_only=False,
+                config_source=int8(DYNAMIC_TOPIC_CONFIG),
+                is_sensitive=False,
+            )
+            for config in topic_configs(topic.name, state.current)
+        ),
+    )
+
+
+def _create_change(topic: create_requests.CreatableTopic) -> CreateTopic:
+    what = f"topic {topic.name!r}"
+    configs: dict[str, str] = {}
+    for config in topic.configs:
+        if config.value is None:
+            reason = f"Null value not supported for topic configs: {config.name}"
+            raise ApiException(what, reason, "set a value", ErrorCode.invalid_config)
+        configs[config.name] = config.value
+    if not topic.assignments:
+        return CreateTopic(
+            topic=topic.name,
+            partitions=topic.num_partitions,
+            replication_factor=topic.replication_factor,
+            configs=configs,
+        )
+    assigned = {int(one.partition_index): one.broker_ids for one in topic.assignments}
+    for field, value in (
+        ("replication factor", topic.replication_factor),
+        ("numPartitions", topic.num_partitions),
+    ):
+        if value != -1:
+            reason = f"A manual partition assignment was specified, but {field} was not set to -1."
+            raise ApiException(what, reason, "set it to -1", INVALID_REQUEST)
+    is_repeated = len(assigned) != len(topic.assignments)
+    if is_repeated or set(assigned) != set(range(len(assigned))):
+        reason = (
+            "Found multiple manual partition assignments for the same partition"
+            if is_repeated
+            else "Manual partition assignment indices must be consecutive, beginning at 0"
+        )
+        remedy = "assign each partition from 0 on once"
+        raise ApiException(what, reason, remedy, ErrorCode.invalid_replica_assignment)
+    assignment = tuple(tuple(map(int, assigned[at])) for at in range(len(assigned)))
+    return CreateTopic(topic=topic.name, assignment=assignment, configs=configs)
+
+
+def refuse_create_topics(
+    request: ControllerRequest[create_requests.CreateTopicsRequest],
+    code: ErrorCode,
+    message: str | None,
+) -> create_responses.CreateTopicsResponse:
+    names = dict.fromkeys(topic.name for topic in request.body.topics)
+    return create_responses.CreateTopicsResponse(
+        throttle_time=duration(0),
+        topics=tuple(_create_refused(one, code, message) for one in names),
+    )
+
+
+def _create_refused(topic: TopicName, code: ErrorCode, message: str | None) -> _CreateResult:
+    return _CreateResult(
+        name=topic,
+        topic_id=None,
+        error_code=code,
+        error_message=message,
+        configs=(),
+    )
+
+
+def topic_configs(topic: str, state: ControllerState) -> list[ConfigRow]:
+    """Return the configs of a topic that are set, sorted by name."""
+    rows = (state.find(ConfigRow, *key) for key in state.group((Entity.CONFIG, TOPIC, topic)))
+    return sorted((row for row in rows if row is not None), key=lambda row: row.name)
+
+
+# --- DeleteTopics ---------------------------------------------------------------------------------
+
+
+async def handle_delete_topics(
+    controller: HostedController,
+    request: ControllerRequest[latest_schemas.DeleteTopicsRequest],
+) -> delete_responses.DeleteTopicsResponse:
+    if not request.principal.may_administer:
+        return refuse_delete_topics(request, ErrorCode.topic_authorization_failed, None)
+    wanted = _topics_to_delete(request)
+    responses = await controller.write(
+        "deleteTopics",
+        lambda state: _delete_all(wanted, state),
+        timeout_ms=timeout_ms(request.body.timeout),
+    )
+    return delete_responses.DeleteTopicsResponse(
+        throttle_time=duration(0), responses=tuple(responses)
+    )
+
+
+def refuse_delete_topics(
+    request: ControllerRequest[latest_schemas.DeleteTopicsRequest],
+    code: ErrorCode,
+    message: str | None,
+) -> delete_responses.DeleteTopicsResponse:
+    return delete_responses.DeleteTopicsResponse(
+        throttle_time=duration(0),
+        responses=tuple(
+            _delete_result(topic, topic_id, code, message)
+            for topic, topic_id in dict.fromkeys(_topics_to_delete(request))
+        ),
+    )
+
+
+def _topics_to_delete(
+    request: ControllerRequest[latest_schemas.DeleteTopicsRequest],
+) -> list[tuple[TopicName | None, uuid.UUID | None]]:
+    """Return the names and ids of the topics."""
+    if request.version < IDS_FROM:
+        return [(one, None) for one in request.body.topic_names]
+    return [(topic.name, topic.topic_id) for topic in request.body.topics]
+
+
+def _delete_all(
+    wanted: Sequence[tuple[TopicName | None, uuid.UUID | None]], state: PendingState
+) -> list[_DeleteResult]:
+    """Delete topics by name or id; a topic that is named twice is not deleted."""
+    counts = Counter(wanted)
+    found: list[tuple[TopicName | None, uuid.UUID | None, TopicRow | ApiException]] = []
+    for topic, topic_id in counts:
+        at: TopicRow | ApiException | None
+        if topic is None and topic_id is None:
+            at = _refusal(INVALID_REQUEST, "Neither topic name nor id were specified.")
+        elif topic is not None and topic_id is not None:
+            at = _refusal(INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        elif counts[topic, topic_id] > 1:
+            what = "name" if topic_id is None else "id"
+            at = _refusal(INVALID_REQUEST, f"Duplicate topic {what}.")
+        elif topic is not None:
+            at = state.current.topic(topic)
+            if at is None:
+                reason = "This server does not host this topic-partition."
+                at = _refusal(UNKNOWN_TOPIC_OR_PARTITION, reason)
+        else:
+            at = state.current.find(TopicRow, uuid_text(topic_id))
+            if at is None:
+                at = _refusal(UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        found.append((topic, topic_id, at))
+    by_id = Counter(at.topic_id for _, _, at in found if isinstance(at, TopicRow))
+    results = []
+    for topic, topic_id, at in found:
+        if isinstance(at, TopicRow) and by_id[at.topic_id] > 1:
+            reason = "The provided topic name maps to an ID that was already supplied."
+            at = _refusal(INVALID_REQUEST, reason)
+        if isinstance(at, ApiException):
+            results.append(_delete_result(topic, topic_id, *code_and_message(at)))
+            continue
+        write_change(DeleteTopic(topic=at.name, topic_id=at.topic_id), state)
+        results.append(
+            _delete_result(name(at.name), uuid_or_none(at.topic_id), ErrorCode.none, None)
+        )
+    return results
+
+
+def _delete_result(
+    topic: TopicName | None, topic_id: uuid.UUID | None, code: ErrorCode, message: str | None
+) -> _DeleteResult:
+    return _DeleteResult(name=topic, topic_id=topic_id, error_code=code, error_message=message)
+
+
+def _refusal(code: int, reason: str) -> ApiException:
+    return ApiException("the topic", reason, "correct the request", code)

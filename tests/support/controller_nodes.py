@@ -1,0 +1,144 @@
+"""Nodes with a controller in the test's own event loop, and a client of Kafka's admin requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kio import index as kio_index
+
+from raftlog.node.addresses import parse_initial_voters
+from raftlog.node.config import parse_config
+from raftlog.node.formatting import format_directory, random_id, read_identity
+from raftlog.node.log_lines import LogLines
+from raftlog.node.process import Node
+from raftlog.node.tls import TlsContexts
+from raftlog.storage.local import ReservedDescriptorStorage
+from raftlog.wire import APIS, CONTROLLER_APIS, ApiKey, decode, encode, latest_schemas
+from raftlog_state.cli.controller_node import create_controller
+from raftlog_state.controller_apis import HostedController
+
+from .quorum_processes import free_ports
+from .served_node import RawConnection, ServedNode
+
+T = TypeVar("T")
+CONTROLLER = '[log]\nvalues = "kraft"\n[controller]\nenabled = true\n'
+PATIENCE_S = 20.0
+
+
+class ControllerNodes:
+    """Nodes of one quorum, each with a controller."""
+
+    def __init__(self, nodes: list[ServedNode]) -> None:
+        self.nodes = nodes
+
+    @property
+    def active(self) -> ServedNode | None:
+        """Return the node whose controller is active in the newest epoch."""
+        found = [(epoch, at) for at in self.nodes if (epoch := active_epoch(at)) is not None]
+        return max(found, key=lambda one: one[0])[1] if found else None
+
+    async def until_active(self) -> ServedNode:
+        """Wait until a controller is active, and its bootstrap records are committed."""
+
+        def is_active() -> bool:
+            node = self.active
+            return node is not None and controller_of(node).last_stable_offset > 3
+
+        await eventually(is_active)
+        assert self.active is not None
+        return self.active
+
+    async def ask(self, key: ApiKey, request: Any, version: int | None = None) -> Any:
+        """Return the response of the active controller."""
+        return await ask(await self.until_active(), key, request, version)
+
+    async def until_equal(self) -> None:
+        """Wait until all controllers have replayed the same records."""
+        await eventually(
+            lambda: len({controller_of(node).last_stable_offset for node in self.nodes}) == 1
+        )
+
+
+async def eventually(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_true():
+            await asyncio.sleep(0.005)
+
+
+def hosted(node: ServedNode) -> HostedController:
+    (service,) = node.node.services
+    assert isinstance(service.listener, HostedController)
+    return service.listener
+
+
+def controller_of(node: ServedNode) -> Any:
+    return hosted(node).controller
+
+
+def active_epoch(node: ServedNode) -> int | None:
+    epoch: int | None = controller_of(node).active_epoch
+    return epoch
+
+
+async def ask(
+    node: ServedNode,
+    key: ApiKey,
+    request: Any,
+    version: int | None = None,
+    *,
+    connect: Callable[[], Awaitable[RawConnection]] | None = None,
+) -> Any:
+    """Return the response of a node, by default in the newest version."""
+    newest = {**APIS, **CONTROLLER_APIS}[key].versions.last
+    version = newest if version is None else version
+    kind = kio_index.load_response_schema(key, newest)
+    kind = getattr(latest_schemas, kind.__name__, kind)
+    async with await (node.connect if connect is None else connect)() as connection:
+        connection.ask(key, version, encode(request, version))
+        _, body = await connection.answer(key, version)
+    return decode(kind, version, body)
+
+
+@contextlib.asynccontextmanager
+async def controller_nodes(
+    home: Path, count: int = 1, *, extra: str = ""
+) -> AsyncIterator[ControllerNodes]:
+    """Run the nodes of a quorum; shut them down at the end."""
+    ids = [random_id() for _ in range(count)]
+    ports = free_ports(count)
+    voters = ",".join(
+        f"{at}@127.0.0.1:{port}:{directory_id}"
+        for at, (port, directory_id) in enumerate(zip(ports, ids, strict=True), start=1)
+    )
+    cluster_id = random_id()
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = []
+        for node_id, port in enumerate(ports, start=1):
+            config = parse_config(
+                f'[node]\nid = {node_id}\ndirectory = "{home / f"node-{node_id}"}"\n'
+                f'[listeners.both]\naddress = "127.0.0.1:{port}"\n{CONTROLLER}{extra}',
+                "node.toml",
+            )
+            format_directory(
+                config, cluster_id=cluster_id, initial_voters=parse_initial_voters(voters)
+            )
+            storage = ReservedDescriptorStorage()
+            stack.callback(storage.close)
+            lines = io.StringIO()
+            node = Node(
+                config,
+                read_identity(config, storage),
+                storage,
+                tls=TlsContexts(config),
+                lines=LogLines(lines, node_id),
+                services=[create_controller],
+            )
+            stack.push_async_callback(node.close)
+            await node.start()
+            nodes.append(ServedNode(node, config, lines))
+        yield ControllerNodes(nodes)
