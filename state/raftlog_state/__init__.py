@@ -1,7 +1,8 @@
 """State of a cluster from its KRaft metadata log: records, loader, tables, command line.
 
-``apply_changes`` appends changes of a cluster's metadata to an embedded log, ``export_snapshot``
-writes a snapshot that an Apache Kafka node starts from, ``snapshot_log`` writes one into the log.
+``apply_changes`` appends changes of a cluster's metadata to a log, embedded or of a quorum,
+``export_snapshot`` writes a snapshot that an Apache Kafka node starts from, ``snapshot_log`` writes
+one into the log.
 These names are imported on first access.
 """
 

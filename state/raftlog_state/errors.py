@@ -229,17 +229,3 @@ class InvalidChangesError(RaftlogError, code="RAFTLOG_INVALID_CHANGES", kafka_co
             f"{len(self.refused)} of {self.row_count} changes were rejected, nothing was "
             f"written:{lines}{rest}"
         )
-
-
-class ChangesNotSupportedError(RaftlogError, code="RAFTLOG_CHANGES_NOT_SUPPORTED", kafka_code=35):
-    """Changes of a quorum's metadata log through a client: no controller checks them there."""
-
-    path: str
-
-    def message(self) -> str:
-        return (
-            f"{self.path}: changes of a quorum's metadata log are not supported through a client; "
-            "nothing was written. Apply them to a log in files, "
-            'raftlog.open(path, values="kraft"), or append records that are already validated: '
-            "log.append(records, required_base_offset=...)"
-        )

@@ -12,6 +12,8 @@ OFFSETS: Final = f"{HOME}/offset_control.py"
 STATE: Final = f"{HOME}/controller_state.py"
 CASES: Final = "tests/state/controller/test_quorum_controller.py"
 STATES: Final = "tests/state/controller/test_controller_state.py"
+APPLIED: Final = "tests/state/controller/test_applied_changes.py"
+RIVALS: Final = "tests/state/controller/test_rival_changes.py::test_rivals_on_an_embedded_log"
 STABLE: Final = "            self.last_stable = self.last_committed\n"
 
 CONTROLLER_PLANTS: Final = (
@@ -46,7 +48,7 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="controller: a claim leaves an open transaction open",
         path=ACTIVE,
-        old="        if self._offsets.has_open_transaction:\n",
+        old="        if self._offsets.open_transaction_offset is not None:\n",
         new="        if False:\n",
         tests=(CASES,),
     ),
@@ -111,6 +113,51 @@ CONTROLLER_PLANTS: Final = (
         old="    InvalidRecordError,\n    UnsupportedVersionError,\n    DiskFullError,\n)",
         new="    DiskFullError,\n)",
         tests=("tests/state/controller/test_exception_info.py", CASES),
+    ),
+    Plant(
+        bug="changes: a kept state has the records of a refused or unwritten change",
+        path="state/raftlog_state/changes.py",
+        old="            followed.revert()\n",
+        new="            pass\n",
+        tests=(RIVALS, APPLIED),
+    ),
+    Plant(
+        bug="changes: a log with other records continues a kept state",
+        path="state/raftlog_state/followed_log.py",
+        old="            if found != [last]:\n",
+        new="            if False:\n",
+        tests=(f"{APPLIED}::test_a_state_is_built_again_if_its_log_is_another_one",),
+    ),
+    Plant(
+        bug="changes: a batch of a transaction does not require the end of the one before",
+        path="state/raftlog_state/changes.py",
+        old="                    chunk, required_base_offset=next_offset,",
+        new="                    chunk, required_base_offset=None,",
+        tests=(RIVALS,),
+    ),
+    Plant(
+        bug="changes: a transaction in which another writer appended is left open",
+        path="state/raftlog_state/changes.py",
+        old="            self._abort(log, begin_offset, timeout_ms)\n            return",
+        new="            return",
+        tests=(
+            "tests/state/controller/test_rival_changes.py"
+            "::test_a_transaction_in_which_another_writer_appended_is_aborted",
+        ),
+    ),
+    Plant(
+        bug="changes: an open transaction of another writer is continued",
+        path="state/raftlog_state/changes.py",
+        old="        elif begin_offset is not None:\n",
+        new="        elif False:\n",
+        tests=(f"{APPLIED}::test_an_open_transaction_at_the_end_is_refused_until_it_is_aborted",),
+    ),
+    Plant(
+        bug="changes: a dry run appends",
+        path="state/raftlog_state/changes.py",
+        old="                if options.validate_only:\n",
+        new="                if False:\n",
+        tests=(f"{APPLIED}::test_a_dry_run_returns_the_records_and_writes_nothing",),
     ),
     Plant(
         bug="controller: a full disk ends the leadership",

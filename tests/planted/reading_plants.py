@@ -135,18 +135,6 @@ READING_PLANTS: Final = (
         new="",
         tests=("tests/client/embedded/test_arguments.py", "tests/spark/test_source_options.py"),
     ),
-    Plant(
-        bug="changes of a quorum's metadata look for a path",
-        path="state/raftlog_state/changes.py",
-        old="""    if not isinstance(log, EmbeddedLog):
-        raise ChangesNotSupportedError(path=log.path)
-""",
-        new="",
-        tests=(
-            "tests/client/remote/test_remote_log.py"
-            "::test_metadata_appends_are_refused_with_a_remedy",
-        ),
-    ),
     # --- untrusted text -----------------------------------------------------------------------
     Plant(
         bug="lines of output have a terminal's escape sequences",

@@ -323,10 +323,11 @@ class QuorumController:
             raise self._timeout_error(write)
         if self._claim_epoch is None:
             raise not_controller_error(self._other_leader_id)
-        if self._offsets.unknown_count:
+        unknown_count = self._offsets.unknown.total()
+        if unknown_count:
             raise ApiException(
                 "the log",
-                f"it has {self._offsets.unknown_count} records that this release does not support",
+                f"it has {unknown_count} records that this release does not support",
                 "use a release that supports them",
                 UNSUPPORTED_VERSION,
             )
@@ -415,7 +416,7 @@ class QuorumController:
         )
         self._claim_end_offset, self._claim_epoch = None, self._epoch
         self._offsets.activate(last_offset + 1)
-        if self._offsets.has_open_transaction:
+        if self._offsets.open_transaction_offset is not None:
             self._abort_transaction("the controller that began the transaction is not active")
 
     def _lose_leadership(self, reason: str) -> None:

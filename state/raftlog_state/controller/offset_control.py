@@ -27,6 +27,7 @@ the committed records of a transaction that is open at a failover.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -80,8 +81,8 @@ class RecordPosition:
 class OffsetControl:
     """State of a controller with its offsets. Not thread-safe.
 
-    ``next_write_offset`` is None on a standby. ``unknown_count``: records that this release does
-    not support, which were skipped.
+    ``next_write_offset`` is None on a standby. ``unknown``: how many records of each type and
+    version were skipped, because this release does not support them.
     """
 
     def __init__(self) -> None:
@@ -89,15 +90,22 @@ class OffsetControl:
         self.last_committed = RecordPosition()
         self.last_stable = RecordPosition()
         self.next_write_offset: int | None = None
-        self.unknown_count = 0
+        self.unknown: Counter[tuple[int, int]] = Counter()
         self._quorum = Quorum()
         self._transaction: OpenTransaction | None = None
         self.state.registry.get_or_create_snapshot(-1)
 
+    @classmethod
+    def from_image(cls, image: MetadataImage) -> OffsetControl:
+        """Return a standby's state after the last record of an image."""
+        found = cls()
+        found._load(image)
+        return found
+
     @property
-    def has_open_transaction(self) -> bool:
-        """Whether a committed begin marker has no committed end."""
-        return self._transaction is not None
+    def open_transaction_offset(self) -> int | None:
+        """Offset of a committed begin marker without a committed end, or None."""
+        return None if self._transaction is None else self._transaction.begin_offset
 
     @property
     def last_applied_offset(self) -> int:
@@ -207,10 +215,15 @@ class OffsetControl:
             for record in batch_records(batch):
                 loader.load(record)
         image, _ = loader.finish()
+        self._load(image)
+        for unknown in loader.unknown:
+            self.unknown[unknown.api_key, unknown.version] += 1
+
+    def _load(self, image: MetadataImage) -> None:
         self.state = ControllerState.from_image(image)
         self.last_committed = RecordPosition(image.offset, image.leader_epoch, image.timestamp_ms)
         self.last_stable = self.last_committed
-        self.unknown_count = len(loader.unknown)
+        self.unknown = Counter()
         self._quorum = image.quorum
         self._transaction = None
         self._register_stable()
@@ -266,7 +279,7 @@ class OffsetControl:
         self, record: MetadataRecord | UnknownRecord, at: Position, is_replayed: bool
     ) -> None:
         if isinstance(record, UnknownRecord):
-            self.unknown_count += 1
+            self.unknown[record.api_key, record.version] += 1
         elif not is_replayed:
             replay(record, self.state, at)
 

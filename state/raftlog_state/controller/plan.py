@@ -76,19 +76,40 @@ def plan_changes(
     Raises:
         InvalidChangesError: rows are refused; each is listed.
     """
-    rows = list(changes)
-    has_markers = is_named_commit or _has_transactions(image, rows)
-    base_offset = image.offset + 1
-    state = PendingState(
+    return plan_changes_of_state(
         ControllerState.from_image(image),
-        first_offset=base_offset + has_markers,
+        changes,
+        base_offset=image.offset + 1,
         leader_epoch=image.leader_epoch,
         rng=rng,
+        transaction_name=transaction_name,
+        is_named_commit=is_named_commit,
     )
-    write_changes(rows, state)
+
+
+def plan_changes_of_state(
+    state: ControllerState,
+    changes: Iterable[Mapping[str, Any] | ChangeRequest],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    rng: Random,
+    transaction_name: str = TRANSACTION_NAME,
+    is_named_commit: bool = False,
+) -> ControllerResult:
+    """Return the records for ``changes`` on top of a state, which the caller must then revert.
+
+    ``base_offset``: the end offset of the state. The rest is as in ``plan_changes``.
+    """
+    rows = list(changes)
+    has_markers = is_named_commit or _has_transactions(state.metadata_version, rows)
+    pending = PendingState(
+        state, first_offset=base_offset + has_markers, leader_epoch=leader_epoch, rng=rng
+    )
+    write_changes(rows, pending)
     return ControllerResult(
         base_offset=base_offset,
-        change_records=tuple(state.records),
+        change_records=tuple(pending.records),
         transaction_name=transaction_name if has_markers and not is_named_commit else None,
     )
 
@@ -131,10 +152,9 @@ def write_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) ->
         write(change, state)
 
 
-def _has_transactions(image: MetadataImage, rows: list[Mapping[str, Any] | ChangeRequest]) -> bool:
-    """Return whether metadata.version, of the image or else of the first row, has metadata
+def _has_transactions(level: int | None, rows: list[Mapping[str, Any] | ChangeRequest]) -> bool:
+    """Return whether metadata.version, ``level`` or else that of the first row, has metadata
     transactions."""
-    level = image.metadata_version
     if level is None and rows:
         first = rows[0]
         if isinstance(first, Mapping):

@@ -1,7 +1,7 @@
-"""Encoding of snapshots: the bytes of a ``.checkpoint`` file from an image."""
+"""Encoding of snapshots: the bytes of a ``.checkpoint`` file from an image; values in batches."""
 
 from __future__ import annotations
 
-from .file import snapshot_bytes
+from .file import batch_chunks, snapshot_bytes
 
-__all__ = ["snapshot_bytes"]
+__all__ = ["batch_chunks", "snapshot_bytes"]

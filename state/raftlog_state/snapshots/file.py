@@ -46,7 +46,7 @@ def snapshot_bytes(
             head.append(kraft_voters(image.quorum.voters))
     values = (encode(record) for record in image_records(image))
     batches = [(_controls(head), True)]
-    batches += [(chunk, False) for chunk in _chunks(values, batch_bytes_max - BATCH_HEADER_BYTES)]
+    batches += [(chunk, False) for chunk in batch_chunks(values, batch_bytes_max)]
     batches.append((_controls([SnapshotFooter()]), True))
     written = bytearray()
     offset = 0
@@ -64,8 +64,9 @@ def _controls(controls: Iterable[ControlRecord]) -> Sequence[RecordToAppend]:
     return [NewRecord(*encode_control(control)) for control in controls]
 
 
-def _chunks(values: Iterable[bytes], byte_count_max: int) -> Iterator[list[bytes]]:
-    """Split values into non-empty chunks that each fit into one batch."""
+def batch_chunks(values: Iterable[bytes], batch_bytes_max: int) -> Iterator[list[bytes]]:
+    """Split values into non-empty chunks that each fit into one batch, if each value does."""
+    byte_count_max = batch_bytes_max - BATCH_HEADER_BYTES
     chunk: list[bytes] = []
     byte_count = 0
     for value in values:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, cast
 
 import pytest
 from tests.client.remote.conftest import Quorums
@@ -14,10 +13,8 @@ import raftlog
 from raftlog import ConnectedLog
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind, open_path
 from raftlog.client.remote.log import RemoteLog
-from raftlog.errors import DataLossError, OffsetOutOfRangeError, OptionError
+from raftlog.errors import DataLossError, OffsetOutOfRangeError
 from raftlog.records.batch_columns import Column
-from raftlog_state import apply_changes
-from raftlog_state.errors import ChangesNotSupportedError
 
 pytestmark = pytest.mark.slow
 
@@ -74,17 +71,6 @@ def test_records_are_those_of_the_directory(log: ConnectedLog, files: LogReader,
         for one in (remote, files)
     ]
     assert list(itertools.chain(*tables[0])) == list(itertools.chain(*tables[1]))
-
-
-def test_metadata_appends_are_refused_with_a_remedy(log: ConnectedLog, kind: str) -> None:
-    end_offset = log.end_offset
-    expected = ChangesNotSupportedError if kind == "kraft" else OptionError
-    with pytest.raises(expected) as refused:
-        apply_changes(cast(Any, log), [{"change": "create_topic", "topic": "orders"}])
-    assert "does not exist" not in str(refused.value)
-    if kind == "kraft":
-        assert 'raftlog.open(path, values="kraft")' in str(refused.value)
-    assert log.end_offset == end_offset
 
 
 def test_plans_and_boundaries_are_those_of_the_directory(

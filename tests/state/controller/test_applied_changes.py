@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +25,16 @@ from raftlog.errors import (
 from raftlog_state import AppliedChanges, apply_changes
 from raftlog_state.controller import Random
 from raftlog_state.errors import InvalidChangesError, UnsupportedVersionError
+from raftlog_state.followed_log import FollowedLog
 from raftlog_state.image import MetadataImage, PartitionRow, TopicRow
 from raftlog_state.loader.image_reader import ImageReader
-from raftlog_state.records import BeginTransactionRecord, DecodedRecord, Redactor, encode
+from raftlog_state.records import (
+    BeginTransactionRecord,
+    DecodedRecord,
+    NoOpRecord,
+    Redactor,
+    encode,
+)
 
 FIRST = [
     {"change": "set_feature", "feature": "metadata.version", "level": 30},
@@ -128,6 +136,51 @@ def test_changes_without_effect_append_nothing(log: EmbeddedLog) -> None:
     assert apply_changes(log, []).record_count == 0
 
 
+def test_a_dry_run_returns_the_records_and_writes_nothing(log: EmbeddedLog) -> None:
+    before = log.end_offset
+    rows = [topic("a"), topic("b")]
+    dry = apply_changes(log, rows, validate_only=True, rng=random.Random(1))
+    assert (dry.result.base_offset, dry.result.end_offset) == (before, before)
+    assert log.end_offset == before
+    with pytest.raises(InvalidChangesError):
+        apply_changes(log, [topic("a"), topic("a")], validate_only=True)
+    done = apply_changes(log, rows, rng=random.Random(1))
+    assert done.records == dry.records
+    (batch,) = open_path(log.path).batches(before, log.end_offset)
+    values = [record.value for record in batch.records()]
+    assert values[1:-1] == [encode(record) for record in dry.records]
+
+
+def test_a_handle_keeps_the_state_of_its_log_and_reads_what_follows(log: EmbeddedLog) -> None:
+    apply_changes(log, [topic("a")])
+    with raftlog.open(log.path, values="kraft") as other:
+        apply_changes(other, [topic("b")])
+    assert apply_changes(log, [topic("c")], validate_only=True).record_count == 3
+    log.snapshot([], delete_before=True)  # an empty state, which a kept one does not read
+    with pytest.raises(InvalidChangesError, match="'b' already exists"):
+        apply_changes(log, [topic("b")])
+    other = raftlog.open(log.path, values="kraft")
+    with other, pytest.raises(InvalidChangesError, match=r"has no metadata\.version yet"):
+        apply_changes(other, [topic("b")])
+
+
+def test_a_state_is_built_again_if_its_log_is_another_one(tmp_path: Path) -> None:
+    paths = [tmp_path / "one-0", tmp_path / "two-0"]
+    for path, name in zip(paths, ("a", "b"), strict=True):
+        with raftlog.open(path, values="kraft") as log:
+            apply_changes(log, FIRST)
+            apply_changes(log, [topic(name)])
+            if name == "b":
+                apply_changes(log, [topic("c")])
+    followed = FollowedLog(lambda: open_path(str(paths[0])))
+    followed.catch_up()
+    assert [row.name for row in followed.state.rows_of(TopicRow)] == ["a"]
+    shutil.rmtree(paths[0])
+    shutil.copytree(paths[1], paths[0])
+    followed.catch_up()
+    assert {row.name for row in followed.state.rows_of(TopicRow)} == {"b", "c"}
+
+
 # --- conflicts ------------------------------------------------------------------------------------
 
 
@@ -136,12 +189,13 @@ class Rival(random.Random):
 
     def __init__(self, log: EmbeddedLog, *rows: dict[str, Any]) -> None:
         super().__init__(1)
-        self._log = log
+        self._path = log.path
         self._rows = list(rows)
 
     def randbytes(self, n: int) -> bytes:
         if self._rows:
-            apply_changes(self._log, [self._rows.pop(0)])
+            with raftlog.open(self._path, values="kraft") as other:
+                apply_changes(other, [self._rows.pop(0)])
         return super().randbytes(n)
 
 
@@ -219,7 +273,7 @@ def test_at_least_one_attempt_is_needed(log: EmbeddedLog) -> None:
 
 def test_an_open_transaction_at_the_end_is_refused_until_it_is_aborted(log: EmbeddedLog) -> None:
     log.append([encode(DecodedRecord(0, BeginTransactionRecord(name="left open")))])
-    with pytest.raises(InvalidAppendError, match="is open; end it, or claim"):
+    with pytest.raises(InvalidAppendError, match="is open; wait until its writer ends it"):
         apply_changes(log, [topic("a")])
     log.claim()
     apply_changes(log, [topic("a")])
@@ -232,11 +286,56 @@ def test_a_log_of_a_later_release_is_refused(log: EmbeddedLog) -> None:
         apply_changes(log, [topic("a")])
 
 
-def test_changes_above_the_limit_of_a_batch_are_refused_as_a_whole(tmp_path: Path) -> None:
-    config = raftlog.LogConfig(batch_bytes_max=2_000)
-    with raftlog.open(tmp_path / "small-0", values="kraft", config=config) as small:
-        apply_changes(small, FIRST)
+def test_changes_above_the_limit_of_a_batch_are_one_transaction_in_several(tmp_path: Path) -> None:
+    with small_log(tmp_path) as small:
         before = small.end_offset
+        done = apply_changes(small, [topic("a", partitions=100)])
+        assert (done.result.base_offset, done.record_count) == (before, 101)
+        assert done.result.end_offset == small.end_offset == before + 103
+        batches = list(open_path(small.path).batches(before, small.end_offset))
+        assert len(batches) > 3
+        assert max(batch.byte_count for batch in batches) <= 2_000
+        assert len(image_of(small).rows_of(PartitionRow)) == 100
+        apply_changes(small, [topic("b")])
+        assert names(small) == {"a", "b"}
+
+
+@pytest.mark.parametrize("reason", ["named commit", "metadata.version"])
+def test_changes_that_cannot_be_in_several_batches_are_refused_as_a_whole(
+    reason: str, tmp_path: Path
+) -> None:
+    with small_log(tmp_path, level=30 if reason == "named commit" else 7) as small:
+        before = small.end_offset
+        commit = ("app", "query", 1) if reason == "named commit" else None
         with pytest.raises(RecordBatchTooLargeError):
-            apply_changes(small, [topic("a", partitions=100)])
+            apply_changes(small, [topic("a", partitions=100)], commit=commit)
         assert small.end_offset == before
+        apply_changes(small, [topic("b")])
+
+
+def small_log(tmp_path: Path, level: int = 30) -> EmbeddedLog:
+    """Return a log with small batches, and a cluster in it."""
+    config = raftlog.LogConfig(batch_bytes_max=2_000)
+    small = raftlog.open(tmp_path / "small-0", values="kraft", config=config)
+    apply_changes(small, [FIRST[0] | {"level": level}, *FIRST[1:]])
+    return small
+
+
+# --- transactions in several batches --------------------------------------------------------------
+
+
+def test_a_transaction_that_was_left_open_is_aborted_and_its_writer_fenced(tmp_path: Path) -> None:
+    with small_log(tmp_path) as small:
+        begin = encode(DecodedRecord(0, BeginTransactionRecord(name="left open")))
+        left = small.append([begin, encode(DecodedRecord(0, NoOpRecord()))])
+        with pytest.raises(InvalidAppendError, match="set abort_open_transaction"):
+            apply_changes(small, [topic("a")])
+        dry = apply_changes(small, [topic("a")], abort_open_transaction=True, validate_only=True)
+        assert dry.record_count == 3
+        assert small.end_offset == left.end_offset
+        apply_changes(small, [topic("a")], abort_open_transaction=True)
+        with pytest.raises(UnexpectedEndOffsetError):
+            small.append(
+                encode(DecodedRecord(0, NoOpRecord())), required_base_offset=left.end_offset
+            )
+        assert names(small) == {"a"}
