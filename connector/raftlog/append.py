@@ -8,6 +8,8 @@ Deadlines are monotonic milliseconds.
 from __future__ import annotations
 
 import copy
+import os
+import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -18,10 +20,12 @@ import msgpack
 from raftlog.errors import (
     AppendError,
     AppendUnknownError,
+    BufferAllocationError,
     DiskFailedError,
     DiskFullError,
     FutureEpochError,
     InvalidAppendError,
+    LogClosedError,
     MalformedVarintError,
     NotLeaderError,
     RaftlogError,
@@ -192,6 +196,67 @@ RequestResult: TypeAlias = Done | Failed
 def failed(error: RaftlogError) -> Failed:
     """Return a failure with a copy of ``error``: each caller raises one with its own traceback."""
     return Failed(copy.copy(error))
+
+
+# --- Bytes of a handle's requests without a result ------------------------------------------------
+
+
+class BufferPool:
+    """Bound on the bytes of one handle's queued requests, and whether it takes any (``closed``).
+
+    Kafka: ``BufferPool``. ``changed`` guards the handle's queue too: callers of ``allocate``,
+    ``release`` and ``close`` hold it. It is notified when there may be room or the pool is closed.
+    """
+
+    def __init__(self, path: str, byte_count_max: int, now_ms: Callable[[], float]) -> None:
+        self.changed: Final = threading.Condition()
+        self.closed: str | None = None
+        self._path = path
+        self._byte_count_max = byte_count_max
+        self._now_ms = now_ms
+        self._byte_count = 0
+        self._process_id = os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a forked child: its parent has the requests, and may hold ``changed``."""
+        return os.getpid() != self._process_id
+
+    def check_process(self, opened: str) -> None:
+        """Raise ``LogClosedError`` in a forked child."""
+        if self.is_forked:
+            raise LogClosedError(path=self._path, reason=f"{opened} before this process was forked")
+
+    def allocate(self, byte_count: int, deadline_ms: float) -> None:
+        """Wait for room. A request larger than the bound is accepted alone.
+
+        Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room until the
+        deadline.
+        """
+        while True:
+            if self.closed is not None:
+                raise LogClosedError(path=self._path, reason=self.closed)
+            if not self._byte_count or self._byte_count + byte_count <= self._byte_count_max:
+                self._byte_count += byte_count
+                return
+            left_ms = deadline_ms - self._now_ms()
+            if left_ms <= 0:
+                raise BufferAllocationError(
+                    byte_count=byte_count, byte_count_max=self._byte_count_max
+                )
+            self.changed.wait(left_ms / 1000)
+
+    def release(self, byte_count: int) -> None:
+        """Return the bytes of requests that have a result."""
+        self._byte_count -= byte_count
+        self.changed.notify_all()
+
+    def close(self, reason: str) -> bool:
+        """Refuse further requests; return False if it was closed already."""
+        is_first = self.closed is None
+        self.closed = self.closed or reason
+        self.changed.notify_all()
+        return is_first
 
 
 # --- Order of one client's appends after one of them was refused for lack of room -----------------

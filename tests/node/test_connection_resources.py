@@ -61,7 +61,7 @@ class Here:
 
     @property
     def is_empty(self) -> bool:
-        return self.pool.held_byte_count == 0 and self.pool.has_room
+        return self.pool.held_byte_count == 0 and self.pool.free_byte_count > 0
 
 
 class BrokenTransport(asyncio.Transport):
@@ -182,7 +182,7 @@ def test_a_partial_frame_holds_its_received_bytes_and_not_its_announced_length()
         for end in (1, 3, 5, 104):
             writer.write(data[here.pool.held_byte_count : end])
             await until(partial(holds, end))
-        assert here.pool.has_room
+        assert here.pool.free_byte_count > 0
 
     with_connection(check)
 
@@ -204,9 +204,9 @@ def test_a_received_request_starts_although_memory_is_exhausted() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(sent(ApiKey.PRODUCE, 9, 1, bytes(90 * MIB)))
         await until(lambda: len(here.requests) == 1)
-        assert not here.pool.has_room
+        assert here.pool.free_byte_count <= 0
         here.requests[0].respond(b"x")
-        await until(lambda: here.pool.has_room)
+        await until(lambda: here.pool.free_byte_count > 0)
 
     with_connection(check)
 

@@ -66,7 +66,7 @@ def test_a_principal_may_use_all_free_memory_except_a_reserve() -> None:
             share.allocate(1)
             held[at] += 1
     assert held == [450, 225, 113]
-    assert pool.has_room
+    assert pool.free_byte_count > 0
     assert pool.share_of("a") is shares[0], "one share for all connections of a principal"
     called = []
     shares[2].wait(lambda: called.append("c"))

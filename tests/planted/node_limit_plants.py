@@ -41,7 +41,7 @@ NODE_LIMIT_PLANTS: Final = (
         bug="one principal uses all memory for requests",
         path=f"{NODE}/memory_pool.py",
         old="        return self._byte_count < self.pool.free_byte_count\n",
-        new="        return self.pool.has_room\n",
+        new="        return self.pool.free_byte_count > 0\n",
         tests=(BUDGETS,),
     ),
     Plant(

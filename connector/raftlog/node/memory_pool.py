@@ -38,11 +38,6 @@ class MemoryPool:
         return self.byte_count_max - self._byte_count
 
     @property
-    def has_room(self) -> bool:
-        """Return whether a principal that holds nothing may start to send a request."""
-        return self.free_byte_count > 0
-
-    @property
     def waiting_count(self) -> int:
         """Return how many connections and requests wait for free memory."""
         return len(self._waiting)

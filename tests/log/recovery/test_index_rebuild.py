@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.support.log_builder import data_batch
 from tests.support.memory_storage import MemoryStorage
 
+from raftlog.log.recovery import recover_segment
 from raftlog.log.recovery.recover_segment import (
     IndexRebuild,
     ScanPosition,
@@ -50,9 +51,10 @@ def written(
 
 
 def scanned(storage: MemoryStorage, chunk_bytes: int = 1 << 20) -> list[BatchColumns]:
-    with storage.open_file(PATH) as file:
+    with storage.open_file(PATH) as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recover_segment, "SCAN_CHUNK_BYTES", chunk_bytes)
         scan_position = ScanPosition(position=0, next_offset=BASE)
-        scan = SegmentScan(file, scan_position, ScanRules(chunk_bytes=chunk_bytes))
+        scan = SegmentScan(file, scan_position, ScanRules())
         return [piece.batches for piece in scan]
 
 

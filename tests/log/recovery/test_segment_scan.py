@@ -9,6 +9,7 @@ from tests.support.log_builder import control_batch, data_batch, leader_change
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.log.format.epoch_cache import EpochCache
+from raftlog.log.recovery import recover_segment
 from raftlog.log.recovery.recover import ScanEnd, ScanStop
 from raftlog.log.recovery.recover_segment import (
     ScanPosition,
@@ -64,7 +65,7 @@ def test_a_complete_segment_is_valid_to_its_end() -> None:
     assert (end.position, end.next_offset, end.epoch) == (len(data), 15, 1)
 
 
-def test_small_chunks_give_the_same_result() -> None:
+def test_small_chunks_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [1, 40, 3, 900, 2, 2, 77]
     parts, base = [], 0
     for size in sizes:
@@ -73,7 +74,8 @@ def test_small_chunks_give_the_same_result() -> None:
     data = segment(*parts, tail=b"\0\0\0")
     whole = scanned(data)
     for chunk_bytes in (64, 100, 1000, 4096):
-        assert scanned(data, rules=ScanRules(chunk_bytes=chunk_bytes)) == whole
+        monkeypatch.setattr(recover_segment, "SCAN_CHUNK_BYTES", chunk_bytes)
+        assert scanned(data) == whole
     assert whole[1].kind is ScanEnd.ZEROS
 
 

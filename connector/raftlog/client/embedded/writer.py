@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Final, TypeAlias
 from raftlog.append import (
     WAITING_BYTES_MAX,
     AppendBatch,
+    BufferPool,
     Done,
     Request,
     RequestResult,
@@ -22,7 +22,6 @@ from raftlog.append import (
 from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     AppendUnknownError,
-    BufferAllocationError,
     DiskFailedError,
     DiskFullError,
     LogClosedError,
@@ -315,16 +314,13 @@ class WriterThread:
         self._write_group = write_group
         self._on_close = on_close
         self._linger_ms = linger_ms
-        self._waiting_bytes_max = waiting_bytes_max
         self._now_ms = now_ms
-        self._changed = threading.Condition()
+        self._pool = BufferPool(path, waiting_bytes_max, now_ms)
+        self._changed = self._pool.changed
         self._queue: deque[tuple[Request, int]] = deque()
         self._queue_bytes = 0
-        self._held_bytes = 0
         self._linger_until_ms = 0.0
-        self._closed: str | None = None
         self._thread: threading.Thread | None = None
-        self._process_id = os.getpid()
 
     def submit(self, request: Request) -> None:
         """Queue a request, whose future gets the result.
@@ -332,27 +328,16 @@ class WriterThread:
         Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room until the
         request's deadline.
         """
+        self._pool.check_process("it was opened")
         byte_count = request.byte_count()
-        if os.getpid() != self._process_id:
-            reason = "it was opened before this process was forked"
-            raise LogClosedError(path=self._path, reason=reason)
         with self._changed:
-            self._check_open()
-            while self._held_bytes and self._held_bytes + byte_count > self._waiting_bytes_max:
-                left_ms = request.deadline_ms - self._now_ms()
-                if left_ms <= 0:
-                    raise BufferAllocationError(
-                        byte_count=byte_count, byte_count_max=self._waiting_bytes_max
-                    )
-                self._changed.wait(left_ms / 1000)
-                self._check_open()
+            self._pool.allocate(byte_count, request.deadline_ms)
             if self._thread is None:
                 self._start()
             if not self._queue:
                 self._linger_until_ms = self._now_ms() + self._linger_ms
             self._queue.append((request, byte_count))
             self._queue_bytes += byte_count
-            self._held_bytes += byte_count
             self._changed.notify_all()
 
     def close(self, timeout_ms: float | None = None) -> bool:
@@ -360,13 +345,10 @@ class WriterThread:
 
         Returns False if that takes longer than ``timeout_ms``. A second call waits like the first.
         """
-        if os.getpid() != self._process_id:
+        if self._pool.is_forked:
             return True  # the parent writes the requests that the fork copied
         with self._changed:
-            is_first = self._closed is None
-            if is_first:
-                self._closed = "close() was called"
-                self._changed.notify_all()
+            is_first = self._pool.close("close() was called")
             thread = self._thread
         if thread is None:
             if is_first:
@@ -383,10 +365,6 @@ class WriterThread:
             self._linger_ms = linger_ms
 
     # --- inside -----------------------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise LogClosedError(path=self._path, reason=self._closed)
 
     def _start(self) -> None:
         name = f"raftlog append {self._path}"
@@ -409,7 +387,7 @@ class WriterThread:
         with self._changed:
             while not self._is_due():
                 if not self._queue:
-                    if self._closed is not None:
+                    if self._pool.closed is not None:
                         return []
                     self._changed.wait()
                 else:
@@ -430,7 +408,7 @@ class WriterThread:
         if not self._queue:
             return False
         return (
-            self._closed is not None
+            self._pool.closed is not None
             or self._queue_bytes >= GROUP_BYTES_MAX
             or self._now_ms() >= self._linger_until_ms
         )
@@ -448,18 +426,16 @@ class WriterThread:
                 closed = LogClosedError(path=self._path, reason=reason)
                 _fail([request], unknown if request.writes else closed)
             with self._changed:
-                self._held_bytes -= sum(byte_count for _, byte_count in group)
-                self._changed.notify_all()
+                self._pool.release(sum(byte_count for _, byte_count in group))
 
     def _fail_queued(self) -> None:
         """Fail the requests that are still queued: the thread ends."""
         with self._changed:
-            if self._closed is None:
-                self._closed = "the writer thread failed"
+            self._pool.close("the writer thread failed")
             left = [request for request, _ in self._queue]
             self._queue.clear()
-            reason = self._closed
-            self._changed.notify_all()
+            reason = self._pool.closed
+        assert reason is not None, "the pool is closed"
         waiting = [request for request in left if request.future.set_running_or_notify_cancel()]
         _fail(waiting, LogClosedError(path=self._path, reason=reason))
 

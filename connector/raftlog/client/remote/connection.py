@@ -191,6 +191,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, address: Address) -> None:
         self.address: Final = address
         self.versions: Mapping[int, VersionRange] = {}
+        self._version_of: dict[ApiKey, int] = {}
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(WIRE_FRAME_BYTES_MAX, str(address))
         self._in_flight: dict[int, _InFlightRequest] = {}
@@ -271,7 +272,9 @@ class Connection(asyncio.Protocol):
         Raises ``ConnectionLostError``, ``NoCommonVersionError``, ``UnsupportedFieldError``; the
         future raises ``ConnectionLostError``, ``AccessDeniedError`` and ``MalformedMessageError``.
         """
-        version = common_version(api_key, self.versions)
+        version = self._version_of.get(api_key)
+        if version is None:
+            version = self._version_of[api_key] = common_version(api_key, self.versions)
         return self._send(api_key, version, encode(message, version), partial(decode, target))
 
     async def request(

@@ -15,22 +15,18 @@ Rules of this file:
 from __future__ import annotations
 
 import itertools
-import os
-import threading
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from raftlog.append import WAITING_BYTES_MAX, AppendRequest
+from raftlog.append import WAITING_BYTES_MAX, AppendRequest, BufferPool
 from raftlog.client.log_handle import Clock
 from raftlog.errors import (
     AppendUnknownError,
-    BufferAllocationError,
     FutureEpochError,
     InvalidAppendError,
-    LogClosedError,
     NotLeaderError,
     RaftlogError,
     RecordBatchTooLargeError,
@@ -69,11 +65,8 @@ class RecordAccumulator:
         self._settings = settings
         self._clock = clock
         self._wake_up = wake_up
-        self._process_id = os.getpid()
-        self._changed = threading.Condition()
+        self._pool = BufferPool(path, WAITING_BYTES_MAX, clock.now_ms)
         self._new: list[AppendRequest] = []
-        self._held_bytes = 0
-        self._closed: str | None = None
         # Below: used on the loop only.
         self._queue: deque[AppendRequest] = deque()
         self._built: list[ProducerBatch] = []
@@ -90,40 +83,23 @@ class RecordAccumulator:
         Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room until the
         append's deadline.
         """
-        if os.getpid() != self._process_id:  # before the lock, which the parent may have held
-            reason = "it was connected before this process was forked"
-            raise LogClosedError(path=self._path, reason=reason)
+        self._pool.check_process("it was connected")
         byte_count = request.byte_count()
-        with self._changed:
-            self._check_open()
-            while self._held_bytes and self._held_bytes + byte_count > WAITING_BYTES_MAX:
-                left_ms = request.deadline_ms - self._clock.now_ms()
-                if left_ms <= 0:
-                    raise BufferAllocationError(
-                        byte_count=byte_count, byte_count_max=WAITING_BYTES_MAX
-                    )
-                self._changed.wait(left_ms / 1000)
-                self._check_open()
+        with self._pool.changed:
+            self._pool.allocate(byte_count, request.deadline_ms)
             if not self._new:
                 self._wake_up()
-            self._held_bytes += byte_count
             self._new.append(request)
         request.future.add_done_callback(partial(self._release_room, byte_count))
 
     def close(self, reason: str = "close() was called") -> None:
         """Refuse further appends."""
-        with self._changed:
-            self._closed = self._closed or reason
-            self._changed.notify_all()
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise LogClosedError(path=self._path, reason=self._closed)
+        with self._pool.changed:
+            self._pool.close(reason)
 
     def _release_room(self, byte_count: int, _: Any) -> None:
-        with self._changed:
-            self._held_bytes -= byte_count
-            self._changed.notify_all()
+        with self._pool.changed:
+            self._pool.release(byte_count)
 
     # --- the next batch ---------------------------------------------------------------------------
 
@@ -134,7 +110,7 @@ class RecordAccumulator:
 
     def collect(self) -> None:
         """Move new appends to the queue."""
-        with self._changed:
+        with self._pool.changed:
             new, self._new = self._new, []
         self._queue += new
 

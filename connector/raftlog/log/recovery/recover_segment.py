@@ -222,7 +222,6 @@ class ScanRules:
 
     epochs: EpochCache | None = None
     end_offset: int | None = None
-    chunk_bytes: int = SCAN_CHUNK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +326,7 @@ class SegmentScan:
         return self.stop
 
     def __iter__(self) -> Iterator[ValidChunk]:
-        decoder = _ValidDecoder(self._rules.chunk_bytes)
+        decoder = _ValidDecoder(SCAN_CHUNK_BYTES)
         for _, chunk in read_chunks(
             self._file, self.position.position, decoder, start_offset=None, end_offset=None
         ):
