@@ -17,7 +17,7 @@ from raftlog.wire import (
     decode_versions_response,
     encode,
 )
-from raftlog.wire.headers import decode_request_header
+from raftlog.wire.frame import decode_request_header
 from tests.support.quorum_messages import IDENTITY
 from tests.support.wire_messages import message_kinds, random_message
 from tests.support.wire_vectors import header_vectors, message_vectors

@@ -9,7 +9,7 @@ from tests.support.wire_vectors import header_vectors
 
 from raftlog.errors import MalformedMessageError, UnsupportedApiError, UnsupportedFieldError
 from raftlog.wire.apis import ApiKey, Listener
-from raftlog.wire.headers import (
+from raftlog.wire.frame import (
     ReceivedRequest,
     RequestHeader,
     UnknownApiVersions,

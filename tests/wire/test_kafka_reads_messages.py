@@ -32,7 +32,7 @@ from raftlog.wire import (
     encode_response,
     request_api_key,
 )
-from raftlog.wire.headers import request_header_version, response_header_version
+from raftlog.wire.frame import request_header_version, response_header_version
 from raftlog.wire.schema import FieldPlan, StructPlan, message_plan
 
 pytestmark = pytest.mark.kafka

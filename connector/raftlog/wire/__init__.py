@@ -18,16 +18,16 @@ from .api_versions import (
     encode_versions_response,
 )
 from .apis import APIS, CONTROLLER_APIS, Api, ApiKey, Listener, VersionRange, common_version
-from .decoding import decode
-from .encoding import encode
-from .frame import FrameDecoder, frame
-from .headers import (
+from .codec import decode, encode
+from .frame import (
+    FrameDecoder,
     ReceivedRequest,
     RequestHeader,
     UnknownApiVersions,
     decode_response_header,
     encode_request_header,
     encode_response_header,
+    frame,
     receive_request,
 )
 from .log_identity import LogIdentity, RequestError

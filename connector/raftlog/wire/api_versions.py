@@ -19,8 +19,7 @@ from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 
 from .apis import APIS, Api, ApiKey, Listener, VersionRange
-from .decoding import decode
-from .encoding import encode
+from .codec import decode, encode
 from .log_identity import duration, int16, int64
 
 KRAFT_VERSION: Final = "kraft.version"

@@ -1,7 +1,7 @@
 """Identity of the node's log in Kafka's messages, and conversions between values and kio's types.
 
 A node has one log: partition 0 of one topic of one cluster. Kafka's messages have all three,
-``raftlog.quorum`` has none of them. The conversions do not check values: ``encoding`` checks
+``raftlog.quorum`` has none of them. The conversions do not check values: ``codec`` checks
 whether a field can have its value, and reports the field.
 """
 

@@ -46,7 +46,7 @@ from .api_versions import (
     encode_versions_request,
 )
 from .apis import ApiKey
-from .decoding import decode_fields
+from .codec import decode_fields
 from .log_identity import LogIdentity, RequestError
 from .raft_fields import (
     CANDIDATES,

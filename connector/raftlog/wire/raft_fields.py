@@ -27,7 +27,7 @@ from raftlog.quorum.voters import Endpoint, Voter, is_host
 from raftlog.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 
 from .apis import ApiKey
-from .encoding import encode
+from .codec import encode
 from .log_identity import (
     PARTITION,
     PORT_MAX,

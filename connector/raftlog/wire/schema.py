@@ -3,7 +3,7 @@
 1. kio has one class per version. Here one class, kio's newest or one of ``latest_schemas``, is used
    for all versions, as in Kafka's generated classes: a field that a version lacks has its default.
 2. Only kio's classes are used, not its decoder, which allocates the size that a length field has
-   and aborts the process if that fails (0.6.5: five bytes suffice). ``decoding`` replaces it.
+   and aborts the process if that fails (0.6.5: five bytes suffice). ``codec`` replaces it.
 
 Kafka: ``MessageDataGenerator``; KIP-482 for tagged fields, KIP-893 for nullable structures.
 """

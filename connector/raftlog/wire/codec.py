@@ -1,6 +1,6 @@
-"""Decoder of requests and responses: bytes to kio's classes, or ``MalformedMessageError``.
+"""Codec of requests and responses: bytes of a given version to kio's classes, and back.
 
-Invariants:
+Invariants of the decoder, which raises ``MalformedMessageError``:
 
 1. No length is trusted: before anything is allocated, a string, an array or a tagged field must fit
    into the remaining bytes, an array by the minimum size of its elements. The number of array
@@ -10,6 +10,15 @@ Invariants:
    exactly their length, no trailing bytes. An unknown error code becomes ``unknown_server_error``
    (Kafka: ``Errors.forCode``); an unknown tag is skipped.
 3. The readers of a message version are built once and cached.
+
+Invariants of the encoder:
+
+1. A message is of kio's newest class or of one of ``latest_schemas``. A field that its class lacks
+   takes the default of Kafka's schema, if there is one.
+2. A tagged field is written if its bytes differ from those of its default, tags ascending
+   (KIP-482).
+3. A value that a field cannot have raises ``UnsupportedFieldError``. A field that the version lacks
+   is omitted; the caller must make sure that the message still means the same.
 """
 
 from __future__ import annotations
@@ -18,14 +27,16 @@ import struct
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from raftlog.errors import MalformedMessageError, MalformedVarintError
+from raftlog.errors import MalformedMessageError, MalformedVarintError, UnsupportedFieldError
 from raftlog.limits import STRING_BYTES_MAX, WIRE_ELEMENTS_MAX
-from raftlog.records.varint import read_unsigned_varint
+from raftlog.records.varint import read_unsigned_varint, unsigned_varint
 
 from .schema import SIZED, FieldPlan, StructPlan, message_plan, with_target
 
@@ -33,6 +44,20 @@ T = TypeVar("T")
 _ERRORS: Final = {int(one): one for one in ErrorCode}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_LAYOUTS: Final = {
+    "bool": ">?",
+    "int8": ">b",
+    "int16": ">h",
+    "error_code": ">h",
+    "uint16": ">H",
+    "int32": ">i",
+    "timedelta_i32": ">i",
+    "int64": ">q",
+    "datetime_i64": ">q",
+    "float64": ">d",
+    "uuid": ">16s",
+}
+"""Layout of the types of fixed width."""
 
 
 class Cursor:
@@ -222,7 +247,7 @@ def _field_reader(field: FieldPlan, parent: StructPlan) -> Reader:
         return _array_reader(field, parent)
     if field.struct is not None:
         reader = _struct_reader(field.struct)
-        return _nullable_struct(reader) if field.is_nullable and field.tag is None else reader
+        return _nullable_reader(reader) if field.is_nullable and field.tag is None else reader
     if field.kind in SIZED:
         return _sized_reader(field, parent.is_flexible)
     return _fixed_reader(field.kind, field.name)
@@ -294,7 +319,7 @@ def _length_reader(name: str, width: int, *, is_compact: bool) -> Callable[[Curs
     return lambda cursor: int.from_bytes(cursor.take(width, name), "big", signed=True)
 
 
-def _nullable_struct(reader: Reader) -> Reader:
+def _nullable_reader(reader: Reader) -> Reader:
     """Return a reader of a nullable structure: a negative first byte is null (KIP-893)."""
 
     def read(cursor: Cursor) -> Any:
@@ -304,25 +329,10 @@ def _nullable_struct(reader: Reader) -> Reader:
     return read
 
 
-_LAYOUTS: Final = {
-    "bool": ">?",
-    "int8": ">b",
-    "int16": ">h",
-    "error_code": ">h",
-    "uint16": ">H",
-    "int32": ">i",
-    "timedelta_i32": ">i",
-    "int64": ">q",
-    "datetime_i64": ">q",
-    "float64": ">d",
-    "uuid": ">16s",
-}
-
-
 def _fixed_reader(kind: str, name: str) -> Reader:
     layout = struct.Struct(_LAYOUTS[kind])
     unpack_from, byte_count = layout.unpack_from, layout.size
-    convert = _CONVERSIONS.get(kind)
+    convert = _FROM_LAYOUT.get(kind)
 
     def read(cursor: Cursor) -> Any:
         position = cursor.position
@@ -345,9 +355,231 @@ def _time(milliseconds: int, cursor: Cursor) -> datetime | None:
         cursor.fail(f"timestamp {milliseconds} ms is out of range")
 
 
-_CONVERSIONS: Final[dict[str, Callable[[Any, Cursor], Any]]] = {
+_FROM_LAYOUT: Final[dict[str, Callable[[Any, Cursor], Any]]] = {
     "error_code": lambda value, _: _ERRORS.get(value, ErrorCode.unknown_server_error),
     "timedelta_i32": lambda value, _: value * _MILLISECOND,
     "datetime_i64": _time,
     "uuid": lambda value, _: uuid.UUID(bytes=value) if any(value) else None,
+}
+
+
+# --- Encoder --------------------------------------------------------------------------------------
+
+Writer = Callable[[list[bytes], Any], None]
+_WRITERS: Final[dict[tuple[type[Any], int], Writer]] = {}
+_MISSING: Final = object()
+_ZERO_UUID: Final = bytes(16)
+
+
+class _UnwritableError(Exception):
+    """A field cannot have its value; ``encode`` adds the message and version."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(reason)
+        self.field = field
+        self.reason = reason
+
+
+def encode(message: Any, version: int, schema: type[Any] | None = None) -> bytes:
+    """Return the bytes of a request or response body, without its header.
+
+    ``message`` is of kio's newest class, or of one of ``latest_schemas``; or ``schema`` is, and
+    ``message`` any object with its fields. Raises ``UnsupportedFieldError``.
+    """
+    kind = type(message) if schema is None else schema
+    out: list[bytes] = []
+    try:
+        _writer(kind, version)(out, message)
+    except _UnwritableError as error:
+        raise UnsupportedFieldError(
+            api=kind.__name__, version=version, field=error.field, reason=error.reason
+        ) from None
+    return b"".join(out)
+
+
+def _writer(kind: type[Any], version: int) -> Writer:
+    writer = _WRITERS.get((kind, version))
+    if writer is None:
+        writer = _WRITERS[kind, version] = _struct_writer(message_plan(kind, version))
+    return writer
+
+
+def _attribute_writers(plan: StructPlan) -> list[Writer]:
+    """Return the writers of untagged fields, one for each run of fixed-width fields."""
+    writers: list[Writer] = []
+    for is_plain, group in groupby(plan.fields, key=_is_plain):
+        fields = list(group)
+        singles = [_attribute_writer(field, plan) for field in fields]
+        writers += [_run_writer(fields, singles)] if is_plain and len(fields) > 1 else singles
+    return writers
+
+
+def _is_plain(field: FieldPlan) -> bool:
+    return not field.is_array and field.kind in _LAYOUTS and field.kind not in _TO_LAYOUT
+
+
+def _run_writer(fields: list[FieldPlan], singles: list[Writer]) -> Writer:
+    pack = struct.Struct(">" + "".join(_LAYOUTS[field.kind][1:] for field in fields)).pack
+    find = attrgetter(*(field.name for field in fields))
+
+    def write(out: list[bytes], value: Any) -> None:
+        try:
+            out.append(pack(*find(value)))
+        except (AttributeError, struct.error):  # write one by one, for defaults and exact errors
+            for writer in singles:
+                writer(out, value)
+
+    return write
+
+
+def _struct_writer(plan: StructPlan) -> Writer:
+    writers = _attribute_writers(plan)
+    tagged = tuple(_tagged_writer(field, plan) for field in plan.tagged)
+
+    def write(out: list[bytes], value: Any) -> None:
+        for writer in writers:
+            writer(out, value)
+        if plan.is_flexible:
+            parts = [part for writer in tagged if (part := writer(value))]
+            out.append(unsigned_varint(len(parts)))
+            out += parts
+
+    return write
+
+
+def _attribute_writer(field: FieldPlan, parent: StructPlan) -> Writer:
+    name, writer = field.name, _field_writer(field, parent)
+    default = field.default if field.has_default else _MISSING
+
+    def write(out: list[bytes], value: Any) -> None:
+        found = getattr(value, name, default)
+        if found is _MISSING:
+            raise _UnwritableError(name, "the message class lacks it, and it has no default")
+        writer(out, found)
+
+    return write
+
+
+def _tagged_writer(field: FieldPlan, parent: StructPlan) -> Callable[[Any], bytes]:
+    name, tag, writer = field.name, unsigned_varint(field.tag or 0), _field_writer(field, parent)
+    default = field.default
+
+    def plain(value: Any) -> bytes:
+        parts: list[bytes] = []
+        writer(parts, value)
+        return b"".join(parts)
+
+    # A field that is null by default is written only if it is not null: its writer takes no null.
+    default_data = None if default is None and not field.is_nullable else plain(default)
+
+    def write(value: Any) -> bytes:
+        found = getattr(value, name, default)
+        if found is default:
+            return b""
+        data = plain(found)
+        return b"" if data == default_data else tag + unsigned_varint(len(data)) + data
+
+    return write
+
+
+def _field_writer(field: FieldPlan, parent: StructPlan) -> Writer:
+    if field.is_array:
+        return _array_writer(field, parent.is_flexible)
+    if field.struct is not None:
+        writer = _struct_writer(field.struct)
+        return _nullable_writer(writer) if field.is_nullable and field.tag is None else writer
+    if field.kind in SIZED:
+        return _sized_writer(field, parent.is_flexible, is_nullable=field.is_nullable)
+    return _fixed_writer(field.kind, field.name)
+
+
+def _array_writer(field: FieldPlan, is_compact: bool) -> Writer:
+    name, is_nullable = field.name, field.is_nullable
+    if field.struct is not None:
+        element = _struct_writer(field.struct)
+    elif field.kind == "string":
+        element = _sized_writer(field, is_compact, is_nullable=False)
+    else:
+        element = _fixed_writer(field.kind, name)
+    length = _length_bytes(4, is_compact)
+
+    def write(out: list[bytes], values: Any) -> None:
+        if values is None:
+            out.append(_null(name, is_nullable, length))
+            return
+        out.append(length(len(values)))
+        for value in values:
+            element(out, value)
+
+    return write
+
+
+def _sized_writer(field: FieldPlan, is_compact: bool, *, is_nullable: bool) -> Writer:
+    name, is_text = field.name, field.kind == "string"
+    length = _length_bytes(2 if is_text else 4, is_compact)
+
+    def write(out: list[bytes], value: Any) -> None:
+        if value is None:
+            out.append(_null(name, is_nullable, length))
+            return
+        try:
+            data = value.encode() if is_text else value
+        except UnicodeEncodeError:
+            raise _UnwritableError(name, "the string cannot be encoded as UTF-8") from None
+        if is_text and len(data) > STRING_BYTES_MAX:
+            raise _UnwritableError(
+                name,
+                f"the string has {len(data)} bytes, but at most {STRING_BYTES_MAX} are allowed",
+            )
+        out.append(length(len(data)))
+        out.append(data)
+
+    return write
+
+
+def _null(name: str, is_nullable: bool, length: Callable[[int], bytes]) -> bytes:
+    if not is_nullable:
+        raise _UnwritableError(name, "must not be null")
+    return length(-1)
+
+
+def _length_bytes(width: int, is_compact: bool) -> Callable[[int], bytes]:
+    """Return an encoder of lengths, as varint of length + 1 or with a fixed width; -1 is null."""
+    if is_compact:
+        return lambda count: unsigned_varint(count + 1)
+    return lambda count: count.to_bytes(width, "big", signed=True)
+
+
+def _nullable_writer(writer: Writer) -> Writer:
+    def write(out: list[bytes], value: Any) -> None:
+        if value is None:
+            out.append(b"\xff")
+            return
+        out.append(b"\x01")
+        writer(out, value)
+
+    return write
+
+
+def _fixed_writer(kind: str, name: str) -> Writer:
+    pack = struct.Struct(_LAYOUTS[kind]).pack
+    convert = _TO_LAYOUT.get(kind, _same)
+
+    def write(out: list[bytes], value: Any) -> None:
+        try:
+            out.append(pack(convert(value)))
+        except struct.error:
+            raise _UnwritableError(name, f"the value is not a valid {kind}") from None
+
+    return write
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_TO_LAYOUT: Final[dict[str, Callable[[Any], Any]]] = {
+    "timedelta_i32": lambda value: value // _MILLISECOND,
+    "datetime_i64": lambda value: -1 if value is None else (value - _EPOCH) // _MILLISECOND,
+    "uuid": lambda value: _ZERO_UUID if value is None else value.bytes,
 }
