@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.errors import CorruptFileError
-from raftlog.log.format.indexes import AbortedTransaction, parse_txn_index
-from raftlog.log.format.producer_snapshot import parse_producer_snapshot
+from raftlog.log.format.segment_files import (
+    AbortedTransaction,
+    parse_producer_snapshot,
+    parse_txn_index,
+)
 from raftlog.log.reading.chunks import (
     OFFSET_ENTRY_BYTES,
     parse_offset_index,

@@ -228,7 +228,7 @@ LOG_PLANTS: Final = (
         bug="the recovery point is above the synced end: a segment is not synced when it is sealed",
         path=f"{WRITING}/active_segment.py",
         old="        self._truncate_indexes()\n"
-        "        for file in (self._log, self._offset_index, ",
+        "        for file in (self.file, self._offset_index, ",
         new="        self._truncate_indexes()\n        for file in (self._offset_index, ",
         tests=(
             "tests/log/writing/test_replicated_log.py::test_the_recovery_point_is_never_above_the_synced_end",
@@ -379,7 +379,7 @@ LOG_PLANTS: Final = (
     Plant(
         bug="an index is used unchecked by the next writer",
         path=f"{WRITING}/active_segment.py",
-        old="            if not segment.is_entry_valid(self._log, delta, position):\n",
+        old="            if not segment.is_entry_valid(self.file, delta, position):\n",
         new="            if not segment:\n",
         tests=(
             "tests/log/writing/test_replicated_log.py::test_an_index_with_a_wrong_last_entry_is_rebuilt",

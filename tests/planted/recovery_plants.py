@@ -161,7 +161,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a malformed old snapshot stops retention",
-        path=f"{WRITING}/retention.py",
+        path=f"{WRITING}/snapshots.py",
         old="    except (LogNotFoundError, CorruptSnapshotError):\n",
         new="    except LogNotFoundError:\n",
         tests=(

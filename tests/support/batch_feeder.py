@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.log.format.indexes import AbortedTransaction
+from raftlog.log.format.segment_files import AbortedTransaction
 from raftlog.log.reading.transactions import (
     BatchMetadata,
     CommitName,

@@ -22,8 +22,11 @@ from raftlog.log.format.directory import (
     read_small_file,
 )
 from raftlog.log.format.epoch_cache import parse_epoch_checkpoint
-from raftlog.log.format.indexes import AbortedTransaction, parse_txn_index
-from raftlog.log.format.producer_snapshot import parse_producer_snapshot
+from raftlog.log.format.segment_files import (
+    AbortedTransaction,
+    parse_producer_snapshot,
+    parse_txn_index,
+)
 from raftlog.log.reading.chunks import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,

@@ -24,7 +24,7 @@ from raftlog.errors import CorruptBatchError, CorruptSnapshotError, LogNotFoundE
 from raftlog.limits import BATCH_HEADER_BYTES, KIB, LOG_OVERHEAD_BYTES, MIB, READ_BATCH_BYTES_MAX
 from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.indexes import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
+from raftlog.log.format.segment_files import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.control import ControlRecord, SnapshotHeader, decode_control
 from raftlog.records.header import (

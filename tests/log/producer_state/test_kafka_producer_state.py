@@ -14,7 +14,7 @@ from tests.support.kafka import kafka_jars, run_java
 
 from raftlog.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from raftlog.log.format.directory import checkpoint_name, offset_name
-from raftlog.log.format.producer_snapshot import ProducerState, parse_producer_snapshot
+from raftlog.log.format.segment_files import ProducerState, parse_producer_snapshot
 from raftlog.log.reading.transactions import CommitName, Marker
 from raftlog.log.writing.producer_state import ProducerEntry, ProducerStateManager, incremented
 from raftlog.records.batch import NewRecord

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.batch_feeder import BatchFeeder, restarted
 
-from raftlog.log.format.indexes import AbortedTransaction
+from raftlog.log.format.segment_files import AbortedTransaction
 from raftlog.log.reading.transactions import Marker, Outcome, TransactionSpan
 from raftlog.log.writing.producer_state import ENDED_TRANSACTIONS_MAX, ProducerStateManager
 

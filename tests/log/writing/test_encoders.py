@@ -26,7 +26,7 @@ from raftlog.log.format.epoch_cache import (
     encode_epoch_checkpoint,
     parse_epoch_checkpoint,
 )
-from raftlog.log.format.indexes import encode_aborted, parse_txn_index
+from raftlog.log.format.segment_files import encode_aborted, parse_txn_index
 
 
 def contents(data: Path, pattern: str, least: int) -> list[tuple[str, bytes]]:

@@ -40,7 +40,7 @@ from raftlog.log.segment import SegmentMetadata
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.log.writing.retention import (
+from raftlog.log.writing.snapshots import (
     RetentionSnapshot,
     snapshot_to_start_after,
     start_after_retention,

@@ -65,7 +65,7 @@ from raftlog.log.format.directory import (
     parse_offset_name,
 )
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.indexes import AbortedTransaction
+from raftlog.log.format.segment_files import AbortedTransaction
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.log_end import epochs_below
 from raftlog.log.reading.transactions import (

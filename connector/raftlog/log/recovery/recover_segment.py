@@ -32,7 +32,7 @@ from raftlog.errors import CorruptBatchError, LogNotFoundError
 from raftlog.limits import LOG_OVERHEAD_BYTES, MIB
 from raftlog.log.format.directory import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.log.format.epoch_cache import EpochCache
-from raftlog.log.format.indexes import (
+from raftlog.log.format.segment_files import (
     NO_TIMESTAMP_MS,
     OFFSET_ENTRY,
     TIME_ENTRY,

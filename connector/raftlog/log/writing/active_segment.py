@@ -6,7 +6,7 @@ Invariants:
    truncated. If that fails too, the log fails.
 2. Index files are written with the log and synced only by ``seal``. Bytes after the last entry that
    this writer knows are overwritten.
-3. Only ``sync`` and ``seal`` sync.
+3. Only ``PendingSync`` and ``seal`` sync.
 
 Kafka: ``LogSegment``.
 """
@@ -26,7 +26,7 @@ from raftlog.log.format.directory import (
     TXN_INDEX_SUFFIX,
     offset_name,
 )
-from raftlog.log.format.indexes import (
+from raftlog.log.format.segment_files import (
     NO_TIMESTAMP_MS,
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -36,7 +36,7 @@ from raftlog.log.format.indexes import (
 from raftlog.log.reading.transactions import BatchMetadata
 from raftlog.log.segment import Segment, header_at, iter_headers
 from raftlog.records.header import INT32_MAX
-from raftlog.storage.protocol import ReadableFile, WritableFile, WritableStorage
+from raftlog.storage.protocol import WritableFile, WritableStorage
 
 from .properties import LogConfig
 
@@ -216,7 +216,8 @@ _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 class ActiveSegment:
     """The last segment of a log. Not shared between threads, but ``sync`` may run in another one.
 
-    ``byte_count`` is the position of the next batch; the file's bytes after it are ignored.
+    ``byte_count`` is the position of the next batch; bytes of ``file``, the ``.log``, after it are
+    ignored: another process may have appended them.
     """
 
     def __init__(
@@ -232,7 +233,7 @@ class ActiveSegment:
         self.first_timestamp_ms = NO_TIMESTAMP_MS
         self._storage = storage
         self._directory = directory
-        self._log, self._offset_index, self._time_index = files
+        self.file, self._offset_index, self._time_index = files
         self._txn_index: WritableFile | None = None
         self._sync_count = 0
         self._is_released = False
@@ -291,7 +292,7 @@ class ActiveSegment:
 
     @property
     def path(self) -> str:
-        return self._log.path
+        return self.file.path
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -302,19 +303,6 @@ class ActiveSegment:
     def max_timestamp_offset(self) -> int:
         """The last offset of the first batch that has the greatest timestamp."""
         return self._indexer.max_timestamp_offset
-
-    def file_byte_count(self) -> int:
-        """Return the size of the ``.log`` file, including what another process appended."""
-        return self._log.byte_count()
-
-    def is_in_place(self) -> bool:
-        """Return whether the ``.log`` file still has its name: not deleted, renamed or replaced."""
-        return self._log.is_in_place()
-
-    @property
-    def file(self) -> ReadableFile:
-        """The ``.log`` file, for reading."""
-        return self._log
 
     def should_roll(self, byte_count: int, last_offset: int, max_timestamp_ms: int) -> bool:
         """Return whether a batch belongs in the next segment (Kafka: ``LogSegment.shouldRoll``).
@@ -344,12 +332,12 @@ class ActiveSegment:
         """
         mark = self._indexer.mark()
         try:
-            self._log.write_at(self.byte_count, data)
+            self.file.write_at(self.byte_count, data)
             self._index_batch(len(data), metadata)
             self._write_entries()
         except DiskFullError:
             self._indexer.restore(mark)
-            self._log.truncate(self.byte_count)
+            self.file.truncate(self.byte_count)
             self._truncate_indexes()
             raise
         self._count(len(data), metadata)
@@ -412,10 +400,6 @@ class ActiveSegment:
 
     # --- sync and close ---------------------------------------------------------------------------
 
-    def sync(self) -> None:
-        """Sync the ``.log`` file. Raises ``DiskFailedError``: then it must not be synced again."""
-        self._log.sync()
-
     def seal(self) -> None:
         """Write the last time entry, truncate the indexes after their entries, and sync all files.
 
@@ -431,7 +415,7 @@ class ActiveSegment:
             self._truncate_indexes()
             raise
         self._truncate_indexes()
-        for file in (self._log, self._offset_index, self._time_index):
+        for file in (self.file, self._offset_index, self._time_index):
             file.sync()
         if self._txn_index is not None:
             self._txn_index.sync()
@@ -452,7 +436,7 @@ class ActiveSegment:
         self._is_released = True
         if self._sync_count:
             return
-        for file in (self._log, self._offset_index, self._time_index, self._txn_index):
+        for file in (self.file, self._offset_index, self._time_index, self._txn_index):
             if file is not None:
                 file.close()
 
@@ -478,7 +462,7 @@ class ActiveSegment:
 
     def _index_from(self, position: int) -> None:
         """Index the batches from ``position`` on; the first one has its entry, or none is due."""
-        for header in iter_headers(self._log, position, self.byte_count):
+        for header in iter_headers(self.file, position, self.byte_count):
             self._indexer.add_batch(
                 position=header.position,
                 byte_count=header.byte_count,
@@ -503,7 +487,7 @@ class ActiveSegment:
             delta, position = OFFSET_ENTRY.unpack(entry)
             last_offset = self.base_offset + delta
             segment = Segment(self._storage, self._directory, self.base_offset, self.byte_count)
-            if not segment.is_entry_valid(self._log, delta, position):
+            if not segment.is_entry_valid(self.file, delta, position):
                 return None
         times = self._time_index.read_at(max(0, time_bytes - 2 * TIME_ENTRY.size), time_bytes)
         entry = times[-TIME_ENTRY.size :]
@@ -573,5 +557,5 @@ class PendingSync:
     state: SyncState
 
     def run(self) -> None:
-        """Sync the segment. Raises ``DiskFailedError``: then call ``fail_sync``."""
-        self.segment.sync()
+        """Sync the ``.log`` file. Raises ``DiskFailedError``: then call ``fail_sync``."""
+        self.segment.file.sync()

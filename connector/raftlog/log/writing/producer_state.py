@@ -39,8 +39,8 @@ from raftlog.limits import (
     PRODUCER_BATCHES_KEPT,
     PRODUCERS_MAX,
 )
-from raftlog.log.format.indexes import AbortedTransaction
-from raftlog.log.format.producer_snapshot import (
+from raftlog.log.format.segment_files import (
+    AbortedTransaction,
     ProducerState,
     encode_producer_snapshot,
     split_producer_snapshot,

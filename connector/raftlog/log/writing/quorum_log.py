@@ -215,7 +215,7 @@ class QuorumLog(ReplicatedLog):
         Raises ``ForeignBatchError`` after truncating what another process appended.
         """
         active = self._segments.active
-        byte_count = active.file_byte_count()
+        byte_count = active.file.byte_count()
         if byte_count == active.byte_count:
             return
         reason = f"{active.path} has {byte_count} bytes instead of {active.byte_count}"

@@ -77,15 +77,15 @@ from raftlog.types import OffsetAndEpoch, SnapshotId, ValidOffsetAndEpoch
 from .active_segment import ActiveSegment, PendingSync, SyncState
 from .producer_state import ProducerStateManager
 from .properties import LogConfig, LogProperties
-from .retention import (
+from .segments import LogDirectory, LogSegments
+from .snapshots import (
+    SnapshotWriter,
     VotersAt,
     begin_snapshot,
     check_snapshot_id,
     clean,
     delete_before_snapshot,
 )
-from .segments import LogDirectory, LogSegments
-from .snapshots import SnapshotWriter
 
 _VOTERS = (LeaderChangeVoter(1),)
 _LEADER_CHANGE: Final = (LeaderChange(leader_id=1, voters=_VOTERS, granting_voters=_VOTERS),)
@@ -338,7 +338,7 @@ class ReplicatedLog:
     def _is_current(self) -> bool:
         """Return whether no other process has changed the log since."""
         active = self._segments.active
-        if not active.is_in_place() or active.file_byte_count() != active.byte_count:
+        if not active.file.is_in_place() or active.file.byte_count() != active.byte_count:
             return False
         if not self._is_single:
             return True
@@ -631,9 +631,9 @@ class ReplicatedLog:
         """Return whether all changes of others are in this process's active segment."""
         active = self._segments.active
         return (
-            active.is_in_place()
+            active.file.is_in_place()
             and published.segment_base_offset == active.base_offset
-            and published.file_position == active.file_byte_count()
+            and published.file_position == active.file.byte_count()
             and published.end_offset >= self._end_offset
             and published.log_start_offset <= self.log_start_offset
             and not self._has_next_segment(published)
@@ -802,7 +802,7 @@ class ReplicatedLog:
         """Delete what exceeds retention; return whether there was anything.
 
         The active segment is rolled first if all of it has expired. ``voters_at``: see
-        ``retention.clean``. Raises ``LogLockedError`` while a snapshot is being written.
+        ``snapshots.clean``. Raises ``LogLockedError`` while a snapshot is being written.
         """
         with self._changing():
             if self._is_active_segment_expired(now_ms):

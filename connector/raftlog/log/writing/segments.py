@@ -52,7 +52,7 @@ from raftlog.log.format.directory import (
     read_small_file,
 )
 from raftlog.log.format.epoch_cache import EpochCache, encode_epoch_checkpoint
-from raftlog.log.format.indexes import NO_TIMESTAMP_MS
+from raftlog.log.format.segment_files import NO_TIMESTAMP_MS
 from raftlog.log.reading.transactions import batch_metadata
 from raftlog.log.segment import Segment, SegmentMetadata
 from raftlog.records.batch import RecordBatch
