@@ -7,6 +7,9 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
+CRATE := connector/native
+NATIVE_SOURCES := setup.py $(CRATE)/Cargo.toml $(CRATE)/Cargo.lock $(wildcard $(CRATE)/src/*.rs)
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check quick long nightly durations kafka crash sim rewrite diagram planted bench wheel format clean
 
@@ -19,43 +22,44 @@ demo: $(VENV)/.demo-ready ## read a bundled log into Delta tables and query them
 	{ tail -n 20 $(VENV)/demo.log >&2; echo "the demo failed; its output is in $(VENV)/demo.log" >&2; exit 1; }
 
 ##@ Build and test
-test: $(VENV)/.dev-ready ## required for every change: check, quick and long, 15 minutes on two cores
+test: $(VENV)/.native-ready ## required for every change: check, quick and long, 15 minutes on two cores
 	@.ci/stage check $(MAKE) --no-print-directory check
 	@.ci/stage quick $(MAKE) --no-print-directory quick
 	@.ci/stage long $(MAKE) --no-print-directory long
 
-check: $(VENV)/.dev-ready ## format, lint, types, import contracts, words
+check: $(VENV)/.native-ready ## format, lint, types, import contracts, words
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --config setup.cfg --no-logo
+	@sh .ci/native check
 	@$(BIN)/pytest -m style tests/packaging
 
-quick: $(VENV)/.dev-ready ## tests without Spark or a JVM, in a minute
+quick: $(VENV)/.native-ready ## tests without Spark or a JVM, in a minute
 	@RAFTLOG_DURATIONS=$(VENV)/durations/quick.tsv \
 	$(BIN)/pytest -n auto -m "not spark and not kafka and not slow and not nightly and not style"
 
 # One worker more than cores, because tests of processes wait. Three have a Spark session each.
-long: $(VENV)/.dev-ready ## tests with Spark and Delta, of processes and of the built wheel
+long: $(VENV)/.native-ready ## tests with Spark and Delta, of processes and of the built wheel
 	@RAFTLOG_DURATIONS=$(VENV)/durations/long.tsv \
 	$(BIN)/pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadgroup --no-loadscope-reorder --durations=15 -m "(spark or slow) and not kafka and not nightly"
 
-nightly: $(VENV)/.dev-ready ## everything, with new seeds and planted bugs; STAGES="sim planted" for some stages
+nightly: $(VENV)/.native-ready ## everything, with new seeds and planted bugs; STAGES="sim planted" for some stages
 	@.ci/nightly $(BIN)/python $(STAGES)
 
 durations: ## store the seconds of the last `make test` in tests/durations
 	@mkdir -p tests/durations && cp $(VENV)/durations/*.tsv tests/durations
 
-kafka: $(VENV)/.dev-ready ## tests against a real Apache Kafka, downloaded by Maven
+kafka: $(VENV)/.native-ready ## tests against a real Apache Kafka, downloaded by Maven
 	@command -v mvn >/dev/null || { echo "make kafka needs Maven: install Apache Maven 3.8 or newer."; exit 1; }
 	@$(BIN)/pytest -m kafka -rs
 
-crash: $(VENV)/.dev-ready ## 10,000 crash points of two runs of a log; Spark drivers killed in many orders
+crash: $(VENV)/.native-ready ## 10,000 crash points of two runs of a log; Spark drivers killed in many orders
 	@RAFTLOG_CRASH_STATES=10000 RAFTLOG_KILL_ORDERS=6 $(BIN)/pytest -n 2 --dist worksteal -m "slow or nightly" \
 	tests/log/crash/test_crash_points.py tests/spark/writing/test_sink_kill_points_spark.py \
 	tests/state/tables/test_materialize_kill_points_spark.py
 
-sim: $(VENV)/.dev-ready ## simulated clusters: SEEDS=n new ones; SEED=k repeats one with its trace, SHRINK=1 minimizes it
+sim: $(VENV)/.native-ready ## simulated clusters: SEEDS=n new ones; SEED=k repeats one with its trace, SHRINK=1 minimizes it
 	@$(BIN)/python -m tests.simulation.running $(if $(SEED),--seed $(SEED) $(if $(SHRINK),--shrink),--seeds $(or $(SEEDS),200))
 
 rewrite: $(VENV)/.dev-ready ## write the transcripts of the scenarios; review the difference
@@ -64,10 +68,10 @@ rewrite: $(VENV)/.dev-ready ## write the transcripts of the scenarios; review th
 diagram: $(VENV)/.dev-ready ## write the role transitions into ARCHITECTURE.md
 	@$(BIN)/python -m tests.quorum.diagram
 
-planted: $(VENV)/.dev-ready ## apply known bugs, one at a time, and verify that a test fails; SEEDS=n also with seeds
+planted: $(VENV)/.native-ready ## apply known bugs, one at a time, and verify that a test fails; SEEDS=n also with seeds
 	@$(BIN)/python -m tests.planted.run --seeds $(or $(SEEDS),0)
 
-bench: $(VENV)/.dev-ready ## run the benchmarks and write benchmarks/README.md
+bench: $(VENV)/.native-ready ## run the benchmarks and write benchmarks/README.md
 	@$(BIN)/python -m benchmarks.run
 
 wheel: $(VENV)/.dev-ready ## build the distribution into dist/
@@ -76,9 +80,10 @@ wheel: $(VENV)/.dev-ready ## build the distribution into dist/
 format: $(VENV)/.dev-ready ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+	@sh .ci/native format
 
 clean: ## remove everything that make created
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(CRATE)/target connector/raftlog/_native*.so build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.demo-ready: pyproject.toml
@@ -89,4 +94,9 @@ $(VENV)/.demo-ready: pyproject.toml
 $(VENV)/.dev-ready: pyproject.toml
 	@sh .ci/prerequisites "$(PYTHON)"
 	@sh .ci/environment "$(PYTHON)" $(VENV) spark,dev
-	@touch $@ $(VENV)/.demo-ready
+	@touch $@ $(VENV)/.demo-ready $(VENV)/.native-ready
+
+# Only after a change of the compiled core.
+$(VENV)/.native-ready: $(NATIVE_SOURCES) | $(VENV)/.dev-ready
+	@sh .ci/native build $(VENV)
+	@touch $@

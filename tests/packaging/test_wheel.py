@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from raftlog import __version__, compiled
+
 HOME = Path(__file__).parents[2]
 LOG = HOME / "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
 
@@ -49,6 +51,57 @@ def test_the_wheel_holds_three_typed_packages_and_no_tests(wheel: Path) -> None:
     rules = (HOME / "state/raftlog_state/tables/invariants").glob("*.sql")
     assert {f"raftlog_state/tables/invariants/{rule.name}" for rule in rules} <= set(names)
     assert not [name for name in names if re.search(r"(^|/)(tests?|conftest|test_)", name)]
+
+
+def without_cargo() -> dict[str, str]:
+    """Return an environment in which no cargo is found."""
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    path = [folder for folder in folders if not (Path(folder) / "cargo").exists()]
+    return {**os.environ, "PATH": os.pathsep.join(path)}
+
+
+@pytest.mark.slow
+def test_a_wheel_without_cargo_is_for_every_platform_and_runs_in_python(tmp_path: Path) -> None:
+    built, site = tmp_path / "wheel", tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(built), str(HOME)]
+    subprocess.run(pip, check=True, capture_output=True, env=without_cargo())
+    (pure,) = built.glob("*.whl")
+    assert pure.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(pure).namelist() if name.endswith(".so")]
+    assert version_of(pure, site) == "(pure Python)"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not compiled.is_native, reason="the compiled core is not built")
+def test_a_wheel_with_the_compiled_core_is_for_one_platform_and_every_python(
+    wheel: Path, tmp_path: Path
+) -> None:
+    assert "-cp311-abi3-" in wheel.name
+    names = zipfile.ZipFile(wheel).namelist()
+    assert [name for name in names if "_native" in name] == [
+        "raftlog/_native.abi3.so",
+        "raftlog/_native.pyi",
+    ]
+    assert version_of(wheel, tmp_path) == "(compiled core)"
+    assert version_of(wheel, tmp_path, RAFTLOG_NATIVE="0") == "(pure Python)"
+
+
+def version_of(wheel: Path, site: Path, **environment: str) -> str:
+    """Return which implementation the unpacked wheel runs."""
+    zipfile.ZipFile(wheel).extractall(site)
+    # The finder of an editable installation would find a module that the wheel lacks.
+    program = "import sys; sys.meta_path = [f for f in sys.meta_path if 'editable' not in str(f)]; "
+    program += "from raftlog_state.cli.main import main; sys.exit(main(['--version']))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=site,
+        env={**os.environ, "PYTHONPATH": str(site), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().removeprefix(f"raftlog {__version__} ")
 
 
 @pytest.mark.slow

@@ -29,6 +29,9 @@ from tests.planted.registry import EVERY_PLANT
 
 HOME: Final = Path(__file__).parents[2]
 COPIED: Final = ("connector", "state", "python_datasource", "tests", "pyproject.toml", "setup.cfg")
+NOT_COPIED: Final = ("__pycache__", "target")
+CRATE: Final = "connector/native"
+BUILT: Final = "connector/raftlog/_native.abi3.so"
 SOURCES: Final = COPIED[:3]
 WORKERS_MAX: Final = 8
 TIMEOUT_S: Final = 300
@@ -65,19 +68,20 @@ class Copy:
         for name in COPIED:
             source = HOME / name
             if source.is_dir():
-                shutil.copytree(source, home / name, ignore=shutil.ignore_patterns("__pycache__"))
+                ignore = shutil.ignore_patterns(*NOT_COPIED)
+                shutil.copytree(source, home / name, ignore=ignore)
             else:
                 shutil.copy(source, home / name)
         self._check_imports()
         self._simulated: frozenset[str] | None = None
 
-    def run(self, tests: Sequence[str]) -> Result:
-        """Run tests up to the first that fails."""
+    def run(self, tests: Sequence[str], *, pure: bool = False) -> Result:
+        """Run tests up to the first that fails; with ``pure`` without the compiled core."""
         command = [sys.executable, "-m", "pytest", "-x", "-rf", "--tb=no", "-p", "no:cacheprovider"]
         timeout_s = min(TIMEOUT_S * len(tests), TIMEOUT_OF_ALL_S)
         began = time.monotonic()
         try:
-            ended = self._python([*command, *tests], timeout_s)
+            ended = self._python([*command, *tests], timeout_s, pure=pure)
         except subprocess.TimeoutExpired:
             return Result(None, timeout_s, f"no end in {timeout_s} s")
         seconds = time.monotonic() - began
@@ -95,12 +99,34 @@ class Copy:
             before = plant.apply(self.home)
         except ValueError as error:
             return Result(None, 0.0, str(error))
+        is_compiled = plant.path.startswith(CRATE)
         try:
+            if is_compiled and (trouble := self._build()) is not None:
+                return Result(None, 0.0, trouble)
             result = self.run(plant.tests)
+            if result.test is None and result.trouble is None and not is_compiled:
+                result = self.run(plant.tests, pure=True)  # the core may have hidden it
             seeds = self._failing_seeds(seed_count) if is_simulated else "-"
             return replace(result, seeds=seeds)
         finally:
             (self.home / plant.path).write_text(before)
+            if is_compiled and (HOME / BUILT).exists():
+                shutil.copy(HOME / BUILT, self.home / BUILT)
+
+    def _build(self) -> str | None:
+        """Build the compiled core of the copy; return why that failed, or None."""
+        command = ["cargo", "build", "--release", "--locked", "--offline", "--quiet"]
+        try:
+            ended = subprocess.run(
+                command, cwd=self.home / CRATE, capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError:
+            return "a bug of the compiled core needs cargo"
+        if ended.returncode != 0:
+            return "the compiled core was not built:\n" + ended.stderr
+        built = self.home / CRATE / "target/release/libraftlog_native.so"
+        shutil.copy(built, self.home / BUILT)
+        return None
 
     def _failing_seeds(self, count: int) -> str:
         """Return how many of these random seeds violate a guarantee, as ``3 of 20``."""
@@ -124,10 +150,12 @@ class Copy:
         return self._simulated
 
     def _python(
-        self, command: list[str], timeout_s: int = TIMEOUT_S
+        self, command: list[str], timeout_s: int = TIMEOUT_S, *, pure: bool = False
     ) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join(str(self.home / name) for name in (*SOURCES, "."))
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        if pure:
+            environment["RAFTLOG_NATIVE"] = "0"
         return subprocess.run(
             command,
             cwd=self.home,

@@ -80,7 +80,12 @@ def test_no_planted_bug_uses_a_name_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_no_planted_bug_uses_an_attribute_that_no_source_has() -> None:
     roots = ("connector", "state", "python_datasource")
-    texts = (path.read_text() for root in roots for path in (HOME / root).rglob("*.py"))
+    texts = (
+        path.read_text()
+        for pattern in ("*.py", "native/src/*.rs")
+        for root in roots
+        for path in (HOME / root).rglob(pattern)
+    )
     words = {word for text in texts for word in re.findall(r"\w+", text)}
     assert not [
         f"{plant.bug}: {name}"

@@ -14,6 +14,7 @@ from tests.support.sweep_size import WHOLE, slow_except
 
 import raftlog.records.batch as batch_module
 import raftlog.records.record_columns as lockstep_module
+import raftlog.records.scan as scan_module
 from raftlog.errors import (
     CorruptBatchError,
     DecompressionLimitError,
@@ -321,7 +322,7 @@ def test_an_excessive_header_count_is_refused_before_one_is_decoded() -> None:
 @pytest.fixture
 def few_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit a batch, and a scan, to 100 headers."""
-    for module in (batch_module, lockstep_module):
+    for module in (batch_module, lockstep_module, scan_module):
         monkeypatch.setattr(module, "HEADERS_PER_BATCH_MAX", 100)
 
 

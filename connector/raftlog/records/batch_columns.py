@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from raftlog import compiled
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
@@ -27,6 +28,7 @@ from raftlog.limits import (
 
 from .compression import Compression
 from .header import (
+    BATCH_HEADER,
     BATCH_LENGTH,
     BATCH_MAGIC,
     COMPRESSION_BITS,
@@ -415,12 +417,21 @@ def scan_headers(
     offset is < ``start_offset`` are skipped. The first batch whose base offset is >= ``end_offset``
     ends the scan.
     """
-    spans = index_batches(memoryview(buffer), path, file_position)
+    view = memoryview(buffer)
+    if compiled.is_native:
+        walked = walk_native(buffer, file_position, start_offset, end_offset, crcs=False)
+        if walked is not None:
+            batches, end_position, stop = walked
+            stop, error = end_of_walk(view, end_position, stop, path, file_position)
+            if stop is Stop.DAMAGED and error is None:
+                error = _header_error(view, end_position, path, file_position)
+            return HeaderScan(batches=batches, end_position=end_position, stop=stop, error=error)
+    spans = index_batches(view, path, file_position)
     bad = np.flatnonzero(damaged_headers(spans.headers))
     if len(bad):
-        at = int(bad[0])
-        error = _header_error(spans, at, path, file_position)
-        spans = spans.cut(at, Stop.DAMAGED, error)
+        position = int(spans.position[bad[0]])
+        error = _header_error(view, position, path, file_position)
+        spans = spans.cut(int(bad[0]), Stop.DAMAGED, error)
     spans = clip(spans, start_offset, end_offset)
     return HeaderScan(
         batches=batch_columns(spans, file_position),
@@ -438,11 +449,19 @@ def index_batches(view: memoryview, path: str | None, file_position: int) -> Bat
     if len(bad):
         end_position = int(position[bad[0]])
         position, headers = position[: bad[0]], headers[: bad[0]]
-    if end_position == len(view):
-        return BatchSpans(position, headers, end_position, Stop.END, None)
-    error = length_error(view, end_position, path, file_position)
-    stop = Stop.TORN if error is None else Stop.DAMAGED
+    stop = Stop.END if end_position == len(view) else Stop.TORN
+    stop, error = end_of_walk(view, end_position, stop, path, file_position)
     return BatchSpans(position, headers, end_position, stop, error)
+
+
+def end_of_walk(
+    view: memoryview, end_position: int, stop: Stop, path: str | None, file_position: int
+) -> tuple[Stop, CorruptBatchError | None]:
+    """Return why a walk ended; TORN becomes DAMAGED with its error if the length is invalid."""
+    if stop is not Stop.TORN:
+        return stop, None
+    error = length_error(view, end_position, path, file_position)
+    return (Stop.TORN if error is None else Stop.DAMAGED), error
 
 
 def _gather_headers(view: memoryview, position: Int64s) -> Headers:
@@ -472,19 +491,19 @@ def damaged_headers(headers: Headers) -> Bools:
 
 
 def _header_error(
-    spans: BatchSpans, at: int, path: str | None, file_position: int
+    view: memoryview, position: int, path: str | None, file_position: int
 ) -> CorruptBatchError:
-    header = spans.headers[at]
-    base_offset = int(header["base_offset"])
+    header = BATCH_HEADER.unpack_from(view, position)
     reason = header_damage(
-        base_offset,
-        int(header["attributes"]),
-        int(header["last_offset_delta"]),
-        int(header["record_count"]),
+        base_offset=header[0],
+        attributes=header[5],
+        last_offset_delta=header[6],
+        record_count=header[12],
     )
     assert reason is not None, "header_damage and damaged_headers must agree"
-    position = int(spans.position[at]) + file_position
-    return CorruptBatchError(reason=reason, path=path, position=position, offset=base_offset)
+    return CorruptBatchError(
+        reason=reason, path=path, position=position + file_position, offset=header[0]
+    )
 
 
 def clip(spans: BatchSpans, start_offset: int | None, end_offset: int | None) -> BatchSpans:
@@ -528,4 +547,54 @@ def batch_columns(spans: BatchSpans, file_position: int) -> BatchColumns:
         producer_epoch=headers["producer_epoch"].astype(np.int16),
         base_sequence=headers["base_sequence"].astype(np.int32),
         record_count=headers["record_count"].astype(np.int32),
+    )
+
+
+# --- Columns that the compiled core built ---------------------------------------------------------
+
+NATIVE_STOPS: Final = (Stop.END, Stop.TORN, Stop.DAMAGED, Stop.END_OFFSET, Stop.FULL)
+"""Stops by their number in the core, which leaves it to Python whether TORN bytes are damaged."""
+
+
+def walk_native(
+    buffer: Buffer,
+    file_position: int,
+    start_offset: int | None,
+    end_offset: int | None,
+    *,
+    crcs: bool,
+) -> tuple[BatchColumns, int, Stop] | None:
+    """Walk the headers of ``buffer`` in the compiled core; None if it gives the call back.
+
+    With ``crcs`` each batch must be valid; without, only its header fields.
+    """
+    data = buffer if type(buffer) is bytes else bytes(buffer)
+    try:
+        walked = compiled.core.walk(data, start_offset, end_offset, file_position, crcs)
+    except OverflowError:  # a bound that does not fit into 64 bits
+        return None
+    if walked is None:
+        return None
+    return native_batches(walked), walked[1], NATIVE_STOPS[walked[0]]
+
+
+def native_batches(walked: compiled.core.Headers) -> BatchColumns:
+    """Return the header columns that the compiled core built."""
+    _, _, count, (wide, middle, narrow) = walked
+    int64s = np.frombuffer(memoryview(wide), np.int64).reshape(6, count)
+    int32s = np.frombuffer(memoryview(middle), np.int32).reshape(4, count)
+    int16s = np.frombuffer(memoryview(narrow), np.int16).reshape(2, count)
+    return BatchColumns(
+        position=int64s[0],
+        base_offset=int64s[1],
+        last_offset=int64s[2],
+        base_timestamp_ms=int64s[3],
+        max_timestamp_ms=int64s[4],
+        producer_id=int64s[5],
+        byte_count=int32s[0],
+        leader_epoch=int32s[1],
+        base_sequence=int32s[2],
+        record_count=int32s[3],
+        attributes=int16s[0],
+        producer_epoch=int16s[1],
     )

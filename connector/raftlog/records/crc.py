@@ -1,4 +1,7 @@
-"""CRCs of many byte ranges: those of batches, verified, and those of any overlapping ranges."""
+"""CRCs of many byte ranges: those of batches, verified, and those of any overlapping ranges.
+
+``scan_valid_headers`` returns the headers of valid batches: the walk of recovery and checks.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,25 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from raftlog import compiled
+from raftlog.errors import CorruptBatchError
 from raftlog.limits import MIB
 
-from .batch_columns import BatchSpans, Int64s
+from .batch import read_batch
+from .batch_columns import (
+    BatchSpans,
+    HeaderScan,
+    Int64s,
+    Stop,
+    batch_columns,
+    clip,
+    damaged_headers,
+    end_of_walk,
+    index_batches,
+    walk_native,
+)
 from .header import CRC_START
+from .varint import Buffer
 
 UInt32s: TypeAlias = npt.NDArray[np.uint32]
 
@@ -29,6 +47,56 @@ _WINDOW_BYTES: Final = 1 * MIB
 _TOGETHER_BYTES_MAX: Final = 2048
 """Mean batch size above which batches are checked one by one: a call costs less than the copy."""
 _ALL_ONES: Final = 0xFFFF_FFFF
+
+
+def scan_valid_headers(
+    buffer: Buffer,
+    *,
+    path: str | None = None,
+    file_position: int = 0,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+) -> HeaderScan:
+    """Return the headers of the batches in ``buffer`` up to the first one that is not valid.
+
+    As ``batch_columns.scan_headers``, but the CRC of each batch in the range is verified, and the
+    error is that of ``batch.read_batch``. Batches before ``start_offset`` are not checked.
+    """
+    view = memoryview(buffer)
+    walked = None
+    if compiled.is_native:
+        walked = walk_native(buffer, file_position, start_offset, end_offset, crcs=True)
+    if walked is not None:
+        batches, end_position, stop = walked
+        stop, error = end_of_walk(view, end_position, stop, path, file_position)
+    else:
+        located = clip(index_batches(view, path, file_position), start_offset, end_offset)
+        bad = first_invalid(view, located)
+        if bad is not None:
+            located = located.cut(bad, Stop.DAMAGED)
+        batches = batch_columns(located, file_position)
+        end_position, stop, error = located.end_position, located.stop, located.error
+    if stop is Stop.DAMAGED and error is None:
+        error = _batch_error(view, end_position, path, file_position)
+    return HeaderScan(batches=batches, end_position=end_position, stop=stop, error=error)
+
+
+def _batch_error(
+    view: memoryview, position: int, path: str | None, file_position: int
+) -> CorruptBatchError:
+    try:
+        read_batch(view, position, path=path, file_position=file_position)
+    except CorruptBatchError as error:
+        return error
+    raise AssertionError("read_batch must reject what the columnar walk rejects")
+
+
+def first_invalid(view: memoryview, spans: BatchSpans) -> int | None:
+    """Return the ordinal of the first batch with a wrong CRC or invalid fields, or None."""
+    bad_crc = first_bad_crc(view, spans)
+    headers = spans.headers if bad_crc is None else spans.headers[:bad_crc]
+    damaged = np.flatnonzero(damaged_headers(headers))
+    return int(damaged[0]) if len(damaged) else bad_crc
 
 
 def first_bad_crc(view: memoryview, spans: BatchSpans) -> int | None:

@@ -570,8 +570,12 @@ def headers_column(data: Bytes, count: Int64s, key: Spans, value: Spans) -> pa.L
     """Return the list of headers of each record; ``count`` is the header count per record."""
     offsets = np.zeros(len(count) + 1, np.int32)
     np.cumsum(count, out=offsets[1:])
-    keys = _text(bytes_column(data, key))
-    pairs = pa.StructArray.from_arrays([keys, bytes_column(data, value)], ["key", "value"])
+    return lists_column(offsets, bytes_column(data, key), bytes_column(data, value))
+
+
+def lists_column(offsets: Int32s, key: pa.BinaryArray, value: pa.BinaryArray) -> pa.ListArray:
+    """Return the list of headers of each record: those from its offset to the next one."""
+    pairs = pa.StructArray.from_arrays([_text(key), value], ["key", "value"])
     lists = pa.ListArray.from_arrays(number_column(offsets, pa.int32()), pairs)
     return lists.cast(HEADERS_TYPE)
 

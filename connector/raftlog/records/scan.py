@@ -9,6 +9,8 @@ Steps, each on all batches of the buffer:
     parse_records       records               positions of keys, values and headers
     _record_columns                           Arrow columns
 
+The compiled core does the same steps batch by batch (``_scan_native``).
+
 A corrupt batch ends the scan; the batches before it are returned, together with the error. The
 result is the same as that of ``batch.read_batch`` for each batch, errors included.
 
@@ -23,16 +25,20 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from raftlog import compiled
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
     DECOMPRESSED_BYTES_MAX,
+    HEADERS_PER_BATCH_MAX,
+    HEADERS_PER_RECORD_MAX,
     SCAN_BYTES_MAX,
     SCAN_DECOMPRESSED_BYTES_MAX,
 )
 
 from .batch import RecordBatch, read_batch
 from .batch_columns import (
+    NATIVE_STOPS,
     BatchColumns,
     BatchSpans,
     Bools,
@@ -44,11 +50,12 @@ from .batch_columns import (
     Stop,
     batch_columns,
     clip,
-    damaged_headers,
+    end_of_walk,
     index_batches,
+    native_batches,
 )
-from .compression import Compression, decompress_onto
-from .crc import first_bad_crc
+from .compression import Compression, decompress, decompress_onto
+from .crc import first_invalid
 from .header import COMPRESSION_BITS
 from .record_columns import (
     BatchRuns,
@@ -58,6 +65,7 @@ from .record_columns import (
     RecordRuns,
     bytes_column,
     headers_column,
+    lists_column,
     number_column,
     parse_records,
 )
@@ -103,14 +111,15 @@ def scan(
     Corrupt bytes raise nothing: see ``Scan.stop`` and ``Scan.error``.
     """
     source = _Source(memoryview(buffer), path, file_position, decompressed_bytes_max)
+    if compiled.is_native:
+        found = _scan_native(source, buffer, columns, start_offset, end_offset)
+        if found is not None:
+            return found
     spans = clip(index_batches(source.view, path, file_position), start_offset, end_offset)
     spans = _up_to_limit(spans)
-    bad_crc = first_bad_crc(source.view, spans)
-    headers = spans.headers if bad_crc is None else spans.headers[:bad_crc]
-    damaged = np.flatnonzero(damaged_headers(headers))
-    bad = int(damaged[0]) if len(damaged) else bad_crc
+    bad = first_invalid(source.view, spans)
     if bad is not None:
-        spans = spans.cut(bad, Stop.DAMAGED, _error_at(source, spans, bad))
+        spans = spans.cut(bad, Stop.DAMAGED, _error_at(source, int(spans.position[bad])))
     spans, batch_runs = _batch_runs(source, spans)
     parsed = parse_records(batch_runs)
     if isinstance(parsed, HeadersFull):
@@ -118,7 +127,7 @@ def scan(
         batch_runs = batch_runs.first(parsed.ordinal)
         parsed = parse_records(batch_runs)
     if isinstance(parsed, DamagedBatch):
-        error = _error_at(source, spans, parsed.ordinal)
+        error = _error_at(source, int(spans.position[parsed.ordinal]))
         spans = spans.cut(parsed.ordinal, Stop.DAMAGED, error)
         parsed = parse_records(batch_runs.first(parsed.ordinal))
     assert isinstance(parsed, RecordFields), "batches before the first corrupt one are valid"
@@ -146,19 +155,24 @@ def _up_to_limit(spans: BatchSpans) -> BatchSpans:
     return spans
 
 
-def _error_at(source: _Source, spans: BatchSpans, ordinal: int) -> CorruptBatchError:
+def _error_at(source: _Source, position: int) -> CorruptBatchError:
     """Return the error that ``read_batch`` raises for a corrupt batch."""
-    position = int(spans.position[ordinal])
+    error = _find_error(source, position)
+    assert error is not None, "read_batch and scan must reject the same batches"
+    return error
+
+
+def _find_error(source: _Source, position: int) -> CorruptBatchError | None:
     try:
         batch = read_batch(
             source.view, position, path=source.path, file_position=source.file_position
         )
-        assert isinstance(batch, RecordBatch), "index_batches checked its length"
+        assert isinstance(batch, RecordBatch), "the walk of the batches checked its length"
         for _ in batch.records(decompressed_bytes_max=source.decompressed_bytes_max):
             pass
     except CorruptBatchError as error:
         return error
-    raise AssertionError("read_batch and scan must reject the same batches")
+    return None
 
 
 def _batch_runs(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, BatchRuns]:
@@ -202,7 +216,7 @@ def _decompress(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, bytearr
         try:
             decompress_onto(plain, payload, codec, byte_count_max=limit)
         except CorruptBatchError:
-            error = _error_at(source, spans, ordinal)
+            error = _error_at(source, int(spans.position[ordinal]))
             return spans.cut(ordinal, Stop.DAMAGED, error), plain, ends
         ends.append(len(plain))
         expanded += len(plain) - start
@@ -268,3 +282,112 @@ def _timestamps_ms(batches: BatchColumns, parsed: RecordFields) -> Int64s:
     if not appended.any():
         return created_ms
     return np.where(appended[ordinal], batches.max_timestamp_ms[ordinal], created_ms)
+
+
+# --- Scan by the compiled core --------------------------------------------------------------------
+# The core returns buffers of columns, and where the scan ends. Compressed batches are decompressed
+# here, and the error of a corrupt batch is found here.
+
+
+def _scan_native(
+    source: _Source,
+    buffer: Buffer,
+    columns: Column,
+    start_offset: int | None,
+    end_offset: int | None,
+) -> Scan | None:
+    """Scan in the compiled core; None if it gives the scan back."""
+
+    def expand(start: int, end: int, codec: int) -> bytes | None:
+        limit = source.decompressed_bytes_max
+        try:
+            payload = source.view[start:end]
+            return decompress(payload, Compression(codec), byte_count_max=limit)
+        except CorruptBatchError:
+            return None
+
+    data = buffer if type(buffer) is bytes else bytes(buffer)
+    limits = (
+        SCAN_BYTES_MAX,
+        SCAN_DECOMPRESSED_BYTES_MAX,
+        HEADERS_PER_RECORD_MAX,
+        HEADERS_PER_BATCH_MAX,
+    )
+    try:
+        found = compiled.core.scan(
+            data, columns.value, start_offset, end_offset, source.file_position, limits, expand
+        )
+    except OverflowError:  # a bound that does not fit into 64 bits
+        return None
+    if found is None:
+        return None
+    walked, numbers, strings, headers = found
+    end_position = walked[1]
+    stop, error = end_of_walk(
+        source.view, end_position, NATIVE_STOPS[walked[0]], source.path, source.file_position
+    )
+    if stop is Stop.DAMAGED and error is None:
+        error = _find_error(source, end_position)
+        if error is None:
+            return None
+    return Scan(
+        batches=native_batches(walked),
+        records=_native_columns(columns, numbers, strings, headers),
+        end_position=end_position,
+        stop=stop,
+        error=error,
+    )
+
+
+def _native_columns(
+    columns: Column,
+    numbers: compiled.core.Numbers,
+    strings: tuple[compiled.core.Strings, compiled.core.Strings],
+    headers: tuple[compiled.core.Block, compiled.core.Strings, compiled.core.Strings],
+) -> RecordColumns:
+    count, ordinal, is_control, offset, timestamp_ms, leader_epoch = numbers
+    key, value = strings
+    has = columns.value
+    return RecordColumns(
+        batch_ordinal=np.frombuffer(memoryview(ordinal), np.int32),
+        is_control=np.frombuffer(memoryview(is_control), np.bool_),
+        offset=_native_numbers(offset, count, pa.int64()) if has & _OFFSET else None,
+        timestamp_ms=_native_numbers(timestamp_ms, count, pa.int64()) if has & _TIME else None,
+        leader_epoch=_native_numbers(leader_epoch, count, pa.int32()) if has & _EPOCH else None,
+        key=_native_strings(key, count) if has & _KEY else None,
+        value=_native_strings(value, count) if has & _VALUE else None,
+        headers=_native_headers(*headers, count) if has & _HEADERS else None,
+    )
+
+
+_OFFSET, _TIME, _EPOCH, _KEY, _VALUE, _HEADERS = (column.value for column in Column)
+# Operators of a Flag cost more than a column of a small scan.
+
+
+def _native_numbers(block: compiled.core.Block, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(block)])
+
+
+def _native_strings(column: compiled.core.Strings, count: int) -> pa.BinaryArray:
+    if column is None:
+        return pa.nulls(count, pa.binary())
+    valid, offsets, data = column
+    buffers = [
+        None if valid is None else pa.py_buffer(valid),
+        pa.py_buffer(offsets),
+        pa.py_buffer(data),
+    ]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _native_headers(
+    offsets: compiled.core.Block,
+    keys: compiled.core.Strings,
+    values: compiled.core.Strings,
+    count: int,
+) -> pa.ListArray:
+    positions = np.frombuffer(memoryview(offsets), np.int32)
+    header_count = int(positions[-1])
+    return lists_column(
+        positions, _native_strings(keys, header_count), _native_strings(values, header_count)
+    )

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
-from raftlog import __version__
+from raftlog import __version__, compiled
 
 from . import cat, maintenance, node, quorum, state, tables
 from .output import Console, Output, OutputFailedError
@@ -138,7 +138,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _print_version(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    output.line(f"raftlog {__version__}")
+    output.line(f"raftlog {__version__} ({compiled.describe()})")
     return 0
 
 

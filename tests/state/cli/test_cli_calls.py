@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.cli import run
 
-from raftlog import __version__
+from raftlog import __version__, compiled
 from raftlog_state.cli.main import main
 from raftlog_state.cli.output import Console, Output
 
@@ -44,8 +44,9 @@ def test_each_command_has_help_with_examples(command: str) -> None:
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_version_is_one_line() -> None:
-    assert run("--version") == (0, f"raftlog {__version__}\n", "")
+def test_version_is_one_line_with_the_implementation_that_runs() -> None:
+    which = "compiled core" if compiled.is_native else "pure Python"
+    assert run("--version") == (0, f"raftlog {__version__} ({which})\n", "")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,11 @@ def test_every_command_works_where_spark_is_not_installed(data: Path) -> None:
 def test_the_module_runs_as_a_program() -> None:
     command = [sys.executable, "-m", "raftlog_state.cli", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"raftlog {__version__}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"raftlog {__version__} ({compiled.describe()})\n",
+        "",
+    )
 
 
 def test_a_closed_output_pipe_is_no_error(data: Path) -> None:

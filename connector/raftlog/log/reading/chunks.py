@@ -44,10 +44,9 @@ from raftlog.records.batch_columns import (
     batch_columns,
     clip,
     damaged_headers,
-    index_batches,
     scan_headers,
 )
-from raftlog.records.crc import UInt32s, first_bad_crc, range_crcs
+from raftlog.records.crc import UInt32s, range_crcs, scan_valid_headers
 from raftlog.records.header import (
     BATCH_HEADER,
     BATCH_LENGTH,
@@ -224,11 +223,9 @@ class HeaderDecoder(ChunkDecoder[HeaderChunk]):
         if len(walk.batches) and walk.stop is not Stop.END_OFFSET:
             checked.add(len(walk.batches) - 1)
         if self.check_all:
-            view = memoryview(buffer)
-            located = clip(index_batches(view, path, file_position), start_offset, end_offset)
-            bad = first_bad_crc(view, located)
-            if bad is not None and bad < len(walk.batches):
-                checked.add(bad)
+            valid = scan_valid_headers(buffer, start_offset=start_offset, end_offset=end_offset)
+            if len(valid.batches) < len(walk.batches):
+                checked.add(len(valid.batches))
         control: list[tuple[int, RecordBatch]] = []
         for ordinal in sorted(checked):
             position = int(walk.batches.position[ordinal]) - file_position

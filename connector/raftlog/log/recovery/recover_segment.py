@@ -54,11 +54,8 @@ from raftlog.records.batch_columns import (
     Bools,
     Int64s,
     Stop,
-    batch_columns,
-    damaged_headers,
-    index_batches,
 )
-from raftlog.records.crc import first_bad_crc
+from raftlog.records.crc import scan_valid_headers
 from raftlog.records.header import is_zero
 from raftlog.storage.protocol import ReadableFile, Storage, WritableStorage
 
@@ -270,20 +267,12 @@ class _ValidDecoder(ChunkDecoder[ValidChunk]):
         start_offset: int | None,
         end_offset: int | None,
     ) -> ValidChunk:
-        view = memoryview(buffer)
-        located = index_batches(view, path, file_position)
-        bad = first_bad_crc(view, located)
-        headers = located.headers if bad is None else located.headers[:bad]
-        damaged = np.flatnonzero(damaged_headers(headers))
-        bad = int(damaged[0]) if len(damaged) else bad
-        if bad is not None:
-            error = _damage_at(buffer, int(located.position[bad]), path, file_position)
-            located = located.cut(bad, Stop.DAMAGED, error)
+        found = scan_valid_headers(buffer, path=path, file_position=file_position)
         return ValidChunk(
-            batches=batch_columns(located, file_position),
-            end_position=located.end_position,
-            stop=located.stop,
-            error=located.error,
+            batches=found.batches,
+            end_position=found.end_position,
+            stop=found.stop,
+            error=found.error,
             path=path,
             buffer=buffer,
             buffer_position=file_position,
@@ -291,14 +280,6 @@ class _ValidDecoder(ChunkDecoder[ValidChunk]):
 
     def first(self, chunk: ValidChunk, count: int) -> ValidChunk:
         return chunk.first(count)
-
-
-def _damage_at(buffer: bytes, position: int, path: str, file_position: int) -> CorruptBatchError:
-    try:
-        read_batch(buffer, position, path=path, file_position=file_position)
-    except CorruptBatchError as error:
-        return error
-    raise AssertionError("read_batch must reject what the column decoder rejects")
 
 
 class SegmentScan:

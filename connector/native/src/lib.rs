@@ -1,0 +1,37 @@
+//! The compiled core of raftlog (`raftlog._native`).
+//!
+//! It handles what is provably plain and gives everything else back to Python: it never says what
+//! is wrong with bytes, and never decides what may be shown. Rules of this crate:
+//!
+//! 1. A function returns `None` for what it gives back; the Python function of the same purpose
+//!    then handles all of it, or the batch or row that is named.
+//! 2. No indexing that can fail, no `unwrap`: bytes are hostile (`clippy.toml`, `Cargo.toml`).
+//! 3. A panic is caught at the boundary and counts as given back.
+//! 4. Memory is bounded by the input, or by limits that Python passes.
+//! 5. `unsafe` is in `block.rs` only.
+
+mod batch;
+mod block;
+mod python;
+mod reader;
+mod scan;
+
+use pyo3::exceptions::PyImportError;
+use pyo3::prelude::*;
+
+/// Number of this interface; `raftlog/compiled.py` names the one it uses.
+const INTERFACE: u32 = 1;
+
+/// `raftlog._native`; with `RAFTLOG_NATIVE=0` in the environment it cannot be imported.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    if std::env::var_os("RAFTLOG_NATIVE").is_some_and(|value| value == "0") {
+        return Err(PyImportError::new_err("disabled by RAFTLOG_NATIVE=0"));
+    }
+    module.add("INTERFACE", INTERFACE)?;
+    module.add_class::<block::Block>()?;
+    module.add_function(wrap_pyfunction!(python::walk, module)?)?;
+    module.add_function(wrap_pyfunction!(python::scan, module)?)?;
+    module.add_function(wrap_pyfunction!(python::panic, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! Functions that Python calls: arguments in, blocks out, panics caught.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+
+use crate::batch::{Checks, Header, Range, Walked};
+use crate::block::Block;
+use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
+
+/// Run `work`; a panic counts as given back.
+fn guarded<T>(work: impl FnOnce() -> PyResult<Option<T>>) -> PyResult<Option<T>> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Ok(None))
+}
+
+/// Header columns: those of 64, 32 and 16 bits, each one after the other (`_NATIVE_FIELDS`).
+type HeaderBlocks = (Block, Block, Block);
+/// Stop, end position, number of batches, and their headers.
+type WalkedBlocks = (u8, usize, usize, HeaderBlocks);
+/// Headers, numbers, keys and values, headers of the records of a scan.
+type ScannedBlocks = (
+    WalkedBlocks,
+    NumberBlocks,
+    (StringBlocks, StringBlocks),
+    RecordHeaderBlocks,
+);
+/// Validity bitmap, offsets and bytes of a column; `None` if all its rows are null.
+type StringBlocks = Option<(Option<Block>, Block, Block)>;
+/// Number of records; batch ordinal, control flag, offset, timestamp, leader epoch of each.
+type NumberBlocks = (usize, Block, Block, Block, Block, Block);
+/// Offsets of the headers of each record, their keys and values.
+type RecordHeaderBlocks = (Block, StringBlocks, StringBlocks);
+
+fn walked_blocks(walked: Walked, file_position: i64) -> WalkedBlocks {
+    let Walked {
+        headers,
+        end_position,
+        stop,
+    } = walked;
+    let count = headers.len();
+    let mut wide: Vec<i64> = Vec::with_capacity(6 * count);
+    let mut middle: Vec<i32> = Vec::with_capacity(4 * count);
+    let mut narrow: Vec<i16> = Vec::with_capacity(2 * count);
+    let all = || headers.iter().map(|(_, header)| header);
+    wide.extend(
+        headers
+            .iter()
+            .map(|(position, _)| file_position.wrapping_add_unsigned(*position as u64)),
+    );
+    wide.extend(all().map(|header| header.base_offset));
+    wide.extend(all().map(Header::last_offset));
+    wide.extend(all().map(|header| header.base_timestamp_ms));
+    wide.extend(all().map(|header| header.max_timestamp_ms));
+    wide.extend(all().map(|header| header.producer_id));
+    middle.extend(all().map(|header| header.length + 12));
+    middle.extend(all().map(|header| header.leader_epoch));
+    middle.extend(all().map(|header| header.base_sequence));
+    middle.extend(all().map(|header| header.record_count));
+    narrow.extend(all().map(|header| header.attributes));
+    narrow.extend(all().map(|header| header.producer_epoch));
+    (
+        stop as u8,
+        end_position,
+        count,
+        (wide.into(), middle.into(), narrow.into()),
+    )
+}
+
+fn string_blocks(column: Option<StringBuffers>) -> StringBlocks {
+    column.map(|buffers| {
+        (
+            buffers.valid.map(Block::from),
+            buffers.offsets.into(),
+            buffers.data.into(),
+        )
+    })
+}
+
+/// Walk the headers of the batches of `data`; `crcs` also checks each batch.
+#[pyfunction]
+#[pyo3(signature = (data, start_offset, end_offset, file_position, crcs))]
+pub fn walk(
+    py: Python<'_>,
+    data: &Bound<'_, PyBytes>,
+    start_offset: Option<i64>,
+    end_offset: Option<i64>,
+    file_position: i64,
+    crcs: bool,
+) -> PyResult<Option<WalkedBlocks>> {
+    let bytes = data.as_bytes();
+    let range = Range {
+        start: start_offset,
+        end: end_offset,
+    };
+    let checks = if crcs { Checks::Crcs } else { Checks::Headers };
+    guarded(|| {
+        Ok(Some(py.detach(|| {
+            walked_blocks(crate::batch::walk(bytes, range, checks), file_position)
+        })))
+    })
+}
+
+/// Scan the batches of `data` to columns of headers and records.
+///
+/// `limits`: bytes and decompressed bytes of one scan, headers of a record and of one scan.
+/// `decompress(start, end, codec)` returns the records of a batch, `None` if they are damaged.
+#[pyfunction]
+#[pyo3(signature = (data, columns, start_offset, end_offset, file_position, limits, decompress))]
+#[allow(clippy::too_many_arguments)]
+pub fn scan(
+    py: Python<'_>,
+    data: &Bound<'_, PyBytes>,
+    columns: u32,
+    start_offset: Option<i64>,
+    end_offset: Option<i64>,
+    file_position: i64,
+    limits: (usize, usize, usize, usize),
+    decompress: Py<PyAny>,
+) -> PyResult<Option<ScannedBlocks>> {
+    let bytes = data.as_bytes();
+    let (bytes_max, expanded_max, record_headers_max, headers_max) = limits;
+    let request = Request {
+        columns: Columns(columns),
+        range: Range {
+            start: start_offset,
+            end: end_offset,
+        },
+        bytes_max,
+        expanded_max,
+        record_headers_max,
+        headers_max,
+    };
+    let expand = |start: usize, end: usize, codec: i16| -> PyResult<Option<PyBackedBytes>> {
+        Python::attach(|py| Ok(decompress.call1(py, (start, end, codec))?.extract(py)?))
+    };
+    guarded(|| {
+        py.detach(|| {
+            Ok(
+                crate::scan::scan(bytes, request, expand)?.map(|Scanned { walked, records }| {
+                    let (numbers, strings, headers) = record_blocks(records);
+                    (
+                        walked_blocks(walked, file_position),
+                        numbers,
+                        strings,
+                        headers,
+                    )
+                }),
+            )
+        })
+    })
+}
+
+fn record_blocks(
+    records: Records,
+) -> (
+    NumberBlocks,
+    (StringBlocks, StringBlocks),
+    RecordHeaderBlocks,
+) {
+    let numbers = (
+        records.rows,
+        records.ordinals.into(),
+        records.is_control.into(),
+        records.offsets.into(),
+        records.timestamps_ms.into(),
+        records.leader_epochs.into(),
+    );
+    let strings = (string_blocks(records.keys), string_blocks(records.values));
+    let headers = (
+        records.header_offsets.into(),
+        string_blocks(records.header_keys),
+        string_blocks(records.header_values),
+    );
+    (numbers, strings, headers)
+}
+
+/// Panic inside the guard, for the test that a panic is caught.
+#[pyfunction]
+pub fn panic() -> PyResult<Option<()>> {
+    #[allow(clippy::panic)]
+    guarded(|| panic!("a panic that a test planted"))
+}

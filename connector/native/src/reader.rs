@@ -1,0 +1,103 @@
+//! Forward reader of the fields of records; every length is checked against the bytes left.
+
+/// Bytes that are not read yet. `None` from a method means that the bytes do not hold the field.
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Read `bytes` from their start.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Return whether all bytes were read.
+    pub const fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Return the number of bytes left.
+    pub const fn left(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Read one byte.
+    #[inline]
+    pub fn byte(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(byte)
+    }
+
+    /// Read `N` bytes.
+    #[inline]
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (array, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(*array)
+    }
+
+    /// Read `count` bytes.
+    #[inline]
+    pub fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(count)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    /// Read an unsigned 32-bit varint of at most five bytes.
+    #[inline]
+    pub fn unsigned_varint(&mut self) -> Option<u32> {
+        let raw = self.raw_varint::<5>(0x0f)?;
+        u32::try_from(raw).ok()
+    }
+
+    /// Read a zigzag 32-bit varint of at most five bytes.
+    #[inline]
+    pub fn varint(&mut self) -> Option<i32> {
+        let raw = self.unsigned_varint()?;
+        Some((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
+    }
+
+    /// Read a zigzag 64-bit varint of at most ten bytes.
+    #[inline]
+    pub fn varlong(&mut self) -> Option<i64> {
+        let raw = self.raw_varint::<10>(0x01)?;
+        Some((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
+    }
+
+    /// Read the length of a byte string and the string; the inner `None` is a null.
+    #[inline]
+    pub fn bytes(&mut self) -> Option<Option<&'a [u8]>> {
+        let length = self.varint()?;
+        if length == -1 {
+            return Some(None);
+        }
+        self.take(usize::try_from(length).ok()?).map(Some)
+    }
+
+    /// Read a varint of at most `MAX` bytes, the last of which is at most `last_max`.
+    #[inline]
+    fn raw_varint<const MAX: usize>(&mut self, last_max: u8) -> Option<u64> {
+        let (&first, rest) = self.rest.split_first()?;
+        if first < 0x80 {
+            self.rest = rest;
+            return Some(u64::from(first));
+        }
+        let mut value = u64::from(first & 0x7f);
+        let mut rest = rest;
+        for ordinal in 1..MAX {
+            let (&byte, after) = rest.split_first()?;
+            rest = after;
+            value |= u64::from(byte & 0x7f) << (7 * ordinal);
+            if byte < 0x80 {
+                if ordinal == MAX - 1 && byte > last_max {
+                    return None;
+                }
+                self.rest = rest;
+                return Some(value);
+            }
+        }
+        None
+    }
+}

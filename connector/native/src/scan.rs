@@ -1,0 +1,496 @@
+//! Scan of a buffer of batches to columns of headers and records (`raftlog/records/scan.py`).
+//!
+//! The scan ends at the first batch that fails a check; Python finds the reason. It is given back as
+//! a whole (`None`) where it would need more headers than a scan may return.
+
+use crate::batch::{Batch, Header, Range, Stop, Walk, Walked, end_of};
+use crate::reader::Reader;
+
+/// Smallest record: seven fields of one byte each.
+const RECORD_BYTES_MIN: usize = 7;
+
+/// Columns to build: the bits of `batch_columns.Column`.
+#[derive(Clone, Copy)]
+pub struct Columns(pub u32);
+
+impl Columns {
+    pub const OFFSET: u32 = 1;
+    pub const TIMESTAMP: u32 = 2;
+    pub const LEADER_EPOCH: u32 = 4;
+    pub const KEY: u32 = 8;
+    pub const VALUE: u32 = 16;
+    pub const HEADERS: u32 = 32;
+
+    const fn has(self, column: u32) -> bool {
+        self.0 & column != 0
+    }
+}
+
+/// What to scan, and the limits of one scan (`raftlog/limits.py`).
+#[derive(Clone, Copy)]
+pub struct Request {
+    pub columns: Columns,
+    pub range: Range,
+    /// Bytes of batches that one scan reads, but at least one batch.
+    pub bytes_max: usize,
+    /// Decompressed bytes after which the scan stops at the next batch.
+    pub expanded_max: usize,
+    pub record_headers_max: usize,
+    pub headers_max: usize,
+}
+
+/// Column of byte strings or nulls, in Arrow's layout. It has no memory while all are null.
+#[derive(Default)]
+pub struct Strings {
+    rows: usize,
+    offsets: Vec<i32>,
+    data: Vec<u8>,
+    /// One byte per row once there are both nulls and strings.
+    valid: Vec<u8>,
+}
+
+/// Buffers of a column of which at least one row is not null.
+pub struct StringBuffers {
+    /// Arrow's bitmap; `None` if no row is null.
+    pub valid: Option<Vec<u8>>,
+    pub offsets: Vec<i32>,
+    pub data: Vec<u8>,
+}
+
+impl Strings {
+    /// Add a row. `None` if the bytes exceed Arrow's 32-bit offsets.
+    #[inline]
+    fn push(&mut self, value: Option<&[u8]>, reserve: (usize, usize)) -> Option<()> {
+        if let Some(bytes) = value {
+            if self.offsets.is_empty() {
+                self.begin(reserve);
+            }
+            self.data.extend_from_slice(bytes);
+            self.offsets.push(i32::try_from(self.data.len()).ok()?);
+            if !self.valid.is_empty() {
+                self.valid.push(1);
+            }
+        } else if !self.offsets.is_empty() {
+            if self.valid.is_empty() {
+                self.valid.resize(self.rows, 1);
+            }
+            self.offsets.push(i32::try_from(self.data.len()).ok()?);
+            self.valid.push(0);
+        }
+        self.rows += 1;
+        Some(())
+    }
+
+    /// Write the rows that are null so far, before the first string.
+    #[cold]
+    fn begin(&mut self, (rows, bytes): (usize, usize)) {
+        self.offsets.reserve(rows + 1);
+        self.data.reserve(bytes);
+        self.offsets.resize(self.rows + 1, 0);
+        self.valid.resize(self.rows, 0);
+    }
+
+    const fn mark(&self) -> (usize, usize) {
+        (self.rows, self.data.len())
+    }
+
+    /// Remove the rows after a mark.
+    fn truncate(&mut self, (rows, bytes): (usize, usize)) {
+        self.rows = rows;
+        self.offsets.truncate(rows + 1);
+        self.data.truncate(bytes);
+        self.valid.truncate(rows);
+    }
+
+    /// Return the buffers; `None` if all rows are null.
+    fn finish(self) -> Option<StringBuffers> {
+        let has_null = self.valid.contains(&0);
+        if self.offsets.len() < 2 || (has_null && !self.valid.contains(&1)) {
+            return None;
+        }
+        let valid = has_null.then(|| {
+            self.valid
+                .chunks(8)
+                .map(|rows| rows.iter().rev().fold(0, |bits, row| bits << 1 | row))
+                .collect()
+        });
+        Some(StringBuffers {
+            valid,
+            offsets: self.offsets,
+            data: self.data,
+        })
+    }
+}
+
+/// Records of a scan, one element per record; columns that were not requested are empty.
+pub struct Records {
+    pub rows: usize,
+    pub ordinals: Vec<i32>,
+    pub is_control: Vec<u8>,
+    pub offsets: Vec<i64>,
+    pub timestamps_ms: Vec<i64>,
+    pub leader_epochs: Vec<i32>,
+    pub keys: Option<StringBuffers>,
+    pub values: Option<StringBuffers>,
+    /// First header of each record, and their number at the end.
+    pub header_offsets: Vec<i32>,
+    pub header_keys: Option<StringBuffers>,
+    pub header_values: Option<StringBuffers>,
+}
+
+/// Batches and records of a scan.
+pub struct Scanned {
+    pub walked: Walked,
+    pub records: Records,
+}
+
+/// Columns while they are built.
+struct Builder {
+    request: Request,
+    /// Records and bytes that the buffer can hold at most, to reserve memory once.
+    reserve: (usize, usize),
+    rows: usize,
+    header_count: usize,
+    ordinals: Vec<i32>,
+    is_control: Vec<u8>,
+    offsets: Vec<i64>,
+    timestamps_ms: Vec<i64>,
+    leader_epochs: Vec<i32>,
+    keys: Strings,
+    values: Strings,
+    header_offsets: Vec<i32>,
+    header_keys: Strings,
+    header_values: Strings,
+}
+
+/// Why the records of a batch were not added.
+enum Refused {
+    /// They fail a check.
+    Damaged,
+    /// They exceed what a scan returns.
+    TooMany,
+}
+
+/// Fields of one record.
+struct Record<'a> {
+    timestamp_delta: i64,
+    offset_delta: i32,
+    key: Option<&'a [u8]>,
+    value: Option<&'a [u8]>,
+    header_count: usize,
+    headers: Reader<'a>,
+}
+
+impl<'a> Record<'a> {
+    /// Read a record up to its headers. `None` if it does not have the form of one.
+    #[inline]
+    fn read(records: &mut Reader<'a>, headers_max: usize) -> Option<Self> {
+        let length = usize::try_from(records.varint()?).ok()?;
+        let mut fields = Reader::new(records.take(length)?);
+        fields.byte()?; // attributes
+        let timestamp_delta = fields.varlong()?;
+        let offset_delta = fields.varint()?;
+        let key = fields.bytes()?;
+        let value = fields.bytes()?;
+        let header_count = usize::try_from(fields.varint()?).ok()?;
+        if header_count == 0 {
+            if !fields.is_at_end() {
+                return None;
+            }
+        } else if 2 * header_count > fields.left() || header_count > headers_max {
+            return None;
+        }
+        Some(Self {
+            timestamp_delta,
+            offset_delta,
+            key,
+            value,
+            header_count,
+            headers: fields,
+        })
+    }
+}
+
+impl Builder {
+    fn new(request: Request, reserve: (usize, usize)) -> Self {
+        let (rows, _) = reserve;
+        let wanted = |column| {
+            if request.columns.has(column) { rows } else { 0 }
+        };
+        Self {
+            request,
+            reserve,
+            rows: 0,
+            header_count: 0,
+            ordinals: Vec::with_capacity(rows),
+            is_control: Vec::with_capacity(rows),
+            offsets: Vec::with_capacity(wanted(Columns::OFFSET)),
+            timestamps_ms: Vec::with_capacity(wanted(Columns::TIMESTAMP)),
+            leader_epochs: Vec::with_capacity(wanted(Columns::LEADER_EPOCH)),
+            keys: Strings::default(),
+            values: Strings::default(),
+            header_offsets: Vec::new(),
+            header_keys: Strings::default(),
+            header_values: Strings::default(),
+        }
+    }
+
+    /// Add the records of a batch whose header is valid; all of them or none.
+    fn add(&mut self, header: &Header, payload: &[u8], ordinal: i32) -> Result<(), Refused> {
+        let before = (self.rows, self.header_offsets.len());
+        let marks = [
+            &self.keys,
+            &self.values,
+            &self.header_keys,
+            &self.header_values,
+        ]
+        .map(Strings::mark);
+        let added = self.add_records(header, payload);
+        if added.is_ok() {
+            self.ordinals.resize(self.rows, ordinal);
+            self.is_control
+                .resize(self.rows, header.is_control().into());
+            if self.request.columns.has(Columns::LEADER_EPOCH) {
+                self.leader_epochs.resize(self.rows, header.leader_epoch);
+            }
+        } else {
+            let [keys, values, header_keys, header_values] = marks;
+            self.rows = before.0;
+            self.offsets.truncate(before.0);
+            self.timestamps_ms.truncate(before.0);
+            self.header_offsets.truncate(before.1);
+            self.keys.truncate(keys);
+            self.values.truncate(values);
+            self.header_keys.truncate(header_keys);
+            self.header_values.truncate(header_values);
+        }
+        added
+    }
+
+    fn add_records(&mut self, header: &Header, payload: &[u8]) -> Result<(), Refused> {
+        let count = usize::try_from(header.record_count).map_err(|_| Refused::Damaged)?;
+        if count
+            .checked_mul(RECORD_BYTES_MIN)
+            .is_none_or(|bytes| bytes > payload.len())
+        {
+            return Err(Refused::Damaged);
+        }
+        let mut records = Reader::new(payload);
+        let mut last_delta = -1;
+        for _ in 0..count {
+            let record = Record::read(&mut records, self.request.record_headers_max)
+                .ok_or(Refused::Damaged)?;
+            if !(last_delta < record.offset_delta
+                && record.offset_delta <= header.last_offset_delta)
+            {
+                return Err(Refused::Damaged);
+            }
+            last_delta = record.offset_delta;
+            self.add_record(header, record)?;
+        }
+        if records.is_at_end() {
+            Ok(())
+        } else {
+            Err(Refused::Damaged)
+        }
+    }
+
+    #[inline]
+    fn add_record(&mut self, header: &Header, record: Record<'_>) -> Result<(), Refused> {
+        let Request { columns, range, .. } = self.request;
+        let offset = header.base_offset + i64::from(record.offset_delta);
+        let is_wanted = range.start.is_none_or(|start| offset >= start)
+            && range.end.is_none_or(|end| offset < end);
+        if record.header_count > 0 {
+            self.add_headers(record.header_count, record.headers, is_wanted)?;
+        }
+        if !is_wanted {
+            return Ok(());
+        }
+        if columns.has(Columns::OFFSET) {
+            self.offsets.push(offset);
+        }
+        if columns.has(Columns::TIMESTAMP) {
+            self.timestamps_ms.push(if header.is_log_append_time() {
+                header.max_timestamp_ms
+            } else {
+                header
+                    .base_timestamp_ms
+                    .wrapping_add(record.timestamp_delta)
+            });
+        }
+        if columns.has(Columns::KEY) {
+            self.keys
+                .push(record.key, self.reserve)
+                .ok_or(Refused::TooMany)?;
+        }
+        if columns.has(Columns::VALUE) {
+            self.values
+                .push(record.value, self.reserve)
+                .ok_or(Refused::TooMany)?;
+        }
+        if columns.has(Columns::HEADERS) {
+            let end = i32::try_from(self.header_keys.rows).map_err(|_| Refused::TooMany)?;
+            self.header_offsets.push(end);
+        }
+        self.rows += 1;
+        Ok(())
+    }
+
+    fn add_headers(
+        &mut self,
+        count: usize,
+        mut fields: Reader<'_>,
+        is_wanted: bool,
+    ) -> Result<(), Refused> {
+        self.header_count += count;
+        if self.header_count > self.request.headers_max {
+            return Err(Refused::TooMany);
+        }
+        let is_built = is_wanted && self.request.columns.has(Columns::HEADERS);
+        for _ in 0..count {
+            let key = fields.bytes().flatten().ok_or(Refused::Damaged)?;
+            let value = fields.bytes().ok_or(Refused::Damaged)?;
+            if is_built {
+                self.header_keys
+                    .push(Some(key), (0, 0))
+                    .ok_or(Refused::TooMany)?;
+                self.header_values
+                    .push(value, (0, 0))
+                    .ok_or(Refused::TooMany)?;
+            }
+        }
+        if fields.is_at_end() {
+            Ok(())
+        } else {
+            Err(Refused::Damaged)
+        }
+    }
+
+    fn finish(mut self) -> Records {
+        if self.request.columns.has(Columns::HEADERS) {
+            self.header_offsets.insert(0, 0);
+        }
+        Records {
+            rows: self.rows,
+            ordinals: self.ordinals,
+            is_control: self.is_control,
+            offsets: self.offsets,
+            timestamps_ms: self.timestamps_ms,
+            leader_epochs: self.leader_epochs,
+            keys: self.keys.finish(),
+            values: self.values.finish(),
+            header_offsets: self.header_offsets,
+            header_keys: self.header_keys.finish(),
+            header_values: self.header_values.finish(),
+        }
+    }
+}
+
+/// Scan `data`. `decompress` returns the records of a compressed batch by the start and the end of
+/// its payload and its codec: `Ok(None)` if they are damaged.
+///
+/// The result is `Ok(None)` if the scan is given back, and the error of `decompress`.
+pub fn scan<D: AsRef<[u8]>, E>(
+    data: &[u8],
+    request: Request,
+    mut decompress: impl FnMut(usize, usize, i16) -> Result<Option<D>, E>,
+) -> Result<Option<Scanned>, E> {
+    let mut batches = Walk::new(data);
+    let mut builder = Builder::new(request, capacity(data, request.range));
+    let mut headers: Vec<(usize, Header)> = Vec::new();
+    let mut expanded = 0;
+    let mut stopped = None;
+    for batch in batches.by_ref() {
+        let header = batch.header;
+        if headers.is_empty()
+            && !request.range.is_before(&header)
+            && request.range.is_after(&header)
+        {
+            continue;
+        }
+        let begin = headers.first().map_or(batch.position, |first| first.0);
+        if let Some(stop) = stop_at(
+            &batch,
+            &request,
+            batch.end() - begin,
+            expanded,
+            headers.is_empty(),
+        ) {
+            stopped = Some((batch.position, stop));
+            break;
+        }
+        let Ok(ordinal) = i32::try_from(headers.len()) else {
+            return Ok(None);
+        };
+        let added = if header.codec() == 0 {
+            builder.add(&header, batch.payload(), ordinal)
+        } else {
+            let start = batch.end() - batch.payload().len();
+            match decompress(start, batch.end(), header.codec())? {
+                Some(plain) => {
+                    expanded += plain.as_ref().len();
+                    builder.add(&header, plain.as_ref(), ordinal)
+                }
+                None => Err(Refused::Damaged),
+            }
+        };
+        match added {
+            Ok(()) => headers.push((batch.position, header)),
+            Err(Refused::TooMany) => return Ok(None),
+            Err(Refused::Damaged) => {
+                stopped = Some((batch.position, Stop::Damaged));
+                break;
+            }
+        }
+    }
+    let (end_position, stop) =
+        stopped.unwrap_or_else(|| (batches.position(), end_of(data, batches.position())));
+    Ok(Some(Scanned {
+        walked: Walked {
+            headers,
+            end_position,
+            stop,
+        },
+        records: builder.finish(),
+    }))
+}
+
+/// Return why the scan ends before this batch, whose records were not read yet.
+#[inline]
+fn stop_at(
+    batch: &Batch<'_>,
+    request: &Request,
+    byte_count: usize,
+    expanded: usize,
+    is_first: bool,
+) -> Option<Stop> {
+    if request.range.is_before(&batch.header) {
+        Some(Stop::EndOffset)
+    } else if byte_count > request.bytes_max && !is_first {
+        Some(Stop::Full)
+    } else if !(batch.has_valid_crc() && batch.header.is_valid()) {
+        Some(Stop::Damaged)
+    } else if expanded > request.expanded_max {
+        Some(Stop::Full)
+    } else {
+        None
+    }
+}
+
+/// Return how many records and bytes of strings the uncompressed batches hold at most.
+fn capacity(data: &[u8], range: Range) -> (usize, usize) {
+    let mut records = 0;
+    let mut bytes = 0;
+    for batch in Walk::new(data) {
+        if batch.header.codec() == 0
+            && !range.is_before(&batch.header)
+            && !range.is_after(&batch.header)
+        {
+            let count = usize::try_from(batch.header.record_count).unwrap_or(0);
+            records += count.min(batch.payload().len() / RECORD_BYTES_MIN);
+            bytes += batch.payload().len();
+        }
+    }
+    (records, bytes)
+}

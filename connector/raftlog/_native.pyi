@@ -1,0 +1,38 @@
+"""The compiled core (``connector/native``). None: the call is given back to Python."""
+
+from collections.abc import Callable
+
+INTERFACE: int
+
+class Block:
+    """Frozen vector of numbers, readable as a buffer."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+
+Headers = tuple[int, int, int, tuple[Block, Block, Block]]
+"""Stop, end position, number of batches; their header fields of 64, of 32 and of 16 bits."""
+
+Strings = tuple[Block | None, Block, Block] | None
+"""Validity, offsets and bytes of an Arrow column; None if all its rows are null."""
+
+Numbers = tuple[int, Block, Block, Block, Block, Block]
+"""Number of records; their batch ordinals, control flags, offsets, timestamps, leader epochs."""
+
+def walk(
+    data: bytes,
+    start_offset: int | None,
+    end_offset: int | None,
+    file_position: int,
+    crcs: bool,
+) -> Headers | None: ...
+def scan(
+    data: bytes,
+    columns: int,
+    start_offset: int | None,
+    end_offset: int | None,
+    file_position: int,
+    limits: tuple[int, int, int, int],
+    decompress: Callable[[int, int, int], bytes | None],
+) -> tuple[Headers, Numbers, tuple[Strings, Strings], tuple[Block, Strings, Strings]] | None: ...
+def panic() -> None: ...

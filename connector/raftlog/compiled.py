@@ -1,0 +1,28 @@
+"""The compiled core ``raftlog._native``: whether it is used.
+
+It is built from ``connector/native`` where cargo is installed. Without it, with
+``RAFTLOG_NATIVE=0`` in the environment, or if it was built from other sources, the same functions
+run in Python, with the same results and errors. A function of the core returns None for what it
+gives back to Python: whatever is not plain, so that each error has one place and one text.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["core", "describe", "is_native"]
+
+INTERFACE: Final = 1
+"""``_native.INTERFACE`` of the sources beside this file."""
+
+try:
+    import raftlog._native as core
+except ImportError:
+    is_native = False
+else:
+    is_native = core.INTERFACE == INTERFACE
+
+
+def describe() -> str:
+    """Return which implementation runs, for ``raftlog --version``."""
+    return "compiled core" if is_native else "pure Python"

@@ -1,0 +1,100 @@
+"""Bugs of the compiled core, and of what Python does with its results."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+RUST: Final = "connector/native/src"
+SCAN: Final = "tests/records/test_native_scan.py"
+MUTATED: Final = f"{SCAN}::test_mutated_logs_are_scanned_alike"
+EVERY_KIND: Final = f"{SCAN}::test_batches_of_every_kind_are_scanned_alike"
+EVERY_LOG: Final = f"{SCAN}::test_every_real_log_is_scanned_alike"
+
+NATIVE_PLANTS: Final = (
+    Plant(
+        bug="the core does not verify CRCs",
+        path=f"{RUST}/batch.rs",
+        old="crc32c::crc32c(covered) == self.header.crc",
+        new="crc32c::crc32c(covered) == self.header.crc || !covered.is_empty()",
+        tests=(MUTATED,),
+    ),
+    Plant(
+        bug="the core accepts varints of more than 32 bits",
+        path=f"{RUST}/reader.rs",
+        old="if ordinal == MAX - 1 && byte > last_max {",
+        new="if ordinal == MAX && byte > last_max {",
+        tests=(f"{SCAN}::test_a_varint_of_too_many_bits_is_damage_in_both",),
+    ),
+    Plant(
+        bug="the core accepts offset deltas that do not ascend",
+        path=f"{RUST}/scan.rs",
+        old="if !(last_delta < record.offset_delta",
+        new="if !(last_delta <= record.offset_delta",
+        tests=(f"{SCAN}::test_equal_offset_deltas_are_damage_in_both",),
+    ),
+    Plant(
+        bug="the core returns the records of a damaged batch",
+        path=f"{RUST}/scan.rs",
+        old="            self.rows = before.0;\n",
+        new="",
+        tests=(f"{SCAN}::test_equal_offset_deltas_are_damage_in_both",),
+    ),
+    Plant(
+        bug="the core ignores bytes after the last record",
+        path=f"{RUST}/scan.rs",
+        old="        if records.is_at_end() {",
+        new="        if records.is_at_end() || count > 0 {",
+        tests=(MUTATED, EVERY_KIND),
+    ),
+    Plant(
+        bug="the core filters offsets by the end of the batch",
+        path=f"{RUST}/scan.rs",
+        old="range.end.is_none_or(|end| offset < end)",
+        new="range.end.is_none_or(|end| header.base_offset < end)",
+        tests=(EVERY_LOG, EVERY_KIND),
+    ),
+    Plant(
+        bug="the core ignores the time of the log",
+        path=f"{RUST}/scan.rs",
+        old="if header.is_log_append_time() {",
+        new="if header.is_log_append_time() && header.is_control() {",
+        tests=(EVERY_KIND,),
+    ),
+    Plant(
+        bug="the core skips batches before a range that begins inside them",
+        path=f"{RUST}/batch.rs",
+        old="header.last_offset() < start",
+        new="header.base_offset < start",
+        tests=(EVERY_LOG,),
+    ),
+    Plant(
+        bug="the core walks over invalid headers",
+        path=f"{RUST}/batch.rs",
+        old="checks == Checks::Headers && !header.is_valid()",
+        new="checks == Checks::Headers && !header.is_valid() && header.record_count > 0",
+        tests=(MUTATED,),
+    ),
+    Plant(
+        bug="a panic of the core ends the process",
+        path=f"{RUST}/python.rs",
+        old="catch_unwind(AssertUnwindSafe(work)).unwrap_or(Ok(None))",
+        new="work()",
+        tests=(f"{SCAN}::test_a_panic_of_the_core_is_caught_and_the_scan_is_done_in_python",),
+    ),
+    Plant(
+        bug="the core gives back an interrupt during decompression",
+        path=f"{RUST}/python.rs",
+        old="crate::scan::scan(bytes, request, expand)?",
+        new="crate::scan::scan(bytes, request, expand).unwrap_or(None)",
+        tests=(f"{SCAN}::test_an_exception_during_decompression_is_raised_and_not_given_back",),
+    ),
+    Plant(
+        bug="the header columns of the core are read in another order",
+        path="connector/raftlog/records/batch_columns.py",
+        old="        base_timestamp_ms=int64s[3],\n        max_timestamp_ms=int64s[4],\n",
+        new="        base_timestamp_ms=int64s[4],\n        max_timestamp_ms=int64s[3],\n",
+        tests=(EVERY_KIND,),
+    ),
+)

@@ -1,0 +1,219 @@
+"""The compiled core scans as Python does: columns, stops, positions, error types and texts."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.records.test_fuzz import EDITS, Edits, edited
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
+from tests.support.batch_strategies import new_batches, resealed
+from tests.support.both_implementations import differences, in_both, pure_python
+from tests.support.dumps import dumped_logs
+from tests.support.sweep_size import is_copy, slow_except
+
+from raftlog import compiled
+from raftlog.limits import BATCH_HEADER_BYTES, KIB, MIB
+from raftlog.records import scan as scan_module
+from raftlog.records.batch import Compression, NewRecord
+from raftlog.records.batch_columns import HeaderScan, scan_headers
+from raftlog.records.crc import scan_valid_headers
+from raftlog.records.scan import Column, Scan, Stop, scan
+
+LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
+FILES = dumped_logs(LOGS)
+DISABLED = "pure Python was chosen, or there is no cargo"
+
+needs_core = pytest.mark.skipif(not compiled.is_native, reason="the compiled core is not built")
+
+
+def assert_same(
+    data: bytes, start: int | None = None, end: int | None = None, position: int = 0
+) -> None:
+    """Compare a scan with all columns, a walk of headers, and a walk of valid headers."""
+
+    def scanned(columns: Column) -> Scan:
+        return scan(
+            data,
+            columns=columns,
+            path="00.log",
+            file_position=position,
+            decompressed_bytes_max=MIB,
+            start_offset=start,
+            end_offset=end,
+        )
+
+    def walked(walk: Callable[..., HeaderScan]) -> HeaderScan:
+        return walk(data, path="00.log", file_position=position, start_offset=start, end_offset=end)
+
+    for columns in (Column.ALL, Column.ALL_BUT_HEADERS, Column.NONE):
+        assert differences(*in_both(partial(scanned, columns))) == []
+    for walk in (scan_headers, scan_valid_headers):
+        assert differences(*in_both(partial(walked, walk))) == []
+
+
+def few_batches(path: Path, seed: int) -> bytes:
+    """Return up to eight batches of a log, from a random one on."""
+    data = path.read_bytes()
+    batches = scan_headers(data).batches
+    first = random.Random(seed).randrange(max(1, len(batches)))
+    last = min(first + 8, len(batches)) - 1
+    end = int(batches.position[last]) + int(batches.byte_count[last])
+    return data[int(batches.position[first]) : end]
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None or not compiled.is_native, reason=DISABLED)
+def test_the_core_is_of_this_version() -> None:
+    assert compiled.core.INTERFACE == compiled.INTERFACE
+    assert compiled.describe() == "compiled core"
+
+
+@needs_core
+@pytest.mark.parametrize(
+    "path",
+    slow_except([path for path in FILES if not is_copy(path)], FILES),
+    ids=lambda path: str(path.relative_to(LOGS)),
+)
+def test_every_real_log_is_scanned_alike(path: Path) -> None:
+    data = path.read_bytes()
+    assert_same(data, position=7)
+    end = int(scan_headers(data).batches.next_offset[-1])
+    chance = random.Random(path.name)
+    for _ in range(3):
+        start, stop = sorted((chance.randrange(-3, end + 5), chance.randrange(-3, end + 5)))
+        assert_same(data, start, stop)
+    assert_same(data, 2**63, 2**64)
+
+
+def mutate(seeds: range) -> None:
+    logs = [path for path in FILES if not is_copy(path)]
+    for seed in seeds:
+        chance = random.Random(seed)
+        data = bytearray(few_batches(chance.choice(logs), seed))
+        for _ in range(chance.choice((1, 1, 2, 4))):
+            at = chance.randrange(len(data))
+            kind = chance.randrange(4)
+            if kind == 0:
+                data[at : at + 1] = b""
+            elif kind == 1:
+                data[at:at] = chance.randbytes(chance.choice((1, 2, 5)))
+            elif kind == 2:
+                data[at] ^= 1 << chance.randrange(8)
+            else:
+                data[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
+        changed = bytes(data)
+        if chance.randrange(4) and len(changed) > BATCH_HEADER_BYTES:
+            batches = scan_headers(changed).batches  # a matching CRC for one batch, or for all
+            size = int(batches.byte_count[0]) if len(batches) else len(changed)
+            changed = resealed(changed[:size]) + changed[size:]
+        start = chance.choice((None, None, chance.randrange(3000)))
+        end = chance.choice((None, None, chance.randrange(3000)))
+        assert_same(changed, start, end, chance.choice((0, 10**6)))
+
+
+@needs_core
+def test_mutated_logs_are_scanned_alike() -> None:
+    mutate(range(250))
+
+
+@needs_core
+@pytest.mark.nightly
+@pytest.mark.parametrize("first", range(1_000_000, 1_200_000, 10_000))
+def test_many_mutated_logs_are_scanned_alike(first: int) -> None:
+    mutate(range(first, first + 10_000))
+
+
+@needs_core
+@settings(max_examples=60)
+@given(st.lists(new_batches(count_max=4), min_size=1, max_size=3), EDITS, st.booleans())
+def test_batches_of_every_kind_are_scanned_alike(
+    batches: list[NewRecordBatch], edits: Edits, is_resealed: bool
+) -> None:
+    encoded = [
+        encode_batch(new, base_offset=9 * n, leader_epoch=1) for n, new in enumerate(batches)
+    ]
+    assert_same(b"".join(encoded))
+    assert_same(b"".join(encoded), 1, 11)
+    changed = edited(encoded[0], edits, 17)
+    if is_resealed:
+        changed = resealed(changed.ljust(BATCH_HEADER_BYTES, b"\0"))
+    assert_same(changed + b"".join(encoded[1:]))
+
+
+@needs_core
+@pytest.mark.parametrize("length", ["7f", "ffffffff0f", "ffffffff1f", "8080808000", "808080808000"])
+@pytest.mark.parametrize("time", ["00", "ffffffffffffffffff01", "ffffffffffffffffff03", "8000"])
+def test_a_varint_of_too_many_bits_is_damage_in_both(length: str, time: str) -> None:
+    """The lengths of the value: null with and without padding, too long, and of 33 bits."""
+    fields = bytes.fromhex("00" + time + "0001" + length + "00")
+    record = bytes([2 * len(fields)]) + fields
+    empty = NewRecordBatch(records=(NewRecord(None, b""),), base_timestamp_ms=5)
+    batch = encode_batch(empty, base_offset=3, leader_epoch=1)
+    assert_same(resealed(batch[:BATCH_HEADER_BYTES] + record) + batch)
+
+
+@needs_core
+@pytest.mark.parametrize("deltas", [(0, 0), (1, 1), (1, 0), (0, 2)])
+def test_equal_offset_deltas_are_damage_in_both(deltas: tuple[int, int]) -> None:
+    """The batch's last offset delta is 1."""
+    valid = encode_batch(
+        NewRecordBatch(records=(NewRecord(b"k", b"v"), NewRecord(None, b"w")), base_timestamp_ms=5),
+        base_offset=3,
+        leader_epoch=1,
+    )
+    bodies = (bytes((0, 0, 2 * delta, 1, 2, 0x61, 0)) for delta in deltas)
+    records = b"".join(bytes([2 * len(body)]) + body for body in bodies)
+    assert_same(valid + resealed(valid[:BATCH_HEADER_BYTES] + records) + valid)
+
+
+@needs_core
+def test_limits_of_one_scan_apply_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [few_batches(path, 3) for path in FILES if not is_copy(path)][:4]
+    data = b"".join(batches)
+    for limit in (1, 300, 2 * KIB):
+        monkeypatch.setattr(scan_module, "SCAN_BYTES_MAX", limit)
+        native, python = in_both(lambda: scan(data))
+        assert native.stop is Stop.FULL
+        assert differences(native, python) == []
+
+
+@needs_core
+def test_a_panic_of_the_core_is_caught_and_the_scan_is_done_in_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+
+    def panicking(*arguments: object) -> None:
+        calls.append(len(arguments))
+        compiled.core.panic()
+
+    data = few_batches(FILES[0], 1)
+    with pure_python():
+        expected = scan(data), scan_headers(data), scan_valid_headers(data)
+    monkeypatch.setattr(compiled.core, "scan", panicking)
+    monkeypatch.setattr(compiled.core, "walk", panicking)
+    assert differences(scan(data), expected[0]) == []
+    assert differences(scan_headers(data), expected[1]) == []
+    assert differences(scan_valid_headers(data), expected[2]) == []
+    assert len(calls) == 3
+
+
+@needs_core
+def test_an_exception_during_decompression_is_raised_and_not_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object, **__: object) -> bytes:
+        raise KeyboardInterrupt
+
+    records = (NewRecord(None, b"value"),)
+    new = NewRecordBatch(records=records, base_timestamp_ms=0, compression=Compression.ZSTD)
+    monkeypatch.setattr(scan_module, "decompress", interrupted)
+    monkeypatch.setattr(scan_module, "decompress_onto", lambda *_, **__: pytest.fail("given back"))
+    with pytest.raises(KeyboardInterrupt):
+        scan(encode_batch(new, base_offset=0, leader_epoch=0))
