@@ -17,7 +17,7 @@ from raftlog_state.controller.controller_state import ControllerState
 from raftlog_state.controller.dispatch import write
 from raftlog_state.controller.pending_state import PendingState
 from raftlog_state.image import MetadataImage, PartitionRow, Row
-from raftlog_state.records import DecodedRecord, MetadataRecord
+from raftlog_state.records import DecodedRecord, FeatureLevelRecord, MetadataRecord
 from tests.support.cluster_changes import cluster
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ class ControllerContext:
         found = cluster(*rows, brokers=brokers, level=level, elr=elr) if image is None else image
         self.state = ControllerState.from_image(found)
         self.next_offset = found.offset + 1
+        self.leader_epoch = found.leader_epoch
         self.rng = random.Random(seed)
         self.decoded: list[DecodedRecord] = []
 
@@ -54,7 +55,7 @@ class ControllerContext:
         pending = PendingState(
             self.state,
             first_offset=self.next_offset,
-            leader_epoch=3,
+            leader_epoch=self.leader_epoch,
             rng=self.rng,
             record_count_max=limit,
         )
@@ -73,6 +74,14 @@ class ControllerContext:
 
         self.run(operation)
         return self.written
+
+    def apply_feature(self, name: str, level: int) -> None:
+        """Finalize a feature at a level."""
+        self.replay(FeatureLevelRecord(name=name, feature_level=level))
+
+    def write(self, change: ChangeRequest, state: PendingState) -> None:
+        """Write the records of a change, which may be refused."""
+        write(change, state)
 
     def replay(self, *records: MetadataRecord) -> None:
         """Replay records that another controller wrote."""

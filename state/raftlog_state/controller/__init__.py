@@ -8,9 +8,22 @@ Source: Kafka ``QuorumController`` and its control managers.
 
 from __future__ import annotations
 
-from . import acls, brokers, configs, features, partitions, quotas, scram, topics
+from . import (
+    acls,
+    brokers,
+    configs,
+    directories,
+    features,
+    partitions,
+    quotas,
+    reassignments,
+    scram,
+    topics,
+)
 from .active import ControllerListener, ControllerMetrics, Operation, QuorumController
 from .api_exception import ApiException
+from .broker_control import BrokerControl, BrokerHeartbeatReply
+from .brokers import BrokerRegistration
 from .change_requests import (
     CHANGE_TYPES,
     AddAcl,
@@ -41,6 +54,7 @@ from .controller_state import ControllerState
 from .deferred_events import Write
 from .dispatch import write
 from .features import KNOWN_FEATURES
+from .heartbeats import BrokerHeartbeat
 from .pending_state import PendingState, Random
 from .plan import TRANSACTION_NAME, ControllerResult, plan_changes, write_change, write_changes
 
@@ -50,9 +64,11 @@ __all__ = [
     "acls",
     "brokers",
     "configs",
+    "directories",
     "features",
     "partitions",
     "quotas",
+    "reassignments",
     "scram",
     "topics",
     "CHANGE_TYPES",
@@ -83,6 +99,10 @@ __all__ = [
     "UnfenceBroker",
     "UnregisterBroker",
     "ApiException",
+    "BrokerControl",
+    "BrokerHeartbeat",
+    "BrokerHeartbeatReply",
+    "BrokerRegistration",
     "ControllerListener",
     "ControllerMetrics",
     "ControllerState",

@@ -3,13 +3,17 @@
 A broker's record changes no partition: PartitionChangeRecords are written before the record of a
 broker that is fenced or removed, and after the record of one that is unfenced.
 
-Source: Kafka ``ClusterControlManager.registerBroker``, ``ReplicationControlManager``
-(handleBrokerFenced, handleBrokerUnfenced, handleBrokerUnregistered, handleBrokerShutdown).
+Source: Kafka 4.3 ``ClusterControlManager.registerBroker``, ``ReplicationControlManager``
+(handleBrokerFenced, handleBrokerUnfenced, handleBrokerUnregistered, handleBrokerShutdown,
+handleBrokerInControlledShutdown).
 """
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from raftlog_state.enums import SECURITY_PROTOCOLS
@@ -21,6 +25,7 @@ from raftlog_state.records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+from raftlog_state.replay.cluster import KRAFT_VERSION
 
 from .api_exception import (
     BROKER_ID_NOT_REGISTERED,
@@ -32,57 +37,103 @@ from .api_exception import (
 )
 from .change_requests import FenceBroker, RegisterBroker, UnfenceBroker, UnregisterBroker
 from .dispatch import write
-from .features import KNOWN_FEATURES, unsupported_reason
-from .partitions import update_leader_and_isr
+from .features import KNOWN_FEATURES
+from .partitions import check_broker_epoch, update_leader_and_isr
 from .pending_state import PendingState
 
+NO_BROKER_EPOCH: Final = -1
 _FENCE: Final = 1
 _UNFENCE: Final = -1
 _ENDPOINT: Final = re.compile(r"(?:([A-Za-z_]+)://)?(?:\[([^\]]+)\]|([^:]+)):(\d{1,5})")
 _PORT_MAX: Final = 65535
+_RESERVED_MAX: Final = 100
+"""Uuids below it are reserved (Kafka: ``DirectoryId``)."""
 
 
-@write.register
-def register_broker(change: RegisterBroker, state: PendingState) -> None:
-    """Register a broker. A new incarnation removes the broker from the ISRs and leaderships of the
-    earlier one; the same incarnation updates its registration, and stays fenced or unfenced."""
-    what = f"broker {change.broker_id}"
-    if change.broker_id < 0:
-        raise ApiException(
-            what, "Invalid negative broker ID", "correct broker_id", INVALID_REGISTRATION
-        )
-    for uuid in (change.incarnation_id, *(change.log_dirs or ())):
-        if uuid is not None:
-            check_uuid(uuid, what)
-    features = _features(change, state, what)
-    endpoints = tuple(_endpoint(name, at, what) for name, at in sorted(change.endpoints.items()))
-    if not endpoints:
-        raise ApiException(what, "No endpoints specified", "set endpoints", INVALID_REGISTRATION)
-    amended = state.current.find(BrokerRow, change.broker_id)
-    if amended is not None and amended.incarnation_id != change.incarnation_id:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistration:
+    """Registration of a broker (Kafka: ``BrokerRegistrationRequest``).
+
+    ``features``: name to lowest and highest level. ``previous_broker_epoch``: the epoch in which
+    the broker was shut down cleanly, else -1.
+    """
+
+    broker_id: int
+    incarnation_id: str
+    endpoints: tuple[BrokerEndpoint, ...]
+    features: Mapping[str, tuple[int, ...]]
+    rack: str | None = None
+    log_dirs: tuple[str, ...] = ()
+    previous_broker_epoch: int = NO_BROKER_EPOCH
+
+
+def write_registration(
+    registration: BrokerRegistration, state: PendingState, *, kraft_version: int = 0
+) -> int:
+    """Register a broker, and return its epoch.
+
+    A new incarnation is fenced; it is removed from the ISRs and leaderships of the earlier one, and
+    from ELRs unless that was shut down cleanly. The same incarnation updates its registration, and
+    stays fenced or unfenced. Raises ``ApiException``.
+    """
+    what = f"broker {registration.broker_id}"
+    row = state.current.find(BrokerRow, registration.broker_id)
+    has_directories = state.current.versions.directories
+    if has_directories:
+        _check_log_dirs(registration, what, state)
+    features = _features(registration.features, kraft_version, what, state)
+    amended = row
+    if row is None or row.incarnation_id != registration.incarnation_id:
         amended = None
-    log_dirs = _log_dirs(change, amended, state, what)
-    if amended is None:
-        _handle_unclean_shutdown(change.broker_id, state)
+        is_clean = row is not None and row.broker_epoch == registration.previous_broker_epoch
+        _handle_shutdown(registration.broker_id, is_clean, state)
+    epoch = state.next_offset if amended is None else amended.broker_epoch
     state.write(
         RegisterBrokerRecord(
-            broker_id=change.broker_id,
-            incarnation_id=change.incarnation_id or state.random_uuid(),
-            broker_epoch=state.next_offset if amended is None else amended.broker_epoch,
-            end_points=endpoints,
+            broker_id=registration.broker_id,
+            incarnation_id=registration.incarnation_id,
+            broker_epoch=epoch,
+            end_points=registration.endpoints,
             features=features,
-            rack=change.rack,
+            rack=registration.rack,
             fenced=amended is None or amended.fenced,
             in_controlled_shutdown=amended is not None and amended.in_controlled_shutdown,
-            log_dirs=log_dirs,
+            log_dirs=registration.log_dirs if has_directories else (),
         )
+    )
+    return epoch
+
+
+def write_fenced(row: BrokerRow, state: PendingState) -> None:
+    """Fence a broker: remove it from every ISR and elect other leaders."""
+    update_leader_and_isr(
+        state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
+    )
+    _write_fencing(row, _FENCE, state)
+
+
+def write_unfenced(row: BrokerRow, state: PendingState) -> None:
+    """Unfence a broker, and elect it for leaderless partitions that it may lead."""
+    _write_fencing(row, _UNFENCE, state)
+    leaderless = state.current.leaderless_partitions()
+    update_leader_and_isr(leaderless, state, broker_to_add=row.broker_id)
+
+
+def write_controlled_shutdown(row: BrokerRow, state: PendingState) -> None:
+    """Begin a broker's controlled shutdown: elect other leaders, remove it from every ISR."""
+    if not row.in_controlled_shutdown:
+        record = BrokerRegistrationChangeRecord(
+            broker_id=row.broker_id, broker_epoch=row.broker_epoch, in_controlled_shutdown=1
+        )
+        state.write(record, version=1)
+    update_leader_and_isr(
+        state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
     )
 
 
-@write.register
-def unregister_broker(change: UnregisterBroker, state: PendingState) -> None:
-    """Unregister a broker."""
-    row = _broker(change.broker_id, state)
+def write_unregistered(broker_id: int, state: PendingState) -> None:
+    """Unregister a broker, and remove it from every ISR and ELR. Raises ``ApiException``."""
+    row = _broker(broker_id, None, state)
     update_leader_and_isr(
         state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
     )
@@ -93,49 +144,82 @@ def unregister_broker(change: UnregisterBroker, state: PendingState) -> None:
 
 
 @write.register
+def register_broker(change: RegisterBroker, state: PendingState) -> None:
+    """Register a broker; what the change does not set is that of its incarnation, or random."""
+    what = f"broker {change.broker_id}"
+    if change.broker_id < 0:
+        raise ApiException(
+            what, "Invalid negative broker ID", "correct broker_id", INVALID_REGISTRATION
+        )
+    for uuid in (change.incarnation_id, *(change.log_dirs or ())):
+        if uuid is not None:
+            check_uuid(uuid, what)
+    endpoints = tuple(_endpoint(name, at, what) for name, at in sorted(change.endpoints.items()))
+    if not endpoints:
+        raise ApiException(what, "No endpoints specified", "set endpoints", INVALID_REGISTRATION)
+    registration = BrokerRegistration(
+        broker_id=change.broker_id,
+        incarnation_id=change.incarnation_id or _new_incarnation_id(change.broker_id, state),
+        endpoints=endpoints,
+        features=KNOWN_FEATURES if change.features is None else change.features,
+        rack=change.rack,
+        log_dirs=_log_dirs(change, state, what),
+        previous_broker_epoch=change.previous_broker_epoch,
+    )
+    write_registration(registration, state)
+
+
+@write.register
+def unregister_broker(change: UnregisterBroker, state: PendingState) -> None:
+    """Unregister a broker."""
+    write_unregistered(_broker(change.broker_id, change.broker_epoch, state).broker_id, state)
+
+
+@write.register
 def fence_broker(change: FenceBroker, state: PendingState) -> None:
     """Fence a broker."""
-    row = _broker(change.broker_id, state)
-    update_leader_and_isr(
-        state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=row.broker_id
-    )
-    _write_fencing(row, _FENCE, state)
+    write_fenced(_broker(change.broker_id, change.broker_epoch, state), state)
 
 
 @write.register
 def unfence_broker(change: UnfenceBroker, state: PendingState) -> None:
-    """Unfence a broker; elect it for leaderless partitions it may lead."""
-    row = _broker(change.broker_id, state)
-    _write_fencing(row, _UNFENCE, state)
-    leaderless = state.current.leaderless_partitions()
-    update_leader_and_isr(leaderless, state, broker_to_add=row.broker_id)
+    """Unfence a broker."""
+    write_unfenced(_broker(change.broker_id, change.broker_epoch, state), state)
 
 
-def _broker(broker_id: int, state: PendingState) -> BrokerRow:
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _broker(broker_id: int, broker_epoch: int | None, state: PendingState) -> BrokerRow:
     row = state.current.find(BrokerRow, broker_id)
     if row is None:
         reason = f"Broker ID {broker_id} is not currently registered"
         remedy = "correct the id, or register the broker first"
         raise ApiException(f"broker {broker_id}", reason, remedy, BROKER_ID_NOT_REGISTERED)
+    if broker_epoch is not None:
+        check_broker_epoch(broker_id, broker_epoch, state)
     return row
 
 
-def _handle_unclean_shutdown(broker_id: int, state: PendingState) -> None:
-    """Remove the earlier incarnation from ISRs and ELRs, as after an unclean shutdown."""
+def _new_incarnation_id(broker_id: int, state: PendingState) -> str:
     row = state.current.find(BrokerRow, broker_id)
-    if row is None:
-        return
-    if state.current.versions.elr:
-        update_leader_and_isr(
-            state.current.partitions_in_isr(row.broker_id), state, unclean=broker_id
-        )
-        update_leader_and_isr(
-            state.current.partitions_in_elr(row.broker_id), state, unclean=broker_id
-        )
-    else:
-        update_leader_and_isr(
-            state.current.partitions_in_isr(row.broker_id), state, broker_to_remove=broker_id
-        )
+    while (found := state.random_uuid()) == (None if row is None else row.incarnation_id):
+        pass
+    return found
+
+
+def _handle_shutdown(broker_id: int, is_clean: bool, state: PendingState) -> None:
+    """Remove the earlier incarnation of a broker from ISRs, and from ELRs after an unclean
+    shutdown."""
+    is_unclean = state.current.versions.elr and not is_clean
+    for row in state.current.partitions_in_isr(broker_id):
+        if is_unclean:
+            update_leader_and_isr([row], state, unclean=broker_id)
+        else:
+            update_leader_and_isr([row], state, broker_to_remove=broker_id)
+    if is_unclean:
+        rows = state.current.partitions_in_elr(broker_id)
+        update_leader_and_isr(rows, state, unclean=broker_id)
 
 
 def _write_fencing(row: BrokerRow, fenced: int, state: PendingState) -> None:
@@ -156,42 +240,68 @@ def _endpoint(name: str, at: str, what: str) -> BrokerEndpoint:
     )
 
 
-def _log_dirs(
-    change: RegisterBroker, amended: BrokerRow | None, state: PendingState, what: str
-) -> tuple[str, ...]:
+def _log_dirs(change: RegisterBroker, state: PendingState, what: str) -> tuple[str, ...]:
     """Return the log directories of the change, else of the incarnation, else a random one."""
-    found = change.log_dirs
-    if found is None and amended is not None:
-        found = amended.log_dirs
-    elif found is None:
-        found = (state.random_uuid(),) if state.current.versions.directories else ()
-    elif found and not state.current.versions.directories:
-        reason = f"Directory assignment is not supported by metadata.version {state.current.level}"
-        raise ApiException(what, reason, "leave log_dirs out", UNSUPPORTED_VERSION)
-    others = (row for row in state.current.rows_of(BrokerRow) if row.broker_id != change.broker_id)
-    taken = sorted({one for row in others for one in row.log_dirs} & set(found))
-    if taken:
-        reason = f"Another broker is already registered with directory {taken[0]}"
+    if change.log_dirs is not None:
+        if change.log_dirs and not state.current.versions.directories:
+            reason = (
+                f"Directory assignment is not supported by metadata.version {state.current.level}"
+            )
+            raise ApiException(what, reason, "leave log_dirs out", UNSUPPORTED_VERSION)
+        return tuple(change.log_dirs)
+    row = state.current.find(BrokerRow, change.broker_id)
+    if row is not None and row.incarnation_id == change.incarnation_id and row.log_dirs:
+        return row.log_dirs
+    return (state.random_uuid(),) if state.current.versions.directories else ()
+
+
+def _check_log_dirs(registration: BrokerRegistration, what: str, state: PendingState) -> None:
+    wanted = set(registration.log_dirs)
+    others = {
+        directory: row.broker_id
+        for row in state.current.rows_of(BrokerRow)
+        if row.broker_id != registration.broker_id
+        for directory in row.log_dirs
+    }
+    taken = sorted(wanted & others.keys())
+    reason = None
+    if not wanted:
+        reason = "No directories specified in request"
+    elif any(_is_reserved(one) for one in wanted):
+        reason = "Reserved directory ID in request"
+    elif len(wanted) != len(registration.log_dirs):
+        reason = "Duplicate directory ID in request"
+    elif taken:
+        reason = f"Broker {others[taken[0]]} is already registered with directory {taken[0]}"
+    if reason is not None:
         raise ApiException(what, reason, "correct log_dirs", INVALID_REGISTRATION)
-    return tuple(found)
 
 
-def _features(change: RegisterBroker, state: PendingState, what: str) -> tuple[BrokerFeature, ...]:
-    given = KNOWN_FEATURES if change.features is None else change.features
+def _is_reserved(uuid: str) -> bool:
+    return int.from_bytes(base64.urlsafe_b64decode(uuid + "==")) < _RESERVED_MAX
+
+
+def _features(
+    given: Mapping[str, tuple[int, ...]], kraft_version: int, what: str, state: PendingState
+) -> tuple[BrokerFeature, ...]:
+    """Return the features of a broker, which must support every finalized level."""
     if METADATA_VERSION not in given:
-        reason = f"its features lack {METADATA_VERSION}"
+        reason = f"Request features do not contain '{METADATA_VERSION}'"
         raise ApiException(what, reason, "add its range of levels", INVALID_REGISTRATION)
     for name, levels in given.items():
         if len(levels) != 2 or not 0 <= levels[0] <= levels[1]:
             reason = f"feature {name!r} is not a pair of lowest and highest level"
             raise ApiException(what, reason, "correct the levels", INVALID_REGISTRATION)
-    for row in state.current.rows_of(FeatureRow):
-        low, high = given.get(row.name, (0, 0))
-        if unsupported_reason(row.level, what, low, high) is not None:
+    finalized = {row.name: row.level for row in state.current.rows_of(FeatureRow)}
+    if kraft_version:
+        finalized[KRAFT_VERSION] = kraft_version
+    for name in sorted({*given, *finalized}):
+        level = finalized.get(name, 0)
+        low, high = given.get(name, (0, 0))
+        if not low <= level <= high:
             reason = (
                 "Unable to register because the broker does not support finalized version "
-                f"{row.level} of {row.name}. The broker wants a version between {low} and {high}, "
-                "inclusive"
+                f"{level} of {name}. The broker wants a version between {low} and {high}, inclusive"
             )
             remedy = "register a broker that supports the version"
             raise ApiException(what, reason, remedy, UNSUPPORTED_VERSION)

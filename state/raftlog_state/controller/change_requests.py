@@ -66,17 +66,22 @@ class ReassignPartition:
     partition: int
     replicas: tuple[int, ...] | None = None
     allow_replication_factor_change: bool = True
+    partition_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetIsr:
     """Set the ISR of a partition (Kafka: AlterPartition), and its leader recovery state to
-    RECOVERED."""
+    RECOVERED.
+
+    ``partition_epoch``: that of the state that the change is based on; another one is refused.
+    """
 
     KIND: ClassVar[str] = "set_isr"
     topic: str
     partition: int
     isr: tuple[int, ...]
+    partition_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,7 @@ class ElectLeader:
     topic: str
     partition: int
     election: str = "preferred"
+    partition_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +233,8 @@ class RegisterBroker:
     ``endpoints``: listener name to ``host:port``, prefixed by ``protocol://`` if that is not
     PLAINTEXT. ``features``: name to lowest and highest level; None: those of Kafka 4.3.1.
     ``log_dirs`` and ``incarnation_id`` None: those of the current incarnation, else random. The
-    epoch of a new incarnation is the offset of its record.
+    epoch of a new incarnation is the offset of its record. ``previous_broker_epoch``: that of an
+    incarnation that was shut down cleanly, and so stays among the eligible leader replicas.
     """
 
     KIND: ClassVar[str] = "register_broker"
@@ -237,30 +244,43 @@ class RegisterBroker:
     features: Mapping[str, tuple[int, ...]] | None = None
     log_dirs: tuple[str, ...] | None = None
     incarnation_id: str | None = None
+    previous_broker_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBroker:
-    """Unregister a broker and remove it from every ISR."""
+    """Unregister a broker and remove it from every ISR.
+
+    ``broker_epoch``: of the registration that the change is based on; another one is refused.
+    """
 
     KIND: ClassVar[str] = "unregister_broker"
     broker_id: int
+    broker_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceBroker:
-    """Fence a broker: remove it from every ISR and elect other leaders."""
+    """Fence a broker: remove it from every ISR and elect other leaders.
+
+    ``broker_epoch``: of the registration that the change is based on; another one is refused.
+    """
 
     KIND: ClassVar[str] = "fence_broker"
     broker_id: int
+    broker_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfenceBroker:
-    """Unfence a broker and elect it for leaderless partitions that it may lead."""
+    """Unfence a broker and elect it for leaderless partitions that it may lead.
+
+    ``broker_epoch``: of the registration that the change is based on; another one is refused.
+    """
 
     KIND: ClassVar[str] = "unfence_broker"
     broker_id: int
+    broker_epoch: int | None = None
 
 
 ChangeRequest: TypeAlias = (

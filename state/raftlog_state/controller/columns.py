@@ -68,13 +68,17 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
-def _number(name: str, value: Any) -> int:
+def _number(name: str, value: Any, bits: int = 32) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         _refuse(name, "a whole number", value)
     number = int(value)
-    if not -(1 << 31) <= number < 1 << 31:
-        _refuse(name, "a number of 32 bits", value)
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        _refuse(name, f"a number of {bits} bits", value)
     return number
+
+
+def _long(name: str, value: Any) -> int:
+    return _number(name, value, 64)
 
 
 def _fraction(name: str, value: Any) -> float:
@@ -151,6 +155,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "allow_downgrade": _flag,
     "allow_replication_factor_change": _flag,
     "assignment": _assignment,
+    "broker_epoch": _long,
     "broker_id": _number,
     "configs": _text_map,
     "election": _text,
@@ -169,10 +174,12 @@ _CONVERTERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "name": _text,
     "operation": _word,
     "partition": _number,
+    "partition_epoch": _number,
     "partitions": _number,
     "password": _text,
     "pattern_type": _word,
     "permission": _word,
+    "previous_broker_epoch": _long,
     "principal": _text,
     "quota": _text,
     "rack": _text,

@@ -11,6 +11,8 @@ Indexes are timeline collections too, so that a change costs what it changes, ne
     topic id                            partitions                               TopicControlInfo
     broker in the ISR, no leader        partitions                               BrokersToIsrs
     broker in the ELR                   partitions                               BrokersToElrs
+    not led by the preferred leader     partitions                               imbalanced...
+    reassignment in progress            partitions                               reassigningTopics
     resource                            configs                                  configData
     content                             ACLs                                     existingAcls
 
@@ -44,6 +46,8 @@ from raftlog_state.image import (
     group_of,
 )
 from raftlog_state.image.record_versions import ELR_FEATURE, LEVEL_MIN, RecordVersions
+from raftlog_state.records import MetadataRecord, RegisterBrokerRecord
+from raftlog_state.replay import Position, replay
 from raftlog_state.timeline import SnapshotRegistry, TimelineDict, TimelineSet
 
 R = TypeVar("R", bound=Row)
@@ -62,6 +66,8 @@ _IndexKey: TypeAlias = tuple[object, ...]
 _ISR: Final = "isr"
 _ELR: Final = "elr"
 _LEADERLESS: Final[_IndexKey] = ("leaderless",)
+_IMBALANCED: Final[_IndexKey] = ("imbalanced",)
+_REASSIGNING: Final[_IndexKey] = ("reassigning",)
 _COLLIDING: Final = "colliding"
 _SMALL_ENTITIES: Final = frozenset({Entity.TOPIC, Entity.CONFIG, Entity.ACL})
 _ACL: Final = "acl"
@@ -83,6 +89,7 @@ class ControllerState:
             self.registry
         )
         self._small: Final[TimelineDict[_IndexKey, tuple[Key, ...]]] = TimelineDict(self.registry)
+        self._registration_offsets: Final[TimelineDict[int, int]] = TimelineDict(self.registry)
 
     @classmethod
     def from_image(cls, image: MetadataImage) -> ControllerState:
@@ -105,6 +112,9 @@ class ControllerState:
             found = state._partitions[index_key] = TimelineSet(state.registry)
             found.load(keys)
         state._small.load(small)
+        state._registration_offsets.load(
+            {row.broker_id: image.offset for row in state.rows_of(BrokerRow)}
+        )
         return state
 
     def image_at(
@@ -164,6 +174,12 @@ class ControllerState:
         self._update_indexes(key, before, None)
         return True
 
+    def replay(self, record: MetadataRecord, at: Position) -> None:
+        """Apply a record. Raises ``ReplayError``."""
+        replay(record, self, at)
+        if isinstance(record, RegisterBrokerRecord):
+            self._registration_offsets[record.broker_id] = at.offset
+
     # --- queries ----------------------------------------------------------------------------------
 
     @property
@@ -201,6 +217,14 @@ class ControllerState:
         """Return the partitions without a leader, sorted by key."""
         return self._indexed_partitions(_LEADERLESS)
 
+    def imbalanced_partitions(self) -> list[PartitionRow]:
+        """Return the partitions that their preferred leader does not lead, sorted by key."""
+        return self._indexed_partitions(_IMBALANCED)
+
+    def reassigning_partitions(self) -> list[PartitionRow]:
+        """Return the partitions with a reassignment in progress, sorted by key."""
+        return self._indexed_partitions(_REASSIGNING)
+
     def config(self, resource_type: int, resource_name: str, name: str) -> str | None:
         row = self.find(ConfigRow, resource_type, resource_name, name)
         return None if row is None else row.value
@@ -209,6 +233,19 @@ class ControllerState:
         """Return the effective config of a topic: its own, else the cluster default."""
         own = self.config(TOPIC, topic, name)
         return self.config(BROKER, "", name) if own is None else own
+
+    def registration_offset(self, broker_id: int) -> int:
+        """Return the offset of a broker's last registration, or of the snapshot that has it.
+
+        The broker is not unfenced before it has replayed this offset.
+        """
+        return self._registration_offsets[broker_id]
+
+    def leads_partitions(self, broker_id: int) -> bool:
+        """Return whether a broker leads a partition."""
+        rows = self._rows[Entity.PARTITION]
+        keys = self._partitions.get((_ISR, broker_id), ())
+        return any(cast("PartitionRow", rows[key]).leader == broker_id for key in keys)
 
     def is_active(self, broker_id: int) -> bool:
         """Return whether a broker may lead and be in an ISR (Kafka:
@@ -288,6 +325,11 @@ def acl_content(row: AclRow) -> AclContent:
     )
 
 
+def is_reassigning(row: PartitionRow) -> bool:
+    """Return whether a reassignment of a partition is in progress."""
+    return bool(row.adding_replicas or row.removing_replicas)
+
+
 def _partition_index_keys(row: PartitionRow) -> set[_IndexKey]:
     found: set[_IndexKey] = {(_ISR, one) for one in row.isr}
     found.add((Entity.PARTITION, row.topic_id, ""))
@@ -295,6 +337,10 @@ def _partition_index_keys(row: PartitionRow) -> set[_IndexKey]:
         found.update((_ELR, one) for one in row.elr)
     if row.leader == NO_LEADER:
         found.add(_LEADERLESS)
+    if row.replicas and row.leader != row.replicas[0]:
+        found.add(_IMBALANCED)
+    if is_reassigning(row):
+        found.add(_REASSIGNING)
     return found
 
 

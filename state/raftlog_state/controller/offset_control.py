@@ -47,7 +47,7 @@ from raftlog_state.loader.transactions import (
     marker_of,
 )
 from raftlog_state.records import DecodedRecord, MetadataRecord, UnknownRecord, decode
-from raftlog_state.replay import Position, replay
+from raftlog_state.replay import Position
 
 from .controller_state import ControllerState
 
@@ -281,7 +281,7 @@ class OffsetControl:
         if isinstance(record, UnknownRecord):
             self.unknown[record.api_key, record.version] += 1
         elif not is_replayed:
-            replay(record, self.state, at)
+            self.state.replay(record, at)
 
 
 def _name_of(record: LogRecord) -> str:

@@ -60,7 +60,7 @@ class ElectionContext:
 
 @dataclass(slots=True, kw_only=True)
 class Target:
-    """Target of a partition change; None: no change."""
+    """Target of a partition change; None: no change. ``directory``: of one broker's replica."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -69,6 +69,7 @@ class Target:
     recovery: int | None = None
     election: Election = Election.ONLINE
     unclean_shutdown: tuple[int, ...] = ()
+    directory: tuple[int, str] | None = None
 
 
 def partition_change(
@@ -85,6 +86,7 @@ class _PartitionChangeBuilder:
         self._elr_enabled = context.versions.elr
         self._election = target.election
         self._unclean_shutdown = target.unclean_shutdown
+        self._directory = target.directory
         self._recovery = _coalesce(target.recovery, row.leader_recovery_state)
         self._isr = _coalesce(target.isr, row.isr)
         self._replicas = _coalesce(target.replicas, row.replicas)
@@ -222,6 +224,8 @@ class _PartitionChangeBuilder:
             return None
         row = self._row
         known = dict(zip(row.replicas, row.directories, strict=True))
+        if self._directory is not None:
+            known.update([self._directory])
         found = tuple(
             known[replica] if replica in known else self._context.default_directory(replica)
             for replica in self._replicas

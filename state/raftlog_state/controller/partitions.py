@@ -1,115 +1,152 @@
-"""Reassignment of partitions, ISR changes and leader elections.
+"""ISR changes and leader elections.
 
-Source: Kafka ``ReplicationControlManager`` (alterPartitionReassignments, alterPartition,
-electLeaders, generateLeaderAndIsrUpdates), ``PartitionReassignmentRevert``.
+Epochs are tokens: a change that names the epoch of a partition or broker is refused unless it is
+the current one, so it cannot overwrite a change that its sender has not seen.
+
+Source: Kafka ``ReplicationControlManager`` (alterPartition, electLeaders,
+generateLeaderAndIsrUpdates, maybeBalancePartitionLeaders, maybeElectUncleanLeaders).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from raftlog_state.image import BrokerRow, PartitionRow
+from raftlog_state.image import BrokerRow, PartitionRow, TopicRow
 from raftlog_state.image.rows import DIRECTORY_MIGRATING
 
 from .api_exception import (
     ELECTION_NOT_NEEDED,
     ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    FENCED_LEADER_EPOCH,
     INELIGIBLE_REPLICA,
-    INVALID_REPLICA_ASSIGNMENT,
-    INVALID_REPLICATION_FACTOR,
     INVALID_REQUEST,
-    NO_REASSIGNMENT_IN_PROGRESS,
+    INVALID_UPDATE_VERSION,
+    NEW_LEADER_ELECTED,
+    NOT_CONTROLLER,
     PREFERRED_LEADER_NOT_AVAILABLE,
+    STALE_BROKER_EPOCH,
+    UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     ApiException,
 )
-from .change_requests import ElectLeader, ReassignPartition, SetIsr
+from .change_requests import ElectLeader, SetIsr
 from .configs import MIN_ISR
 from .controller_state import NO_LEADER
 from .dispatch import write
 from .partition_change import (
     RECOVERED,
+    RECOVERING,
     Election,
     ElectionContext,
     Target,
     partition_change,
 )
 from .pending_state import PendingState
-from .topics import DIRECTORY_UNASSIGNED, default_directory, topic_of, validate_assignment
+from .topics import DIRECTORY_UNASSIGNED, default_directory, topic_of
 
 DIRECTORY_LOST: Final = "AAAAAAAAAAAAAAAAAAAAAg"
 """Directory that is offline (Kafka: ``DirectoryId.LOST``)."""
 
 UNCLEAN: Final = "unclean.leader.election.enable"
+ANY_BROKER_EPOCH: Final = -1
+ELECTIONS_MAX: Final = 1_000
+"""Elections in one periodic task (Kafka: ``maxElectionsPerImbalance``)."""
 
 
-@write.register
-def reassign_partition(change: ReassignPartition, state: PendingState) -> None:
-    """Start or cancel the reassignment of a partition."""
-    row = partition_of(change.topic, change.partition, state)
-    if change.replicas is None:
-        _write_change(row, _cancel_reassignment(row, state), state)
-        return
-    wanted = tuple(change.replicas)
-    validate_assignment((wanted,), _describe(row), state, replication_factor=None)
-    factor = len([one for one in row.replicas if one not in row.removing_replicas])
-    if not change.allow_replication_factor_change and len(wanted) != factor:
-        reason = f"The replication factor is changed from {factor} to {len(wanted)}"
-        remedy = f"set allow_replication_factor_change, or give {factor} replicas"
-        raise ApiException(_describe(row), reason, remedy, INVALID_REPLICATION_FACTOR)
-    removing = tuple(sorted(set(row.replicas) - set(wanted)))
-    adding = tuple(sorted(set(wanted) - set(row.replicas)))
-    target = Target(replicas=(*wanted, *removing), removing=removing or None, adding=adding or None)
-    _write_change(row, target, state)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartition:
+    """ISR of a partition that its leader requests, with the epochs that the leader knows.
+
+    ``isr``: ids of brokers with their epochs; -1: any epoch.
+    """
+
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+    leader_recovery_state: int = RECOVERED
+
+
+def alter_partition(
+    broker_id: int, broker_epoch: int, requests: Sequence[AlterPartition], state: PendingState
+) -> list[PartitionRow | ApiException]:
+    """Change the ISRs of partitions that a broker leads; return the new rows, or each refusal.
+
+    NEW_LEADER_ELECTED is returned for a change that is written: it completed a reassignment that
+    removed the leader. Raises ``ApiException`` if the epoch of the broker is stale.
+    """
+    check_broker_epoch(broker_id, broker_epoch, state)
+    return [_alter_partition(broker_id, request, state) for request in requests]
+
+
+def elect_leaders(
+    election: Election, partitions: Sequence[tuple[str, int]] | None, state: PendingState
+) -> dict[tuple[str, int], ApiException | None]:
+    """Elect leaders of partitions, by the names of their topics; return the refusal of each one.
+
+    None: of all partitions, without those that need no election.
+    """
+    wanted = _all_partitions(state) if partitions is None else partitions
+    found = {
+        (topic, number): state.attempt(partial(_elect_leader, topic, number, election, state))
+        for topic, number in wanted
+    }
+    if partitions is None:
+        needless = [
+            key
+            for key, refused in found.items()
+            if refused is not None and refused.kafka_code == ELECTION_NOT_NEEDED
+        ]
+        for key in needless:
+            del found[key]
+    return found
+
+
+def balance_partition_leaders(state: PendingState, election_count_max: int = ELECTIONS_MAX) -> bool:
+    """Elect the preferred leaders of partitions that have others; return whether there are more."""
+    return _elect_many(
+        state.current.imbalanced_partitions(), Election.PREFERRED, state, election_count_max
+    )
+
+
+def elect_unclean_leaders(state: PendingState, election_count_max: int = ELECTIONS_MAX) -> bool:
+    """Elect leaders of leaderless partitions whose topics allow unclean elections; return whether
+    there are more."""
+    rows = (row for row in state.current.leaderless_partitions() if allows_unclean(row, state))
+    return _elect_many(rows, Election.UNCLEAN, state, election_count_max)
 
 
 @write.register
 def set_isr(change: SetIsr, state: PendingState) -> None:
     """Set a partition's ISR; complete a reassignment that was waiting for it."""
     row = partition_of(change.topic, change.partition, state)
-    reason, code = None, INVALID_REQUEST
-    outside = sorted(set(change.isr) - set(row.replicas))
-    ineligible = [one for one in change.isr if not state.current.is_active(one)]
+    check_partition_epoch(row, change.partition_epoch)
     if row.leader == NO_LEADER:
         reason = "the partition has no leader, which must be in the ISR"
-    elif outside:
-        reason = f"invalid ISR: {outside} are not among the replicas {list(row.replicas)}"
-    elif len(set(change.isr)) != len(change.isr):
-        reason = "invalid ISR: a replica occurs more than once"
-    elif row.leader not in change.isr:
-        reason = f"invalid ISR: it does not include the leader {row.leader}"
-    elif ineligible:
-        reason = f"ineligible replicas {ineligible}: not registered, fenced or shutting down"
-        code = INELIGIBLE_REPLICA
-    if reason is not None:
-        raise ApiException(_describe(row), reason, "list the in-sync replicas", code)
-    election = Election.UNCLEAN if _allows_unclean(row, state) else Election.ONLINE
-    target = Target(isr=tuple(change.isr), recovery=RECOVERED, election=election)
-    _write_change(row, target, state)
+        raise ApiException(describe(row), reason, "elect a leader first")
+    isr = [(one, ANY_BROKER_EPOCH) for one in change.isr]
+    _check_isr(row, isr)
+    _check_eligible(row, isr, state)
+    _write_isr(row, change.isr, RECOVERED, state)
 
 
 @write.register
 def elect_leader(change: ElectLeader, state: PendingState) -> None:
     """Elect the preferred leader, or any live replica in an unclean election."""
     row = partition_of(change.topic, change.partition, state)
+    check_partition_epoch(row, change.partition_epoch)
     kind = change.election.lower()
     if kind not in (Election.PREFERRED.value, Election.UNCLEAN.value):
         reason = f"Unknown election type {change.election!r}"
-        raise ApiException(_describe(row), reason, "use preferred or unclean")
-    election = Election(kind)
-    is_preferred = election is Election.PREFERRED
-    if row.leader == row.replicas[0] if is_preferred else row.leader != NO_LEADER:
-        reason = f"Leader election not needed for topic partition: the leader is {row.leader}"
-        raise ApiException(_describe(row), reason, "leave the row out", ELECTION_NOT_NEEDED)
-    if not _write_change(row, Target(election=election), state):
-        reason = (
-            "Eligible topic partition leaders are not available"
-            if not is_preferred
-            else f"The preferred leader {row.replicas[0]} was not available"
-        )
-        code = PREFERRED_LEADER_NOT_AVAILABLE if is_preferred else ELIGIBLE_LEADERS_NOT_AVAILABLE
-        raise ApiException(_describe(row), reason, "unfence a replica's broker first", code)
+        raise ApiException(describe(row), reason, "use preferred or unclean")
+    _elect_leader(change.topic, change.partition, Election(kind), state)
+
+
+# --- shared with reassignments, directories and brokers -------------------------------------------
 
 
 def partition_of(topic: str, number: int, state: PendingState) -> PartitionRow:
@@ -121,6 +158,27 @@ def partition_of(topic: str, number: int, state: PendingState) -> PartitionRow:
         reason = f"Unable to find partition {topic}:{number}"
         raise ApiException(what, reason, remedy, UNKNOWN_TOPIC_OR_PARTITION)
     return row
+
+
+def check_partition_epoch(row: PartitionRow, expected: int | None) -> None:
+    """Raise ``ApiException`` unless ``expected`` is None or the current epoch of a partition."""
+    if expected is not None and expected != row.partition_epoch:
+        reason = f"its partition epoch is {row.partition_epoch}, not {expected}"
+        remedy = "read the partition again, and repeat the change if it is still right"
+        raise ApiException(describe(row), reason, remedy, INVALID_UPDATE_VERSION)
+
+
+def check_broker_epoch(broker_id: int, broker_epoch: int, state: PendingState) -> None:
+    """Raise ``ApiException`` unless a broker is registered with this epoch."""
+    row = state.current.find(BrokerRow, broker_id)
+    reason = None
+    if row is None:
+        reason = f"No broker registration found for broker id {broker_id}"
+    elif row.broker_epoch != broker_epoch:
+        reason = f"Expected broker epoch {row.broker_epoch}, but got broker epoch {broker_epoch}"
+    if reason is not None:
+        remedy = "register the broker, and use the epoch of its registration"
+        raise ApiException(f"broker {broker_id}", reason, remedy, STALE_BROKER_EPOCH)
 
 
 def update_leader_and_isr(
@@ -146,20 +204,18 @@ def update_leader_and_isr(
     for row in rows:
         target = Target(
             isr=tuple(one for one in row.isr if one not in (broker_to_remove, unclean)),
-            election=Election.UNCLEAN if _allows_unclean(row, state) else Election.ONLINE,
+            election=Election.UNCLEAN if allows_unclean(row, state) else Election.ONLINE,
             unclean_shutdown=() if unclean is None else (unclean,),
         )
-        _write_change(row, target, state, is_acceptable)
+        write_change(row, target, state, is_acceptable)
 
 
-# --- helpers --------------------------------------------------------------------------------------
-
-
-def _describe(row: PartitionRow) -> str:
+def describe(row: PartitionRow) -> str:
+    """Return the name of a partition in messages."""
     return f"topic {row.topic_name!r} partition {row.partition_id}"
 
 
-def _write_change(
+def write_change(
     row: PartitionRow,
     target: Target,
     state: PendingState,
@@ -171,7 +227,7 @@ def _write_change(
 
     def is_acceptable_leader(broker_id: int) -> bool:
         directory = directory_of.get(broker_id, DIRECTORY_UNASSIGNED)
-        return is_alive(broker_id) and _is_online(broker_id, directory, state)
+        return is_alive(broker_id) and is_online(broker_id, directory, state)
 
     context = ElectionContext(
         versions=state.current.versions,
@@ -185,35 +241,8 @@ def _write_change(
     return record is not None
 
 
-def _cancel_reassignment(row: PartitionRow, state: PendingState) -> Target:
-    if not row.adding_replicas and not row.removing_replicas:
-        raise ApiException(
-            _describe(row),
-            "No partition reassignment is in progress",
-            "set replicas to start one",
-            NO_REASSIGNMENT_IN_PROGRESS,
-        )
-    replicas = tuple(one for one in row.replicas if one not in row.adding_replicas)
-    isr = tuple(one for one in row.isr if one not in row.adding_replicas)
-    allows_unclean = _allows_unclean(row, state)
-    if not replicas or (not isr and not allows_unclean):
-        raise ApiException(
-            _describe(row),
-            f"Unable to revert partition assignment for {row.topic_name}:{row.partition_id} "
-            "because it would require an unclean leader election",
-            f"wait until the reassignment completes, or set {UNCLEAN}=true",
-            INVALID_REPLICA_ASSIGNMENT,
-        )
-    return Target(
-        isr=isr or replicas[:1],
-        replicas=replicas,
-        removing=(),
-        adding=(),
-        election=Election.UNCLEAN if allows_unclean else Election.ONLINE,
-    )
-
-
-def _allows_unclean(row: PartitionRow, state: PendingState) -> bool:
+def allows_unclean(row: PartitionRow, state: PendingState) -> bool:
+    """Return whether a partition may have an unclean leader election."""
     value = state.current.topic_config(row.topic_name, UNCLEAN)
     return value is not None and value.strip().lower() == "true"
 
@@ -227,11 +256,154 @@ def _min_isr(row: PartitionRow, state: PendingState) -> int:
     return min(wanted, len(row.replicas if first is None else first.replicas))
 
 
-def _is_online(broker_id: int, directory: str, state: PendingState) -> bool:
-    """Source: Kafka ``DirectoryId.isOnline``."""
+def is_online(broker_id: int, directory: str, state: PendingState) -> bool:
+    """Return whether a log directory of a broker is online (Kafka: ``hasOnlineDir``)."""
     if directory in (DIRECTORY_UNASSIGNED, DIRECTORY_MIGRATING):
         return state.current.find(BrokerRow, broker_id) is not None
     if directory == DIRECTORY_LOST:
         return False
     row = state.current.find(BrokerRow, broker_id)
     return row is not None and (not row.log_dirs or directory in row.log_dirs)
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _alter_partition(
+    broker_id: int, request: AlterPartition, state: PendingState
+) -> PartitionRow | ApiException:
+    key = (request.topic_id, request.partition)
+    try:
+        row = _altered_partition(broker_id, request, state)
+        isr = tuple(one for one, _ in request.isr)
+        _write_isr(row, isr, request.leader_recovery_state, state)
+    except ApiException as refused:
+        return refused
+    after = state.current.find(PartitionRow, *key)
+    assert after is not None, "it was changed"
+    if after.leader != broker_id:
+        reason = "The request successfully updated the partition state but the leader has changed"
+        return ApiException(describe(after), reason, "fetch new metadata", NEW_LEADER_ELECTED)
+    return after
+
+
+def _altered_partition(
+    broker_id: int, request: AlterPartition, state: PendingState
+) -> PartitionRow:
+    """Return the current row of a partition whose change is valid. Raises ``ApiException``."""
+    what = f"topic id {request.topic_id} partition {request.partition}"
+    remedy = "fetch new metadata"
+    row = state.current.find(PartitionRow, request.topic_id, request.partition)
+    reason, code = None, INVALID_REQUEST
+    if state.current.find(TopicRow, request.topic_id) is None:
+        reason, code = "This server does not host this topic ID", UNKNOWN_TOPIC_ID
+    elif row is None:
+        reason, code = "the topic has no such partition", UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        reason, code = _epoch_reason(broker_id, request, row)
+    if reason is not None or row is None:
+        raise ApiException(what, reason or "", remedy, code)
+    _check_isr(row, request.isr)
+    if request.leader_recovery_state not in (RECOVERED, RECOVERING):
+        reason = f"unknown leader recovery state {request.leader_recovery_state}"
+    elif request.leader_recovery_state == RECOVERING and len(request.isr) > 1:
+        reason = "the ISR has more than one replica while the leader is recovering"
+    elif request.leader_recovery_state == RECOVERING != row.leader_recovery_state:
+        reason = "the leader recovery state cannot change from RECOVERED to RECOVERING"
+    if reason is not None:
+        raise ApiException(what, reason, "correct leader_recovery_state")
+    _check_eligible(row, request.isr, state)
+    return row
+
+
+def _epoch_reason(
+    broker_id: int, request: AlterPartition, row: PartitionRow
+) -> tuple[str | None, int]:
+    """Return why a request of a broker is not based on the current state, with Kafka's code."""
+    epochs = f"leader epoch {row.leader_epoch} and partition epoch {row.partition_epoch}"
+    if request.leader_epoch > row.leader_epoch or request.partition_epoch > row.partition_epoch:
+        return f"this controller knows an older state, {epochs}", NOT_CONTROLLER
+    if request.leader_epoch < row.leader_epoch:
+        return f"the request has an older leader epoch; there are {epochs}", FENCED_LEADER_EPOCH
+    if broker_id != row.leader:
+        return f"its leader is {row.leader}, not {broker_id}", INVALID_REQUEST
+    if request.partition_epoch < row.partition_epoch:
+        reason = f"the request has an older partition epoch; there are {epochs}"
+        return reason, INVALID_UPDATE_VERSION
+    return None, INVALID_REQUEST
+
+
+def _check_isr(row: PartitionRow, isr: Sequence[tuple[int, int]]) -> None:
+    """Raise ``ApiException`` unless an ISR has replicas, each once, and the leader."""
+    ids = [one for one, _ in isr]
+    outside = sorted(set(ids) - set(row.replicas))
+    reason = None
+    if outside:
+        reason = f"invalid ISR: {outside} are not among the replicas {list(row.replicas)}"
+    elif len(set(ids)) != len(ids):
+        reason = "invalid ISR: a replica occurs more than once"
+    elif row.leader not in ids:
+        reason = f"invalid ISR: it does not include the leader {row.leader}"
+    if reason is not None:
+        raise ApiException(describe(row), reason, "list the in-sync replicas")
+
+
+def _check_eligible(row: PartitionRow, isr: Sequence[tuple[int, int]], state: PendingState) -> None:
+    """Raise ``ApiException`` unless all brokers of an ISR are active in these epochs."""
+    ineligible = []
+    for broker_id, epoch in isr:
+        broker = state.current.find(BrokerRow, broker_id)
+        reason = None
+        if broker is None:
+            reason = "not registered"
+        elif broker.in_controlled_shutdown:
+            reason = "shutting down"
+        elif broker.fenced:
+            reason = "fenced"
+        elif epoch not in (ANY_BROKER_EPOCH, broker.broker_epoch):
+            reason = f"broker epoch mismatch: requested={epoch} VS expected={broker.broker_epoch}"
+        if reason is not None:
+            ineligible.append(f"{broker_id} ({reason})")
+    if ineligible:
+        reason = f"ineligible replicas: {', '.join(ineligible)}"
+        raise ApiException(describe(row), reason, "list the in-sync replicas", INELIGIBLE_REPLICA)
+
+
+def _write_isr(row: PartitionRow, isr: tuple[int, ...], recovery: int, state: PendingState) -> None:
+    election = Election.UNCLEAN if allows_unclean(row, state) else Election.ONLINE
+    write_change(row, Target(isr=isr, recovery=recovery, election=election), state)
+
+
+def _all_partitions(state: PendingState) -> list[tuple[str, int]]:
+    return [
+        (topic.name, row.partition_id)
+        for topic in state.current.rows_of(TopicRow)
+        for row in state.current.partitions(topic.topic_id)
+    ]
+
+
+def _elect_many(
+    rows: Iterable[PartitionRow], election: Election, state: PendingState, count_max: int
+) -> bool:
+    count = 0
+    for row in rows:
+        if count >= count_max:
+            break
+        count += write_change(row, Target(election=election), state)
+    return count >= count_max
+
+
+def _elect_leader(topic: str, number: int, election: Election, state: PendingState) -> None:
+    row = partition_of(topic, number, state)
+    is_preferred = election is Election.PREFERRED
+    if row.leader == row.replicas[0] if is_preferred else row.leader != NO_LEADER:
+        reason = f"Leader election not needed for topic partition: the leader is {row.leader}"
+        raise ApiException(describe(row), reason, "leave the row out", ELECTION_NOT_NEEDED)
+    if not write_change(row, Target(election=election), state):
+        reason = (
+            "Eligible topic partition leaders are not available"
+            if not is_preferred
+            else f"The preferred leader {row.replicas[0]} was not available"
+        )
+        code = PREFERRED_LEADER_NOT_AVAILABLE if is_preferred else ELIGIBLE_LEADERS_NOT_AVAILABLE
+        raise ApiException(describe(row), reason, "unfence a replica's broker first", code)

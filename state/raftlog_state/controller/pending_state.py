@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from raftlog_state.image import BrokerRow
 from raftlog_state.records import DecodedRecord, MetadataRecord
-from raftlog_state.replay import Position, replay
+from raftlog_state.replay import Position
 
 from .api_exception import ApiException
 from .controller_state import ControllerState
@@ -63,7 +63,7 @@ class PendingState:
         self.rng = rng
         self.current = state
         self._first_offset = first_offset
-        self._leader_epoch = leader_epoch
+        self.leader_epoch = leader_epoch
         self._record_count_max = record_count_max
 
     @property
@@ -78,7 +78,7 @@ class PendingState:
         offset = self.next_offset
         if version is None:
             version = self.current.versions.of(type(record))
-        replay(record, self.current, Position(offset, offset, self._leader_epoch, -1))
+        self.current.replay(record, Position(offset, offset, self.leader_epoch, -1))
         self.records.append(DecodedRecord(version, record))
 
     def random_uuid(self) -> str:

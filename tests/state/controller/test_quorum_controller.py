@@ -542,7 +542,7 @@ def test_a_controller_whose_replay_fails_in_between_has_no_state_any_more(
         if isinstance(record, PartitionRecord) and record.partition_id == 1:
             raise error
 
-    module = "loader.snapshot_loader" if is_snapshot else "controller.offset_control"
+    module = "loader.snapshot_loader" if is_snapshot else "controller.controller_state"
     monkeypatch.setattr(f"raftlog_state.{module}.replay", fail)
     late = Controllers(count=1)
     standby = late.all[1] if is_snapshot else env.all[2]

@@ -340,7 +340,7 @@ def test_brokers_that_are_fenced_or_shut_down_are_not_in_sync() -> None:
     (refused,) = refusals(
         topic("t", assignment=[[1, 4, 5]]), isr(1, 4) | {"topic": "t"}, image=image
     )
-    assert "ineligible replicas [4]" in refused.reason
+    assert "ineligible replicas: 4 (fenced)" in refused.reason
     assert refused.kafka_code == 107
     no_entity = cluster(broker(4, fenced=True), brokers=0)
     (refused,) = refusals(topic("t"), image=no_entity)
