@@ -14,6 +14,9 @@ CASES: Final = "tests/state/controller/test_quorum_controller.py"
 STATES: Final = "tests/state/controller/test_controller_state.py"
 APPLIED: Final = "tests/state/controller/test_applied_changes.py"
 RIVALS: Final = "tests/state/controller/test_rival_changes.py::test_rivals_on_an_embedded_log"
+PUBLISHING: Final = "state/raftlog_state/publishing"
+UPDATES: Final = "tests/state/publishing/test_publishing_loader.py"
+GENERATED: Final = "tests/state/publishing/test_snapshot_generator.py"
 STABLE: Final = "            self.last_stable = self.last_committed\n"
 
 CONTROLLER_PLANTS: Final = (
@@ -113,6 +116,41 @@ CONTROLLER_PLANTS: Final = (
         old="    InvalidRecordError,\n    UnsupportedVersionError,\n    DiskFullError,\n)",
         new="    DiskFullError,\n)",
         tests=("tests/state/controller/test_exception_info.py", CASES),
+    ),
+    Plant(
+        bug="publishing: a fault of one publisher stops the others",
+        path=f"{PUBLISHING}/loader.py",
+        old='what} publisher {publisher.name}", error)\n',
+        new='what} publisher {publisher.name}", error)\n                return\n',
+        tests=(f"{UPDATES}::test_a_fault_of_one_publisher_does_not_stop_the_others",),
+    ),
+    Plant(
+        bug="publishing: a snapshot loses records of a later release",
+        path=f"{PUBLISHING}/snapshot_generator.py",
+        old="        if disabled_reason is None and manifest.skipped_count:\n",
+        new="        if False:\n",
+        tests=(f"{GENERATED}::test_no_snapshot_loses_records_that_this_release_does_not_support",),
+    ),
+    Plant(
+        bug="publishing: a snapshot is begun inside a transaction",
+        path=f"{PUBLISHING}/snapshot_generator.py",
+        old="        if not manifest.provenance.is_offset_batch_aligned or",
+        new="        if",
+        tests=(f"{GENERATED}::test_no_snapshot_ends_inside_a_batch_or_a_transaction",),
+    ),
+    Plant(
+        bug="publishing: a loaded snapshot does not begin a new interval",
+        path=f"{PUBLISHING}/snapshot_generator.py",
+        old="            self._reset_counters()\n            return\n        self._byte_count",
+        new="            return\n        self._byte_count",
+        tests=(f"{GENERATED}::test_a_loaded_snapshot_resets_the_counters",),
+    ),
+    Plant(
+        bug="publishing: deleted rows are counted",
+        path=f"{PUBLISHING}/metrics.py",
+        old="                    self._count(change.before, -1)\n",
+        new="",
+        tests=(f"{UPDATES}::test_metrics_count_what_changes_as_the_image_does",),
     ),
     Plant(
         bug="changes: a kept state has the records of a refused or unwritten change",

@@ -28,6 +28,7 @@ class OneReplica:
         *,
         chunk_bytes_max: int = 1 << 20,
         is_held: bool = False,
+        log_config: LogConfig | None = None,
     ) -> None:
         if disk is None:
             disk = SimulatedDisk()
@@ -44,7 +45,7 @@ class OneReplica:
             local_voter=me,
             voters=VoterSet.of([me]),
             kraft_version=0,
-            log_config=LogConfig(segment_bytes=2_000, index_interval_bytes=200),
+            log_config=log_config or LogConfig(segment_bytes=2_000, index_interval_bytes=200),
             topic_id=TOPIC_ID,
             config=QuorumConfig(),
             jitter_ms=lambda _bound: 0,

@@ -1,0 +1,251 @@
+"""``PublishingLoader``: the committed metadata of a node's log, as images, for its publishers.
+
+Each call of ``handle_commit`` is one update. A fault of one publisher is reported, and the others
+get the update, as this one gets later ones. A batch that cannot be replayed is reported, too; then
+the image stays as it is until a snapshot is loaded, and the controller of the node decides what the
+record means for it.
+
+Source: Kafka ``MetadataLoader`` (``image.loader``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from raftlog.records import RecordBatch
+from raftlog.types import SnapshotId
+from raftlog_state.image import MetadataImage
+from raftlog_state.image.delta import Op, RecordChanges, RowChange
+from raftlog_state.image.rows import RECORD_ROW_TYPES
+from raftlog_state.loader.metadata_loader import MetadataLoader, batch_records
+
+from .publisher import (
+    LeaderAndEpoch,
+    LoaderListener,
+    LogDeltaManifest,
+    Manifest,
+    MetadataProvenance,
+    MetadataPublisher,
+    MetadataUpdate,
+    SnapshotManifest,
+    UnknownLeader,
+)
+
+
+class Snapshot(Protocol):
+    """Snapshot of a log, as its reader gives it."""
+
+    @property
+    def snapshot_id(self) -> SnapshotId: ...
+
+    def batches(self) -> Iterable[RecordBatch]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataLoaderMetrics:
+    """Figures of a loader.
+
+    ``skipped_record_count``: records that this release does not support. Kafka:
+    ``MetadataLoaderMetrics`` (kafka.server:type=MetadataLoader).
+    """
+
+    current_metadata_version: int
+    current_controller_id: int
+    handle_load_snapshot_count: int
+    last_applied_offset: int
+    last_applied_timestamp_ms: int
+    metadata_error_count: int
+    skipped_record_count: int
+
+
+class PublishingLoader:
+    """Listener of a node's log (``raftlog.node.raft_client.RaftListener``) for publishers.
+
+    Register it with the node as the listener of a service; see the package's docstring. Use it on
+    the thread that drives the log.
+    """
+
+    def __init__(
+        self, listener: LoaderListener, publishers: Iterable[MetadataPublisher] = ()
+    ) -> None:
+        self._listener: Final = listener
+        self._loader = MetadataLoader()
+        self._publishers: Final[list[MetadataPublisher]] = []
+        self._leader: LeaderAndEpoch = UnknownLeader()
+        self._next_offset = 0
+        """End of the last batch; later than that of the image if a transaction is open."""
+        self._has_failed = False
+        self._snapshot_count = self._error_count = 0
+        for publisher in publishers:
+            self.install(publisher)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The committed state, without the records of an open transaction."""
+        return self._loader.image
+
+    def metrics(self) -> MetadataLoaderMetrics:
+        image, leader_id = self.image, self._leader.leader_id
+        return MetadataLoaderMetrics(
+            current_metadata_version=image.metadata_version or 0,
+            current_controller_id=-1 if leader_id is None else leader_id,
+            handle_load_snapshot_count=self._snapshot_count,
+            last_applied_offset=image.offset,
+            last_applied_timestamp_ms=image.timestamp_ms,
+            metadata_error_count=self._error_count,
+            skipped_record_count=self._skipped_count,
+        )
+
+    def install(self, publisher: MetadataPublisher) -> None:
+        """Add a publisher. If there is an image, its first update is the whole of it.
+
+        Raises ``ValueError`` if there is one with the same name.
+        """
+        if any(one.name == publisher.name for one in self._publishers):
+            raise ValueError(f"there is a publisher with the name {publisher.name}")
+        self._publishers.append(publisher)
+        image = self.image
+        if image.offset >= 0:
+            update = MetadataUpdate(MetadataImage.empty(), _whole_image(image))
+            self._publish_to([publisher], update, image, self._snapshot_manifest(None))
+            self._notify_leader([publisher])
+
+    def remove_and_close(self, publisher: MetadataPublisher) -> None:
+        """Remove a publisher: it gets no more updates. Do nothing if it is not installed."""
+        if publisher in self._publishers:
+            self._publishers.remove(publisher)
+            self._close([publisher])
+
+    # --- events of the log ------------------------------------------------------------------------
+
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+        if self._has_failed:
+            return
+        before, changes = self.image, []
+        try:
+            for batch in batches:
+                changes += self._loader.append(batch_records(batch))
+                self._next_offset = batch.next_offset
+        except Exception as error:  # noqa: BLE001 (a replay may raise anything)
+            self._fail(f"Error replaying the batch with base offset {batch.base_offset}", error)
+        manifest = LogDeltaManifest(
+            provenance=self._provenance(),
+            leader=self._leader,
+            batch_count=len(batches),
+            byte_count=sum(batch.byte_count for batch in batches),
+            skipped_count=self._skipped_count,
+        )
+        self._publish(MetadataUpdate(before, changes), manifest)
+
+    def handle_load_snapshot(self, snapshot: Snapshot) -> None:
+        before, snapshot_id = self.image, snapshot.snapshot_id
+        loader = MetadataLoader() if self._has_failed else self._loader
+        records = (record for batch in snapshot.batches() for record in batch_records(batch))
+        try:
+            changes = loader.bootstrap(snapshot_id, records)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._fail(f"Error loading snapshot {snapshot_id}", error)
+            return
+        self._loader, self._has_failed = loader, False
+        self._snapshot_count += 1
+        self._next_offset = snapshot_id.end_offset
+        self._publish(MetadataUpdate(before, changes), self._snapshot_manifest(snapshot_id))
+
+    def handle_leader_change(self, leader: LeaderAndEpoch) -> None:
+        self._leader = leader
+        self._notify_leader(self._publishers)
+
+    def begin_shutdown(self) -> None:
+        """Close the publishers: there are no more updates."""
+        closed, self._publishers[:] = list(self._publishers), []
+        self._close(closed)
+
+    # --- publication ------------------------------------------------------------------------------
+
+    @property
+    def _skipped_count(self) -> int:
+        return sum(one.record_count for one in self._loader.skipped if not one.is_control)
+
+    def _provenance(self) -> MetadataProvenance:
+        image = self.image
+        return MetadataProvenance(
+            last_contained_offset=image.offset,
+            last_contained_epoch=image.leader_epoch,
+            last_contained_log_timestamp_ms=image.timestamp_ms,
+            is_offset_batch_aligned=image.offset + 1 == self._next_offset,
+        )
+
+    def _snapshot_manifest(self, snapshot_id: SnapshotId | None) -> SnapshotManifest:
+        return SnapshotManifest(
+            provenance=self._provenance(),
+            leader=self._leader,
+            snapshot_id=snapshot_id,
+            skipped_count=self._skipped_count,
+        )
+
+    def _publish(self, update: MetadataUpdate, manifest: Manifest) -> None:
+        self._publish_to(list(self._publishers), update, self.image, manifest)
+
+    def _publish_to(
+        self,
+        publishers: Iterable[MetadataPublisher],
+        update: MetadataUpdate,
+        image: MetadataImage,
+        manifest: Manifest,
+    ) -> None:
+        def publish(publisher: MetadataPublisher) -> None:
+            publisher.on_metadata_update(update, image, manifest)
+
+        self._each(
+            publishers, publish, f"publishing the new metadata image ending at {image.offset} with"
+        )
+
+    def _notify_leader(self, publishers: Iterable[MetadataPublisher]) -> None:
+        epoch = self._leader.epoch
+        self._each(
+            list(publishers),
+            lambda publisher: publisher.on_controller_change(self._leader),
+            f"publishing the leader of epoch {epoch} with",
+        )
+
+    def _close(self, publishers: Iterable[MetadataPublisher]) -> None:
+        self._each(publishers, lambda publisher: publisher.close(), "closing")
+
+    def _each(
+        self,
+        publishers: Iterable[MetadataPublisher],
+        call: Callable[[MetadataPublisher], None],
+        what: str,
+    ) -> None:
+        for publisher in publishers:
+            try:
+                call(publisher)
+            except Exception as error:  # noqa: BLE001 (a publisher may raise anything)
+                self._report(f"Unhandled error {what} publisher {publisher.name}", error)
+
+    def _fail(self, message: str, error: Exception) -> None:
+        self._has_failed = True
+        self._report(f"{message}: the image ends at {self.image.offset}", error)
+
+    def _report(self, message: str, error: Exception) -> None:
+        self._error_count += 1
+        self._listener.handle_fault(message, error)
+
+
+def _whole_image(image: MetadataImage) -> list[RecordChanges]:
+    """Return all rows as changes from the empty image."""
+    return [
+        RecordChanges(
+            offset=image.offset,
+            visible_offset=image.offset,
+            leader_epoch=image.leader_epoch,
+            timestamp_ms=image.timestamp_ms,
+            record_type=kind.RECORD.schema.json_type,
+            changes=tuple(
+                RowChange(kind.ENTITY, row.key, Op.READ, None, row) for row in image.rows_of(kind)
+            ),
+        )
+        for kind in RECORD_ROW_TYPES
+    ]

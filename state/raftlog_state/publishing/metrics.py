@@ -1,0 +1,87 @@
+"""Figures of a cluster's metadata, updated by what changes.
+
+Source: Kafka ``ControllerMetadataMetricsPublisher``, ``ControllerMetricsChanges``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog_state.image import BrokerRow, Entity, MetadataImage, PartitionRow, Row, TopicRow
+from raftlog_state.image.delta import RowChange
+
+from .publisher import LeaderAndEpoch, LogDeltaManifest, Manifest, MetadataUpdate
+
+_COUNTED: Final = frozenset({Entity.BROKER, Entity.TOPIC, Entity.PARTITION})
+_NO_LEADER: Final = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class ControllerMetadataMetrics:
+    """Kafka's figures of kafka.controller:type=KafkaController, by their names there.
+
+    ``unclean_leader_elections``: since the publisher was created (Kafka: a meter,
+    ``UncleanLeaderElectionsPerSec``).
+    """
+
+    fenced_broker_count: int = 0
+    active_broker_count: int = 0
+    global_topic_count: int = 0
+    global_partition_count: int = 0
+    offline_partitions_count: int = 0
+    preferred_replica_imbalance_count: int = 0
+    unclean_leader_elections: int = 0
+
+
+class ControllerMetadataMetricsPublisher:
+    """Publisher that counts brokers, topics and partitions. ``metrics`` are the current figures."""
+
+    def __init__(self) -> None:
+        self.metrics: Final = ControllerMetadataMetrics()
+
+    @property
+    def name(self) -> str:
+        return "ControllerMetadataMetricsPublisher"
+
+    def on_metadata_update(
+        self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
+    ) -> None:
+        """Count the rows that changed."""
+        del image
+        is_of_log = isinstance(manifest, LogDeltaManifest)
+        for record in update.changes:
+            for change in record.changes:
+                if change.entity in _COUNTED:
+                    self._count(change.before, -1)
+                    self._count(change.after, 1)
+                    if is_of_log and _is_unclean(change):
+                        self.metrics.unclean_leader_elections += 1
+
+    def on_controller_change(self, leader: LeaderAndEpoch) -> None:
+        """Do nothing: the figures are those of every replica."""
+
+    def close(self) -> None:
+        """Do nothing: the figures stay."""
+
+    def _count(self, row: Row | None, by: int) -> None:
+        metrics = self.metrics
+        if isinstance(row, PartitionRow):
+            metrics.global_partition_count += by
+            metrics.offline_partitions_count += by * (row.leader == _NO_LEADER)
+            metrics.preferred_replica_imbalance_count += by * (row.replicas[:1] != (row.leader,))
+        elif isinstance(row, TopicRow):
+            metrics.global_topic_count += by
+        elif isinstance(row, BrokerRow) and row.fenced:
+            metrics.fenced_broker_count += by
+        elif isinstance(row, BrokerRow):
+            metrics.active_broker_count += by
+
+
+def _is_unclean(change: RowChange) -> bool:
+    """Return whether a partition has a leader that was not in its ISR."""
+    row, before = change.after, change.before
+    if not isinstance(row, PartitionRow) or row.leader == _NO_LEADER:
+        return False
+    isr = before.isr if isinstance(before, PartitionRow) else row.replicas
+    return row.leader not in isr

@@ -1,0 +1,219 @@
+"""``SnapshotGenerator``: snapshots of a node's log by bytes and by age, from committed state only.
+
+A snapshot is begun with the first update after which the log has ``bytes_max`` bytes more than at
+the last one, or any more and the last one is ``interval_ms`` old (KIP-630). It ends at the image's
+offset, so the log can be trimmed up to there. It is written in steps, between other events of the
+thread that drives the log: an image does not change.
+
+No snapshot is begun if the log has records that this release does not support: it would lose them.
+
+Source: Kafka ``SnapshotGenerator``, ``SnapshotEmitter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Protocol
+
+from raftlog.errors import LogLockedError, RaftlogError
+from raftlog.types import SnapshotId
+from raftlog_state.image import MetadataImage
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.records import DecodedRecord, encode
+
+from .publisher import (
+    LeaderAndEpoch,
+    LoaderListener,
+    LogDeltaManifest,
+    Manifest,
+    MetadataUpdate,
+)
+
+BYTES_BETWEEN_SNAPSHOTS_MAX: Final = 20 * 1024 * 1024
+"""Kafka: ``metadata.log.max.record.bytes.between.snapshots``."""
+
+SNAPSHOT_INTERVAL_MS_MAX: Final = 3_600_000
+"""Kafka: ``metadata.log.max.snapshot.interval.ms``."""
+
+RECORDS_PER_STEP: Final = 1_000
+_FAULT: Final = "KRaft snapshot file generation error"
+
+
+class SnapshotWriter(Protocol):
+    """Snapshot that is being written."""
+
+    @property
+    def byte_count(self) -> int: ...
+
+    def append(self, records: Sequence[bytes]) -> None: ...
+
+    def freeze(self) -> SnapshotId: ...
+
+    def close(self) -> None: ...
+
+
+class SnapshotLog(Protocol):
+    """The log, as ``raftlog.node.raft_client`` offers it to a state machine."""
+
+    def begin_snapshot(self, end_offset: int) -> SnapshotWriter | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotEmitterMetrics:
+    """Figures of the last snapshot; the bytes are 0 without one, the age is since the start.
+
+    Kafka: ``SnapshotEmitterMetrics`` (kafka.server:type=SnapshotEmitter).
+    """
+
+    latest_snapshot_generated_bytes: int
+    latest_snapshot_generated_age_ms: int
+
+
+@dataclass(slots=True)
+class _Writing:
+    """Snapshot that is being written, and the records that it lacks."""
+
+    writer: SnapshotWriter
+    records: Iterator[DecodedRecord]
+
+
+class SnapshotGenerator:
+    """Publisher that writes snapshots. Install it in the ``PublishingLoader`` of a node.
+
+    Args:
+        log: of the node.
+        time_ms: the monotonic clock.
+        schedule: calls its argument later, on the thread that drives the log.
+        interval_ms: 0 for no snapshots by age.
+    """
+
+    def __init__(
+        self,
+        log: SnapshotLog,
+        *,
+        time_ms: Callable[[], int],
+        schedule: Callable[[Callable[[], None]], object],
+        listener: LoaderListener,
+        bytes_max: int = BYTES_BETWEEN_SNAPSHOTS_MAX,
+        interval_ms: int = SNAPSHOT_INTERVAL_MS_MAX,
+        records_per_step: int = RECORDS_PER_STEP,
+    ) -> None:
+        self._log: Final = log
+        self._time_ms: Final = time_ms
+        self._schedule: Final = schedule
+        self._listener: Final = listener
+        self._bytes_max: Final = bytes_max
+        self._interval_ms: Final = interval_ms
+        self._records_per_step: Final = records_per_step
+        self._writing: _Writing | None = None
+        self._byte_count = 0
+        """Bytes of the log since the last snapshot was begun or loaded."""
+        self._last_ms = self._generated_ms = time_ms()
+        self._generated_byte_count = 0
+        self._disabled_reason: str | None = None
+
+    @property
+    def name(self) -> str:
+        return "SnapshotGenerator"
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a snapshot is being written."""
+        return self._writing is not None
+
+    def metrics(self) -> SnapshotEmitterMetrics:
+        return SnapshotEmitterMetrics(
+            latest_snapshot_generated_bytes=self._generated_byte_count,
+            latest_snapshot_generated_age_ms=self._time_ms() - self._generated_ms,
+        )
+
+    # --- publisher --------------------------------------------------------------------------------
+
+    def on_metadata_update(
+        self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
+    ) -> None:
+        del update
+        if not isinstance(manifest, LogDeltaManifest):
+            self._reset_counters()
+            return
+        self._byte_count += manifest.byte_count
+        age_ms = self._time_ms() - self._last_ms
+        if self._byte_count >= self._bytes_max:
+            reason = f"we have replayed at least {self._bytes_max} bytes"
+        elif 0 < self._interval_ms <= age_ms:
+            reason = f"we have waited at least {self._interval_ms // 60_000} minute(s)"
+        else:
+            return
+        if not self.is_writing:
+            self._maybe_emit(image, manifest, reason)
+
+    def on_controller_change(self, leader: LeaderAndEpoch) -> None:
+        """Do nothing: every replica writes snapshots."""
+
+    def close(self) -> None:
+        """Drop the snapshot that is being written, and begin no more."""
+        self._disabled_reason = "we are shutting down"
+        self._drop()
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _maybe_emit(self, image: MetadataImage, manifest: LogDeltaManifest, reason: str) -> None:
+        disabled_reason = self._disabled_reason
+        if disabled_reason is None and manifest.skipped_count:
+            disabled_reason = (
+                f"the log has {manifest.skipped_count} records that this release does not support, "
+                "which a snapshot would lose"
+            )
+        if disabled_reason is not None:
+            self._listener.log(
+                f"Not emitting {image.snapshot_id} despite the fact that {reason} because "
+                f"snapshots are disabled; {disabled_reason}"
+            )
+            self._reset_counters()  # to log it once an interval
+            return
+        if not manifest.provenance.is_offset_batch_aligned or image.metadata_version is None:
+            return
+        self._reset_counters()
+        try:
+            writer = self._log.begin_snapshot(image.offset + 1)
+        except LogLockedError:
+            return  # another snapshot is being received, which resets the counters, too
+        except RaftlogError as error:
+            self._listener.handle_fault(_FAULT, error)
+            return
+        if writer is None:
+            return  # there is one already
+        self._listener.log(
+            f"Creating new KRaft snapshot file {image.snapshot_id} because {reason}."
+        )
+        self._writing = _Writing(writer, image_records(image))
+        self._schedule(self._step)
+
+    def _step(self) -> None:
+        """Write the next records, and schedule the step after it."""
+        writing = self._writing
+        if writing is None:
+            return
+        try:
+            values = [encode(one) for one in islice(writing.records, self._records_per_step)]
+            if values:
+                writing.writer.append(values)
+                self._schedule(self._step)
+            else:
+                writing.writer.freeze()
+                self._generated_byte_count = writing.writer.byte_count
+                self._generated_ms = self._time_ms()
+                self._writing = None
+        except Exception as error:  # noqa: BLE001 (of disks, and of records that cannot be encoded)
+            self._drop()
+            self._listener.handle_fault(_FAULT, error)
+
+    def _drop(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.writer.close()
+
+    def _reset_counters(self) -> None:
+        self._byte_count, self._last_ms = 0, self._time_ms()

@@ -1,0 +1,216 @@
+"""Images of a node's log for publishers: updates, faults, leaders, publishers that start later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from tests.support.controllers import Controllers, Listener, bootstrap, replayed, write
+
+from raftlog_state.controller import CreateTopic, DeleteTopic, FenceBroker
+from raftlog_state.image import MetadataImage, TopicRow
+from raftlog_state.image.delta import MetadataDelta, diff
+from raftlog_state.publishing import (
+    ControllerMetadataMetricsPublisher,
+    LogDeltaManifest,
+    Manifest,
+    MetadataUpdate,
+    PublishingLoader,
+    SnapshotManifest,
+)
+from raftlog_state.publishing.publisher import LeaderAndEpoch
+from raftlog_state.records import DecodedRecord, RemoveTopicRecord, encode
+
+NODE = 9
+
+
+@dataclass
+class Recorder:
+    """Publisher that applies each update to the image of the one before."""
+
+    name: str = "recorder"
+    fails: bool = False
+    manifests: list[Manifest] = field(default_factory=list)
+    images: list[MetadataImage] = field(default_factory=lambda: [MetadataImage.empty()])
+    leaders: list[tuple[int, int | None]] = field(default_factory=list)
+    is_closed: bool = False
+
+    def on_metadata_update(
+        self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
+    ) -> None:
+        if self.fails:
+            raise ZeroDivisionError
+        assert not diff(update.before, self.images[-1]), "updates have no gap"
+        delta = MetadataDelta(update.before)
+        for record in update.changes:
+            for change in record.changes:
+                if change.after is None:
+                    delta.delete(change.entity, change.key)
+                else:
+                    delta.put(change.after)
+        found = delta.apply(offset=image.offset, leader_epoch=0, timestamp_ms=0)
+        assert not diff(found, image), "the changes lead to the image"
+        self.images.append(image)
+        self.manifests.append(manifest)
+
+    def on_controller_change(self, leader: LeaderAndEpoch) -> None:
+        self.leaders.append((leader.epoch, leader.leader_id))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def topic(name: str, partitions: int = 2) -> CreateTopic:
+    return CreateTopic(topic=name, partitions=partitions, replication_factor=2)
+
+
+def started(
+    *publishers: Recorder, records_per_batch_max: int = 10_000
+) -> tuple[Controllers, PublishingLoader, Listener]:
+    env = Controllers(count=2, records_per_batch_max=records_per_batch_max)
+    listener = Listener()
+    loader = PublishingLoader(listener, publishers)
+    env.shared.node(NODE).register(loader)
+    write(env.elect(1), *bootstrap())
+    env.shared.deliver()
+    return env, loader, listener
+
+
+def test_each_commit_is_an_update_with_its_changes_and_its_position() -> None:
+    recorder = Recorder()
+    env, loader, _ = started(recorder)
+    write(env.all[1], topic("a"))
+    env.shared.deliver()
+    last, manifest = env.shared.batches[-1], recorder.manifests[-1]
+    assert isinstance(manifest, LogDeltaManifest)
+    assert (manifest.batch_count, manifest.byte_count) == (1, last.byte_count)
+    at = manifest.provenance
+    assert (at.last_contained_offset, at.last_contained_epoch) == (last.next_offset - 1, 1)
+    assert at.is_offset_batch_aligned
+    assert manifest.leader.leader_id == 1
+    assert recorder.leaders[-1] == (1, 1)
+    assert loader.image == recorder.images[-1] == replayed(env.shared.batches)
+    metrics = loader.metrics()
+    assert (metrics.current_metadata_version, metrics.current_controller_id) == (30, 1)
+    assert metrics.last_applied_offset == last.next_offset - 1
+
+
+def test_only_committed_records_outside_open_transactions_are_published() -> None:
+    recorder = Recorder()
+    env, loader, _ = started(recorder, records_per_batch_max=2)
+    before = loader.image
+    env.hold()
+    write(env.all[1], topic("a"))
+    env.shared.deliver()
+    assert loader.image is before
+    env.release()
+    env.hold()
+    write(env.all[1], topic("b", 5), transaction_name="large")
+    env.shared.committed_max = env.shared.batches[-2].next_offset
+    env.shared.deliver()
+    assert [row.name for row in loader.image.rows_of(TopicRow)] == ["a"]
+    assert not recorder.manifests[-1].provenance.is_offset_batch_aligned
+    env.release()
+    assert {row.name for row in loader.image.rows_of(TopicRow)} == {"a", "b"}
+    assert recorder.manifests[-1].provenance.is_offset_batch_aligned
+    assert loader.image == replayed(env.shared.batches)
+
+
+def test_a_fault_of_one_publisher_does_not_stop_the_others() -> None:
+    first, second = Recorder("first", fails=True), Recorder("second")
+    env, loader, listener = started(first, second)
+    write(env.all[1], topic("a"))
+    env.shared.deliver()
+    assert second.images[-1] == loader.image
+    assert not first.manifests
+    assert len(listener.faults) == loader.metrics().metadata_error_count > 1
+    end = loader.image.offset
+    assert listener.faults[-1][0] == (
+        f"Unhandled error publishing the new metadata image ending at {end} with publisher first"
+    )
+
+
+def test_a_snapshot_is_an_update_from_the_image_before() -> None:
+    recorder = Recorder()
+    env, loader, _ = started()
+    write(env.all[1], topic("a"), topic("b"))
+    env.shared.deliver()
+    late = PublishingLoader(Listener(), [recorder])
+    late.handle_commit([one for one in env.shared.batches if one.leader_epoch == 1][:3])
+    write(env.all[1], DeleteTopic(topic="a"))
+    env.shared.deliver()
+    env.snapshot(env.all[1].image())
+    late.handle_load_snapshot(env.shared.open_snapshot())
+    manifest = recorder.manifests[-1]
+    assert isinstance(manifest, SnapshotManifest)
+    assert manifest.snapshot_id == env.shared.snapshots[-1]
+    assert late.image == loader.image == recorder.images[-1]
+    assert late.metrics().handle_load_snapshot_count == 1
+
+
+def test_a_publisher_that_is_installed_later_gets_the_whole_image_first() -> None:
+    env, loader, _ = started()
+    write(env.all[1], topic("a"))
+    env.shared.deliver()
+    recorder = Recorder()
+    loader.install(recorder)
+    assert isinstance(recorder.manifests[0], SnapshotManifest)
+    assert recorder.leaders == [(1, 1)]
+    with pytest.raises(ValueError, match="with the name recorder"):
+        loader.install(Recorder())
+    write(env.all[1], topic("b"))
+    env.shared.deliver()
+    assert recorder.images[-1] == loader.image
+    loader.remove_and_close(recorder)
+    write(env.all[1], topic("c"))
+    env.shared.deliver()
+    assert recorder.is_closed
+    assert recorder.images[-1] != loader.image
+
+
+def test_a_shutdown_closes_the_publishers() -> None:
+    recorder = Recorder()
+    env, _, _ = started(recorder)
+    env.shared.nodes[NODE].shut_down()
+    assert recorder.is_closed
+
+
+def test_a_batch_that_cannot_be_replayed_is_a_fault_and_a_snapshot_continues() -> None:
+    recorder = Recorder()
+    env, loader, listener = started(recorder)
+    write(env.all[1], topic("a"))
+    env.shared.deliver()
+    before = loader.image
+    end = env.shared.end_offset
+    contradiction = encode(DecodedRecord(0, RemoveTopicRecord(topic_id="a" * 21 + "A")))
+    env.shared.append(1, env.shared.epoch, [contradiction], None)
+    loader.handle_commit(env.shared.batches[-1:])
+    ((message, _),) = listener.faults
+    assert message.startswith(f"Error replaying the batch with base offset {end}: the image ends")
+    loader.handle_commit(env.shared.batches[-1:])
+    assert loader.image == before
+    assert len(listener.faults) == 1
+    env.shared.nodes.clear()
+    env.snapshot(before.at(offset=end, leader_epoch=1, timestamp_ms=0, quorum=before.quorum))
+    loader.handle_load_snapshot(env.shared.open_snapshot())
+    assert not diff(loader.image, before)
+    assert isinstance(recorder.manifests[-1], SnapshotManifest)
+
+
+def test_metrics_count_what_changes_as_the_image_does() -> None:
+    metrics, late = ControllerMetadataMetricsPublisher(), ControllerMetadataMetricsPublisher()
+    env, loader, _ = started()
+    loader.install(metrics)
+    write(env.all[1], topic("a", 4), topic("b"), topic("c"))
+    write(env.all[1], DeleteTopic(topic="c"), FenceBroker(broker_id=2), FenceBroker(broker_id=3))
+    env.shared.deliver()
+    other = PublishingLoader(Listener())
+    other.handle_commit(env.shared.batches)
+    other.install(late)
+    assert metrics.metrics == late.metrics
+    found = metrics.metrics
+    assert (found.global_topic_count, found.global_partition_count) == (2, 6)
+    assert (found.active_broker_count, found.fenced_broker_count) == (1, 2)
+    assert found.offline_partitions_count > 0
+    assert found.preferred_replica_imbalance_count >= found.offline_partitions_count
+    assert found.unclean_leader_elections == 0
