@@ -7,13 +7,19 @@ named ``first`` and ``last``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NewType, TypeAlias
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 CLUSTER_METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 """The fixed topic id of the metadata log (Kafka: ``Uuid.METADATA_TOPIC_ID``)."""
 ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """Base64 of sixteen zero bytes: no id, or unknown (Kafka: ``Uuid.ZERO_UUID``)."""
+
+
+NodeId = NewType("NodeId", int)
+"""Id of a node, where it stands beside an epoch: mypy rejects any other number."""
+Position = NewType("Position", int)
+"""Position in a file in bytes, where it stands beside an offset."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -22,7 +22,7 @@ from raftlog.quorum.roles import (
     Votes,
 )
 from raftlog.quorum.voters import Voter, VoterSet
-from raftlog.types import ZERO_UUID, OffsetAndEpoch, ReplicaKey
+from raftlog.types import ZERO_UUID, NodeId, OffsetAndEpoch, ReplicaKey
 
 EPOCH = 5
 ME, CANDIDATE, OTHER = ReplicaKey(1), ReplicaKey(2), ReplicaKey(3)
@@ -31,11 +31,11 @@ GOOD_ENDS = ((3, 10), (3, 11), (4, 0))
 BAD_ENDS = ((3, 9), (2, 100), (0, 0))
 
 
-def unattached(leader_id: int | None = None) -> Role:
+def unattached(leader_id: NodeId | None = None) -> Role:
     return Unattached(epoch=EPOCH, election_deadline_ms=0, leader_id=leader_id)
 
 
-def prospective(leader_id: int | None = None) -> Role:
+def prospective(leader_id: NodeId | None = None) -> Role:
     return Prospective(
         epoch=EPOCH,
         election_deadline_ms=0,
@@ -48,7 +48,7 @@ def prospective(leader_id: int | None = None) -> Role:
 def follower(*, has_fetched_from_leader: bool) -> Role:
     return Follower(
         epoch=EPOCH,
-        leader_id=3,
+        leader_id=NodeId(3),
         leader_endpoints=(),
         fetch_timeout_ms=0,
         fetch_deadline_ms=0,
@@ -63,7 +63,7 @@ def candidate() -> Role:
 def leader() -> Role:
     return Leader(
         epoch=EPOCH,
-        leader_id=1,
+        leader_id=NodeId(1),
         epoch_start_offset=10,
         check_quorum_deadline_ms=0,
         begin_epoch_deadline_ms=0,
@@ -72,7 +72,9 @@ def leader() -> Role:
 
 
 def resigned() -> Role:
-    return Resigned(epoch=EPOCH, election_deadline_ms=0, preferred_successors=(), leader_id=1)
+    return Resigned(
+        epoch=EPOCH, election_deadline_ms=0, preferred_successors=(), leader_id=NodeId(1)
+    )
 
 
 YES, NO, IF_GOOD = "yes", "no", "if its log is as good"
@@ -82,12 +84,12 @@ TABLE: list[tuple[str, Callable[[], Role], ReplicaKey | None, str, str]] = [
     ("unattached", unattached, None, IF_GOOD, IF_GOOD),
     ("unattached, voted for it", unattached, CANDIDATE, YES, IF_GOOD),
     ("unattached, voted for another", unattached, OTHER, NO, IF_GOOD),
-    ("unattached, knows a leader", lambda: unattached(3), None, NO, IF_GOOD),
-    ("unattached, knows, voted for it", lambda: unattached(3), CANDIDATE, YES, IF_GOOD),
+    ("unattached, knows a leader", lambda: unattached(NodeId(3)), None, NO, IF_GOOD),
+    ("unattached, knows, voted for it", lambda: unattached(NodeId(3)), CANDIDATE, YES, IF_GOOD),
     ("prospective", prospective, None, IF_GOOD, IF_GOOD),
     ("prospective, voted for it", prospective, CANDIDATE, YES, IF_GOOD),
     ("prospective, voted for another", prospective, OTHER, NO, IF_GOOD),
-    ("prospective, knows a leader", lambda: prospective(3), None, NO, IF_GOOD),
+    ("prospective, knows a leader", lambda: prospective(NodeId(3)), None, NO, IF_GOOD),
     ("follower", lambda: follower(has_fetched_from_leader=False), None, NO, IF_GOOD),
     (
         "follower, voted for it",

@@ -17,7 +17,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from raftlog.types import ReplicaKey, SnapshotId
+from raftlog.types import NodeId, ReplicaKey, SnapshotId
 
 from .messages import FetchRequest
 from .progress import Progress
@@ -46,7 +46,7 @@ class Unattached:
 
     epoch: int
     election_deadline_ms: int
-    leader_id: int | None = None
+    leader_id: NodeId | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Prospective:
 
     epoch: int
     election_deadline_ms: int
-    leader_id: int | None
+    leader_id: NodeId | None
     leader_endpoints: tuple[Endpoint, ...]
     votes: Votes
 
@@ -87,7 +87,7 @@ class Follower:
     """
 
     epoch: int
-    leader_id: int
+    leader_id: NodeId
     leader_endpoints: tuple[Endpoint, ...]
     fetch_timeout_ms: int
     """Includes the jitter, drawn once per epoch."""
@@ -131,7 +131,7 @@ class Leader:
     """
 
     epoch: int
-    leader_id: int
+    leader_id: NodeId
     epoch_start_offset: int
     check_quorum_deadline_ms: int
     begin_epoch_deadline_ms: int
@@ -159,7 +159,7 @@ class Resigned:
     epoch: int
     election_deadline_ms: int
     preferred_successors: tuple[ReplicaKey, ...]
-    leader_id: int
+    leader_id: NodeId
     acknowledged_voters: set[int] = field(default_factory=set)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
-from raftlog.types import ReplicaKey, SnapshotId, ValidOffsetAndEpoch
+from raftlog.types import NodeId, ReplicaKey, SnapshotId, ValidOffsetAndEpoch
 
 from .config import QuorumConfig
 from .effects import (
@@ -164,8 +164,8 @@ class ReplicaState:
             return self._candidate(epoch)
         leader = None if leader_id is None else self.voter_set.find(leader_id)
         if leader is not None:
-            return self._follower(epoch, leader.key.node_id, leader.endpoints)
-        return self._unattached(epoch, leader_id)
+            return self._follower(epoch, NodeId(leader.key.node_id), leader.endpoints)
+        return self._unattached(epoch, None if leader_id is None else NodeId(leader_id))
 
     # --- properties -------------------------------------------------------------------------------
 
@@ -350,11 +350,11 @@ class ReplicaState:
 
     # --- transitions ------------------------------------------------------------------------------
 
-    def become_unattached(self, epoch: int, leader_id: int | None = None) -> None:
+    def become_unattached(self, epoch: int, leader_id: NodeId | None = None) -> None:
         self._transition_to(self._unattached(epoch, leader_id))
 
     def become_follower(
-        self, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...] = ()
+        self, epoch: int, leader_id: NodeId, endpoints: tuple[Endpoint, ...] = ()
     ) -> None:
         assert leader_id != self.node_id, "a replica cannot follow itself"
         self._transition_to(
@@ -389,7 +389,7 @@ class ReplicaState:
         self._transition_to(
             Leader(
                 epoch=role.epoch,
-                leader_id=self.node_id,
+                leader_id=NodeId(self.node_id),
                 epoch_start_offset=start_offset,
                 check_quorum_deadline_ms=self.now_ms + self.config.check_quorum_timeout_ms,
                 begin_epoch_deadline_ms=self.now_ms,
@@ -459,7 +459,7 @@ class ReplicaState:
         if epoch > self.epoch:
             if names_leader:
                 assert leader_id is not None
-                self.become_follower(epoch, leader_id, leader_and_epoch.leader_endpoints)
+                self.become_follower(epoch, NodeId(leader_id), leader_and_epoch.leader_endpoints)
             else:
                 self.become_unattached(epoch)
             return True
@@ -470,7 +470,7 @@ class ReplicaState:
             return False
         if names_leader and isinstance(role, Unattached | Prospective | Candidate):
             assert leader_id is not None
-            self.become_follower(epoch, leader_id, leader_and_epoch.leader_endpoints)
+            self.become_follower(epoch, NodeId(leader_id), leader_and_epoch.leader_endpoints)
             return True
         return False
 
@@ -555,7 +555,7 @@ class ReplicaState:
 
     # --- new roles --------------------------------------------------------------------------------
 
-    def _unattached(self, epoch: int, leader_id: int | None = None) -> Unattached:
+    def _unattached(self, epoch: int, leader_id: NodeId | None = None) -> Unattached:
         return Unattached(
             epoch=epoch, election_deadline_ms=self.election_deadline_ms(), leader_id=leader_id
         )
@@ -571,7 +571,7 @@ class ReplicaState:
         """Return its own vote, which counts only if it is a voter."""
         return Votes(granted={self.node_id} if self.is_voter else set())
 
-    def _follower(self, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...]) -> Follower:
+    def _follower(self, epoch: int, leader_id: NodeId, endpoints: tuple[Endpoint, ...]) -> Follower:
         timeout_ms = self.config.fetch_timeout_ms + self._jitter_ms(self.config.fetch_jitter_ms)
         return Follower(
             epoch=epoch,
@@ -586,5 +586,5 @@ class ReplicaState:
             epoch=epoch,
             election_deadline_ms=self.election_deadline_ms(),
             preferred_successors=preferred_successors,
-            leader_id=self.node_id,
+            leader_id=NodeId(self.node_id),
         )

@@ -384,10 +384,10 @@ class DirectoryLog(LogReader):
     def __init__(
         self,
         files: LogFiles,
-        *,
         path: str,
         topic_partition: TopicPartition,
         kind: LogKind,
+        *,
         source: SourceKind,
     ) -> None:
         self.path = path

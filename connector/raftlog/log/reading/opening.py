@@ -407,20 +407,12 @@ def _directory_log(
     storage: Storage, path: str, directory: str, kind: LogKind | None
 ) -> DirectoryLog:
     files = LogFiles.of_directory(storage, directory)
-    topic_partition, kind = identify(files, storage.split(directory)[1], kind)
-    return DirectoryLog(
-        files,
-        path=path,
-        topic_partition=topic_partition,
-        kind=kind,
-        source=SourceKind.DIRECTORY,
-    )
+    identified = identify(files, storage.split(directory)[1], kind)
+    return DirectoryLog(files, path, *identified, source=SourceKind.DIRECTORY)
 
 
 def _open_segment(storage: Storage, path: str, name: str, kind: LogKind | None) -> DirectoryLog:
-    with storage.open_file(path) as file:
-        if file.byte_count() == 0:
-            raise NotALogError(path=path, reason="the file is empty")
+    with _open_file(storage, path) as file:
         base_offset = parse_offset_name(name, LOG_SUFFIX)
         first = read_batch_at(file, 0)
         if first is None:
@@ -428,30 +420,24 @@ def _open_segment(storage: Storage, path: str, name: str, kind: LogKind | None) 
     if base_offset is None:
         base_offset = 0 if first is None else first.base_offset
     files = LogFiles.of_segment(storage, path, base_offset)
-    topic_partition, kind = identify(files, storage.split(files.directory)[1], kind)
-    return DirectoryLog(
-        files,
-        path=path,
-        topic_partition=topic_partition,
-        kind=kind,
-        source=SourceKind.SEGMENT,
-    )
+    identified = identify(files, storage.split(files.directory)[1], kind)
+    return DirectoryLog(files, path, *identified, source=SourceKind.SEGMENT)
 
 
 def _open_checkpoint(storage: Storage, path: str, name: str, kind: LogKind | None) -> DirectoryLog:
-    with storage.open_file(path) as file:
-        if file.byte_count() == 0:
-            raise NotALogError(path=path, reason="the file is empty")
+    with _open_file(storage, path) as file:
         snapshot_id = parse_checkpoint_name(name) or _unnamed_snapshot(file)
     files = LogFiles.of_checkpoint(storage, path, snapshot_id)
-    topic_partition, kind = identify_checkpoint(files, storage.split(files.directory)[1], kind)
-    return DirectoryLog(
-        files,
-        path=path,
-        topic_partition=topic_partition,
-        kind=kind,
-        source=SourceKind.CHECKPOINT,
-    )
+    identified = identify_checkpoint(files, storage.split(files.directory)[1], kind)
+    return DirectoryLog(files, path, *identified, source=SourceKind.CHECKPOINT)
+
+
+def _open_file(storage: Storage, path: str) -> ReadableFile:
+    file = storage.open_file(path)
+    if not file.byte_count():
+        file.close()
+        raise NotALogError(path=path, reason="the file is empty")
+    return file
 
 
 def _unnamed_snapshot(file: ReadableFile) -> SnapshotId:

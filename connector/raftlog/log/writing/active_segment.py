@@ -37,6 +37,7 @@ from raftlog.log.reading.transactions import BatchMetadata
 from raftlog.log.segment import Segment, header_at, iter_headers
 from raftlog.records.header import INT32_MAX
 from raftlog.storage.protocol import WritableFile, WritableStorage
+from raftlog.types import Position
 
 from .properties import LogConfig
 
@@ -229,7 +230,7 @@ class ActiveSegment:
         config: LogConfig,
     ) -> None:
         self.base_offset = base_offset
-        self.byte_count = 0
+        self.byte_count = Position(0)
         self.first_timestamp_ms = NO_TIMESTAMP_MS
         self._storage = storage
         self._directory = directory
@@ -281,7 +282,7 @@ class ActiveSegment:
             offset_index = opened.enter_context(open_or_create(storage, paths[1]))
             time_index = opened.enter_context(open_or_create(storage, paths[2]))
             segment = cls(storage, directory, base_offset, (log, offset_index, time_index), config)
-            segment.byte_count = byte_count
+            segment.byte_count = Position(byte_count)
             if byte_count:
                 segment.first_timestamp_ms = header_at(log, 0, byte_count).max_timestamp_ms
             segment._resume()
@@ -379,7 +380,7 @@ class ActiveSegment:
     def _count(self, byte_count: int, metadata: BatchMetadata) -> None:
         if not self.byte_count:
             self.first_timestamp_ms = metadata.max_timestamp_ms
-        self.byte_count += byte_count
+        self.byte_count = Position(self.byte_count + byte_count)
 
     def _write_entries(self) -> None:
         if self._indexer.has_new:
@@ -525,7 +526,7 @@ def open_or_create(storage: WritableStorage, path: str) -> WritableFile:
 class SyncState:
     """The durable end of one log: ``end_offset``, at byte ``position`` of the active segment."""
 
-    def __init__(self, end_offset: int, position: int) -> None:
+    def __init__(self, end_offset: int, position: Position) -> None:
         self.end_offset = end_offset
         self.position = position
 
@@ -534,14 +535,14 @@ class SyncState:
         segment.begin_sync()
         return PendingSync(end_offset, segment.byte_count, segment, self)
 
-    def advance(self, end_offset: int, position: int) -> None:
+    def advance(self, end_offset: int, position: Position) -> None:
         """Advance the durable end. An older one is ignored: its segment may have been rolled."""
         if end_offset > self.end_offset:
             self.end_offset, self.position = end_offset, position
 
     def roll(self) -> None:
         """Start a new segment at the log's end, which is synced."""
-        self.position = 0
+        self.position = Position(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -552,7 +553,7 @@ class PendingSync:
     """
 
     end_offset: int
-    position: int
+    position: Position
     segment: ActiveSegment
     state: SyncState
 

@@ -72,7 +72,7 @@ from raftlog.records.control import (
 )
 from raftlog.records.record import NewRecord, Record
 from raftlog.storage.protocol import WritableStorage
-from raftlog.types import OffsetAndEpoch, SnapshotId, ValidOffsetAndEpoch
+from raftlog.types import OffsetAndEpoch, Position, SnapshotId, ValidOffsetAndEpoch
 
 from .active_segment import ActiveSegment, PendingSync, SyncState
 from .producer_state import ProducerStateManager
@@ -106,7 +106,7 @@ class ReplicatedLog:
         self._segments = LogSegments(directory, config)
         self._is_single = is_single
         self._producer_state = ProducerStateManager(directory.path)
-        self._sync = SyncState(0, 0)
+        self._sync = SyncState(0, Position(0))
         self._end_offset = 0
         self._high_watermark = 0
         self._is_roll_due = False
