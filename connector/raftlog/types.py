@@ -17,9 +17,9 @@ ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 NodeId = NewType("NodeId", int)
-"""Id of a node, where it stands beside an epoch: mypy rejects any other number."""
+"""Id of a node beside an epoch: mypy rejects another number in its place."""
 Position = NewType("Position", int)
-"""Position in a file in bytes, where it stands beside an offset."""
+"""Position in a file in bytes, beside an offset."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -36,6 +36,7 @@ from raftlog.log.reading.aborted_transactions import (
 from raftlog.log.reading.chunks import (
     BatchDecoder,
     Chunk,
+    ChunkBytes,
     ChunkDecoder,
     ColumnDecoder,
     HeaderDecoder,
@@ -174,13 +175,8 @@ def read_chunks(
     next_offset, is_first = start_offset, True
     while next_offset < end_offset:
         fetched = fetches.take(next_offset)
-        chunk = decoder.decode(
-            fetched.data,
-            path=quorum.path,
-            file_position=0,
-            start_offset=next_offset,
-            end_offset=min(end_offset, fetched.high_watermark or 0),
-        )
+        end = min(end_offset, fetched.high_watermark or 0)
+        chunk = decoder.decode(ChunkBytes(fetched.data, quorum.path, 0, next_offset, end))
         if not len(chunk.batches):
             if chunk.error is not None:
                 raise chunk.error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from raftlog.records.batch_columns import (
     Bools,
     Column,
     Headers,
+    HeaderScan,
     Int64s,
     RecordColumns,
     Scan,
@@ -81,6 +82,36 @@ class Chunk(Protocol):
 P = TypeVar("P", bound=Chunk)
 
 
+class ChunkBytes(NamedTuple):
+    """Bytes at ``position`` of a file, and the range [start_offset, end_offset) to decode of them.
+
+    ``path`` is the file's. A bound of None does not exclude any batch.
+    """
+
+    data: bytes
+    path: str
+    position: int
+    start_offset: int | None
+    end_offset: int | None
+
+    def batch_at(self, position: int) -> RecordBatch:
+        """Return the whole batch at a position of the file. Raises ``CorruptBatchError``."""
+        at = position - self.position
+        batch = read_batch(self.data, at, path=self.path, file_position=self.position)
+        assert isinstance(batch, RecordBatch), "scan_headers returns whole batches"
+        return batch
+
+    def headers(self) -> HeaderScan:
+        """Return the headers of the batches that overlap the range."""
+        return scan_headers(
+            self.data,
+            path=self.path,
+            file_position=self.position,
+            start_offset=self.start_offset,
+            end_offset=self.end_offset,
+        )
+
+
 class ChunkDecoder(abc.ABC, Generic[P]):
     """Decoder of a chunk of bytes into batches.
 
@@ -91,33 +122,17 @@ class ChunkDecoder(abc.ABC, Generic[P]):
     chunk_bytes: int
 
     @abc.abstractmethod
-    def decode(
-        self,
-        buffer: bytes,
-        *,
-        path: str,
-        file_position: int,
-        start_offset: int | None,
-        end_offset: int | None,
-    ) -> P:
-        """Decode the batches of ``buffer`` that overlap [start_offset, end_offset).
+    def decode(self, source: ChunkBytes) -> P:
+        """Decode the batches of ``source`` that overlap its range.
 
-        ``file_position`` is the position of ``buffer`` in the file; ``end_position`` of the result
-        is relative to the buffer.
+        ``end_position`` of the result is relative to ``source.position``.
         """
 
     @abc.abstractmethod
     def first(self, chunk: P, count: int) -> P:
         """Return a chunk with only the first ``count`` batches of ``chunk``."""
 
-    def decode_header(
-        self,
-        buffer: bytes,
-        *,
-        file_position: int,
-        start_offset: int | None,
-        end_offset: int | None,
-    ) -> P | None:
+    def decode_header(self, source: ChunkBytes) -> P | None:
         """Decode the first batch from its header alone; None if the whole batch is needed."""
         return None
 
@@ -136,26 +151,19 @@ class ColumnDecoder(ChunkDecoder[Scan]):
     decompressed_bytes_max: int
     whole_batches: bool = False
 
-    def decode(
-        self,
-        buffer: bytes,
-        *,
-        path: str,
-        file_position: int,
-        start_offset: int | None,
-        end_offset: int | None,
-    ) -> Scan:
+    def decode(self, source: ChunkBytes) -> Scan:
         def scanned(end_offset: int | None) -> Scan:
             return scan(
-                buffer,
+                source.data,
                 columns=self.columns,
-                start_offset=start_offset,
+                start_offset=source.start_offset,
                 end_offset=end_offset,
-                path=path,
-                file_position=file_position,
+                path=source.path,
+                file_position=source.position,
                 decompressed_bytes_max=self.decompressed_bytes_max,
             )
 
+        end_offset = source.end_offset
         found = scanned(end_offset)
         if not self.whole_batches or end_offset is None or not len(found.batches):
             return found
@@ -203,57 +211,36 @@ class HeaderDecoder(ChunkDecoder[HeaderChunk]):
     chunk_bytes: int = HEADER_CHUNK_BYTES
     check_all: bool = False
 
-    def decode(
-        self,
-        buffer: bytes,
-        *,
-        path: str,
-        file_position: int,
-        start_offset: int | None,
-        end_offset: int | None,
-    ) -> HeaderChunk:
-        walk = scan_headers(
-            buffer,
-            path=path,
-            file_position=file_position,
-            start_offset=start_offset,
-            end_offset=end_offset,
-        )
+    def decode(self, source: ChunkBytes) -> HeaderChunk:
+        walk = source.headers()
         checked = set(np.flatnonzero(walk.batches.is_control).tolist())
         if len(walk.batches) and walk.stop is not Stop.END_OFFSET:
             checked.add(len(walk.batches) - 1)
         if self.check_all:
-            valid = scan_valid_headers(buffer, start_offset=start_offset, end_offset=end_offset)
+            start, end = source.start_offset, source.end_offset
+            valid = scan_valid_headers(source.data, start_offset=start, end_offset=end)
             if len(valid.batches) < len(walk.batches):
                 checked.add(len(valid.batches))
         control: list[tuple[int, RecordBatch]] = []
         for ordinal in sorted(checked):
-            position = int(walk.batches.position[ordinal]) - file_position
+            position = int(walk.batches.position[ordinal])
             try:
-                batch = read_batch(buffer, position, path=path, file_position=file_position)
+                batch = source.batch_at(position)
             except CorruptBatchError as error:
-                whole = walk.batches[:ordinal]
-                return HeaderChunk(whole, position, Stop.DAMAGED, error, tuple(control))
-            assert isinstance(batch, RecordBatch), "scan_headers returns whole batches"
+                whole, at = walk.batches[:ordinal], position - source.position
+                return HeaderChunk(whole, at, Stop.DAMAGED, error, tuple(control))
             if batch.is_control:
                 control.append((ordinal, batch))
         return HeaderChunk(walk.batches, walk.end_position, walk.stop, walk.error, tuple(control))
 
-    def decode_header(
-        self,
-        buffer: bytes,
-        *,
-        file_position: int,
-        start_offset: int | None,
-        end_offset: int | None,
-    ) -> HeaderChunk | None:
-        headers = np.frombuffer(buffer[:BATCH_HEADER_BYTES], HEADER_DTYPE)
+    def decode_header(self, source: ChunkBytes) -> HeaderChunk | None:
+        headers = np.frombuffer(source.data[:BATCH_HEADER_BYTES], HEADER_DTYPE)
         if self.check_all or damaged_headers(headers)[0]:
             return None
         end_position = int(headers["length"][0]) + LOG_OVERHEAD_BYTES
         located = BatchSpans(np.zeros(1, np.int64), headers, end_position, Stop.END, None)
-        located = clip(located, start_offset, end_offset)
-        batches = batch_columns(located, file_position)
+        located = clip(located, source.start_offset, source.end_offset)
+        batches = batch_columns(located, source.position)
         if batches.is_control.any():
             return None
         return HeaderChunk(batches, located.end_position, located.stop, None)
@@ -280,32 +267,15 @@ class BatchDecoder(ChunkDecoder[BatchChunk]):
 
     chunk_bytes: int
 
-    def decode(
-        self,
-        buffer: bytes,
-        *,
-        path: str,
-        file_position: int,
-        start_offset: int | None,
-        end_offset: int | None,
-    ) -> BatchChunk:
-        walk = scan_headers(
-            buffer,
-            path=path,
-            file_position=file_position,
-            start_offset=start_offset,
-            end_offset=end_offset,
-        )
+    def decode(self, source: ChunkBytes) -> BatchChunk:
+        walk = source.headers()
         objects: list[RecordBatch] = []
         for at in walk.batches.position.tolist():
-            position = at - file_position
             try:
-                batch = read_batch(buffer, position, path=path, file_position=file_position)
+                objects.append(source.batch_at(at))
             except CorruptBatchError as error:
-                whole = walk.batches[: len(objects)]
-                return BatchChunk(whole, position, Stop.DAMAGED, error, tuple(objects))
-            assert isinstance(batch, RecordBatch), "scan_headers returns whole batches"
-            objects.append(batch)
+                whole, end = walk.batches[: len(objects)], at - source.position
+                return BatchChunk(whole, end, Stop.DAMAGED, error, tuple(objects))
         return BatchChunk(walk.batches, walk.end_position, walk.stop, walk.error, tuple(objects))
 
     def first(self, chunk: BatchChunk, count: int) -> BatchChunk:
@@ -330,13 +300,8 @@ def read_chunks(
     while True:
         buffer = file.read_at(position, wanted)
         at_end = len(buffer) < wanted
-        chunk = decoder.decode(
-            buffer,
-            path=file.path,
-            file_position=position,
-            start_offset=start_offset,
-            end_offset=end_offset,
-        )
+        source = ChunkBytes(buffer, file.path, position, start_offset, end_offset)
+        chunk = decoder.decode(source)
         if chunk.stop is Stop.TORN and chunk.end_position == 0 and not at_end:
             byte_count = _first_batch_bytes(buffer)
             left = file.byte_count() - position
@@ -345,12 +310,7 @@ def read_chunks(
                 return
             jumped = None
             if byte_count < left:  # the last batch of a file is decoded whole: its CRC decides
-                jumped = decoder.decode_header(
-                    buffer,
-                    file_position=position,
-                    start_offset=start_offset,
-                    end_offset=end_offset,
-                )
+                jumped = decoder.decode_header(source)
             if jumped is None:
                 wanted = byte_count
                 continue
@@ -396,11 +356,7 @@ def epoch_mismatches(batches: BatchColumns, epochs: EpochCache) -> tuple[Bools, 
 # callers check that a batch begins at a position.
 
 OFFSET_ENTRY_BYTES: Final = OFFSET_ENTRY.size
-
-
 _OFFSET_ENTRY: Final = np.dtype([("offset_delta", ">i4"), ("position", ">i4")])
-
-
 _READ_ENTRIES: Final = 8192
 
 
@@ -457,8 +413,6 @@ def read_entries(file: ReadableFile, entry_bytes: int) -> bytes:
 # first that does not ascend, and callers check them.
 
 TIME_ENTRY_BYTES: Final = TIME_ENTRY.size
-
-
 _TIME_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("offset_delta", ">i4")])
 
 

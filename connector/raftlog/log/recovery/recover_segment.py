@@ -40,6 +40,7 @@ from raftlog.log.format.segment_files import (
     encode_aborted,
 )
 from raftlog.log.reading.chunks import (
+    ChunkBytes,
     ChunkDecoder,
     epoch_mismatches,
     find_valid_batch,
@@ -258,24 +259,16 @@ class _ValidDecoder(ChunkDecoder[ValidChunk]):
 
     chunk_bytes: int
 
-    def decode(
-        self,
-        buffer: bytes,
-        *,
-        path: str,
-        file_position: int,
-        start_offset: int | None,
-        end_offset: int | None,
-    ) -> ValidChunk:
-        found = scan_valid_headers(buffer, path=path, file_position=file_position)
+    def decode(self, source: ChunkBytes) -> ValidChunk:
+        found = scan_valid_headers(source.data, path=source.path, file_position=source.position)
         return ValidChunk(
             batches=found.batches,
             end_position=found.end_position,
             stop=found.stop,
             error=found.error,
-            path=path,
-            buffer=buffer,
-            buffer_position=file_position,
+            path=source.path,
+            buffer=source.data,
+            buffer_position=source.position,
         )
 
     def first(self, chunk: ValidChunk, count: int) -> ValidChunk:
