@@ -15,9 +15,11 @@ from . import (
     directories,
     features,
     partitions,
+    producer_ids,
     quotas,
     reassignments,
     scram,
+    tokens,
     topics,
 )
 from .active import ControllerListener, ControllerMetrics, Operation, QuorumController
@@ -67,9 +69,11 @@ __all__ = [
     "directories",
     "features",
     "partitions",
+    "producer_ids",
     "quotas",
     "reassignments",
     "scram",
+    "tokens",
     "topics",
     "CHANGE_TYPES",
     "KNOWN_FEATURES",

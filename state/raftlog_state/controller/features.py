@@ -1,8 +1,8 @@
 """Changes of feature levels, metadata.version among them.
 
 A level must be supported by every registered broker and controller and by this release. A downgrade
-requires ``allow_downgrade``; metadata.version cannot be downgraded below a level that changed
-records. kraft.version cannot be set: it is in control records, which the quorum writes.
+must be requested as such; metadata.version cannot be downgraded below a level that changed records.
+kraft.version cannot be changed: it is in control records, which the quorum writes.
 
 When ELR is enabled, min.insync.replicas is set for the cluster and deleted for single brokers.
 
@@ -12,7 +12,9 @@ Source: Kafka 4.3 ``FeatureControlManager``, ``ConfigurationControlManager.updat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -30,7 +32,7 @@ from raftlog_state.image.record_versions import (
     LEVEL_MAX,
     LEVEL_MIN,
 )
-from raftlog_state.records import ConfigRecord, FeatureLevelRecord
+from raftlog_state.records import ConfigRecord, FeatureLevelRecord, NoOpRecord
 from raftlog_state.replay.cluster import KRAFT_VERSION
 
 from .api_exception import INVALID_UPDATE_VERSION, ApiException
@@ -59,13 +61,44 @@ _CHANGED_LEVELS: Final = (8, 11, 13, 14, 15, 17, 23, 30)
 _MIN_ISR_DEFAULT: Final = "1"
 
 
+class UpgradeType(enum.IntEnum):
+    """Direction of a change of a feature's level (Kafka: ``FeatureUpdate.UpgradeType``)."""
+
+    UNKNOWN = 0
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    """Level of a feature to finalize; 0 removes it."""
+
+    feature: str
+    level: int
+    upgrade_type: int = UpgradeType.UPGRADE
+
+
+def update_features(
+    updates: Sequence[FeatureUpdate], state: PendingState, *, kraft_version: int = 0
+) -> None:
+    """Finalize levels of features, all or none. Raises ``ApiException``.
+
+    ``kraft_version``: that of the quorum, which only the quorum itself can change.
+    """
+    proposed = {row.name: row.level for row in state.current.rows_of(FeatureRow)}
+    proposed |= {update.feature: update.level for update in updates}
+    with state.atomic():
+        for update in updates:
+            _update_feature(update, proposed.get(METADATA_VERSION), kraft_version, state)
+
+
 @write.register
 def set_feature(change: SetFeature, state: PendingState) -> None:
     """Finalize a feature at a level, or remove it."""
-    _check(change, state)
-    if change.feature == ELR_FEATURE and change.level > 0:
-        write_elr_safety_records(state)
-    state.write(FeatureLevelRecord(name=change.feature, feature_level=change.level))
+    downgrades = change.allow_downgrade and change.level < _current_level(change.feature, state)
+    kind = UpgradeType.SAFE_DOWNGRADE if downgrades else UpgradeType.UPGRADE
+    update_features([FeatureUpdate(change.feature, change.level, kind)], state)
 
 
 def unsupported_reason(level: int, node: str, low: int, high: int) -> str | None:
@@ -77,34 +110,85 @@ def unsupported_reason(level: int, node: str, low: int, high: int) -> str | None
     return f"{node} only supports versions {low}-{high}"
 
 
-def _check(change: SetFeature, state: PendingState) -> None:
-    name, level = change.feature, change.level
-    reason = _unknown_feature_reason(name, level) or _unsupported_level_reason(name, level, state)
+def _current_level(name: str, state: PendingState) -> int:
     row = state.current.find(FeatureRow, name)
-    current = 0 if row is None else row.level
-    remedy = "choose a level that all nodes support"
-    if reason is None and level < current and not change.allow_downgrade:
-        reason = f"Can't downgrade from version {current} without setting allow_downgrade"
-        remedy = "set allow_downgrade to downgrade"
-    elif reason is None and name == METADATA_VERSION and level < current:
-        lost = [one for one in _CHANGED_LEVELS if level < one <= current]
-        if lost:
-            reason = (
-                "Refusing to perform the requested downgrade because it might delete metadata "
-                f"information of version {lost[-1]}"
-            )
-            remedy = f"stay at {lost[-1]} or above"
-    elif reason is None and name != METADATA_VERSION:
-        reason = _unmet_dependency_reason(name, level, state.current.metadata_version)
-        remedy = f"upgrade {METADATA_VERSION} first"
-    if reason is not None:
-        reason = f"Invalid update version {level} for feature {name}. {reason}"
-        raise ApiException(f"feature {name!r}", reason, remedy, INVALID_UPDATE_VERSION)
+    return 0 if row is None else row.level
+
+
+def _update_feature(
+    update: FeatureUpdate, metadata_version: int | None, kraft_version: int, state: PendingState
+) -> None:
+    """Finalize a level; ``metadata_version``: that after all updates of the request."""
+    name, level = update.feature, update.level
+    is_kraft_version = name == KRAFT_VERSION
+    current = kraft_version if is_kraft_version else _current_level(name, state)
+    if update.upgrade_type not in tuple(UpgradeType)[1:]:
+        reason = "The controller does not support the given upgrade type"
+        raise _invalid_version(update, reason, "use an upgrade, or a safe or unsafe downgrade")
+    reason_not_supported = _unknown_feature_reason(name, level) or _unsupported_level_reason(
+        name, level, state
+    )
+    if reason_not_supported is not None:
+        raise _invalid_version(update, reason_not_supported, "choose a level that all nodes have")
+    if level < current and update.upgrade_type == UpgradeType.UPGRADE:
+        reason = (
+            "Can't downgrade the version of this feature without setting the upgrade type to "
+            "either safe or unsafe downgrade"
+        )
+        raise _invalid_version(update, reason, "set allow_downgrade to downgrade")
+    if level > current and update.upgrade_type != UpgradeType.UPGRADE:
+        raise _invalid_version(update, "Can't downgrade to a newer version", "use an upgrade")
+    if is_kraft_version:
+        _check_kraft_version(update, current)
+        state.write(NoOpRecord())
+        return
+    if name == METADATA_VERSION:
+        _check_metadata_version(update, current)
+    else:
+        unmet = _unmet_dependency_reason(name, level, metadata_version)
+        if unmet is not None:
+            raise _invalid_version(update, unmet, f"upgrade {METADATA_VERSION} first")
+    if name == ELR_FEATURE and level > 0:
+        write_elr_safety_records(state)
+    state.write(FeatureLevelRecord(name=name, feature_level=level))
+
+
+def _check_kraft_version(update: FeatureUpdate, current: int) -> None:
+    if update.level < current:
+        reason = "Can't downgrade the version of this feature"
+        raise _invalid_version(update, reason, f"stay at {current}")
+    if update.level > current:
+        reason = "The quorum sets it in control records, and cannot upgrade it"
+        raise _invalid_version(update, reason, "format the nodes with dynamic voters")
+
+
+def _check_metadata_version(update: FeatureUpdate, current: int) -> None:
+    """Refuse a downgrade below a level that added records or fields, which would be lost."""
+    lost = [one for one in _CHANGED_LEVELS if update.level < one <= current]
+    if not lost:
+        return
+    reason = (
+        "Unsafe metadata downgrade is not supported in this version"
+        if update.upgrade_type == UpgradeType.UNSAFE_DOWNGRADE
+        else "Refusing to perform the requested downgrade because it might delete metadata "
+        "information"
+    )
+    reason = (
+        f"Unsupported {METADATA_VERSION} downgrade from {current} to {update.level}. {reason} of "
+        f"version {lost[-1]}"
+    )
+    what, remedy = f"feature {update.feature!r}", f"stay at {lost[-1]} or above"
+    raise ApiException(what, reason, remedy, INVALID_UPDATE_VERSION)
+
+
+def _invalid_version(update: FeatureUpdate, reason: str, remedy: str) -> ApiException:
+    reason = f"Invalid update version {update.level} for feature {update.feature}. {reason}"
+    return ApiException(f"feature {update.feature!r}", reason, remedy, INVALID_UPDATE_VERSION)
 
 
 def _unknown_feature_reason(name: str, level: int) -> str | None:
-    if name == KRAFT_VERSION:
-        return "The quorum sets it in control records"
+    if level < 0:
+        return "A feature version cannot be less than 0"
     if name not in KNOWN_FEATURES:
         return f"Feature {name} not found; known features are {', '.join(KNOWN_FEATURES)}"
     low, high = KNOWN_FEATURES[name]

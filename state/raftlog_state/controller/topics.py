@@ -13,7 +13,7 @@ Source: Kafka ``ReplicationControlManager`` (createTopics, createPartitions, del
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from raftlog.types import CLUSTER_METADATA_TOPIC
@@ -28,6 +28,7 @@ from .api_exception import (
     INVALID_REPLICATION_FACTOR,
     INVALID_REQUEST,
     INVALID_TOPIC,
+    POLICY_VIOLATION,
     TOPIC_ALREADY_EXISTS,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -42,7 +43,7 @@ from .placement import place_partitions
 
 NAME_LENGTH_MAX: Final = 249
 REPLICATION_FACTOR_MAX: Final = 2**15 - 1
-PARTITIONS_PER_CHANGE_MAX: Final = 10_000
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 """Kafka: ``MAX_PARTITIONS_PER_BATCH``."""
 
 DIRECTORY_UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -102,6 +103,8 @@ def add_partitions(change: AddPartitions, state: PendingState) -> None:
         reason = (
             f"The topic {change.topic} currently has {len(existing)} partition(s); "
             f"{change.partitions} would not be an increase"
+            if added
+            else f"Topic already has {len(existing)} partition(s)"
         )
         raise ApiException(what, reason, "set the new total number", INVALID_PARTITIONS)
     _check_partition_count(added, what)
@@ -122,6 +125,15 @@ def add_partitions(change: AddPartitions, state: PendingState) -> None:
         replicas = place_partitions(state, what, added, factor)
     for number, ids in enumerate(replicas, start=len(existing)):
         _write_partition(change.topic, row.topic_id, number, ids, state)
+
+
+def check_new_partitions(changes: Iterable[CreateTopic]) -> None:
+    """Raise ``ApiException`` if a request creates too many partitions in all."""
+    counts = (
+        _number_or(change.partitions, 1) if change.assignment is None else len(change.assignment)
+        for change in changes
+    )
+    _check_partition_count(sum(max(0, count) for count in counts), "the topics")
 
 
 # --- shared with partitions and brokers -----------------------------------------------------------
@@ -226,10 +238,8 @@ def _new_topic_id(wanted: str | None, what: str, state: PendingState) -> str:
 
 
 def _place_replicas(change: CreateTopic, what: str, state: PendingState) -> list[tuple[int, ...]]:
-    count = 1 if change.partitions in (None, -1) else change.partitions
-    factor = 1 if change.replication_factor in (None, -1) else change.replication_factor
-    assert count is not None
-    assert factor is not None
+    count = _number_or(change.partitions, 1)
+    factor = _number_or(change.replication_factor, 1)
     if count < 1:
         reason = f"Number of partitions was set to an invalid non-positive value: {count}"
         raise ApiException(what, reason, "set at least 1", INVALID_PARTITIONS)
@@ -243,13 +253,18 @@ def _place_replicas(change: CreateTopic, what: str, state: PendingState) -> list
     return place_partitions(state, what, count, factor)
 
 
+def _number_or(number: int | None, default: int) -> int:
+    """Return a number of a change, or the default for None and -1."""
+    return default if number is None or number == -1 else number
+
+
 def _check_partition_count(count: int, what: str) -> None:
-    if count > PARTITIONS_PER_CHANGE_MAX:
+    if count > PARTITIONS_PER_REQUEST_MAX:
         reason = (
             f"Excessively large number of partitions per request: {count}, at most "
-            f"{PARTITIONS_PER_CHANGE_MAX} are allowed"
+            f"{PARTITIONS_PER_REQUEST_MAX} are allowed"
         )
-        raise ApiException(what, reason, "add them in several changes", INVALID_PARTITIONS)
+        raise ApiException(what, reason, "create them in several requests", POLICY_VIOLATION)
 
 
 def _write_partition(

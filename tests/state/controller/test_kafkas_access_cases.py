@@ -6,11 +6,15 @@ Kafka's ``ScramControlManager`` has no test of its operations: those cases are i
 from __future__ import annotations
 
 import hashlib
+import hmac
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.controller_context import ControllerContext, codes_of, error_of
 
+from raftlog_state.controller import ApiException
 from raftlog_state.controller.acls import (
     ANY,
     LITERAL,
@@ -22,7 +26,8 @@ from raftlog_state.controller.acls import (
     delete_acls,
     describe_acls,
 )
-from raftlog_state.controller.pending_state import BoundedListTooLongError
+from raftlog_state.controller.pending_state import BoundedListTooLongError, PendingState
+from raftlog_state.controller.producer_ids import allocate_producer_ids
 from raftlog_state.controller.quotas import (
     QuotaAlteration,
     QuotaComponent,
@@ -37,11 +42,15 @@ from raftlog_state.controller.scram import (
     alter_user_scram_credentials,
     describe_user_scram_credentials,
 )
-from raftlog_state.image import AclRow
+from raftlog_state.controller.tokens import DelegationToken, DelegationTokenControl
+from raftlog_state.image import AclRow, TokenRow
 from raftlog_state.records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
+    DelegationTokenRecord,
+    ProducerIdsRecord,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
@@ -545,3 +554,177 @@ def test_refused_credentials_leave_those_of_other_users(
 def test_credentials_need_a_metadata_version() -> None:
     at = ControllerContext(level=10)
     assert [code for code, _ in scram(at, upsertion(), ScramDeletion("bo", 1)).values()] == [35, 35]
+
+
+# --- delegation tokens ----------------------------------------------------------------------------
+
+SECRET = "a key of the cluster"
+ANA, BO, CY = "User:ana", "User:bo", "User:cy"
+DAY_MS = 24 * 3_600_000
+
+
+def tokens(secret_key: str | None = SECRET) -> DelegationTokenControl:
+    return DelegationTokenControl(secret_key, max_lifetime_ms=7 * DAY_MS, renew_lifetime_ms=DAY_MS)
+
+
+def created(at: ControllerContext, **options: Any) -> DelegationToken:
+    named: dict[str, Any] = {"requester": ANA, "now_ms": 0} | options
+    return at.run(lambda state: tokens().create(state, **named))
+
+
+def test_a_token_is_in_the_log_without_its_hmac() -> None:
+    at = ControllerContext()
+    token = created(at, renewers=[BO], owner=CY, now_ms=5)
+    row = token.row
+    assert at.written == [
+        DelegationTokenRecord(
+            owner=CY,
+            requester=ANA,
+            renewers=(BO,),
+            issue_timestamp=5,
+            max_timestamp=5 + 7 * DAY_MS,
+            expiration_timestamp=5 + DAY_MS,
+            token_id=row.token_id,
+        )
+    ]
+    digest = hashlib.sha512
+    assert token.hmac == hmac.new(SECRET.encode(), row.token_id.encode(), digest).digest()
+    assert SECRET not in repr(token)
+    assert repr(token.hmac)[2:20] not in repr(token)
+    short = created(at, max_lifetime_ms=1_000)
+    assert (short.row.max_timestamp_ms, short.row.expiration_timestamp_ms) == (1_000, 1_000)
+    at.refused(lambda state: tokens().create(state, requester=ANA, renewers=["Group:g"], now_ms=0))
+
+
+def test_a_token_is_renewed_by_its_owner_or_a_renewer_until_its_maximum() -> None:
+    at = ControllerContext()
+    token = created(at, renewers=[BO])
+
+    def renew(principal: str, now_ms: int, period_ms: int = -1, secret: bytes = token.hmac) -> int:
+        return at.run(
+            lambda state: tokens().renew(
+                state, hmac=secret, principal=principal, renew_period_ms=period_ms, now_ms=now_ms
+            )
+        )
+
+    assert renew(ANA, 10) == 10 + DAY_MS
+    assert renew(BO, 10, 500) == 510
+    for now_ms in (510, *(day * DAY_MS for day in range(1, 7))):
+        assert renew(BO, now_ms) == now_ms + DAY_MS
+    assert renew(ANA, 7 * DAY_MS) == 7 * DAY_MS
+    for principal, now_ms, secret, code in (
+        (CY, 10, token.hmac, 63),
+        (ANA, 8 * DAY_MS, token.hmac, 66),
+        (ANA, 10, b"other", 62),
+    ):
+        with pytest.raises(ApiException) as caught:
+            renew(principal, now_ms, secret=secret)
+        assert caught.value.kafka_code == code
+        assert at.written == []
+
+
+def test_a_token_expires_earlier_or_is_removed() -> None:
+    at = ControllerContext()
+    token = created(at)
+
+    def expire(period_ms: int, now_ms: int) -> int:
+        return at.run(
+            lambda state: tokens().expire(
+                state, hmac=token.hmac, principal=ANA, expiry_period_ms=period_ms, now_ms=now_ms
+            )
+        )
+
+    assert expire(100, 1_000) == 1_100
+    assert expire(2**63 - 1, 1_000) == 7 * DAY_MS
+    assert expire(0, 2_000) == 2_000
+    with pytest.raises(ApiException) as caught:
+        expire(10, 3_000)
+    assert caught.value.kafka_code == 66
+    assert expire(-1, 3_000) == 3_000
+    assert at.written == [RemoveDelegationTokenRecord(token_id=token.row.token_id)]
+
+
+def test_tokens_are_described_to_those_that_may_use_them() -> None:
+    at = ControllerContext()
+    mine, other = created(at, renewers=[BO]), created(at, requester=CY)
+
+    def described(principal: str, owners: list[str] | None = None) -> list[DelegationToken]:
+        return tokens().describe(at.state, principal=principal, owners=owners)
+
+    assert described(ANA) == described(BO) == [mine]
+    assert described(CY) == [other]
+    assert described(ANA, [CY]) == described(BO, []) == []
+
+
+def test_expired_tokens_are_removed() -> None:
+    at = ControllerContext()
+    created(at, max_lifetime_ms=10)
+    late = created(at)
+    assert at.run(lambda state: tokens().remove_expired(state, now_ms=11)) is False
+    assert [row.token_id for row in at.state.rows_of(TokenRow)] == [late.row.token_id]
+
+
+@pytest.mark.parametrize(
+    ("secret", "level", "code"), [(None, 30, 61), ("", 30, 61), (SECRET, 13, 35)]
+)
+def test_tokens_need_a_key_and_a_metadata_version(
+    secret: str | None, level: int, code: int
+) -> None:
+    at = ControllerContext(level=level)
+    control = tokens(secret)
+    operations: list[Callable[[PendingState], object]] = [
+        lambda state: control.create(state, requester=ANA, now_ms=0),
+        lambda state: control.renew(state, hmac=b"", principal=ANA, now_ms=0),
+        lambda state: control.expire(state, hmac=b"", principal=ANA, expiry_period_ms=1, now_ms=0),
+    ]
+    assert {at.refused(one)[0] for one in operations} == {code}
+
+
+# --- producer ids ---------------------------------------------------------------------------------
+
+
+def allocate(at: ControllerContext, broker_id: int = 1, epoch: int = 1) -> range:
+    return at.run(lambda state: allocate_producer_ids(broker_id, epoch, state))
+
+
+def test_the_first_block_begins_at_0() -> None:
+    """ProducerIdControlManagerTest.testInitialResult"""
+    at = ControllerContext(brokers=1)
+    assert allocate(at) == range(1_000)
+    assert at.written == [ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=1_000)]
+
+
+def test_blocks_follow_the_last_record() -> None:
+    """ProducerIdControlManagerTest.testMonotonic"""
+    at = ControllerContext(brokers=1)
+    at.replay(ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=42))
+    assert allocate(at) == range(42, 1_042)
+
+
+def test_a_broker_has_an_epoch() -> None:
+    """ProducerIdControlManagerTest.testUnknownBrokerOrEpoch"""
+    at = ControllerContext(brokers=1)
+    assert at.refused(lambda state: allocate_producer_ids(99, 1, state))[0] == 77
+    assert at.refused(lambda state: allocate_producer_ids(1, 99, state))[0] == 77
+
+
+def test_producer_ids_end() -> None:
+    """ProducerIdControlManagerTest.testMaxValue"""
+    at = ControllerContext(brokers=1)
+    at.replay(ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=2**63 - 1_001))
+    assert allocate(at) == range(2**63 - 1_001, 2**63 - 1)
+    code, reason = at.refused(lambda state: allocate_producer_ids(1, 1, state))
+    assert code == -1
+    assert reason.startswith("Exhausted all producerIds")
+
+
+def test_blocks_of_brokers_are_disjoint() -> None:
+    """ProducerIdControlManagerTest.testGenerateProducerIds"""
+    at = ControllerContext(brokers=4)
+    ids = [
+        one
+        for _ in range(3)
+        for broker_id in range(1, 5)
+        for one in allocate(at, broker_id, broker_id)
+    ]
+    assert ids == list(range(12_000))

@@ -102,7 +102,7 @@ CASES: list[tuple[str, dict[str, Any], str, int]] = [
     ),
     (
         "fewer partitions",
-        {"change": "add_partitions", "topic": "orders", "partitions": 2},
+        {"change": "add_partitions", "topic": "orders", "partitions": 1},
         "would not be an increase",
         37,
     ),
@@ -259,14 +259,24 @@ CASES: list[tuple[str, dict[str, Any], str, int]] = [
     ),
     # features and brokers
     ("an unknown feature", feature("beauty.version", 1), "beauty.version not found", 95),
-    ("the quorum's feature", feature("kraft.version", 1), "The quorum sets it", 95),
+    (
+        "the quorum's feature",
+        feature("kraft.version", 1),
+        "Broker 1 does not support this feature",
+        95,
+    ),
     (
         "a level that is not known",
         feature("metadata.version", 99),
         "only supports versions 7-30",
         95,
     ),
-    ("a downgrade", feature("metadata.version", 29), "Can't downgrade from version 30", 95),
+    (
+        "a downgrade",
+        feature("metadata.version", 29),
+        "Can't downgrade the version of this feature without",
+        95,
+    ),
     (
         "a downgrade that loses records",
         feature("metadata.version", 25) | {"allow_downgrade": True},

@@ -1,0 +1,240 @@
+"""Delegation tokens: creation, renewal and expiry.
+
+A token is in the log without its HMAC, which is its password: that is computed from the token's id
+with the secret key that the nodes of a cluster share. The key and HMACs are in no message and in no
+``repr``. Times are milliseconds since 1970 UTC, and arguments.
+
+Source: Kafka 4.3 ``DelegationTokenControlManager``, ``DelegationTokenCache``; KIP-900.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from raftlog_state.image import TokenRow
+from raftlog_state.image.record_versions import LEVEL_TOKENS
+from raftlog_state.records import DelegationTokenRecord, RemoveDelegationTokenRecord
+
+from .api_exception import (
+    DELEGATION_TOKEN_AUTH_DISABLED,
+    DELEGATION_TOKEN_EXPIRED,
+    DELEGATION_TOKEN_NOT_FOUND,
+    DELEGATION_TOKEN_OWNER_MISMATCH,
+    INVALID_PRINCIPAL_TYPE,
+    UNSUPPORTED_VERSION,
+    ApiException,
+)
+from .controller_state import ControllerState
+from .pending_state import PendingState
+
+MAX_LIFETIME_MS: Final = 7 * 24 * 3_600_000
+RENEW_LIFETIME_MS: Final = 24 * 3_600_000
+"""Defaults of Kafka's ``delegation.token.max.lifetime.ms``, ``delegation.token.expiry.time.ms``."""
+
+REMOVALS_MAX: Final = 1_000
+"""Tokens that one periodic task removes."""
+
+_USER: Final = "User:"
+_TIME_MAX: Final = 2**63 - 1
+_WHAT: Final = "the delegation token"
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationToken:
+    """Token of the state with its HMAC, which is a secret and not in ``repr``."""
+
+    row: TokenRow
+    hmac: bytes = field(repr=False)
+
+
+class DelegationTokenControl:
+    """Delegation tokens of a cluster. ``secret_key`` None: they are disabled.
+
+    Principals are texts with their type, as ``User:ana``.
+    """
+
+    def __init__(
+        self,
+        secret_key: str | None,
+        *,
+        max_lifetime_ms: int = MAX_LIFETIME_MS,
+        renew_lifetime_ms: int = RENEW_LIFETIME_MS,
+    ) -> None:
+        self._secret_key: Final = None if secret_key is None else secret_key.encode()
+        self._max_lifetime_ms: Final = max_lifetime_ms
+        self._renew_lifetime_ms: Final = renew_lifetime_ms
+
+    def create(
+        self,
+        state: PendingState,
+        *,
+        requester: str,
+        owner: str | None = None,
+        renewers: Sequence[str] = (),
+        max_lifetime_ms: int = -1,
+        now_ms: int,
+    ) -> DelegationToken:
+        """Create a token. Raises ``ApiException``.
+
+        ``owner``: None: the requester. ``max_lifetime_ms``: -1: the longest one.
+        """
+        self._check_enabled(state)
+        for renewer in renewers:
+            if not renewer.startswith(_USER):
+                reason = "Supplied principalType is not supported"
+                raise ApiException(_WHAT, reason, "name users", INVALID_PRINCIPAL_TYPE)
+        lifetime_ms = self._max_lifetime_ms
+        if max_lifetime_ms > 0:
+            lifetime_ms = min(lifetime_ms, max_lifetime_ms)
+        max_timestamp_ms = _sum(now_ms, lifetime_ms)
+        row = TokenRow(
+            token_id=state.random_uuid(),
+            owner=owner or requester,
+            requester=requester,
+            renewers=tuple(renewers),
+            issue_timestamp_ms=now_ms,
+            max_timestamp_ms=max_timestamp_ms,
+            expiration_timestamp_ms=min(max_timestamp_ms, _sum(now_ms, self._renew_lifetime_ms)),
+        )
+        _write(row, state)
+        return DelegationToken(row, self._hmac(row.token_id))
+
+    def renew(
+        self,
+        state: PendingState,
+        *,
+        hmac: bytes,
+        principal: str,
+        renew_period_ms: int = -1,
+        now_ms: int,
+    ) -> int:
+        """Renew a token, and return its expiry time. Raises ``ApiException``.
+
+        ``renew_period_ms``: -1: the longest one.
+        """
+        self._check_enabled(state)
+        row = self._row(hmac, state.current)
+        _check_not_expired(row, now_ms)
+        _check_allowed(row, principal)
+        period_ms = self._renew_lifetime_ms
+        if renew_period_ms > 0:
+            period_ms = min(period_ms, renew_period_ms)
+        expiry_ms = min(row.max_timestamp_ms, _sum(now_ms, period_ms))
+        _write(replace(row, expiration_timestamp_ms=expiry_ms), state)
+        return expiry_ms
+
+    def expire(
+        self,
+        state: PendingState,
+        *,
+        hmac: bytes,
+        principal: str,
+        expiry_period_ms: int,
+        now_ms: int,
+    ) -> int:
+        """Change when a token expires, and return the time. Raises ``ApiException``.
+
+        A negative ``expiry_period_ms`` removes the token, even an expired one.
+        """
+        self._check_enabled(state)
+        row = self._row(hmac, state.current)
+        _check_allowed(row, principal)
+        if expiry_period_ms < 0:
+            state.write(RemoveDelegationTokenRecord(token_id=row.token_id))
+            return now_ms
+        _check_not_expired(row, now_ms)
+        expiry_ms = min(row.max_timestamp_ms, _sum(now_ms, expiry_period_ms))
+        _write(replace(row, expiration_timestamp_ms=expiry_ms), state)
+        return expiry_ms
+
+    def describe(
+        self, state: ControllerState, *, principal: str, owners: Collection[str] | None = None
+    ) -> list[DelegationToken]:
+        """Return the tokens of owners that a principal owns, requested or may renew, sorted by id.
+
+        ``owners``: None: all. Raises ``ApiException``. (Kafka also returns tokens that an ACL
+        allows to describe.)
+        """
+        self._check_has_key()
+        return [
+            DelegationToken(row, self._hmac(row.token_id))
+            for row in state.rows_of(TokenRow)
+            if (owners is None or row.owner in owners)
+            and principal in (row.owner, row.requester, *row.renewers)
+        ]
+
+    def remove_expired(self, state: PendingState, *, now_ms: int) -> bool:
+        """Remove expired tokens; return whether there may be more (Kafka:
+        ``sweepExpiredDelegationTokens``)."""
+        count = 0
+        for row in state.current.rows_of(TokenRow):
+            if _is_expired(row, now_ms):
+                state.write(RemoveDelegationTokenRecord(token_id=row.token_id))
+                count += 1
+                if count >= REMOVALS_MAX:
+                    return True
+        return False
+
+    # --- the key ----------------------------------------------------------------------------------
+
+    def _hmac(self, token_id: str) -> bytes:
+        assert self._secret_key is not None, "tokens are enabled"
+        return hmac.digest(self._secret_key, token_id.encode(), "sha512")
+
+    def _row(self, wanted: bytes, state: ControllerState) -> TokenRow:
+        for row in state.rows_of(TokenRow):
+            if hmac.compare_digest(self._hmac(row.token_id), wanted):
+                return row
+        reason = "Delegation Token is not found on server"
+        raise ApiException(_WHAT, reason, "create a token", DELEGATION_TOKEN_NOT_FOUND)
+
+    def _check_has_key(self) -> None:
+        if not self._secret_key:
+            reason = "Delegation Token feature is not enabled"
+            remedy = "configure the secret key of all nodes"
+            raise ApiException(_WHAT, reason, remedy, DELEGATION_TOKEN_AUTH_DISABLED)
+
+    def _check_enabled(self, state: PendingState) -> None:
+        self._check_has_key()
+        if state.current.level < LEVEL_TOKENS:
+            reason = f"The current metadata.version {state.current.level} does not support them"
+            remedy = f"upgrade metadata.version to {LEVEL_TOKENS} or higher first"
+            raise ApiException(_WHAT, reason, remedy, UNSUPPORTED_VERSION)
+
+
+def _write(row: TokenRow, state: PendingState) -> None:
+    state.write(
+        DelegationTokenRecord(
+            owner=row.owner,
+            requester=row.requester,
+            renewers=row.renewers,
+            issue_timestamp=row.issue_timestamp_ms,
+            max_timestamp=row.max_timestamp_ms,
+            expiration_timestamp=row.expiration_timestamp_ms,
+            token_id=row.token_id,
+        )
+    )
+
+
+def _sum(now_ms: int, duration_ms: int) -> int:
+    return min(_TIME_MAX, now_ms + duration_ms)
+
+
+def _is_expired(row: TokenRow, now_ms: int) -> bool:
+    return min(row.max_timestamp_ms, row.expiration_timestamp_ms) < now_ms
+
+
+def _check_not_expired(row: TokenRow, now_ms: int) -> None:
+    if _is_expired(row, now_ms):
+        reason = "Delegation Token is expired"
+        raise ApiException(_WHAT, reason, "create a token", DELEGATION_TOKEN_EXPIRED)
+
+
+def _check_allowed(row: TokenRow, principal: str) -> None:
+    if principal not in (row.owner, *row.renewers):
+        reason = "Specified Principal is not valid Owner/Renewer"
+        remedy = "use the owner or a renewer of the token"
+        raise ApiException(_WHAT, reason, remedy, DELEGATION_TOKEN_OWNER_MISMATCH)
