@@ -29,13 +29,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 from benchmarks.run import Row, row
 
+from raftlog import compiled
 from raftlog.records import RecordBatch, iter_batches
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.payload import batch_records
 from raftlog_state.records import Redactor, decode, to_json_text
+from raftlog_state.records.native_json import LineStart, write_json
 from raftlog_state.tables.convert import changes_table
 from raftlog_state.tables.origins import RowOrigins
 
@@ -124,7 +128,7 @@ def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[Row]
         yield row(what, rates[name], "records/s", rates.get("dump-log"), "kafka-dump-log (JVM)")
 
 
-def measure_in_process(record_count: int, rounds: int) -> Iterator[Row]:
+def measure_in_process(record_count: int, rounds: int, dump_log: float | None) -> Iterator[Row]:
     """Measure decoding and JSON alone, without reading a log."""
     values = values_of(record_count)
     redact = Redactor().record_json
@@ -140,6 +144,23 @@ def measure_in_process(record_count: int, rounds: int) -> Iterator[Row]:
                 work(value)
             times.append(time.process_time() - start)
         yield row(what, len(values) / statistics.median(times), "records/s")
+    if compiled.is_native:
+        yield measure_core(values, rounds, dump_log)
+
+
+def measure_core(values: list[bytes], rounds: int, dump_log: float | None) -> Row:
+    """Measure the lines of the compiled core, redacted, beside kafka-dump-log's whole process."""
+    column, count = pa.array(values, pa.binary()), len(values)
+    numbers = pa.array(range(count), pa.int64())
+    start = LineStart(numbers, pa.nulls(count, pa.int32()).fill_null(1), numbers)
+    times = []
+    for _ in range(rounds):
+        begin = time.process_time()
+        write_json(column, np.zeros(count, np.bool_), reveal=False, start=start)
+        times.append(time.process_time() - begin)
+    what = "typed records to redacted JSON lines by the compiled core, in process"
+    rate = count / statistics.median(times)
+    return row(what, rate, "records/s", dump_log, "kafka-dump-log (JVM), whole process")
 
 
 def measure_changes(record_count: int, rounds: int) -> Iterator[Row]:
@@ -175,9 +196,12 @@ def main() -> None:
     kafka = jars(arguments.jars)
     if kafka is None:
         print("no Java or no Kafka jars: measured alone", file=sys.stderr)
+    printed = list(measure(arguments.records, arguments.rounds, kafka))
     rows = [
-        *measure(arguments.records, arguments.rounds, kafka),
-        *measure_in_process(min(arguments.records, 100_000), arguments.rounds),
+        *printed,
+        *measure_in_process(
+            min(arguments.records, 100_000), arguments.rounds, printed[0]["against"]
+        ),
         *measure_changes(min(arguments.records, 20_000), arguments.rounds),
     ]
     for figures in rows:

@@ -35,4 +35,27 @@ def scan(
     limits: tuple[int, int, int, int],
     decompress: Callable[[int, int, int], bytes | None],
 ) -> tuple[Headers, Numbers, tuple[Strings, Strings], tuple[Block, Strings, Strings]] | None: ...
+
+class Program:
+    """Writer of the JSON of metadata records, compiled from their declarations."""
+
+    def __new__(
+        cls,
+        fields: list[int],
+        structs: list[int],
+        records: list[int],
+        texts: list[bytes],
+        public: list[tuple[int, bytes]],
+    ) -> Program: ...
+    def json(
+        self,
+        offsets: memoryview,
+        data: memoryview,
+        given: memoryview,
+        reveal: bool,
+        takes: bytes | None,
+        noop: bool,
+        places: tuple[memoryview, ...] | None,
+    ) -> tuple[Block, Block, Block] | None: ...
+
 def panic() -> None: ...

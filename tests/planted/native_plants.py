@@ -12,6 +12,11 @@ MUTATED: Final = f"{SCAN}::test_mutated_logs_are_scanned_alike"
 EVERY_KIND: Final = f"{SCAN}::test_batches_of_every_kind_are_scanned_alike"
 EVERY_LOG: Final = f"{SCAN}::test_every_real_log_is_scanned_alike"
 
+JSON: Final = "tests/state/records/test_native_json.py"
+MUTATED_VALUES: Final = f"{JSON}::test_mutated_values_are_written_alike_or_given_back"
+CONFIGS: Final = f"{JSON}::test_a_secret_is_given_back_and_a_public_config_is_written"
+LINES: Final = f"{JSON}::test_lines_have_the_places_and_only_the_selected_types"
+
 NATIVE_PLANTS: Final = (
     Plant(
         bug="the core does not verify CRCs",
@@ -96,5 +101,75 @@ NATIVE_PLANTS: Final = (
         old="        base_timestamp_ms=int64s[3],\n        max_timestamp_ms=int64s[4],\n",
         new="        base_timestamp_ms=int64s[4],\n        max_timestamp_ms=int64s[3],\n",
         tests=(EVERY_KIND,),
+    ),
+    Plant(
+        bug="the core's JSON shows every config",
+        path=f"{RUST}/program.rs",
+        old="            if field.hidden && !shows.reveal && !self",
+        new="            if field.hidden && shows.reveal && !self",
+        tests=(CONFIGS,),
+    ),
+    Plant(
+        bug="the core's JSON shows configs of any resource type",
+        path=f"{RUST}/program.rs",
+        old=".contains(&(i64::from(kind.cast_signed()), name.to_vec())),",
+        new=".iter().any(|public| public.1 == name && kind > 0),",
+        tests=(f"{JSON}::test_a_public_name_of_another_resource_type_is_a_secret",),
+    ),
+    Plant(
+        bug="the core's JSON has unknown tagged fields as if they were absent",
+        path=f"{RUST}/program.rs",
+        old="                .position(|field| field.tag == Some(tag))?;",
+        new="                .position(|field| field.tag == Some(tag)).unwrap_or(0);",
+        tests=(f"{JSON}::test_random_records_of_every_version_are_written_alike", MUTATED_VALUES),
+    ),
+    Plant(
+        bug="the core's JSON ignores bytes after a record",
+        path=f"{RUST}/program.rs",
+        old="        if !reader.is_at_end() {",
+        new="        if !reader.is_at_end() && body.fields.is_empty() {",
+        tests=(MUTATED_VALUES,),
+    ),
+    Plant(
+        bug="the core's JSON has tagged fields at their default",
+        path=f"{RUST}/program.rs",
+        old="if field.tag.is_some() && is_default(field, bytes)? {",
+        new="if field.tag.is_some() && !is_default(field, bytes)? && false {",
+        tests=(MUTATED_VALUES,),
+    ),
+    Plant(
+        bug="the core's JSON has control characters",
+        path=f"{RUST}/program.rs",
+        old="matches!(character, ' '..='~' |",
+        new="matches!(character, ' '..='\\u{9f}' |",
+        tests=(f"{JSON}::test_only_printable_characters_are_written",),
+    ),
+    Plant(
+        bug="the core's lines have the place of another record",
+        path=f"{RUST}/program.rs",
+        old="column.get(row * N..)?",
+        new="column.get(row / 2 * N..)?",
+        tests=(LINES,),
+    ),
+    Plant(
+        bug="the core's lines are those of all types",
+        path=f"{RUST}/program.rs",
+        old="&& *takes.get(usize::from(api_key))? == 0",
+        new="&& *takes.get(usize::from(api_key))? == 7",
+        tests=(LINES,),
+    ),
+    Plant(
+        bug="rows that the core gave back are printed after those that it wrote",
+        path="state/raftlog_state/cli/cat_log.py",
+        old="        end = int(written.ends[rows[at]])  # a row for Python has no text\n",
+        new="        end = int(written.ends[-1])\n",
+        tests=(f"{JSON}::test_cat_prints_the_same_in_both",),
+    ),
+    Plant(
+        bug="values that the core gave back are shown unredacted",
+        path="state/raftlog_state/source_rows/metadata_columns.py",
+        old="else self._merged(self._values, in_python)\n",
+        new="else self._values\n",
+        tests=(f"{JSON}::test_columns_of_records_are_equal_in_both",),
     ),
 )

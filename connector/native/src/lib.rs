@@ -12,6 +12,7 @@
 
 mod batch;
 mod block;
+mod program;
 mod python;
 mod reader;
 mod scan;
@@ -20,7 +21,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// Number of this interface; `raftlog/compiled.py` names the one it uses.
-const INTERFACE: u32 = 1;
+const INTERFACE: u32 = 2;
 
 /// `raftlog._native`; with `RAFTLOG_NATIVE=0` in the environment it cannot be imported.
 #[pymodule]
@@ -30,6 +31,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     module.add("INTERFACE", INTERFACE)?;
     module.add_class::<block::Block>()?;
+    module.add_class::<python::Program>()?;
     module.add_function(wrap_pyfunction!(python::walk, module)?)?;
     module.add_function(wrap_pyfunction!(python::scan, module)?)?;
     module.add_function(wrap_pyfunction!(python::panic, module)?)?;

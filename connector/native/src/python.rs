@@ -2,12 +2,15 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::batch::{Checks, Header, Range, Walked};
 use crate::block::Block;
+use crate::program::{self, Places, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
 
 /// Run `work`; a panic counts as given back.
@@ -174,6 +177,82 @@ fn record_blocks(
         string_blocks(records.header_values),
     );
     (numbers, strings, headers)
+}
+
+/// Program that writes the JSON of metadata records, compiled from their declarations.
+#[pyclass(frozen, module = "raftlog._native")]
+pub struct Program(program::Program);
+
+/// Text of the plain records, its end after each row, the rows that are given back.
+type WrittenBlocks = (Block, Block, Block);
+
+#[pymethods]
+impl Program {
+    #[new]
+    fn new(
+        fields: Vec<i64>,
+        structs: Vec<i64>,
+        records: Vec<i64>,
+        texts: Vec<Vec<u8>>,
+        public: Vec<(i64, Vec<u8>)>,
+    ) -> PyResult<Self> {
+        program::Program::new(Tables {
+            fields,
+            structs,
+            records,
+            texts,
+            public,
+        })
+        .map(Self)
+        .ok_or_else(|| PyValueError::new_err("the tables of the program are inconsistent"))
+    }
+
+    /// Write lines of records: `places` are their offsets, leader epochs and timestamps.
+    /// Without `places` the data of each record.
+    #[pyo3(signature = (offsets, data, given, reveal, takes, noop, places))]
+    #[allow(clippy::too_many_arguments)]
+    fn json(
+        &self,
+        py: Python<'_>,
+        offsets: PyBuffer<u8>,
+        data: PyBuffer<u8>,
+        given: PyBuffer<u8>,
+        reveal: bool,
+        takes: Option<&[u8]>,
+        noop: bool,
+        places: Option<(PyBuffer<u8>, PyBuffer<u8>, PyBuffer<u8>)>,
+    ) -> PyResult<Option<WrittenBlocks>> {
+        let offsets = offsets.to_vec(py)?;
+        let data = data.to_vec(py)?;
+        let given = given.to_vec(py)?;
+        let places = match places {
+            None => None,
+            Some((one, two, three)) => Some((one.to_vec(py)?, two.to_vec(py)?, three.to_vec(py)?)),
+        };
+        guarded(|| {
+            Ok(py.detach(|| {
+                let places = places
+                    .as_ref()
+                    .map(|(offsets, leader_epochs, timestamps_ms)| Places {
+                        offsets,
+                        leader_epochs,
+                        timestamps_ms,
+                    });
+                let style = Style {
+                    reveal,
+                    takes,
+                    noop,
+                    places,
+                };
+                let written = program::write(&self.0, &offsets, &data, &given, &style)?;
+                Some((
+                    written.text.into(),
+                    written.ends.into(),
+                    written.given_back.into(),
+                ))
+            }))
+        })
+    }
 }
 
 /// Panic inside the guard, for the test that a panic is caught.

@@ -21,6 +21,11 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
+    /// Return the bytes left.
+    pub const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Read one byte.
     #[inline]
     pub fn byte(&mut self) -> Option<u8> {

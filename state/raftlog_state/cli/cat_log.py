@@ -28,6 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raftlog import compiled
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
 from raftlog.errors import CorruptBatchError, OffsetOutOfRangeError, OptionError
 from raftlog.limits import KIB, MIB
@@ -42,6 +43,7 @@ from raftlog.records.control import (
 )
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import NO_OP_VALUE, RECORD_TYPES, NoOpRecord, Redactor, peek
+from raftlog_state.records.native_json import TYPES_MAX, LineStart, NativeJson, write_json
 
 from .output import Console, Line, Output, json_text
 from .parser import nearest
@@ -83,6 +85,10 @@ class Selection:
         if api_key in self.hidden_api_keys:
             return False
         return self.api_keys is None or api_key in self.api_keys
+
+    def is_any_type(self) -> bool:
+        """Return whether metadata records of all types but NoOp are printed."""
+        return self.api_keys is None and self.hidden_api_keys <= {NoOpRecord.schema.api_key}
 
     def takes_control(self, name: str) -> bool:
         """Return whether control records of this type (``leader_change``) are printed."""
@@ -149,7 +155,7 @@ def print_records(
     for scan in _scans(log, start_offset, end_offset, columns, output, console):
         for part in slices(scan.records):
             if is_metadata:
-                output.lines(metadata_lines(part, selection, redactor.record_json, damaged.report))
+                print_metadata(part, selection, redactor, output, damaged.report)
             else:
                 output.lines(partition_lines(part, selection, damaged.report))
     return damaged.finish()
@@ -323,6 +329,61 @@ def _slice(records: RecordColumns, start: int, end: int) -> RecordColumns:
     return RecordColumns(**part)
 
 
+# --- Records as lines by the compiled core --------------------------------------------------------
+
+
+def print_metadata(
+    records: RecordColumns,
+    selection: Selection,
+    redactor: Redactor,
+    output: Output,
+    on_damage: OnDamage,
+) -> None:
+    """Print a metadata log's records: those that are plain by the compiled core, if it is used."""
+    written = None
+    if compiled.is_native and len(records):
+        written = _native_lines(records, selection, redactor.reveal)
+    if written is None:
+        output.lines(metadata_lines(records, selection, redactor.record_json, on_damage))
+        return
+    begin = 0
+    rows = written.rows
+    given_back = _take(records, rows)
+    for at, line in _numbered_lines(given_back, selection, redactor.record_json, on_damage):
+        end = int(written.ends[rows[at]])  # a row for Python has no text
+        output.block(written.text[begin:end])
+        begin = end
+        output.line(line)
+    output.block(written.text[begin:])
+
+
+def _native_lines(records: RecordColumns, selection: Selection, reveal: bool) -> NativeJson | None:
+    takes = None
+    if not selection.is_any_type():
+        takes = bytes(selection.takes(api_key) for api_key in range(TYPES_MAX))
+    given = records.is_control
+    values = records.value
+    assert values is not None, "a requested column"
+    if values.null_count:
+        given = given | values.is_null().to_numpy(zero_copy_only=False)
+    start = LineStart(records.offset, records.leader_epoch, records.timestamp_ms)
+    noop = selection.takes(NoOpRecord.schema.api_key)
+    return write_json(values, given, reveal=reveal, start=start, takes=takes, noop=noop)
+
+
+def _take(records: RecordColumns, rows: npt.NDArray[np.int32]) -> RecordColumns:
+    """Return some of the records, in order."""
+    taken: dict[str, Any] = {}
+    for field in fields(records):
+        column = getattr(records, field.name)
+        if isinstance(column, pa.Array):
+            column = column.take(pa.array(rows))
+        elif column is not None:
+            column = column[rows]
+        taken[field.name] = column
+    return RecordColumns(**taken)
+
+
 # --- Records as lines -----------------------------------------------------------------------------
 
 
@@ -334,11 +395,17 @@ def metadata_lines(
     A value that cannot be parsed, in a batch with a valid CRC, is reported to ``on_damage`` with
     its offset.
     """
+    for _, line in _numbered_lines(records, selection, record_json, on_damage):
+        yield line
+
+
+def _numbered_lines(
+    records: RecordColumns, selection: Selection, record_json: RecordJson, on_damage: OnDamage
+) -> Iterator[tuple[int, str]]:
+    """Yield the row of each record that is printed, and its line."""
     takes_noop = selection.takes(NoOpRecord.schema.api_key)
     noop_json = record_json(NO_OP_VALUE)  # most records of an idle cluster: converted once
-    any_type = selection.api_keys is None and selection.hidden_api_keys <= {
-        NoOpRecord.schema.api_key
-    }
+    any_type = selection.is_any_type()
     controls = records.is_control.tolist()
     keys = _list(records.key, len(records))
     rows = zip(*_offset_columns(records), _list(records.value, len(records)), strict=True)
@@ -362,7 +429,8 @@ def metadata_lines(
         except (MetadataParseError, CorruptBatchError) as error:
             on_damage(offset, error.message())
             continue
-        yield (f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},{shown[1:]}')
+        line = f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},{shown[1:]}'
+        yield at, line
 
 
 def partition_lines(

@@ -71,6 +71,12 @@ class Output:
                 character_count = 0
         self._character_count = character_count
 
+    def block(self, lines: memoryview) -> None:
+        """Write whole lines of printable characters in UTF-8, their newlines included."""
+        if len(lines):
+            self._drain()
+            self._write(lines)
+
     def text(self, text: str) -> None:
         """Write a text of several lines."""
         for line in text.splitlines():
@@ -113,7 +119,7 @@ class Output:
             self._write(printable(part).encode())
         self._write(b"\n")
 
-    def _write(self, block: bytes) -> None:
+    def _write(self, block: bytes | memoryview) -> None:
         try:
             self._stream.write(block)
         except BrokenPipeError:

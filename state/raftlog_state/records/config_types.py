@@ -59,3 +59,16 @@ def _without_mechanism(name: str) -> str:
 def is_secret_config(resource_type: int, name: str) -> bool:
     """Return whether a config's value must be redacted."""
     return config_type(resource_type, name) in (None, "PASSWORD")
+
+
+def public_config_names() -> list[tuple[int, str]]:
+    """Return resource type and name of the configs in the table that are not sensitive.
+
+    Those with a listener prefix are not among them.
+    """
+    return [
+        (resource_type, name)
+        for (scope, name), kafka_type in _types().items()
+        for resource_type, scope_of_type in _SCOPES.items()
+        if scope == scope_of_type and kafka_type != "PASSWORD"
+    ]

@@ -59,7 +59,10 @@ BYTES = Scalar.BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """Declared field. ``attribute`` is its Python name, ``json_name`` Kafka's."""
+    """Declared field. ``attribute`` is its Python name, ``json_name`` Kafka's.
+
+    ``shown`` is False if the value may be a secret.
+    """
 
     attribute: str
     json_name: str
@@ -68,6 +71,7 @@ class FieldSchema:
     since: int
     tag: int | None
     nullable: bool
+    shown: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +144,7 @@ def _schemas(cls: type) -> tuple[FieldSchema, ...]:
             attribute=entry.name,
             json_name=_json_name(entry.name),
             default=entry.default,
+            shown=entry.repr,
             **entry.metadata,
         )
         for entry in dataclasses.fields(cls)

@@ -27,8 +27,8 @@ from typing import Any, Final
 from raftlog.errors import OptionError
 from raftlog.limits import REDACTION_KEY_BYTES_MIN
 
-from .config_types import is_secret_config
-from .declare import Struct, UnknownTag
+from .config_types import is_secret_config, public_config_names
+from .declare import MetadataRecord, Struct, UnknownTag
 from .decoded import DecodedRecord, UnknownRecord
 from .schema_access import ConfigRecord, UserScramCredentialRecord
 from .serde import decode, to_json_text
@@ -119,3 +119,25 @@ class Redactor:
 
 def _replaced(element: Struct, hidden: dict[str, Any]) -> Struct:
     return replace(element, **hidden) if hidden else element
+
+
+# --- What the compiled core may show --------------------------------------------------------------
+# It shows a field that is declared as ``shown=False`` only if it is null, or the value of a config
+# in the list below. Everything else is decided above.
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Record type, and its fields that decide whether the one that may be secret is public."""
+
+    record: type[MetadataRecord]
+    resource_type: str
+    name: str
+
+
+CONFIG_GUARD: Final = Guard(ConfigRecord, "resource_type", "name")
+
+
+def public_configs() -> list[tuple[int, bytes]]:
+    """Return resource type and name of all configs whose values are shown."""
+    return [(resource_type, name.encode()) for resource_type, name in public_config_names()]

@@ -2,8 +2,9 @@
 
 Type and version are read from the frames of all values with numpy; only frames with varints of
 several bytes are parsed one by one. Every value is redacted, since any record may have a secret in
-an unknown tagged field. Values and JSON share one decoding, and equal values are decoded once: most
-records of an idle cluster are the same four bytes.
+an unknown tagged field. The compiled core writes the JSON of plain records, whose values have no
+secret; the others are decoded in Python. Values and JSON share one decoding, and equal values are
+decoded once: most records of an idle cluster are the same four bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from raftlog import compiled
 from raftlog_state.records import (
     RECORD_TYPES,
     DecodedRecord,
@@ -24,6 +27,7 @@ from raftlog_state.records import (
     peek,
     to_json_text,
 )
+from raftlog_state.records.native_json import NativeJson, write_json
 
 Int32s = npt.NDArray[np.int32]
 
@@ -108,7 +112,13 @@ class MetadataColumns:
     def record(self) -> pa.StringArray:
         """Redacted fields as JSON."""
         texts = [_data_of(to_json_text(redacted)) for _, _, redacted in self._decoded]
-        return pa.array(texts, pa.string()).take(self._encoded.indices)
+        in_python = pa.array(texts, pa.string()).take(self._encoded.indices)
+        if self._native is None:
+            return in_python
+        count = len(self._values)
+        buffers = [None, pa.py_buffer(self._native.ends), pa.py_buffer(self._native.text)]
+        plain = pa.Array.from_buffers(pa.string(), count, buffers)
+        return self._merged(plain, in_python)
 
     @cached_property
     def value(self) -> pa.BinaryArray:
@@ -122,15 +132,38 @@ class MetadataColumns:
         if self._decoded_values is not None:
             records = (redacted for _, _, redacted in self._decoded)
             self._decoded_values.update(zip(encoded, records, strict=True))
-        return pa.array(encoded, pa.binary()).take(self._encoded.indices)
+        in_python = pa.array(encoded, pa.binary()).take(self._encoded.indices)
+        return in_python if self._native is None else self._merged(self._values, in_python)
 
     @cached_property
     def _frames(self) -> tuple[Int32s, Int32s]:
         return frames(self._values)
 
     @cached_property
+    def _native(self) -> NativeJson | None:
+        """JSON of the plain records; None if all are decoded in Python."""
+        if not compiled.is_native or self._decoded_values is not None or not len(self._values):
+            return None
+        given = self._values.is_null().to_numpy(zero_copy_only=False)
+        return write_json(self._values, given, reveal=self._redactor.reveal)
+
+    def _merged(self, plain: pa.Array, in_python: pa.Array) -> pa.Array:
+        """Return ``plain`` with the rows that are decoded in Python replaced."""
+        assert self._native is not None
+        rows = self._native.rows
+        if not len(rows):
+            return plain
+        mask = np.zeros(len(self._values), np.bool_)
+        mask[rows] = True
+        return pc.replace_with_mask(plain, pa.array(mask), in_python)
+
+    @cached_property
     def _encoded(self) -> pa.DictionaryArray:
-        return self._values.dictionary_encode()
+        """The values that are decoded in Python: all, or those that the core gave back."""
+        values = self._values
+        if self._native is not None:
+            values = values.take(pa.array(self._native.rows))
+        return values.dictionary_encode()
 
     @cached_property
     def _decoded(self) -> list[tuple[bytes, DecodedRecord, DecodedRecord]]:

@@ -1,0 +1,622 @@
+//! JSON of metadata records by a program, which Python compiles from their declarations
+//! (`state/raftlog_state/records/native_json.py`).
+//!
+//! A record is plain if its type and version are in the program, its bytes are valid, it has no
+//! unknown tagged field, its text is printable ASCII or Latin, and a field that may be secret is null or its
+//! name is in the list of public configs. Every other record is given back.
+
+use std::collections::HashSet;
+
+use crate::reader::Reader;
+
+/// Longest string (`limits.STRING_BYTES_MAX`).
+const STRING_BYTES_MAX: usize = 32_767;
+/// Fields of one struct that are located at once.
+const FIELDS_MAX: usize = 32;
+const FRAME_VERSION: u8 = 1;
+const NO_OP_VALUE: [u8; 4] = [1, 20, 0, 0];
+const URL_DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// Kind of a value; the numbers are those of the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bool,
+    Int8,
+    Int16,
+    UInt16,
+    Int32,
+    Int64,
+    Float64,
+    Uuid,
+    String,
+}
+
+impl Kind {
+    const fn of(number: i64) -> Option<Self> {
+        Some(match number {
+            0 => Self::Bool,
+            1 => Self::Int8,
+            2 => Self::Int16,
+            3 => Self::UInt16,
+            4 => Self::Int32,
+            5 => Self::Int64,
+            6 => Self::Float64,
+            7 => Self::Uuid,
+            8 => Self::String,
+            _ => return None,
+        })
+    }
+
+    /// Return the number of bytes, `None` for a string.
+    const fn width(self) -> Option<usize> {
+        Some(match self {
+            Self::Bool | Self::Int8 => 1,
+            Self::Int16 | Self::UInt16 => 2,
+            Self::Int32 => 4,
+            Self::Int64 | Self::Float64 => 8,
+            Self::Uuid => 16,
+            Self::String => return None,
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Shape {
+    Scalar(Kind),
+    Array(Kind),
+    /// Array of the struct at this index.
+    Structs(usize),
+}
+
+struct Field {
+    /// `"name":`
+    label: Vec<u8>,
+    shape: Shape,
+    tag: Option<u32>,
+    nullable: bool,
+    hidden: bool,
+    /// Of a tagged field: the number, or of an array -1 for null and 0 for empty.
+    default: i64,
+}
+
+/// Fields of a record or struct that exist in one version, in the order of their declaration.
+struct Struct {
+    fields: Vec<Field>,
+}
+
+struct Record {
+    /// `{"type":"..","version":..,"data":`
+    head: Vec<u8>,
+    body: usize,
+    /// Fields that hold the resource type and the name of a config, which decide what is public.
+    guard: Option<(usize, usize)>,
+}
+
+/// Compiled declarations.
+pub struct Program {
+    structs: Vec<Struct>,
+    /// By api key and version.
+    records: Vec<Option<Record>>,
+    public: HashSet<(i64, Vec<u8>)>,
+}
+
+const VERSIONS_MAX: usize = 16;
+const API_KEYS_MAX: usize = 128;
+
+/// Tables of a program, as Python compiles them.
+pub struct Tables {
+    /// Per field: label, kind, element, tag, nullable, hidden, default.
+    pub fields: Vec<i64>,
+    /// Per struct: its first field, and their number.
+    pub structs: Vec<i64>,
+    /// Per record: api key, version, head, struct, two fields of the guard or -1.
+    pub records: Vec<i64>,
+    pub texts: Vec<Vec<u8>>,
+    /// Resource type and name of the configs whose values are shown.
+    pub public: Vec<(i64, Vec<u8>)>,
+}
+
+/// Kinds from here on are arrays of the kind that is less by this number.
+const ARRAY: i64 = 16;
+const STRUCTS: i64 = 32;
+
+impl Program {
+    /// Build a program; `None` if the tables are inconsistent.
+    pub fn new(tables: Tables) -> Option<Self> {
+        let Tables {
+            fields,
+            structs,
+            records,
+            texts,
+            public,
+        } = tables;
+        let text = |at: i64| texts.get(usize::try_from(at).ok()?).cloned();
+        let struct_count = structs.len() / 2;
+        let (rows, []) = fields.as_chunks::<7>() else {
+            return None;
+        };
+        let mut all = Vec::new();
+        let (spans, []) = structs.as_chunks::<2>() else {
+            return None;
+        };
+        for &[first, count] in spans {
+            let first = usize::try_from(first).ok()?;
+            let end = first.checked_add(usize::try_from(count).ok()?)?;
+            let mut own = Vec::new();
+            for &[label, kind, element, tag, nullable, hidden, default] in rows.get(first..end)? {
+                let shape = match kind {
+                    STRUCTS => Shape::Structs(
+                        usize::try_from(element)
+                            .ok()
+                            .filter(|&at| at < struct_count)?,
+                    ),
+                    ARRAY.. => Shape::Array(Kind::of(kind - ARRAY)?),
+                    _ => Shape::Scalar(Kind::of(kind)?),
+                };
+                own.push(Field {
+                    label: text(label)?,
+                    shape,
+                    tag: u32::try_from(tag).ok(),
+                    nullable: nullable != 0,
+                    hidden: hidden != 0,
+                    default,
+                });
+            }
+            if own.len() > FIELDS_MAX {
+                return None;
+            }
+            all.push(Struct { fields: own });
+        }
+        let mut by_frame: Vec<Option<Record>> = Vec::new();
+        by_frame.resize_with(API_KEYS_MAX * VERSIONS_MAX, || None);
+        let (rows, []) = records.as_chunks::<6>() else {
+            return None;
+        };
+        for &[api_key, version, head, body, kind, name] in rows {
+            let slot = slot(u8::try_from(api_key).ok()?, u8::try_from(version).ok()?)?;
+            *by_frame.get_mut(slot)? = Some(Record {
+                head: text(head)?,
+                body: usize::try_from(body).ok().filter(|&at| at < struct_count)?,
+                guard: usize::try_from(kind).ok().zip(usize::try_from(name).ok()),
+            });
+        }
+        Some(Self {
+            structs: all,
+            records: by_frame,
+            public: public.into_iter().collect(),
+        })
+    }
+}
+
+/// Return the index of a record type and version.
+fn slot(api_key: u8, version: u8) -> Option<usize> {
+    let (api_key, version) = (usize::from(api_key), usize::from(version));
+    (api_key < API_KEYS_MAX && version < VERSIONS_MAX).then_some(api_key * VERSIONS_MAX + version)
+}
+
+/// Which records are written, and how much of them.
+pub struct Style<'a> {
+    /// Show fields that may be secret.
+    pub reveal: bool,
+    /// Whether records are written, by api key; `None` for all.
+    pub takes: Option<&'a [u8]>,
+    /// Write NoOp records.
+    pub noop: bool,
+    /// Offset, leader epoch and timestamp of each record: whole lines. `None`: the data alone.
+    pub places: Option<Places<'a>>,
+}
+
+/// Columns of the numbers that begin a line, in native byte order.
+pub struct Places<'a> {
+    pub offsets: &'a [u8],
+    pub leader_epochs: &'a [u8],
+    pub timestamps_ms: &'a [u8],
+}
+
+impl Places<'_> {
+    fn write(&self, row: usize, out: &mut Vec<u8>) -> Option<()> {
+        out.extend_from_slice(b"{\"offset\":");
+        write_integer(i64::from_ne_bytes(number(self.offsets, row)?), out);
+        out.extend_from_slice(b",\"leaderEpoch\":");
+        write_integer(
+            i64::from(i32::from_ne_bytes(number(self.leader_epochs, row)?)),
+            out,
+        );
+        out.extend_from_slice(b",\"timestamp\":");
+        write_integer(i64::from_ne_bytes(number(self.timestamps_ms, row)?), out);
+        out.push(b',');
+        Some(())
+    }
+}
+
+fn number<const N: usize>(column: &[u8], row: usize) -> Option<[u8; N]> {
+    column.get(row * N..)?.first_chunk::<N>().copied()
+}
+
+/// Text of all plain records, its end after each row, and the rows for Python.
+pub struct Written {
+    pub text: Vec<u8>,
+    pub ends: Vec<i32>,
+    pub given_back: Vec<i32>,
+}
+
+/// Write the records of a column of values: Arrow's offsets in native byte order, and the bytes
+/// from the first offset on. A row that `given` marks is given back.
+///
+/// `None` if the column is inconsistent, or its text exceeds 32-bit offsets.
+pub fn write(
+    program: &Program,
+    offsets: &[u8],
+    data: &[u8],
+    given: &[u8],
+    style: &Style<'_>,
+) -> Option<Written> {
+    let (bounds, []) = offsets.as_chunks::<4>() else {
+        return None;
+    };
+    let bound = |row: usize| Some(i32::from_ne_bytes(*bounds.get(row)?));
+    let first = bound(0)?;
+    let count = bounds.len().checked_sub(1)?;
+    let mut written = Written {
+        text: Vec::with_capacity(data.len().saturating_mul(4)),
+        ends: Vec::with_capacity(count + 1),
+        given_back: Vec::new(),
+    };
+    written.ends.push(0);
+    for row in 0..count {
+        let start = usize::try_from(bound(row)?.checked_sub(first)?).ok()?;
+        let end = usize::try_from(bound(row + 1)?.checked_sub(first)?).ok()?;
+        let value = data.get(start..end)?;
+        let before = written.text.len();
+        let is_given = *given.get(row)? != 0;
+        if is_given
+            || program
+                .write_value(value, row, style, &mut written.text)
+                .is_none()
+        {
+            written.text.truncate(before);
+            written.given_back.push(i32::try_from(row).ok()?);
+        }
+        written.ends.push(i32::try_from(written.text.len()).ok()?);
+    }
+    Some(written)
+}
+
+impl Program {
+    #[inline]
+    fn write_value(
+        &self,
+        value: &[u8],
+        row: usize,
+        style: &Style<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        let is_line = style.places.is_some();
+        if is_line && value == NO_OP_VALUE && !style.noop {
+            return Some(());
+        }
+        let mut reader = Reader::new(value);
+        let [frame, api_key, version] = reader.array()?;
+        if frame != FRAME_VERSION || api_key >= 0x80 || version >= 0x80 {
+            return None;
+        }
+        if value != NO_OP_VALUE
+            && let Some(takes) = style.takes
+            && *takes.get(usize::from(api_key))? == 0
+        {
+            // Not decoded in Python either: a damaged record of another type is not reported.
+            return Some(());
+        }
+        let record = self.records.get(slot(api_key, version)?)?.as_ref()?;
+        if let Some(places) = &style.places {
+            places.write(row, out)?;
+            out.extend_from_slice(record.head.get(1..)?);
+        }
+        let body = self.structs.get(record.body)?;
+        let shows = Shows {
+            reveal: style.reveal,
+            guard: record.guard,
+        };
+        self.write_struct(body, &mut reader, &shows, out)?;
+        if !reader.is_at_end() {
+            return None;
+        }
+        if is_line {
+            out.extend_from_slice(b"}\n");
+        }
+        Some(())
+    }
+
+    /// Write the struct at the reader, and advance the reader after it.
+    fn write_struct(
+        &self,
+        body: &Struct,
+        reader: &mut Reader<'_>,
+        shows: &Shows,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        let located = self.locate(body, reader)?;
+        let mut separator = b'{';
+        for (field, at) in body.fields.iter().zip(located.iter()) {
+            let Some(bytes) = at else {
+                continue; // a tagged field at its default
+            };
+            if field.tag.is_some() && is_default(field, bytes)? {
+                continue;
+            }
+            if field.hidden && !shows.reveal && !self.is_public(body, &located, shows, bytes)? {
+                return None;
+            }
+            out.push(separator);
+            separator = b',';
+            out.extend_from_slice(&field.label);
+            self.write_field(field, &mut Reader::new(bytes), shows, out)?;
+        }
+        if separator == b'{' {
+            out.push(b'{');
+        }
+        out.push(b'}');
+        Some(())
+    }
+
+    /// Return the bytes of each field in the order of declaration; `None` for an absent tag.
+    fn locate<'a>(
+        &self,
+        body: &Struct,
+        reader: &mut Reader<'a>,
+    ) -> Option<[Option<&'a [u8]>; FIELDS_MAX]> {
+        let mut located = [None; FIELDS_MAX];
+        for (field, slot) in body.fields.iter().zip(located.iter_mut()) {
+            if field.tag.is_none() {
+                *slot = Some(self.skip_field(field, reader)?);
+            }
+        }
+        let count = reader.unsigned_varint()?;
+        let mut previous = None;
+        for _ in 0..count {
+            let tag = reader.unsigned_varint()?;
+            let length = usize::try_from(reader.unsigned_varint()?).ok()?;
+            if previous.is_some_and(|previous| tag <= previous) {
+                return None;
+            }
+            previous = Some(tag);
+            let bytes = reader.take(length)?;
+            let at = body
+                .fields
+                .iter()
+                .position(|field| field.tag == Some(tag))?;
+            let field = body.fields.get(at)?;
+            let mut inner = Reader::new(bytes);
+            self.skip_field(field, &mut inner)?;
+            if !inner.is_at_end() {
+                return None;
+            }
+            *located.get_mut(at)? = Some(bytes);
+        }
+        Some(located)
+    }
+
+    /// Skip a field; return its bytes.
+    fn skip_field<'a>(&self, field: &Field, reader: &mut Reader<'a>) -> Option<&'a [u8]> {
+        let begin = reader.rest();
+        match field.shape {
+            Shape::Scalar(kind) => skip_scalar(kind, field.nullable, reader)?,
+            Shape::Array(kind) => {
+                let count = read_length(field.nullable, reader)?.unwrap_or(0);
+                if let Some(width) = kind.width() {
+                    reader.take(count.checked_mul(width)?)?;
+                } else {
+                    for _ in 0..count {
+                        skip_scalar(kind, false, reader)?;
+                    }
+                }
+            }
+            Shape::Structs(element) => {
+                let element = self.structs.get(element)?;
+                for _ in 0..read_length(field.nullable, reader)?.unwrap_or(0) {
+                    self.locate(element, reader)?;
+                }
+            }
+        }
+        begin.get(..begin.len().checked_sub(reader.left())?)
+    }
+
+    fn write_field(
+        &self,
+        field: &Field,
+        reader: &mut Reader<'_>,
+        shows: &Shows,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        if let Shape::Scalar(kind) = field.shape {
+            return write_scalar(kind, field.nullable, reader, out);
+        }
+        let Some(count) = read_length(field.nullable, reader)? else {
+            out.extend_from_slice(b"null");
+            return Some(());
+        };
+        out.push(b'[');
+        for ordinal in 0..count {
+            if ordinal > 0 {
+                out.push(b',');
+            }
+            match field.shape {
+                Shape::Structs(element) => {
+                    self.write_struct(self.structs.get(element)?, reader, shows, out)?;
+                }
+                Shape::Scalar(kind) | Shape::Array(kind) => write_scalar(kind, false, reader, out)?,
+            }
+        }
+        out.push(b']');
+        Some(())
+    }
+
+    /// Return whether a value that may be secret is shown: a null, or that of a public config.
+    fn is_public(
+        &self,
+        body: &Struct,
+        located: &[Option<&[u8]>; FIELDS_MAX],
+        shows: &Shows,
+        value: &[u8],
+    ) -> Option<bool> {
+        if value == [0] {
+            return Some(true); // null
+        }
+        let (kind, name) = shows.guard?;
+        if body.fields.get(kind)?.hidden || body.fields.get(name)?.hidden {
+            return None;
+        }
+        let [kind] = (*located.get(kind)?)?.first_chunk::<1>().copied()?;
+        let mut name = Reader::new((*located.get(name)?)?);
+        let length = read_length(false, &mut name)??;
+        let name = name.take(length)?;
+        Some(
+            self.public
+                .contains(&(i64::from(kind.cast_signed()), name.to_vec())),
+        )
+    }
+}
+
+/// What is shown of a record.
+struct Shows {
+    reveal: bool,
+    guard: Option<(usize, usize)>,
+}
+
+/// Return whether the bytes of a tagged field are its default, which is not written.
+fn is_default(field: &Field, bytes: &[u8]) -> Option<bool> {
+    let mut reader = Reader::new(bytes);
+    Some(match field.shape {
+        Shape::Scalar(kind) => read_integer(kind, &mut reader)? == field.default,
+        Shape::Array(_) | Shape::Structs(_) => match read_length(field.nullable, &mut reader)? {
+            None => field.default == -1,
+            Some(count) => count == 0 && field.default == 0,
+        },
+    })
+}
+
+/// Read a length or count: the inner `None` is null, if that is allowed.
+#[inline]
+fn read_length(nullable: bool, reader: &mut Reader<'_>) -> Option<Option<usize>> {
+    match reader.unsigned_varint()?.checked_sub(1) {
+        None => nullable.then_some(None),
+        Some(count) => {
+            let count = usize::try_from(count).ok()?;
+            (count <= reader.left()).then_some(Some(count))
+        }
+    }
+}
+
+#[inline]
+fn skip_scalar(kind: Kind, nullable: bool, reader: &mut Reader<'_>) -> Option<()> {
+    if let Some(width) = kind.width() {
+        reader.take(width)?;
+    } else if let Some(length) = read_length(nullable, reader)? {
+        if length > STRING_BYTES_MAX {
+            return None;
+        }
+        reader.take(length)?;
+    }
+    Some(())
+}
+
+/// Read a whole number or a boolean.
+fn read_integer(kind: Kind, reader: &mut Reader<'_>) -> Option<i64> {
+    Some(match kind {
+        Kind::Bool => i64::from(reader.byte()? != 0),
+        Kind::Int8 => i64::from(reader.byte()?.cast_signed()),
+        Kind::Int16 => i64::from(i16::from_be_bytes(reader.array()?)),
+        Kind::UInt16 => i64::from(u16::from_be_bytes(reader.array()?)),
+        Kind::Int32 => i64::from(i32::from_be_bytes(reader.array()?)),
+        Kind::Int64 => i64::from_be_bytes(reader.array()?),
+        Kind::Float64 | Kind::Uuid | Kind::String => return None,
+    })
+}
+
+#[inline]
+fn write_scalar(
+    kind: Kind,
+    nullable: bool,
+    reader: &mut Reader<'_>,
+    out: &mut Vec<u8>,
+) -> Option<()> {
+    match kind {
+        Kind::Bool => out.extend_from_slice(if reader.byte()? == 0 {
+            b"false"
+        } else {
+            b"true"
+        }),
+        Kind::Float64 => {
+            let value = f64::from_be_bytes(reader.array()?);
+            // Only numbers that Java and Rust write alike: whole ones without an exponent.
+            if value.fract() != 0.0
+                || value.abs() >= 1e7
+                || (value == 0.0 && value.is_sign_negative())
+            {
+                return None;
+            }
+            #[allow(clippy::cast_possible_truncation)]
+            write_integer(value as i64, out);
+            out.extend_from_slice(b".0");
+        }
+        Kind::Uuid => write_uuid(reader.array()?, out),
+        Kind::String => match read_length(nullable, reader)? {
+            None => out.extend_from_slice(b"null"),
+            Some(length) => write_text(reader.take(length)?, out)?,
+        },
+        _ => write_integer(read_integer(kind, reader)?, out),
+    }
+    Some(())
+}
+
+#[inline]
+fn write_integer(value: i64, out: &mut Vec<u8>) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Write a string in quotes; `None` if a character is not surely printable.
+fn write_text(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    out.push(b'"');
+    if text
+        .iter()
+        .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
+    {
+        out.extend_from_slice(text);
+    } else if std::str::from_utf8(text).ok()?.chars().all(is_printable) {
+        for &byte in text {
+            if matches!(byte, b'"' | b'\\') {
+                out.push(b'\\');
+            }
+            out.push(byte);
+        }
+    } else {
+        return None;
+    }
+    out.push(b'"');
+    Some(())
+}
+
+/// Return whether a character is one of ASCII or a letter of Latin script that is printable.
+const fn is_printable(character: char) -> bool {
+    matches!(character, ' '..='~' | '\u{a1}'..='\u{ac}' | '\u{ae}'..='\u{2af}')
+}
+
+/// Write a uuid as Kafka does: base64 for URLs, 22 digits, in quotes.
+fn write_uuid(uuid: [u8; 16], out: &mut Vec<u8>) {
+    let bits = u128::from_be_bytes(uuid);
+    let digit = |shift: u32| {
+        let at = usize::try_from((bits >> shift) & 63).unwrap_or_default();
+        URL_DIGITS.get(at).copied().unwrap_or_default()
+    };
+    let mut text = [b'"'; 24];
+    let mut shift = 128;
+    for place in text.iter_mut().skip(1).take(21) {
+        shift -= 6;
+        *place = digit(shift);
+    }
+    if let Some(last) = text.get_mut(22) {
+        let at = usize::try_from((bits & 3) << 4).unwrap_or_default();
+        *last = URL_DIGITS.get(at).copied().unwrap_or_default();
+    }
+    out.extend_from_slice(&text);
+}
