@@ -10,68 +10,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from raftlog.log.format.directory import MetaProperties, QuorumState
-    from raftlog.log.format.epoch_cache import EpochCache, EpochEntry
-    from raftlog.log.reading.aborted_transactions import AbortedTransactions
-    from raftlog.log.reading.files import LogTail
-    from raftlog.log.reading.log_reader import LogReader
-    from raftlog.log.reading.reads import (
-        EndBasis,
-        Isolation,
-        LogKind,
-        ReadEnd,
-        ReadPlan,
-        SourceKind,
-        Split,
-    )
-    from raftlog.log.reading.snapshot import SnapshotReader
-    from raftlog.log.reading.transactions import METADATA_PRODUCER_ID, Outcome, TransactionSpan
+    from raftlog.log.format.directory import MetaProperties as MetaProperties
+    from raftlog.log.format.directory import QuorumState as QuorumState
+    from raftlog.log.format.epoch_cache import EpochCache as EpochCache
+    from raftlog.log.format.epoch_cache import EpochEntry as EpochEntry
+    from raftlog.log.reading.aborted_transactions import AbortedTransactions as AbortedTransactions
+    from raftlog.log.reading.files import LogTail as LogTail
+    from raftlog.log.reading.log_reader import LogReader as LogReader
+    from raftlog.log.reading.reads import EndBasis as EndBasis
+    from raftlog.log.reading.reads import Isolation as Isolation
+    from raftlog.log.reading.reads import LogKind as LogKind
+    from raftlog.log.reading.reads import ReadEnd as ReadEnd
+    from raftlog.log.reading.reads import ReadPlan as ReadPlan
+    from raftlog.log.reading.reads import SourceKind as SourceKind
+    from raftlog.log.reading.reads import Split as Split
+    from raftlog.log.reading.snapshot import SnapshotReader as SnapshotReader
+    from raftlog.log.reading.transactions import METADATA_PRODUCER_ID as METADATA_PRODUCER_ID
+    from raftlog.log.reading.transactions import Outcome as Outcome
+    from raftlog.log.reading.transactions import TransactionSpan as TransactionSpan
 
-    from .location import open_path, write_new_file
-
-__all__ = [
-    "METADATA_PRODUCER_ID",
-    "EndBasis",
-    "EpochCache",
-    "EpochEntry",
-    "Isolation",
-    "LogKind",
-    "LogReader",
-    "MetaProperties",
-    "Split",
-    "Outcome",
-    "AbortedTransactions",
-    "QuorumState",
-    "ReadEnd",
-    "ReadPlan",
-    "SnapshotReader",
-    "SourceKind",
-    "LogTail",
-    "TransactionSpan",
-    "open_path",
-    "write_new_file",
-]
+    from .location import open_path as open_path
+    from .location import write_new_file as write_new_file
 
 _HOMES: Final = {
-    "raftlog.log.reading.chunks": ("LogTail",),
+    "raftlog.client.location": ("open_path", "write_new_file"),
+    "raftlog.log.format.directory": ("MetaProperties", "QuorumState"),
     "raftlog.log.format.epoch_cache": ("EpochCache", "EpochEntry"),
     "raftlog.log.reading.aborted_transactions": ("AbortedTransactions",),
+    "raftlog.log.reading.files": ("LogTail",),
     "raftlog.log.reading.log_reader": ("LogReader",),
     "raftlog.log.reading.reads": (
         "EndBasis",
         "Isolation",
         "LogKind",
-        "Split",
         "ReadEnd",
         "ReadPlan",
         "SourceKind",
+        "Split",
     ),
-    "raftlog.log.format.directory": ("MetaProperties", "QuorumState"),
     "raftlog.log.reading.snapshot": ("SnapshotReader",),
     "raftlog.log.reading.transactions": ("METADATA_PRODUCER_ID", "Outcome", "TransactionSpan"),
-    "raftlog.client.location": ("open_path", "write_new_file"),
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

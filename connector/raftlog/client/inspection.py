@@ -5,81 +5,42 @@
 
 from __future__ import annotations
 
-from raftlog.log.format.directory import (
-    EPOCH_CHECKPOINT_NAME,
-    INDEX_SUFFIX,
-    META_PROPERTIES_NAME,
-    OUT_OF_ELECTION_NAME,
-    PARTITION_METADATA_NAME,
-    PRODUCER_SNAPSHOT_SUFFIX,
-    PUBLISHED_NAME,
-    QUORUM_STATE_NAME,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    parse_meta_properties,
-    parse_partition_metadata,
-    parse_quorum_state,
-    read_small_file,
-)
-from raftlog.log.format.epoch_cache import parse_epoch_checkpoint
-from raftlog.log.format.segment_files import (
-    AbortedTransaction,
-    parse_producer_snapshot,
-    parse_txn_index,
-)
-from raftlog.log.reading.chunks import (
-    OFFSET_ENTRY_BYTES,
-    TIME_ENTRY_BYTES,
-    ColumnDecoder,
-    find_valid_batch,
-    parse_offset_index,
-    parse_time_index,
-    read_chunks,
-)
-from raftlog.log.reading.directory_log import DirectoryLog
-from raftlog.log.reading.files import LogFiles
-from raftlog.log.reading.foreign_batches import find_foreign_batches
-from raftlog.log.reading.quorum_copies import Divergence, QuorumCopies, first_divergence
-from raftlog.log.recovery.recover import ScanStop, read_checkpoint_files
-from raftlog.log.segment import read_batch_at
-from raftlog.storage.protocol import ReadableFile, WritableStorage
-
-__all__ = [
-    "EPOCH_CHECKPOINT_NAME",
-    "INDEX_SUFFIX",
-    "META_PROPERTIES_NAME",
-    "OFFSET_ENTRY_BYTES",
-    "PARTITION_METADATA_NAME",
-    "PRODUCER_SNAPSHOT_SUFFIX",
-    "QUORUM_STATE_NAME",
-    "OUT_OF_ELECTION_NAME",
-    "TIME_ENTRY_BYTES",
-    "TIME_INDEX_SUFFIX",
-    "TXN_INDEX_SUFFIX",
-    "AbortedTransaction",
-    "Divergence",
-    "LogFiles",
-    "ColumnDecoder",
-    "ReadableFile",
-    "ScanStop",
-    "DirectoryLog",
-    "QuorumCopies",
-    "embedded_checkpoints",
-    "find_foreign_batches",
-    "find_valid_batch",
-    "first_divergence",
-    "parse_epoch_checkpoint",
-    "parse_meta_properties",
-    "parse_offset_index",
-    "parse_partition_metadata",
-    "parse_producer_snapshot",
-    "parse_quorum_state",
-    "parse_time_index",
-    "parse_txn_index",
-    "read_chunks",
-    "read_batch_at",
-    "read_small_file",
-]
+from raftlog.log.format.directory import EPOCH_CHECKPOINT_NAME as EPOCH_CHECKPOINT_NAME
+from raftlog.log.format.directory import INDEX_SUFFIX as INDEX_SUFFIX
+from raftlog.log.format.directory import META_PROPERTIES_NAME as META_PROPERTIES_NAME
+from raftlog.log.format.directory import OUT_OF_ELECTION_NAME as OUT_OF_ELECTION_NAME
+from raftlog.log.format.directory import PARTITION_METADATA_NAME as PARTITION_METADATA_NAME
+from raftlog.log.format.directory import PRODUCER_SNAPSHOT_SUFFIX as PRODUCER_SNAPSHOT_SUFFIX
+from raftlog.log.format.directory import PUBLISHED_NAME
+from raftlog.log.format.directory import QUORUM_STATE_NAME as QUORUM_STATE_NAME
+from raftlog.log.format.directory import TIME_INDEX_SUFFIX as TIME_INDEX_SUFFIX
+from raftlog.log.format.directory import TXN_INDEX_SUFFIX as TXN_INDEX_SUFFIX
+from raftlog.log.format.directory import parse_meta_properties as parse_meta_properties
+from raftlog.log.format.directory import parse_partition_metadata as parse_partition_metadata
+from raftlog.log.format.directory import parse_quorum_state as parse_quorum_state
+from raftlog.log.format.directory import read_small_file as read_small_file
+from raftlog.log.format.epoch_cache import parse_epoch_checkpoint as parse_epoch_checkpoint
+from raftlog.log.format.segment_files import AbortedTransaction as AbortedTransaction
+from raftlog.log.format.segment_files import parse_producer_snapshot as parse_producer_snapshot
+from raftlog.log.format.segment_files import parse_txn_index as parse_txn_index
+from raftlog.log.reading.chunks import OFFSET_ENTRY_BYTES as OFFSET_ENTRY_BYTES
+from raftlog.log.reading.chunks import TIME_ENTRY_BYTES as TIME_ENTRY_BYTES
+from raftlog.log.reading.chunks import ColumnDecoder as ColumnDecoder
+from raftlog.log.reading.chunks import find_valid_batch as find_valid_batch
+from raftlog.log.reading.chunks import parse_offset_index as parse_offset_index
+from raftlog.log.reading.chunks import parse_time_index as parse_time_index
+from raftlog.log.reading.chunks import read_chunks as read_chunks
+from raftlog.log.reading.directory_log import DirectoryLog as DirectoryLog
+from raftlog.log.reading.files import LogFiles as LogFiles
+from raftlog.log.reading.foreign_batches import find_foreign_batches as find_foreign_batches
+from raftlog.log.reading.quorum_copies import Divergence as Divergence
+from raftlog.log.reading.quorum_copies import QuorumCopies as QuorumCopies
+from raftlog.log.reading.quorum_copies import first_divergence as first_divergence
+from raftlog.log.recovery.recover import ScanStop as ScanStop
+from raftlog.log.recovery.recover import read_checkpoint_files
+from raftlog.log.segment import read_batch_at as read_batch_at
+from raftlog.storage.protocol import ReadableFile as ReadableFile
+from raftlog.storage.protocol import WritableStorage
 
 
 def embedded_checkpoints(files: LogFiles) -> tuple[int, tuple[ScanStop, ...]]:
