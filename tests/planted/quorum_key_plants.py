@@ -61,6 +61,16 @@ QUORUM_KEY_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="a damaged replica finds out by old voters whether another has its records",
+        path="connector/raftlog/node/replica.py",
+        old="election.leader_id not in (None, node_id):\n",
+        new="election.leader_id is None:\n",
+        tests=(
+            "tests/quorum/test_damaged_voters.py::"
+            "test_a_former_only_voter_starts_with_a_damaged_log",
+        ),
+    ),
+    Plant(
         bug="a damaged voter refuses its vote without a reason",
         path=f"{QUORUM}/elections.py",
         old="                error = ErrorCode.KAFKA_STORAGE_ERROR\n",

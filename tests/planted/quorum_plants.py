@@ -202,8 +202,8 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="whether a damaged voter is the only one depends on the configuration",
         path=f"{NODE}/replica.py",
-        old="_voters_left(log, voters, kraft_version).node_ids ==",
-        new="voters.node_ids ==",
+        old="        voters = _voter_history(log, voters, kraft_version).latest\n",
+        new="        _voter_history(log, voters, kraft_version)\n",
         tests=(
             "tests/simulation/test_membership.py::test_a_configured_only_voter_with_a_damaged_log_uses_the_voters_of_its_log",
             "tests/simulation/test_membership.py::test_the_only_remaining_voter_does_not_start_on_a_damaged_log",

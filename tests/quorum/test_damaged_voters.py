@@ -84,6 +84,19 @@ def test_one_damaged_log_does_not_prevent_an_election() -> None:
     assert replica(handler, 2).core.election_problem is None
 
 
+def test_a_former_only_voter_starts_with_a_damaged_log() -> None:
+    """The voters of later sets are in the damaged part; ``quorum-state`` has the later leader."""
+    handler = Handler()
+    run(handler, "cluster voters=1 observers=4 kraft_version=1", "elect 1", "deliver")
+    run(handler, 'append 1 "a"', "tick 4 ms=20", "deliver", "tick 4 ms=20", "deliver")
+    run(handler, "add-voter 1 node=4", "deliver", "remove-voter 1 node=1", "deliver")
+    run(handler, "elect 4", "deliver", "tick ms=2100", "deliver")
+    assert handler.node(1).role.leader_id == 4
+    run(handler, "crash 1", "damage 1 00000000000000000000.log bit=1500", "start 1", "deliver")
+    assert replica(handler, 1).log.end_offset == 3
+    assert replica(handler, 1).core.is_recovering, "it votes when it has fetched the rest"
+
+
 def test_log_lines_name_a_damaged_log(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = Handler()
     run(handler, *BEGINNING, "damage 2 00000000000000000000.log bit=1500")

@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -175,9 +176,7 @@ class Replica:
             except CorruptBatchError as error:  # below the part that recovery checks
                 damage, end_offset = error, log.valid_end_offset()
         if damage is not None:
-            is_alone = _voters_left(log, voters, kraft_version).node_ids == (
-                local_voter.key.node_id,
-            )
+            is_alone = _is_only_voter(log, local_voter.key.node_id, voters, kraft_version)
             log.close()
             if is_alone:
                 raise damage  # no other replica has the damaged records
@@ -484,9 +483,16 @@ def _stored_election(log: QuorumLog, path: str) -> ElectionState:
     return ElectionState(epoch=0)
 
 
-def _voters_left(log: QuorumLog, voters: VoterSet, kraft_version: int) -> VoterSet:
-    """Return the latest voters in the readable part of a damaged log."""
-    try:
-        return _voter_history(log, voters, kraft_version).latest
-    except (CorruptBatchError, CorruptFileError):
-        return voters
+def _is_only_voter(log: QuorumLog, node_id: int, voters: VoterSet, kraft_version: int) -> bool:
+    """Return whether no other replica has the damaged records of this log.
+
+    The readable part may have only old voters. If another node leads the stored epoch, it has all
+    records that were committed before.
+    """
+    with contextlib.suppress(CorruptFileError):
+        election = log.read_election_state()
+        if election is not None and election.leader_id not in (None, node_id):
+            return False
+    with contextlib.suppress(CorruptBatchError, CorruptFileError):
+        voters = _voter_history(log, voters, kraft_version).latest
+    return voters.node_ids == (node_id,)
