@@ -31,6 +31,7 @@ SCRIPTS = (
     "freshness",
     "many_clusters",
     "scale",
+    "bulk_load",
 )
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 

@@ -257,8 +257,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="the positions of a record's changes restart in the table",
         path=f"{STATE}/tables/convert.py",
-        old="next(seqs[record.offset])",
-        new="next(count())",
+        old="np.arange(len(offsets)) - np.repeat(starts, lengths)",
+        new="np.zeros(len(offsets), np.int64)",
         tests=("tests/state/tables/test_tables_convert.py",),
     ),
     Plant(

@@ -75,7 +75,7 @@ class LogWriter:
         self.end_offset = base_offset
         self._segment = directory / f"{base_offset:020d}.log"
         self._segment.touch()
-        self._epochs: list[tuple[int, int]] = []
+        self.epochs: list[tuple[int, int]] = []
         if cluster_id:
             properties = f"version=1\ncluster.id={cluster_id}\nnode.id=1\n"
             (directory.parent / "meta.properties").write_text(properties)
@@ -93,10 +93,14 @@ class LogWriter:
             base_timestamp_ms=timestamp_ms,
         )
         data = encode_batch(batch, base_offset=self.end_offset, leader_epoch=epoch)
-        if not self._epochs or self._epochs[-1][0] < epoch:
-            self._epochs.append((epoch, self.end_offset))
-            write_epochs(self.directory, self._epochs)
+        return self.append_encoded(data, len(batch.records), epoch=epoch)
+
+    def append_encoded(self, data: bytes, record_count: int, *, epoch: int) -> int:
+        """Append the bytes of one batch; return the new log end offset."""
+        if not self.epochs or self.epochs[-1][0] < epoch:
+            self.epochs.append((epoch, self.end_offset))
+            write_epochs(self.directory, self.epochs)
         with self._segment.open("ab") as file:
             file.write(data)
-        self.end_offset += len(batch.records)
+        self.end_offset += record_count
         return self.end_offset

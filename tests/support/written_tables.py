@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raftlog.client import open_path
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.rows import Row
 from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.records import Redactor
 from raftlog_state.tables.change_slices import SLICE_ROWS
 from raftlog_state.tables.latest import overlay, rows_of_state, state_rows, without_reverted
+from raftlog_state.tables.log_follower import FollowSettings, LogFollower
 from raftlog_state.tables.progress import NOTHING, Progress, cluster_in, progress_of
 from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
 from raftlog_state.tables.stores.protocol import Condition, rows_where
@@ -131,6 +135,23 @@ def writer_of(
 ) -> Writer:
     store = MemoryStore(tables, before_commit=before_commit, after_commit=after_commit)
     return Writer(store, cluster_id=cluster_id, clock_us=lambda: 1, slice_rows=slice_rows)
+
+
+def follow_settings(*, writes_log: bool = True) -> FollowSettings:
+    """Return settings of a run to the end of a log in files, secrets redacted."""
+    return FollowSettings(redactor=Redactor(), writes_log=writes_log, is_once=True, holdback_ms=0)
+
+
+def followed(log: Path) -> MemoryTables:
+    """Return the tables of a log, written by one process in batches."""
+    tables = MemoryTables()
+    LogFollower(
+        lambda: open_path(str(log)),
+        MemoryStore(tables),
+        follow_settings(),
+        log_event=lambda event: None,
+    ).run()
+    return tables
 
 
 def _plain(rows: pa.Table) -> list[dict[str, Any]]:

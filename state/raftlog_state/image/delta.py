@@ -10,17 +10,19 @@ minus those deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeVar, cast
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final, TypeVar, cast
 
 from raftlog_state.fast_dataclass import fast_dataclass
 
 from .layered_map import updated
 from .metadata_image import Group, Groups, MetadataImage, Quorum, RowMaps, group_of, next_digest_sum
 from .row_schema import row_schema
-from .rows import STATE_ENTITIES, Entity, Key, Row
+from .rows import ROW_TYPES, STATE_ENTITIES, Entity, Key, Row
 
 R = TypeVar("R", bound=Row)
 
@@ -51,8 +53,9 @@ class RowChange:
         before, after = self.before, self.after
         if before is None or after is None:
             return ()
-        names = (entry.name for entry in row_schema(type(after)))
-        return tuple(name for name in names if getattr(before, name) != getattr(after, name))
+        names, values = _FIELDS[self.entity]
+        pairs = zip(names, values(before), values(after), strict=True)
+        return tuple(name for name, old, new in pairs if old != new)
 
     @property
     def key_json(self) -> str:
@@ -78,6 +81,18 @@ class RecordChanges:
     ordinal: int | None = None
 
 
+def _fields_of(entity: Entity) -> tuple[tuple[str, ...], Callable[[Row], tuple[Any, ...]]]:
+    """Return the names of a row's fields, and the function that returns their values."""
+    names = tuple(entry.name for entry in row_schema(ROW_TYPES[entity]))
+    if len(names) == 1:
+        (name,) = names
+        return names, lambda row: (getattr(row, name),)
+    return names, attrgetter(*names)
+
+
+KEYS_CACHED_MAX: Final = 65_536
+"""Texts of keys in memory: most changes are of rows that have changed before."""
+_FIELDS: Final = {entity: _fields_of(entity) for entity in Entity}
 _change = fast_dataclass(RowChange)
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _NOT_WRITTEN: Final = object()
@@ -85,6 +100,11 @@ _NOT_WRITTEN: Final = object()
 
 def key_json(key: Sequence[int | str]) -> str:
     """Return a row's key as compact JSON, an array: ``["topic id",0]``."""
+    return _key_json(tuple(key))
+
+
+@lru_cache(KEYS_CACHED_MAX)
+def _key_json(key: Key) -> str:
     return _to_json(key)
 
 

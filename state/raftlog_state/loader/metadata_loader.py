@@ -169,6 +169,32 @@ class MetadataLoader:
                 self._append_one(offset, leader_epoch, timestamp_ms, payload, changes)
         return changes
 
+    def append_selected(
+        self,
+        offsets: Sequence[int],
+        leader_epochs: Sequence[int],
+        timestamps_ms: Sequence[int],
+        payloads: Sequence[Payload],
+        *,
+        last: tuple[int, int, int],
+    ) -> list[RecordChanges]:
+        """Append the records of a range that change rows of this state, which is a part of another.
+
+        The other records of the range, which are not in the columns, have the effect of NoOps.
+        The caller has checked their offsets and epochs. ``last``: offset, leader epoch and
+        timestamp of the last record of the range.
+        """
+        rows = zip(offsets, leader_epochs, timestamps_ms, payloads, strict=True)
+        with self._atomic() as changes:
+            for offset, leader_epoch, timestamp_ms, payload in rows:
+                self._skip_to(offset)
+                self._append_one(offset, leader_epoch, timestamp_ms, payload, changes)
+            offset, leader_epoch, timestamp_ms = last
+            if offset >= self._next_offset:
+                self._skip_to(offset)
+                self._append_one(offset, leader_epoch, timestamp_ms, NO_OP_VALUE, changes)
+        return changes
+
     def bootstrap(
         self, snapshot_id: SnapshotId, records: Iterable[LogRecord]
     ) -> list[RecordChanges]:
@@ -241,6 +267,16 @@ class MetadataLoader:
         self._leader_epoch = leader_epoch
         if self._transaction is None:
             self._visible = (offset, leader_epoch, timestamp_ms)
+
+    def _skip_to(self, offset: int) -> None:
+        """Continue at an offset as if the records before it were NoOps."""
+        count = offset - self._next_offset
+        if count > 0:
+            self._next_offset = offset
+            if self._transaction is None:
+                self._visible = (offset - 1, *self._visible[1:])
+            else:
+                self._transaction.record_count += count
 
     def _epoch_error(self, leader_epoch: int, offset: int, record: str) -> ReplayError:
         reason = f"leader epoch {leader_epoch} is lower than the previous {self._leader_epoch}"

@@ -10,24 +10,44 @@ nothing. Several can be open.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.client import open_path
 from raftlog.errors import OptionError
 from raftlog_state.image import MetadataImage
+from raftlog_state.records import Redactor
 from raftlog_state.snapshot_writer import ExportedSnapshot
 
+from .bucket_replay import (
+    BucketResult,
+    NotSplit,
+    RangeOfLog,
+    replay_bucket,
+    result_of_text,
+    result_text,
+)
+from .bulk_load import RANGE_RECORDS, BulkLoad, LoadSettings, RunTasks
 from .cluster_rows import Step, no_step
 from .exporting import export, image_of
 from .history import change_feed, difference
 from .invariants import Violation
-from .materialize import Redaction, collected, materialize, read_source
+from .log_follower import FollowSettings
+from .materialize import (
+    Redaction,
+    collected,
+    materialize,
+    read_source,
+    source_error,
+    source_options,
+)
 from .progress import NOTHING, check_layout
 from .publication import Publication, newest_publication
 from .schema import CHANGES, CHANGES_TABLE, STATE_TABLE
@@ -56,6 +76,8 @@ if TYPE_CHECKING:
 
 Engine: TypeAlias = Literal["spark", "delta-rs"]
 ENGINES: Final = get_args(Engine)
+BUCKETS_DEFAULT: Final = 16
+_LOGGER: Final = logging.getLogger("raftlog_state")
 
 
 class ClusterTables:
@@ -78,8 +100,11 @@ class ClusterTables:
         self._cluster_id = cluster_id
         self._redaction = redaction
         self._views = ViewsOfWriter(self._store, after_step)
+        self._writes_log = log
+        self._take_over = take_over
+        self._writer_store = store_of_writer(self._store, engine)
         self._writer = Writer(
-            store_of_writer(self._store, engine),
+            self._writer_store,
             cluster_id=cluster_id,
             after_step=self._views,
             writes_log=log,
@@ -125,6 +150,61 @@ class ClusterTables:
             checkpoint=checkpoint,
             trigger=trigger,
         )
+
+    def load(
+        self,
+        path_or_options: str | Mapping[str, str],
+        *,
+        staging: str,
+        bucket_count: int = BUCKETS_DEFAULT,
+        range_records: int = RANGE_RECORDS,
+    ) -> int:
+        """Write a long log to the tables by Spark's executors, up to the end that it has now.
+
+        A range of records is published at a time. Its topics are divided into buckets, each of
+        which an executor replays. The tables are those that ``materialize`` writes, which continues
+        them. An interrupted load is continued by the next call.
+
+        Args:
+            path_or_options: path of the log on the driver and the executors, or options of the
+                source.
+            staging: directory that the driver and the executors have, for the rows that are written
+                next. It is empty when the load has ended.
+            bucket_count: number of Spark tasks; each reads all records of a range, and has the
+                rows of its topics in memory.
+            range_records: how many records are published at a time, about.
+
+        Returns:
+            The last offset in the tables, inclusive; -1 if they are empty.
+
+        Raises:
+            As ``materialize``; ReplayError: a record contradicts the state before it.
+        """
+        redaction = self._redaction
+        key = None if redaction.key is None else redaction.key.encode("utf-8", "surrogatepass")
+        settings = FollowSettings(
+            redactor=Redactor(key=key, reveal=not redaction.redact),
+            cluster_id=self._cluster_id,
+            writes_log=self._writes_log,
+            take_over=self._take_over,
+        )
+        load = LoadSettings(
+            options=source_options(path_or_options),
+            staging=staging,
+            bucket_count=bucket_count,
+            range_records=range_records,
+        )
+        self._writer.forget()
+        BulkLoad(
+            self._writer_store,
+            settings,
+            load,
+            tasks_in(self._spark, self._store.place),
+            after_step=self._views,
+            log_event=_LOGGER.info,
+        ).run()
+        self._writer.forget()
+        return self._writer.progress().offset
 
     def bootstrap(self, checkpoint_path: str) -> int:
         """Load a snapshot of Kafka (``<offset>-<epoch>.checkpoint``).
@@ -463,6 +543,24 @@ def list_clusters(spark: SparkSession, path_or_schema: str) -> DataFrame:
     state = store.reference(STATE_TABLE.name) if store.exists(STATE_TABLE) else None
     with store.errors(CHANGES_TABLE.name):
         return spark.sql(clusters_sql(state=state, changes=store.reference(CHANGES_TABLE.name)))
+
+
+def tasks_in(spark: SparkSession, place: str) -> RunTasks:
+    """Return what replays buckets by tasks of Spark."""
+
+    def run(task: RangeOfLog, buckets: Sequence[int]) -> list[BucketResult | NotSplit]:
+        # The task is part of the function, not of the rows: it may have secrets.
+        replay = sf.udf(
+            lambda bucket: result_text(replay_bucket(task, bucket)), "string", useArrow=False
+        )
+        rows = spark.range(0, len(buckets), 1, len(buckets)).select("id", replay("id"))
+        try:
+            found = sorted(rows.collect())
+        except PySparkException as error:
+            raise source_error(error, place) from error
+        return [result_of_text(row[1]) for row in found]
+
+    return run
 
 
 def store_of_writer(store: SparkStore, engine: Engine) -> TableStore:

@@ -325,7 +325,7 @@ class ClusterRows:
 
     # --- appends ----------------------------------------------------------------------------------
 
-    def append_log(self, rows: pa.Table, transaction: Transaction) -> None:
+    def append_log(self, rows: Rows, transaction: Transaction) -> None:
         """Append rows to ``log``."""
         self.store.append(LOG_TABLE, rows, transaction)
         self.step(LOG_TABLE.name)
@@ -346,6 +346,17 @@ class ClusterRows:
         for rows in _state_of([tail for _, tail in tails.values()]):
             self.store.merge(rows)
             self.step(STATE_TABLE.name)
+
+    def merge_rows(self, end: Progress, rows: Rows) -> None:
+        """Merge rows of a cluster, with their progress, into ``state``."""
+        self._check_incarnations([end])
+        self.store.merge(rows)
+        self.step(STATE_TABLE.name)
+
+    def ends_at(self, end: Progress) -> bool:
+        """Return whether the newest append of a cluster is that of ``end``."""
+        found = self.ends().progress.get(str(end.cluster_id), Progress())
+        return (found.incarnation, found.offset) == (end.incarnation, end.offset)
 
     def _check_incarnations(self, ends: Sequence[Progress]) -> None:
         """Raise ``ConcurrentWriterError`` if ``state`` is of a later incarnation.

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, count
+from itertools import accumulate, chain
 from operator import attrgetter, itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -86,9 +86,14 @@ def changes_table(
 
 
 def sequence_numbers(records: Iterable[RecordChanges]) -> list[int]:
-    """Return ``seq`` of each change: its number among those of its offset; from their records."""
-    seqs: defaultdict[int, Iterator[int]] = defaultdict(count)
-    return [next(seqs[record.offset]) for record in records]
+    """Return ``seq`` of each change: its number among those of its offset; from their records.
+
+    Changes of one offset follow each other.
+    """
+    offsets = np.fromiter((record.offset for record in records), np.int64)
+    starts = np.flatnonzero(np.diff(offsets, prepend=-1))
+    lengths = np.diff(starts, append=len(offsets))
+    return list((np.arange(len(offsets)) - np.repeat(starts, lengths)).tolist())
 
 
 def rows_of_changes(

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from raftlog.errors import DivergedLogError, RaftlogError
 from raftlog_state.errors import ConcurrentWriterError, OffsetGapError
+from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.loader.payload import Decode
 from raftlog_state.records import decode
 
@@ -293,6 +294,7 @@ class GroupWriter:
 
     # --- appends ----------------------------------------------------------------------------------
 
+    @collection_paused()
     def _apply(self, batches: Mapping[str, pa.Table]) -> Applied:
         self._ready()
         failures: dict[str, RaftlogError] = {}

@@ -22,6 +22,7 @@ from raftlog.client import Isolation, LogReader
 from raftlog.client.log_handle import Clock
 from raftlog.errors import DataLossError, RaftlogError
 from raftlog.limits import MIB, TAIL_HOLDBACK_MS_DEFAULT
+from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.records import DecodedRecord, Redactor, decode
 from raftlog_state.source_rows.columns import arrow_schema
 from raftlog_state.source_rows.data_loss import DataLoss
@@ -138,6 +139,7 @@ class LogTail:
             self._target_offset = self._read_end(self._log)
         return self._log
 
+    @collection_paused()
     def read_next(
         self, log: LogReader, progress: Progress, epochs: Callable[[], Sequence[EpochRange]]
     ) -> tuple[Appended, pa.Table] | None:

@@ -23,6 +23,7 @@ import pyarrow.compute
 
 from raftlog.errors import DivergedLogError
 from raftlog_state.errors import ConcurrentWriterError, OffsetGapError
+from raftlog_state.garbage_collection import collection_paused
 from raftlog_state.loader.payload import Decode
 from raftlog_state.records import decode
 
@@ -31,8 +32,11 @@ from .change_slices import SLICE_ROWS
 from .cluster_cache import ClusterCache, EpochRange, changes_rows, check_log
 from .cluster_rows import RECORD_IDENTITY, ClusterRows, Step, no_step, now_us, own_transaction
 from .incarnations import expire, fence, merge, next_incarnation, owned, truncate_to
+from .latest import living, without_reverted
+from .loaded_range import LoadedRange
 from .progress import NOTHING, Progress
 from .schema import CHANGES_TABLE, LOG_TABLE, UNKNOWN_CLUSTER
+from .stored_rows import StateParts, read_state
 from .stores.protocol import TableStore, rows_where
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -130,6 +134,44 @@ class Writer:
         """
         return self._again_if_late(lambda: self._apply(table, cluster_id))
 
+    def begin_load(self, cluster_id: str | None) -> Progress:
+        """Return the end of the tables for a load of the records after it; ``state`` includes it.
+
+        Raises:
+            ClusterOwnedError: a group writes the cluster.
+            TablesError: Delta failed.
+        """
+
+        def work() -> Progress:
+            cache = self._ready_for(cluster_id)
+            if cache.progress.offset == NOTHING:
+                self._store.prepare()
+            self._own(cache)
+            self._merge_state()
+            return cache.progress
+
+        return self._again_if_late(work)
+
+    def state_at_end(self) -> StateParts:
+        """Return the rows of ``state``, which includes the end of the tables; no deleted ones."""
+        with self._lock:
+            progress = self._ready().progress
+            parts = read_state(self._store, progress.cluster_id)
+            return StateParts(*(living(without_reverted(part, progress)) for part in parts))
+
+    def append_loaded(self, loaded: LoadedRange) -> None:
+        """Append the rows of a load to ``log`` and ``changes``, and merge those of ``state``.
+
+        What an interrupted call has committed is left out.
+
+        Raises:
+            ConcurrentWriterError: the tables end elsewhere, or were truncated.
+            TablesError: Delta failed.
+        """
+        with self._lock:
+            self._cache = None
+            self._append_loaded(loaded)
+
     def merge_state(self) -> None:
         """Merge the later changes into ``state``. Raises ``TablesError``; readers see no change."""
         self._again_if_late(self._merge_state)
@@ -225,6 +267,7 @@ class Writer:
 
     # --- work -------------------------------------------------------------------------------------
 
+    @collection_paused()
     def _apply(self, table: pa.Table, cluster_id: str | None) -> bool:
         check_log(self._ready().progress, table, cluster_id, self.place)
         cache = self._ready_for(cluster_id)
@@ -242,6 +285,33 @@ class Writer:
         self._rows.append_changes(rows, transaction)
         cache.published(changes, new.after)
         return True
+
+    def _append_loaded(self, loaded: LoadedRange) -> None:
+        before, after = loaded.before, loaded.after
+        if not self._rows.ends_at(after):
+            if not self._rows.ends_at(before):
+                raise ConcurrentWriterError(
+                    place=self.place,
+                    reason=f"another process has changed cluster {after.cluster_id}",
+                    remedy="load the log again: the load continues at the end of the tables",
+                )
+            if self._rows.writes_log:
+                self._append_loaded_log(loaded)
+            transaction = own_transaction(CHANGES_TABLE, before, before.next_offset)
+            self._rows.append_changes(loaded.changes_rows(self._rows.clock_us()), transaction)
+        self._rows.merge_rows(after, loaded.state_rows())
+
+    def _append_loaded_log(self, loaded: LoadedRange) -> None:
+        before = loaded.before
+        ahead = self._rows.log_ahead(before)
+        if not ahead.num_rows:
+            transaction = own_transaction(LOG_TABLE, before, before.next_offset)
+            self._rows.append_log(loaded.log_rows(), transaction)
+        elif not _is_same(ahead, loaded.log_identities()):
+            self._rows.fence([(before, next_incarnation(before))], {})
+            raise self._log_reverted()
+        if before.is_start_of_incarnation:
+            self._rows.fence_log([before])
 
     def _own(self, cache: ClusterCache) -> None:
         """Take the cluster over from its group if that is allowed."""
@@ -275,7 +345,10 @@ class Writer:
         """Delete records that a crash kept from ``changes``: the source has others now."""
         fence(self._rows, cache, next_incarnation(cache.progress))
         self._rows.delete_reverted_log([cache.progress])
-        raise ConcurrentWriterError(
+        raise self._log_reverted()
+
+    def _log_reverted(self) -> ConcurrentWriterError:
+        return ConcurrentWriterError(
             place=self._store.place,
             reason="table log had records that the source does not have",
             remedy="they were deleted: run this again",
@@ -301,4 +374,5 @@ class Writer:
 
 def _is_same(known: pa.Table, repeated: pa.Table) -> bool:
     order = [(name, "ascending") for name in ("offset", "snapshot_position")]
-    return bool(known.sort_by(order).to_pylist() == repeated.sort_by(order).to_pylist())
+    first, second = (rows.sort_by(order).combine_chunks() for rows in (known, repeated))
+    return bool(first.equals(second))

@@ -18,6 +18,7 @@ from threading import Barrier
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from tests.state.table_stores.rows import (
@@ -672,3 +673,33 @@ def test_a_compaction_and_no_append_cleans_the_log_of_delta_rs(tmp_path: Path) -
 
 def _newest(log: Path) -> str:
     return max(path.stem for path in log.glob("*.json"))
+
+
+def test_rows_of_files_are_written_in_one_commit(store_at: StoreAt, tmp_path: Path) -> None:
+    store = store_at()
+    parts = [[change(11), change(12)], [change(13)], [change(14)], [change(15)]]
+    files = []
+    for number, part in enumerate(parts[:-1]):
+        files.append(str(tmp_path / f"{number}.parquet"))
+        pq.write_table(table_of(CHANGES_TABLE, part), files[-1])
+    rest = table_of(CHANGES_TABLE, parts[-1])
+    for version in (1, 2):
+        rows = RowSlices.of_files(
+            CLUSTER, CHANGES_TABLE, files[2 * version - 2 : 2 * version], rest
+        )
+        store.append(CHANGES_TABLE, rows, transaction(version))
+    expected = [row for part in (*parts[:2], parts[3], *parts[2:]) for row in part]
+    assert contents(store) == rows_of(CHANGES_TABLE, table_of(CHANGES_TABLE, expected))
+    rows = RowSlices.of_files(CLUSTER, CHANGES_TABLE, files, rest)
+    with pytest.raises(ConcurrentWriterError):
+        store.append(CHANGES_TABLE, rows, transaction(2))
+    later = store.read(CHANGES_TABLE, (("visible_offset", ">", 12), ("key", ">", "")))
+    assert later.num_rows == 4, "the statistics of the files are those of their rows"
+    states = [state_row(key, 0, 5, 5, name=key) for key in ("a", "b", "c")]
+    for number, count in enumerate((1, 2)):
+        file = str(tmp_path / f"state-{number}.parquet")
+        pq.write_table(table_of(STATE_TABLE, states[:count]), file)
+        rest = table_of(STATE_TABLE, states[2:])
+        store.merge(RowSlices.of_files(CLUSTER, STATE_TABLE, [file], rest))
+    assert {row["key"] for row in contents(store, STATE_TABLE)} == {"a", "b", "c"}
+    assert all(map(os.path.exists, files)), "they belong to the caller"

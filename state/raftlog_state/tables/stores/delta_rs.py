@@ -14,6 +14,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -21,12 +22,14 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from raftlog_state.errors import TablesError
 from raftlog_state.tables.schema import CLUSTER_ID, STATE_TABLE, StoredTable
@@ -57,6 +60,7 @@ try:
     )
     from deltalake import Transaction as AppTransaction
     from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.transaction import AddAction, RemoveAction
 except ImportError:
     raise TablesError(
         place="a local path",
@@ -156,7 +160,7 @@ class DeltaRsStore:
                 return
             if not any(_is_committed(handle, one) for one in transactions):
                 try:
-                    _write(handle, rows, properties)
+                    _write(handle, table, rows, properties)
                     return
                 except CommitFailedError:
                     handle = self._reopen(table)
@@ -174,7 +178,7 @@ class DeltaRsStore:
             handle = self._open(table)
             missing = [one for one in transactions if not _is_committed(handle, one)]
             if missing:
-                _write(handle, table.schema.empty_table(), _properties(missing))
+                _write(handle, table, table.schema.empty_table(), _properties(missing))
 
     def version(self, table: StoredTable) -> int:
         """Return the newest version of an existing table."""
@@ -337,7 +341,7 @@ class DeltaRsStore:
                 configuration=configuration,
             )
             created.alter.add_constraint(dict(table.checks))
-            _write(created, rows, properties)
+            _write(created, table, rows, properties)
             os.rename(staged, self._path_of(table))  # fails if there is a directory with files
         except (DeltaError, OSError):
             if self.exists(table):
@@ -407,8 +411,13 @@ def _staged_prefix(table: StoredTable) -> str:
     return f".{table.name}-new-"
 
 
-def _write(handle: DeltaTable, rows: Rows, properties: CommitProperties | None) -> None:
-    """Append rows in one commit."""
+def _write(
+    handle: DeltaTable, table: StoredTable, rows: Rows, properties: CommitProperties | None
+) -> None:
+    """Append rows in one commit. Files of rows become files of the table, unread."""
+    if isinstance(rows, RowSlices) and rows.files and not table.partitioned_by:
+        _add_files(handle, table, rows, properties)
+        return
     write_deltalake(
         handle,
         rows.reader() if isinstance(rows, RowSlices) else rows,
@@ -416,6 +425,66 @@ def _write(handle: DeltaTable, rows: Rows, properties: CommitProperties | None) 
         commit_properties=properties,
         post_commithook_properties=_NO_CLEANUP,
     )
+
+
+def _add_files(
+    handle: DeltaTable, table: StoredTable, rows: RowSlices, properties: CommitProperties | None
+) -> None:
+    """Append rows of files in one commit, and those besides in a file of their own.
+
+    A file that no commit has, as after a crash, is deleted by ``vacuum``.
+    """
+    directory = Path(_local_path(handle.table_uri))
+    actions: list[AddAction | RemoveAction] = []
+    for file in rows.files:
+        name = f"part-{uuid.uuid4().hex}.parquet"
+        try:
+            os.link(file, directory / name)
+        except OSError:  # on another file system, or one without links
+            shutil.copyfile(file, directory / name)
+        actions.append(_add_action(directory, name, table))
+    if rows.rest is not None:
+        name = f"part-{uuid.uuid4().hex}.parquet"
+        pq.write_table(rows.rest, directory / name)
+        actions.append(_add_action(directory, name, table))
+    handle.create_write_transaction(
+        actions,
+        "append",
+        rows.schema,
+        commit_properties=properties,
+        post_commithook_properties=_NO_CLEANUP,
+    )
+
+
+def _add_action(directory: Path, name: str, table: StoredTable) -> AddAction:
+    """Return the action of a file; its statistics are those of the columns for file skipping."""
+    metadata = pq.read_metadata(directory / name)
+    least: dict[str, int | str] = {}
+    greatest: dict[str, int | str] = {}
+    for at in range(metadata.num_columns):
+        column = metadata.schema.column(at).path
+        if column in table.skipping:
+            parts = [metadata.row_group(row).column(at) for row in range(metadata.num_row_groups)]
+            known = [part.statistics for part in parts if part.statistics is not None]
+            if len(known) == len(parts) and all(found.has_min_max for found in known):
+                least[column] = _statistic(min(found.min for found in known))
+                greatest[column] = _statistic(max(found.max for found in known))
+    status = (directory / name).stat()
+    return AddAction(
+        path=name,
+        size=status.st_size,
+        partition_values={},
+        modification_time=int(status.st_mtime * 1_000),
+        data_change=True,
+        stats=json.dumps(
+            {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest}
+        ),
+    )
+
+
+def _statistic(value: Any) -> int | str:
+    """Return a value in Delta's statistics: a time is text, in microseconds."""
+    return f"{value:%Y-%m-%dT%H:%M:%S.%fZ}" if isinstance(value, datetime) else value
 
 
 def _properties(transactions: Sequence[Transaction]) -> CommitProperties:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute
+import pyarrow.parquet as pq
 
 from raftlog_state.errors import ConcurrentWriterError
 from raftlog_state.tables.schema import CLUSTER_ID, ROW, StoredTable
@@ -30,6 +31,9 @@ Where: TypeAlias = tuple[Condition, ...]
 AnyOf: TypeAlias = tuple[Where, ...]
 """Alternatives, at least one of which holds; without any there is no restriction."""
 
+
+FILE_ROWS_READ: Final = 20_000
+"""Rows of a file in memory at a time."""
 
 _COMPARISONS: Final = {
     "=": pc.equal,
@@ -125,12 +129,38 @@ class Transaction:
 class RowSlices:
     """Rows of clusters that are written in one commit, a slice at a time.
 
-    ``slices`` returns them from the first one on at each call.
+    ``slices`` returns them from the first one on at each call. If there are ``files``, the rows are
+    those of these Parquet files, in the schema of the table, and then ``rest``: a store may add the
+    files to the table, or leave reading them to its engine.
     """
 
     cluster_ids: tuple[str, ...]
     schema: pa.Schema
     slices: Callable[[], Iterator[pa.Table]]
+    files: tuple[str, ...] = ()
+    rest: pa.Table | None = None
+
+    @classmethod
+    def of_files(
+        cls, cluster_id: str, table: StoredTable, files: Sequence[str], rest: pa.Table | None = None
+    ) -> RowSlices:
+        """Return the rows of files of a cluster, in the schema of a table, and then ``rest``."""
+
+        def slices() -> Iterator[pa.Table]:
+            for file in files:
+                with pq.ParquetFile(file) as reader:
+                    for batch in reader.iter_batches(FILE_ROWS_READ):
+                        yield pa.Table.from_batches([batch]).cast(table.schema)
+            if rest is not None:
+                yield rest
+
+        return cls(
+            cluster_ids=(cluster_id,),
+            schema=table.schema,
+            slices=slices,
+            files=tuple(files),
+            rest=rest,
+        )
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a reader that builds a slice when it is read."""

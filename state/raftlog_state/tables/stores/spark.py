@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from threading import Lock
 from typing import Final, TypeVar
 
@@ -73,6 +74,9 @@ _ACTIVE_SESSION: Final = Lock()
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)?")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*)\][^\n]*")
+
+_STAGED_PREFIX: Final = "raftlog_slices_"
+"""Tables of slices, which are there while a large batch is written. A crash leaves one."""
 
 _NO_TABLE: Final = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
 _CONCURRENT: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
@@ -259,10 +263,10 @@ class SparkStore:
             # CREATE TABLE AS SELECT would lose txnAppId: create it empty.
             self.create(table)
         commit = uuid.uuid4().hex
-        with self.errors(table.name):
+        with self.errors(table.name), self._frame_of(rows) as frame:
             self._save(
                 table,
-                self._frame_of(rows).write.mode("append"),
+                frame.write.mode("append"),
                 txnAppId=transaction.app_id,
                 txnVersion=str(transaction.version),
                 userMetadata=commit,
@@ -295,8 +299,8 @@ class SparkStore:
             f"struct({side}._incarnation, {side}._visible_offset, {side}._offset)"
             for side in ("new", "old")
         )
-        with self.errors(STATE_TABLE.name):
-            self._frame_of(rows).createOrReplaceTempView(source)
+        with self.errors(STATE_TABLE.name), self._frame_of(rows) as frame:
+            frame.createOrReplaceTempView(source)
             try:
                 self._spark.sql(
                     f"MERGE INTO {self.reference(STATE_TABLE.name)} AS old USING {source} AS new "
@@ -331,10 +335,40 @@ class SparkStore:
         with self.errors(table.name):
             self._spark.sql(f"VACUUM {self.reference(table.name)}")
 
-    def _frame_of(self, rows: Rows) -> DataFrame:
+    @contextmanager
+    def _frame_of(self, rows: Rows) -> Iterator[DataFrame]:
+        """Yield rows as a frame of this session.
+
+        Those of a table are in memory, those of files are read by Spark. Those of slices are
+        written to a table of their own first, a slice at a time; it is dropped after the block.
+        """
+        if not isinstance(rows, RowSlices):
+            yield self._in_memory(rows)
+        elif rows.files:
+            files = self._spark.read.schema(from_arrow_schema(rows.schema)).parquet(*rows.files)
+            yield files if rows.rest is None else files.union(self._in_memory(rows.rest))
+        else:
+            slices = rows.slices()
+            first, second = next(slices), next(slices, None)
+            if second is None:
+                yield self._in_memory(first)
+                return
+            name = self._staged_name(uuid.uuid4().hex)
+            try:
+                for part in chain((first, second), slices):
+                    write = self._in_memory(part).write.format("delta").mode("append")
+                    write.saveAsTable(name)
+                yield self._spark.read.table(name)
+            finally:
+                self._spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+    def _staged_name(self, unique: str) -> str:
+        """Return the name in SQL of a table for slices: in the schema, or in the current one."""
+        name = f"{_STAGED_PREFIX}{unique}"
+        return quoted(name) if self._is_path else self.reference(name)
+
+    def _in_memory(self, rows: pa.Table) -> DataFrame:
         """Return rows as a frame of this session, which has all of them in memory."""
-        if isinstance(rows, RowSlices):
-            rows = rows.table()
         # Spark ends a partition at an empty batch: the rows of later ones would be lost.
         batches = [batch for batch in rows.to_batches() if batch.num_rows]
         with _active_session_kept():

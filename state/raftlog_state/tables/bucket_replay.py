@@ -1,0 +1,420 @@
+"""``replay_bucket``: the rows of one bucket for a range of a log, as files; work of an executor.
+
+Rules of this file:
+
+1. Each task reads the whole range, decodes and replays the records of its bucket, and writes their
+   changes to a file of its own. The same functions replay them as in a replay of the whole log.
+2. The result is a file, too: a task that is run again returns it, if its files are there. It
+   depends on the task alone.
+3. Memory is that of the bucket's rows and of one slice of the changes.
+4. A range that cannot be split into buckets, and one whose replay fails, is a result: no file of it
+   is used. What is wrong with it is found out by the writer, which reads it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raftlog.client import Isolation, LogReader
+from raftlog.client.location import open_reader, parse_location
+from raftlog.errors import DataLossError, RaftlogError
+from raftlog.records.control import decode_control
+from raftlog.records.scan import Column, Scan
+from raftlog_state.errors import MetadataParseError
+from raftlog_state.garbage_collection import collection_paused
+from raftlog_state.image.delta import RecordChanges, RowChange
+from raftlog_state.image.rows import Entity, Key, table_of
+from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.loader.payload import Payload
+from raftlog_state.records import Redactor, decode
+from raftlog_state.source_rows.columns import arrow_schema
+from raftlog_state.source_rows.data_loss import DataLoss
+from raftlog_state.source_rows.reading import RowSettings, log_rows
+
+from .batch import SOURCE_COLUMNS, check_batch
+from .cluster_cache import image_of
+from .convert import US_PER_MS, rows_of_changes, sequence_numbers
+from .latest import state_rows
+from .logrows import log_rows as rows_of_log
+from .origins import Origin, RowOrigins
+from .progress import NOTHING, Progress, row_counts_of
+from .schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
+from .stored_rows import StateParts, split_state, stored_rows
+from .topic_buckets import (
+    CLUSTER_BUCKET,
+    EVERY_BUCKET,
+    TopicBuckets,
+    UnsplitRecordError,
+    rows_of_bucket,
+    topics_of,
+)
+
+_COLUMNS: Final = Column.OFFSET | Column.TIMESTAMP | Column.LEADER_EPOCH | Column.KEY | Column.VALUE
+_SLICE_ROWS: Final = 20_000
+"""Changes, or records of ``log``, in memory at a time."""
+_TIMESTAMP_MS_MAX: Final = (2**63 - 1) // US_PER_MS
+_MARKED: Final = (Entity.TRANSACTION, Entity.EPOCH)
+"""Entities whose rows all buckets change, and the cluster's bucket writes."""
+_OF_CLUSTER: Final = frozenset(map(table_of, _MARKED))
+OTHERS_FILE: Final = "others.arrow"
+PARTITIONS_FILE: Final = "partitions.arrow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeOfLog:
+    """Range of a cluster's log after the end of its tables. The end offset is exclusive.
+
+    ``options`` name the log; ``directory`` has the rows of ``state`` at its start, if there are
+    any, and receives the files. ``before`` is the end of the tables; ``committed_at`` in
+    microseconds.
+    """
+
+    options: Mapping[str, str] = field(repr=False)
+    redactor: Redactor
+    before: Progress
+    end_offset: int
+    bucket_count: int
+    log_shares: tuple[int, ...]
+    """Offsets between which each bucket writes rows of ``log``; empty without that table."""
+    directory: str
+    committed_at: int
+
+    @property
+    def start_offset(self) -> int:
+        """First offset of the range."""
+        return self.before.next_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketResult:
+    """Files of a bucket, and its rows at the end of the range.
+
+    ``last``: leader epoch and timestamp of the last record; ``checksum`` covers the headers of all
+    batches: tasks that have read the same bytes have the same.
+    """
+
+    changes: list[str]
+    state: list[str]
+    log: list[str]
+    row_counts: dict[str, int]
+    metadata_version: int | None
+    last: tuple[int, int]
+    checksum: int
+
+    @property
+    def files(self) -> list[str]:
+        """All its files."""
+        return [*self.changes, *self.state, *self.log]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotSplit:
+    """A range that cannot be published: ``offset`` is that of the record that is the cause.
+
+    The records before it can be split, unless it is inside of a transaction.
+    """
+
+    offset: int
+    reason: str
+
+
+def replay_bucket(task: RangeOfLog, bucket: int) -> BucketResult | NotSplit:
+    """Write the files of a bucket, unless they are there; return the result."""
+    done = Path(task.directory, f"bucket-{bucket}.json")
+    known = _known_result(done)
+    if known is not None:
+        return known
+    replay = _BucketReplay(task, bucket)
+    try:
+        with collection_paused():
+            result = replay.run()
+    except UnsplitRecordError as error:
+        return NotSplit(offset=error.row, reason="it cannot be split, or begins a transaction")
+    except (RaftlogError, MetadataParseError) as error:
+        return NotSplit(offset=replay.next_offset, reason=str(error))
+    staged = done.with_name(f"{done.name}.{uuid.uuid4().hex}")
+    staged.write_text(json.dumps(asdict(result)))
+    os.replace(staged, done)
+    return result
+
+
+def result_text(result: BucketResult | NotSplit) -> str:
+    """Return a result as text."""
+    return json.dumps({"kind": type(result).__name__, **asdict(result)})
+
+
+def result_of_text(text: str) -> BucketResult | NotSplit:
+    """Return the result of a text."""
+    found = json.loads(text)
+    return NotSplit(**found) if found.pop("kind") == NotSplit.__name__ else _result(found)
+
+
+def _result(found: dict[str, Any]) -> BucketResult:
+    return BucketResult(**{**found, "last": tuple(found["last"])})
+
+
+def _known_result(done: Path) -> BucketResult | None:
+    """Return the result of an earlier run, if all of its files are there."""
+    try:
+        found = _result(json.loads(done.read_text()))
+    except FileNotFoundError:
+        return None
+    return found if all(map(os.path.exists, found.files)) else None
+
+
+class _Change(NamedTuple):
+    """A row change with its record, its number among those of the offset, and its row's origin."""
+
+    record: RecordChanges
+    change: RowChange
+    number: int
+    before: Origin | None
+
+
+class _BucketReplay:
+    """One run of a task."""
+
+    def __init__(self, task: RangeOfLog, bucket: int) -> None:
+        self._task = task
+        self._bucket = bucket
+        self.next_offset = task.start_offset
+        self._last = (task.before.leader_epoch, -1)
+        self._checksum = 0
+        self._writers = {
+            table.name: _FileWriter(Path(task.directory), table)
+            for table in (CHANGES_TABLE, STATE_TABLE, LOG_TABLE)
+        }
+        self._shared = {
+            name: getattr(task.before, name)
+            for name in ("cluster_id", "topic", "partition", "incarnation")
+        } | {"committed_at": task.committed_at}
+        self._unwritten: list[_Change] = []
+        self._last_changes: dict[Entity, dict[Key, _Change]] = {entity: {} for entity in Entity}
+
+    def run(self) -> BucketResult:
+        """Read the range and write the files.
+
+        Raises:
+            UnsplitRecordError: with the offset of the record.
+            RaftlogError: the log cannot be read, or a record contradicts the state.
+        """
+        task = self._task
+        log = open_reader(parse_location(task.options))
+        state = self._state()
+        self._buckets = TopicBuckets(task.bucket_count, () if state is None else topics_of(state))
+        rows = split_state(STATE_TABLE.schema.empty_table()) if state is None else state
+        own = stored_rows(rows_of_bucket(rows, self._bucket, task.bucket_count))
+        self._loader = MetadataLoader(
+            None if task.before.offset == NOTHING else image_of(own, task.before)
+        )
+        self._origins = RowOrigins(own)
+        for scan in log.scan(self.next_offset, task.end_offset, columns=_COLUMNS):
+            self._append(scan)
+        assert self.next_offset == task.end_offset, "the scan ends at the end of the range"
+        begin_offset = self._loader.open_transaction_offset
+        if begin_offset is not None:
+            raise UnsplitRecordError(begin_offset)
+        self._flush()
+        self._write_state()
+        if task.log_shares:
+            self._write_log(log)
+        image = self._loader.image
+        files = {name: writer.close() for name, writer in self._writers.items()}
+        counts = row_counts_of(image)
+        if self._bucket != CLUSTER_BUCKET:
+            counts = {name: count for name, count in counts.items() if name not in _OF_CLUSTER}
+        return BucketResult(
+            **files,
+            row_counts=counts,
+            metadata_version=image.metadata_version,
+            last=self._last,
+            checksum=self._checksum,
+        )
+
+    def _state(self) -> StateParts | None:
+        if self._task.before.offset == NOTHING:
+            return None
+        return read_parts(Path(self._task.directory))
+
+    def _append(self, scan: Scan) -> None:
+        records = scan.records
+        assert records.offset is not None
+        assert records.value is not None
+        assert records.leader_epoch is not None
+        assert records.timestamp_ms is not None
+        offsets = records.offset.to_numpy()
+        epochs = np.asarray(records.leader_epoch.to_numpy())
+        times = np.asarray(records.timestamp_ms.to_numpy())
+        if not len(offsets):
+            return
+        self._check(offsets, epochs, times)
+        for column in (scan.batches.base_offset, scan.batches.leader_epoch, times):
+            self._checksum = zlib.crc32(np.ascontiguousarray(column).tobytes(), self._checksum)
+        try:
+            buckets = self._buckets.buckets(records.value, records.is_control)
+        except UnsplitRecordError as error:
+            raise UnsplitRecordError(int(offsets[error.row])) from None
+        which = np.flatnonzero((buckets == self._bucket) | (buckets == EVERY_BUCKET))
+        payloads = self._payloads(scan, which)
+        last = (int(offsets[-1]), int(epochs[-1]), int(times[-1]))
+        changes = self._loader.append_selected(
+            offsets[which].tolist(),
+            epochs[which].tolist(),
+            times[which].tolist(),
+            payloads,
+            last=last,
+        )
+        self._write_changes(changes)
+        _ = self._loader.image  # applies the delta, whose memory would grow
+        self.next_offset = last[0] + 1
+        self._last = last[1:]
+
+    def _check(
+        self,
+        offsets: npt.NDArray[np.int64],
+        epochs: npt.NDArray[np.int32],
+        times: npt.NDArray[np.int64],
+    ) -> None:
+        """Raise ``UnsplitRecordError`` for records that the writer may not take as they are."""
+        wrong = offsets != np.arange(self.next_offset, self.next_offset + len(offsets))
+        wrong |= np.diff(epochs, prepend=self._last[0]) < 0
+        wrong |= np.abs(times) > _TIMESTAMP_MS_MAX
+        if wrong.any():
+            raise UnsplitRecordError(int(np.argmax(wrong)) + self.next_offset)
+
+    def _payloads(self, scan: Scan, which: npt.NDArray[np.int64]) -> list[Payload]:
+        """Return the redacted records at these rows; equal ones are decoded once."""
+        values, redact = scan.records.value, self._task.redactor.redact
+        assert values is not None
+        assert scan.records.key is not None
+        is_control = scan.records.is_control[which]
+        encoded = values.take(pa.array(which, mask=is_control)).dictionary_encode()
+        decoded = [
+            None if value is None else redact(decode(value))
+            for value in encoded.dictionary.to_pylist()
+        ]
+        payloads: list[Payload] = [
+            None if index is None else decoded[index] for index in encoded.indices.to_pylist()
+        ]
+        for at in np.flatnonzero(is_control).tolist():
+            row = int(which[at])
+            payloads[at] = decode_control(scan.records.key[row].as_py(), values[row].as_py())
+        return payloads
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _write_changes(self, found: list[RecordChanges]) -> None:
+        if self._bucket != CLUSTER_BUCKET:
+            found = [record for record in found if record.changes[0].entity not in _MARKED]
+        befores = self._origins.apply(found)
+        records = [record for record in found for _ in record.changes]
+        numbers = sequence_numbers(records)
+        changes = [change for record in found for change in record.changes]
+        rows = list(map(_Change, records, changes, numbers, befores))
+        for row in rows:
+            self._last_changes[row.change.entity][row.change.key] = row
+        self._unwritten += rows
+        if len(self._unwritten) >= _SLICE_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write the changes: of few, a file with many columns takes ten times as long."""
+        self._writers[CHANGES_TABLE.name].write(self._table(self._unwritten))
+        self._unwritten = []
+
+    def _write_state(self) -> None:
+        """Write the rows of ``state`` whose keys have changed."""
+        rows = [row for found in self._last_changes.values() for row in found.values()]
+        for start in range(0, len(rows), _SLICE_ROWS):
+            part = state_rows(self._table(rows[start : start + _SLICE_ROWS]))
+            self._writers[STATE_TABLE.name].write(part)
+
+    def _table(self, rows: Sequence[_Change]) -> pa.Table:
+        return rows_of_changes(
+            [row.record for row in rows],
+            [row.change for row in rows],
+            [row.number for row in rows],
+            [row.before for row in rows],
+            self._shared,
+        )
+
+    def _write_log(self, log: LogReader) -> None:
+        """Write this bucket's share of the rows of ``log``."""
+        task, before = self._task, self._task.before
+        start_offset, end_offset = task.log_shares[self._bucket : self._bucket + 2]
+        settings = RowSettings(
+            columns=SOURCE_COLUMNS, redactor=task.redactor, with_control=True, with_aborted=True
+        )
+        while start_offset < end_offset:
+            boundary = log.next_boundary(
+                start_offset, end_offset=end_offset, max_records=_SLICE_ROWS
+            )
+            plan = log.plan(
+                start_offset, boundary, isolation=Isolation.READ_COMMITTED, with_producers=False
+            )
+            batches = [
+                batch for split in plan.splits for batch in log_rows(log, split, settings, _lost)
+            ]
+            rows = pa.Table.from_batches(batches, arrow_schema(SOURCE_COLUMNS))
+            batch = check_batch(rows, next_offset=start_offset, place=task.directory)
+            self._writers[LOG_TABLE.name].write(
+                rows_of_log(batch, cluster_id=before.cluster_id, incarnation=before.incarnation)
+            )
+            start_offset = boundary
+
+
+class _FileWriter:
+    """Writer of one Parquet file, which is created with its first rows."""
+
+    def __init__(self, directory: Path, table: StoredTable) -> None:
+        self._path = directory / f"{table.name}-{uuid.uuid4().hex}.parquet"
+        self._schema = table.schema
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows of the table."""
+        if rows.num_rows:
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self._path, self._schema)
+            self._writer.write_table(rows.cast(self._schema))
+
+    def close(self) -> list[str]:
+        """Complete the file; return its path, nothing without rows."""
+        if self._writer is None:
+            return []
+        self._writer.close()
+        return [str(self._path)]
+
+
+def write_parts(directory: Path, parts: StateParts) -> None:
+    """Write rows of ``state`` for the tasks of a range."""
+    for name, rows in zip((OTHERS_FILE, PARTITIONS_FILE), parts, strict=True):
+        with pa.ipc.new_file(str(directory / name), rows.schema) as writer:
+            writer.write_table(rows)
+
+
+def read_parts(directory: Path) -> StateParts:
+    """Return the rows of ``write_parts``, mapped into memory."""
+    tables = (
+        pa.ipc.open_file(pa.memory_map(str(directory / name))).read_all()
+        for name in (OTHERS_FILE, PARTITIONS_FILE)
+    )
+    return StateParts(*tables)
+
+
+def _lost(condition: DataLoss, reason: str) -> NoReturn:
+    raise DataLossError(
+        path="the log", condition=condition.value, reason=reason, remedy="load the log again"
+    )

@@ -1,0 +1,277 @@
+"""``BulkLoad``: a long log into the tables by parallel tasks, range by range.
+
+Rules of this file:
+
+1. The records of a range are replayed by one task for each bucket (``bucket_replay``), which write
+   files. Then the files are published by one append, and merged into ``state``. The next range
+   begins at the end of the tables.
+2. A range that cannot be split, and one that a task cannot replay, is left to the writer of single
+   batches up to the record that is the cause: it writes, or raises, what it always does. So are a
+   snapshot, and the last records of the log.
+3. An interrupted load is continued by the next one, also inside of a range: results of tasks and
+   the range that was being published are found in the staging directory. All of it may be deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from raftlog.client import Isolation, LogReader
+from raftlog.client.location import open_reader, parse_location
+from raftlog.client.log_handle import Clock
+from raftlog_state.errors import ConcurrentWriterError
+
+from .bucket_replay import (
+    BucketResult,
+    NotSplit,
+    RangeOfLog,
+    write_parts,
+)
+from .cluster_rows import Step, no_step, now_us
+from .convert import microseconds
+from .following import check_same_log, next_offset
+from .loaded_range import LoadedRange
+from .log_follower import FollowSettings, LogFollower
+from .progress import NOTHING, SOFTWARE, Progress
+from .stores.protocol import TableStore
+from .writer import Writer
+
+RANGE_RECORDS: Final = 1_000_000
+"""Records of a range. Readers of the tables have one in memory if its merge was interrupted."""
+SERIAL_RECORDS_MAX: Final = 100_000
+"""So few records at the end of a log are not worth tasks."""
+
+RunTasks: TypeAlias = Callable[[RangeOfLog, Sequence[int]], Iterable[BucketResult | NotSplit]]
+"""Runs ``replay_bucket`` for each of these buckets, in parallel; returns the results in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """How a log is divided.
+
+    ``options`` name the log, for this process and the tasks. ``staging`` is a directory that both
+    have; it needs space for the rows of a range. ``bucket_count``: tasks of a range.
+    ``range_records``: records of a range, about.
+    """
+
+    options: Mapping[str, str] = field(repr=False)
+    staging: str
+    bucket_count: int
+    range_records: int = RANGE_RECORDS
+
+    @property
+    def records_min(self) -> int:
+        """Fewer records are written as by ``LogFollower``."""
+        return min(SERIAL_RECORDS_MAX, self.range_records)
+
+
+class BulkLoad:
+    """Loads a log up to the end that it has at the start. Used by one thread."""
+
+    def __init__(
+        self,
+        store: TableStore,
+        settings: FollowSettings,
+        load: LoadSettings,
+        run_tasks: RunTasks,
+        *,
+        log_event: Callable[[str], None],
+        after_step: Step = no_step,
+        clock: Clock | None = None,
+        clock_us: Callable[[], int] = now_us,
+    ) -> None:
+        self._store = store
+        record_count = min(settings.record_count_max, load.records_min)
+        self._settings = replace(settings, is_once=True, record_count_max=record_count)
+        self._load = load
+        self._run_tasks = run_tasks
+        self._log_event = log_event
+        self._after_step = after_step
+        self._clock = clock or Clock()
+        self._clock_us = clock_us
+        self._writer = Writer(
+            store,
+            cluster_id=settings.cluster_id,
+            writes_log=settings.writes_log,
+            take_over=settings.take_over,
+            after_step=after_step,
+            clock_us=clock_us,
+        )
+        self._directory = Path(load.staging, _name_of(store.place, settings.cluster_id or ""))
+
+    def run(self) -> None:
+        """Load the log.
+
+        Raises:
+            As ``LogFollower.append_next``.
+        """
+        log = self._open_log()
+        end_offset = log.read_end(
+            isolation=Isolation.READ_COMMITTED,
+            holdback_ms=self._settings.holdback_ms,
+            now_ms=self._clock.wall_ms(),
+        ).offset
+        self._complete()
+        serial_to = 0
+        while True:
+            progress = self._writer.begin_load(log.cluster_id)
+            check_same_log(self._store.place, progress, self._writer.epochs, log)
+            start_offset = next_offset(
+                self._store.place, progress, log, allows_gap=self._settings.allows_gap
+            )
+            left = end_offset - progress.next_offset
+            if left < self._load.records_min:
+                break
+            if start_offset == progress.next_offset and start_offset >= serial_to:
+                serial_to = self._load_range(log, progress, end_offset)
+            elif not self._append_serially(end_offset):
+                break
+        self._writer.forget()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._follower().run()
+
+    # --- ranges -----------------------------------------------------------------------------------
+
+    def _load_range(self, log: LogReader, progress: Progress, end_offset: int) -> int:
+        """Load the next range; return the offset up to which records must be written serially."""
+        start_offset = progress.next_offset
+        before = replace(progress, topic=log.topic, partition=log.partition)
+        boundary = log.next_boundary(
+            start_offset, end_offset=end_offset, max_records=self._load.range_records
+        )
+        while True:
+            task = self._task(log, before, boundary)
+            found = list(self._run_tasks(task, range(task.bucket_count)))
+            causes = [result.offset for result in found if isinstance(result, NotSplit)]
+            if not causes:
+                break
+            cause = max(start_offset, min(causes))
+            self._log_event(f"the record at offset {cause} is replayed by one process")
+            if cause - start_offset < self._load.records_min:
+                return cause + 1
+            boundary = log.next_boundary(
+                start_offset, end_offset=cause, max_records=self._load.range_records
+            )
+            if not start_offset < boundary <= cause:  # a transaction that contains it is the first
+                return cause + 1
+        results = [result for result in found if isinstance(result, BucketResult)]
+        if len({(result.last, result.checksum) for result in results}) != 1:
+            return boundary  # the log has changed while it was read
+        loaded = LoadedRange(
+            before=before,
+            after=_after(task, results),
+            log=[file for result in results for file in result.log],
+            changes=[file for result in results for file in result.changes],
+            state=[file for result in results for file in result.state],
+        )
+        loaded.save(self._pending)
+        self._after_step("load")
+        self._publish(loaded)
+        return 0
+
+    def _task(self, log: LogReader, before: Progress, end_offset: int) -> RangeOfLog:
+        """Return the task of a range, with the rows of ``state`` at its start in files."""
+        redactor, count = self._settings.redactor, self._load.bucket_count
+        secret_free = [redactor.reveal, redactor.mask(b"", "load"), self._settings.writes_log]
+        key = [before.incarnation, before.offset, end_offset, count, *secret_free, SOFTWARE]
+        directory = self._directory / _name_of(*map(str, key))
+        directory.mkdir(parents=True, exist_ok=True)
+        if before.offset != NOTHING:
+            write_parts(directory, self._writer.state_at_end())
+        self._writer.forget()
+        return RangeOfLog(
+            options=self._load.options,
+            redactor=redactor,
+            before=before,
+            end_offset=end_offset,
+            bucket_count=count,
+            log_shares=self._shares(log, before.next_offset, end_offset),
+            directory=str(directory),
+            committed_at=self._clock_us(),
+        )
+
+    def _shares(self, log: LogReader, start_offset: int, end_offset: int) -> tuple[int, ...]:
+        """Return the bounds of each bucket's share of ``log``, empty without that table."""
+        if not self._settings.writes_log:
+            return ()
+        size = -(-(end_offset - start_offset) // self._load.bucket_count)
+        bounds = [start_offset]
+        for _ in range(self._load.bucket_count):
+            start = bounds[-1]
+            if start < end_offset:
+                start = log.next_boundary(start, end_offset=end_offset, max_records=size)
+            bounds.append(start)
+        bounds[-1] = end_offset  # shares end at boundaries and may be smaller
+        return tuple(bounds)
+
+    @property
+    def _pending(self) -> Path:
+        return self._directory / "pending.json"
+
+    def _publish(self, loaded: LoadedRange) -> None:
+        try:
+            self._writer.append_loaded(loaded)
+        except ConcurrentWriterError as error:
+            self._log_event(f"{error}")
+        else:
+            self._log_event(f"loaded offsets {loaded.before.next_offset} to {loaded.after.offset}")
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _complete(self) -> None:
+        """Publish the range that an interrupted load has completed."""
+        loaded = LoadedRange.read(self._pending)
+        if loaded is not None:
+            self._publish(loaded)
+
+    # --- single batches ---------------------------------------------------------------------------
+
+    def _append_serially(self, end_offset: int) -> bool:
+        """Write one batch, or a snapshot; return False if there is nothing to write."""
+        self._writer.forget()
+        found = self._follower().append_next()
+        self._writer.forget()
+        return found is not None
+
+    def _follower(self) -> LogFollower:
+        return LogFollower(
+            self._open_log,
+            self._store,
+            self._settings,
+            clock=self._clock,
+            log_event=self._log_event,
+        )
+
+    def _open_log(self) -> LogReader:
+        return open_reader(parse_location(self._load.options))
+
+
+def _after(task: RangeOfLog, results: Sequence[BucketResult]) -> Progress:
+    """Return the end of the tables after a range."""
+    before, first = task.before, results[0]
+    counts: dict[str, int] = {}
+    for result in results:
+        for name, count in result.row_counts.items():
+            counts[name] = counts.get(name, 0) + count
+    leader_epoch, timestamp_ms = first.last
+    return replace(
+        before,
+        offset=task.end_offset - 1,
+        leader_epoch=leader_epoch,
+        log_time=microseconds(timestamp_ms),
+        from_offset=task.start_offset,
+        first_offset=task.start_offset if before.first_offset is None else before.first_offset,
+        metadata_version=first.metadata_version,
+        row_counts=counts,
+        software=SOFTWARE,
+    )
+
+
+def _name_of(*parts: str) -> str:
+    """Return a directory's name for these parts."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]

@@ -1,0 +1,231 @@
+"""Buckets of a log's records: each changes rows of one bucket only, so buckets replay apart.
+
+Rules of this file:
+
+1. A topic, its partitions and its configs are in the bucket of the topic's name. Bucket 0 has
+   everything else, and each record that replay rejects: it does not find the topic there.
+2. Markers of metadata transactions are of every bucket, NoOps of none.
+3. A record that changes rows of several buckets cannot be split (``UnsplitRecordError``): it is
+   left to a replay of the whole log.
+4. Positions of fields derive from the declared schemas. A value that is encoded in another way is
+   decoded.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from raftlog_state.image.rows import Entity
+from raftlog_state.records import (
+    NO_OP_VALUE,
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ClearElrRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode,
+)
+from raftlog_state.records.declare import Scalar
+from raftlog_state.records.scalars import UUID_BYTES, uuid_bytes
+from raftlog_state.replay.topics import CONFIG_OF_TOPIC
+from raftlog_state.source_rows.metadata_columns import FRAME_BYTES, frames
+
+from .stored_rows import StateParts
+from .stores.protocol import mask_of
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NO_BUCKET: Final = -1
+EVERY_BUCKET: Final = -2
+CLUSTER_BUCKET: Final = 0
+"""Bucket of the rows that belong to no topic."""
+
+_SIZES: Final = {Scalar.INT32: 4, Scalar.INT64: 8, Scalar.INT16: 2, Scalar.INT8: 1}
+_MARKER_KEYS: Final = [
+    kind.schema.api_key
+    for kind in (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+]
+
+
+class UnsplitRecordError(Exception):
+    """A record that changes rows of several buckets; ``row`` is its number in the values."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+def bucket_of(name: str, bucket_count: int) -> int:
+    """Return the bucket of a topic's name."""
+    return zlib.crc32(name.encode("utf-8", "surrogatepass")) % bucket_count
+
+
+class TopicBuckets:
+    """Buckets of records in the order of the log, from the topics before them on."""
+
+    def __init__(self, bucket_count: int, topics: Iterable[tuple[str, str]] = ()) -> None:
+        """``topics``: id and name of each topic before the first record."""
+        self._bucket_count = bucket_count
+        self._of_ids = {_id_bytes(id_): bucket_of(name, bucket_count) for id_, name in topics}
+
+    def buckets(self, values: pa.BinaryArray, is_control: Bools) -> Int32s:
+        """Return the bucket of each record, ``NO_BUCKET`` or ``EVERY_BUCKET``.
+
+        Raises:
+            UnsplitRecordError: a record changes rows of several buckets.
+            MetadataParseError: a value is damaged.
+        """
+        if is_control.any():
+            kept = pc.if_else(pa.array(is_control), pa.scalar(None, pa.binary()), values)
+            values = kept.combine_chunks() if isinstance(kept, pa.ChunkedArray) else kept
+        api_keys, versions = frames(values)
+        found = np.full(len(values), CLUSTER_BUCKET, dtype=np.int32)
+        found[np.isin(api_keys, _MARKER_KEYS)] = EVERY_BUCKET
+        is_no_op = api_keys == NoOpRecord.schema.api_key
+        found[np.flatnonzero(is_no_op)[_are_equal(values, is_no_op, NO_OP_VALUE)]] = NO_BUCKET
+        for row, record in _decoded(values, api_keys, versions, TopicRecord):
+            found[row] = self._add(record, row)
+        # A record before that of its topic is rejected in any bucket.
+        rows, ids, which = _topic_ids(values, api_keys, versions)
+        of_ids = [self._of_ids.get(topic_id, CLUSTER_BUCKET) for topic_id in ids]
+        found[rows] = np.array(of_ids, dtype=np.int32)[which]
+        for row, record in _decoded(values, api_keys, versions, ConfigRecord):
+            if record.resource_type == CONFIG_OF_TOPIC:
+                found[row] = bucket_of(record.resource_name, self._bucket_count)
+        for row, record in _decoded(values, api_keys, versions, ClearElrRecord):
+            if not record.topic_name:
+                raise UnsplitRecordError(row)
+            found[row] = bucket_of(record.topic_name, self._bucket_count)
+        return found
+
+    def _add(self, record: TopicRecord, row: int) -> int:
+        """Return the bucket of a new topic. One id in two buckets would hide a contradiction."""
+        bucket = bucket_of(record.name, self._bucket_count)
+        if self._of_ids.setdefault(_id_bytes(record.topic_id), bucket) != bucket:
+            raise UnsplitRecordError(row)
+        return bucket
+
+
+def rows_of_bucket(parts: StateParts, bucket: int, bucket_count: int) -> StateParts:
+    """Return the rows of ``state`` that are of a bucket."""
+    others, partitions = parts
+    buckets = np.full(others.num_rows, CLUSTER_BUCKET, dtype=np.int32)
+    for entity, name in ((Entity.TOPIC, "name"), (Entity.CONFIG, "resource_name")):
+        of_topics = mask_of(others, ("entity", "=", str(entity)))
+        if entity is Entity.CONFIG:
+            kinds = pc.struct_field(others["row"], [str(entity), "resource_type"])
+            of_topics = pc.and_(of_topics, pc.equal(kinds, CONFIG_OF_TOPIC))
+        which = np.flatnonzero(pc.fill_null(of_topics, fill_value=False).to_numpy())
+        names = pc.struct_field(others["row"], [str(entity), name]).take(pa.array(which))
+        buckets[which] = _buckets_of_names(names, bucket_count)
+    names = pc.struct_field(partitions["row"], [str(Entity.PARTITION), "topic_name"])
+    of_partitions = _buckets_of_names(names, bucket_count)
+    return StateParts(
+        others=others.filter(pa.array(buckets == bucket)),
+        partitions=partitions.filter(pa.array(of_partitions == bucket)),
+    )
+
+
+def topics_of(parts: StateParts) -> Iterator[tuple[str, str]]:
+    """Return id and name of each topic in rows of ``state``."""
+    of_topics = parts.others.filter(mask_of(parts.others, ("entity", "=", str(Entity.TOPIC))))
+    columns = (
+        pc.struct_field(of_topics["row"], [str(Entity.TOPIC), name]).to_pylist()
+        for name in ("topic_id", "name")
+    )
+    return zip(*columns, strict=True)
+
+
+def _topic_ids(
+    values: pa.BinaryArray, api_keys: Int32s, versions: Int32s
+) -> tuple[Int64s, list[bytes], Int64s]:
+    """Return the rows whose records name a topic by its id, the ids, and the number of each."""
+    kinds = (PartitionRecord, PartitionChangeRecord, RemoveTopicRecord)
+    masks = [_is_known(api_keys, versions, kind) for kind in kinds]
+    rows = np.flatnonzero(np.logical_or.reduce(masks))
+    bounds, data = _buffers(values)
+    skipped = np.zeros(len(values), dtype=np.int64)
+    for kind, mask in zip(kinds, masks, strict=True):
+        skipped[mask] = FRAME_BYTES + _bytes_before(kind, "topic_id")
+    begins, skipped = bounds[rows], skipped[rows]
+    is_plain = bounds[rows + 1] - begins >= skipped + UUID_BYTES
+    at = np.where(is_plain, begins, 0)
+    is_plain &= (data[at + 1] == api_keys[rows]) & (data[at + 2] == versions[rows])
+    ids = np.zeros((len(rows), UUID_BYTES), dtype=np.uint8)
+    ids[is_plain] = data[(begins + skipped)[is_plain, None] + np.arange(UUID_BYTES)]
+    for number in np.flatnonzero(~is_plain).tolist():
+        record: Any = decode(values[int(rows[number])].as_py()).record
+        ids[number] = np.frombuffer(_id_bytes(record.topic_id), dtype=np.uint8)
+    column = pa.Array.from_buffers(pa.binary(UUID_BYTES), len(rows), [None, pa.py_buffer(ids)])
+    encoded = column.dictionary_encode()
+    return rows, encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+
+
+def _bytes_before(kind: type[MetadataRecord], attribute: str) -> int:
+    """Return the size of the fields before a field; they have a fixed size in all versions."""
+    size = 0
+    for entry in kind.schema.fields:
+        if entry.attribute == attribute:
+            return size
+        assert entry.tag is None, "its size is fixed"
+        assert entry.since == 0, "it is in all versions"
+        assert isinstance(entry.kind, Scalar), "it has a fixed size"
+        size += _SIZES[entry.kind]
+    raise AssertionError("the record has the field")
+
+
+def _is_known(api_keys: Int32s, versions: Int32s, kind: type[MetadataRecord]) -> Bools:
+    """Return which values are of a type, in a version that is known."""
+    schema = kind.schema
+    is_kind: Bools = (api_keys == schema.api_key) & (versions <= schema.latest_version)
+    return is_kind
+
+
+def _decoded(
+    values: pa.BinaryArray, api_keys: Int32s, versions: Int32s, kind: type[MetadataRecord]
+) -> Iterator[tuple[int, Any]]:
+    for row in np.flatnonzero(_is_known(api_keys, versions, kind)).tolist():
+        yield row, decode(values[row].as_py()).record
+
+
+def _are_equal(values: pa.BinaryArray, which: Bools, value: bytes) -> Bools:
+    chosen = values.filter(pa.array(which))
+    return np.asarray(pc.equal(chosen, value).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _buffers(values: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int32)[values.offset :][: len(values) + 1]
+    return bounds.astype(np.int64), np.frombuffer(data or b"", dtype=np.uint8)
+
+
+def _buckets_of_names(names: pa.ChunkedArray, bucket_count: int) -> Int32s:
+    if not len(names):
+        return np.empty(0, dtype=np.int32)
+    encoded = names.combine_chunks().dictionary_encode()
+    buckets = [bucket_of(name, bucket_count) for name in encoded.dictionary.to_pylist()]
+    found: Int32s = np.array(buckets, dtype=np.int32)[encoded.indices.to_numpy()]
+    return found
+
+
+def _id_bytes(topic_id: str) -> bytes:
+    found = uuid_bytes(topic_id)
+    assert found is not None, "ids are decoded"
+    return found

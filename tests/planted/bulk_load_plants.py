@@ -1,0 +1,100 @@
+"""Bugs of loads of long logs by parallel tasks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+TABLES: Final = "state/raftlog_state/tables"
+BUCKETS: Final = f"{TABLES}/topic_buckets.py"
+REPLAY: Final = f"{TABLES}/bucket_replay.py"
+WRITER: Final = f"{TABLES}/writer.py"
+LOADED: Final = "tests/state/tables/test_bulk_load.py"
+RANDOM: Final = f"{LOADED}::test_a_load_of_a_random_log_gives_the_tables_of_single_batches"
+FILES: Final = (
+    "tests/state/table_stores/test_store_contract.py::test_rows_of_files_are_written_in_one_commit"
+)
+SLICES: Final = (
+    "tests/state/table_stores/test_store_contract.py::test_slices_are_written_in_one_commit"
+)
+
+BULK_LOAD_PLANTS: Final = (
+    Plant(
+        bug="configs of a topic are in another bucket than the topic",
+        path=BUCKETS,
+        old="            if record.resource_type == CONFIG_OF_TOPIC:\n",
+        new="            if record.resource_type < 0:\n",
+        tests=(RANDOM,),
+    ),
+    Plant(
+        bug="a record for all topics is replayed by bucket",
+        path=BUCKETS,
+        old="            if not record.topic_name:\n",
+        new="            if record.topic_name is None:\n",
+        tests=(RANDOM,),
+    ),
+    Plant(
+        bug="a topic id in two buckets is not noticed",
+        path=BUCKETS,
+        old="_id_bytes(record.topic_id), bucket) != bucket:",
+        new="_id_bytes(record.topic_id), bucket) < 0:",
+        tests=(f"{LOADED}::test_a_record_that_is_rejected_raises_as_in_single_batches",),
+    ),
+    Plant(
+        bug="a range may end inside of a transaction",
+        path=REPLAY,
+        old="        if begin_offset is not None:\n",
+        new="        if begin_offset == -1:\n",
+        tests=(RANDOM,),
+    ),
+    Plant(
+        bug="each bucket writes the rows of transactions",
+        path=REPLAY,
+        old="record.changes[0].entity not in _MARKED]",
+        new="record.changes]",
+        tests=(RANDOM,),
+    ),
+    Plant(
+        bug="records of other buckets are not counted in a transaction",
+        path="state/raftlog_state/loader/metadata_loader.py",
+        old="self._transaction.record_count += count",
+        new="self._transaction.record_count += 0",
+        tests=(RANDOM,),
+    ),
+    Plant(
+        bug="a control record is decoded as a metadata record",
+        path=REPLAY,
+        old="pa.array(which, mask=is_control)",
+        new="pa.array(which)",
+        tests=(f"{LOADED}::test_ranges_with_leader_changes_are_split",),
+    ),
+    Plant(
+        bug="a load appends the records to log that an interrupted one has appended",
+        path=WRITER,
+        old="        if not ahead.num_rows:\n            transaction",
+        new="        if ahead is not None:\n            transaction",
+        tests=(f"{LOADED}::test_records_in_log_that_are_not_published_are_written_once",),
+    ),
+    Plant(
+        bug="delta-rs: statistics of an added file have its least values as the greatest",
+        path=f"{TABLES}/stores/delta_rs.py",
+        old="_statistic(max(found.max for found in known))",
+        new="_statistic(min(found.min for found in known))",
+        tests=(f"{FILES}[delta-rs]",),
+    ),
+    Plant(
+        bug="Spark leaves out the rows besides those of files",
+        path=f"{TABLES}/stores/spark.py",
+        old="files.union(self._in_memory(rows.rest))",
+        new="files",
+        tests=(f"{FILES}[spark]",),
+    ),
+    Plant(
+        bug="Spark leaves out the second slice",
+        path=f"{TABLES}/stores/spark.py",
+        old="chain((first, second), slices)",
+        new="chain((first,), slices)",
+        tests=(f"{SLICES}[spark]",),
+    ),
+)

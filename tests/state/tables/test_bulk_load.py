@@ -1,0 +1,285 @@
+"""A load by parallel tasks: the tables are those of the writer of single batches.
+
+``RAFTLOG_LOAD_SEEDS=200`` sets the number of random logs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.memory_store import MemoryStore, MemoryTables
+from tests.support.metadata_logs import CLUSTERS, restored
+from tests.support.random_metadata_log import write_random_log
+from tests.support.small_logs import NO_OP, LogWriter
+from tests.support.written_tables import CrashError, contents, follow_settings, followed
+
+from raftlog.client import open_path
+from raftlog_state.errors import ReplayError
+from raftlog_state.records import (
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode,
+    encode,
+)
+from raftlog_state.tables.bucket_replay import (
+    BucketResult,
+    NotSplit,
+    RangeOfLog,
+    replay_bucket,
+)
+from raftlog_state.tables.bulk_load import BulkLoad, LoadSettings
+from raftlog_state.tables.cluster_rows import ClusterRows, Step, no_step
+from raftlog_state.tables.log_follower import LogFollower
+from raftlog_state.tables.progress import Progress
+from raftlog_state.tables.topic_buckets import bucket_of
+
+SEEDS = int(os.environ.get("RAFTLOG_LOAD_SEEDS", "4"))
+USUAL = ("three-nodes-4.3.1/node-100", "trimmed-3.9.2/node-1")
+
+
+class Tasks:
+    """Tasks in this process; counts those that replayed, and crashes before one of them."""
+
+    def __init__(self, crash_at: int | None = None) -> None:
+        self.results: list[BucketResult | NotSplit] = []
+        self._crash_at = crash_at
+
+    def __call__(
+        self, task: RangeOfLog, buckets: Sequence[int]
+    ) -> Iterable[BucketResult | NotSplit]:
+        for bucket in buckets:
+            if len(self.results) == self._crash_at:
+                raise CrashError
+            self.results.append(replay_bucket(task, bucket))
+            yield self.results[-1]
+
+
+def load(
+    log: Path,
+    tables: MemoryTables,
+    staging: Path,
+    *,
+    tasks: Tasks | None = None,
+    bucket_count: int = 3,
+    range_records: int = 150,
+    writes_log: bool = True,
+    after_step: Step = no_step,
+) -> None:
+    BulkLoad(
+        MemoryStore(tables),
+        follow_settings(writes_log=writes_log),
+        LoadSettings(
+            options={"path": str(log)},
+            staging=str(staging),
+            bucket_count=bucket_count,
+            range_records=range_records,
+        ),
+        tasks or Tasks(),
+        log_event=lambda event: None,
+        clock_us=lambda: 1,
+        after_step=after_step,
+    ).run()
+
+
+def rows_in(tables: MemoryTables) -> ClusterRows:
+    return ClusterRows(
+        MemoryStore(tables),
+        after_step=no_step,
+        writes_log=True,
+        clock_us=lambda: 1,
+        decode_value=decode,
+    )
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_load_of_a_random_log_gives_the_tables_of_single_batches(
+    seed: int, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    log = write_random_log(tmp_path, seed, 600).directory
+    expected = contents(followed(log))
+    tables = MemoryTables()
+    load(
+        log,
+        tables,
+        tmp_path / "staging",
+        bucket_count=chance.randint(1, 4),
+        range_records=chance.choice((40, 200, 800)),
+    )
+    assert contents(tables) == expected
+    assert _end(tables) == _end(followed(log))
+
+
+def _end(tables: MemoryTables) -> Progress:
+    """Return the end of tables, without what depends on the batches."""
+    [progress] = rows_in(tables).ends().progress.values()
+    return replace(progress, incarnation=0, from_offset=0)
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in USUAL else pytest.mark.nightly)
+        for name in CLUSTERS
+    ],
+)
+def test_a_load_of_a_real_log_gives_the_tables_of_single_batches(
+    cluster: str, tmp_path: Path
+) -> None:
+    """One of them begins with a snapshot."""
+    log = restored(cluster, tmp_path)
+    expected = contents(followed(log))
+    tables, tasks = MemoryTables(), Tasks()
+    load(log, tables, tmp_path / "staging", tasks=tasks, bucket_count=4, range_records=90)
+    assert contents(tables) == expected
+    assert sum(isinstance(result, BucketResult) for result in tasks.results) >= 4
+
+
+@pytest.mark.slow
+def test_a_crash_at_any_step_is_continued(tmp_path: Path) -> None:
+    """Before each task, after the tasks, and after each commit."""
+    log = write_random_log(tmp_path, 3, 200).directory
+    expected = contents(followed(log))
+    steps: list[str] = []
+    tasks = Tasks()
+    load(log, MemoryTables(), tmp_path / "staging", tasks=tasks, after_step=steps.append)
+    assert {"load", "log", "changes", "state"} <= set(steps)
+
+    def crash_after(count: int) -> Step:
+        seen: list[str] = []
+
+        def step(name: str) -> None:
+            seen.append(name)
+            if len(seen) == count:
+                raise CrashError
+
+        return step
+
+    for count in range(1, len(steps) + 1):
+        tables = MemoryTables()
+        with pytest.raises(CrashError):
+            load(log, tables, tmp_path / "staging", after_step=crash_after(count))
+        load(log, tables, tmp_path / "staging")
+        assert contents(tables) == expected, steps[count - 1]
+    for crash_at in range(len(tasks.results)):
+        tables = MemoryTables()
+        with pytest.raises(CrashError):
+            load(log, tables, tmp_path / "staging", tasks=Tasks(crash_at))
+        again = Tasks()
+        load(log, tables, tmp_path / "staging", tasks=again)
+        assert contents(tables) == expected, crash_at
+
+
+@pytest.mark.parametrize("at", [100, 230])
+@pytest.mark.parametrize("rejected", ["unknown topic", "known topic id"])
+def test_a_record_that_is_rejected_raises_as_in_single_batches(
+    at: int, rejected: str, tmp_path: Path
+) -> None:
+    """A topic id that is known by a name of another bucket is rejected, too."""
+    log = write_random_log(tmp_path, 4, 30)
+    topic_id = "A" * 21 + "Q"
+    unknown = PartitionRecord(partition_id=0, topic_id=topic_id)
+    names = {bucket_of(f"new-{number}", 3): f"new-{number}" for number in range(9)}
+    records = [TopicRecord(name=names[bucket], topic_id=topic_id) for bucket in (1, 2)]
+    while log.end_offset < at:
+        log.append(NO_OP, epoch=9)
+    for record in [unknown] if rejected == "unknown topic" else records:
+        log.append(encode(record), epoch=9)
+    while log.end_offset < 350:
+        log.append(NO_OP, epoch=9)
+    with pytest.raises(ReplayError) as expected:
+        followed(log.directory)
+    tables = MemoryTables()
+    with pytest.raises(ReplayError) as raised:
+        load(log.directory, tables, tmp_path / "staging", range_records=100)
+    assert str(raised.value) == str(expected.value)
+    if tables.contents:
+        [progress] = rows_in(tables).ends().progress.values()
+        assert progress.offset < raised.value.offset
+
+
+def test_ranges_with_leader_changes_are_split(tmp_path: Path) -> None:
+    log = write_random_log(tmp_path, 1, 150)
+    assert len(log.epochs) > 1
+    tables, tasks = MemoryTables(), Tasks()
+    load(log.directory, tables, tmp_path / "staging", tasks=tasks, range_records=60)
+    results = [result for result in tasks.results if isinstance(result, BucketResult)]
+    assert {result.last[0] for result in results} == {2, 3}
+    assert contents(tables) == contents(followed(log.directory))
+
+
+def test_a_topic_id_with_a_second_name_is_left_to_one_process(tmp_path: Path) -> None:
+    """The second name may be of another bucket, which does not have the first one."""
+    log = LogWriter(tmp_path / "__cluster_metadata-0", cluster_id="c")
+    topic_id = "A" * 21 + "Q"
+    names = [f"topic-{number}" for number in range(8)]
+    for name in names:
+        log.append(encode(TopicRecord(name=name, topic_id=topic_id)))
+        log.append(encode(PartitionRecord(partition_id=0, topic_id=topic_id, replicas=(1,))))
+        log.append(encode(RemoveTopicRecord(topic_id=topic_id)), *[NO_OP] * 7)
+    tables = MemoryTables()
+    load(log.directory, tables, tmp_path / "staging", range_records=10)
+    assert contents(tables) == contents(followed(log.directory))
+
+
+def test_another_writer_between_the_tasks_and_the_append_is_noticed(tmp_path: Path) -> None:
+    log = write_random_log(tmp_path, 3, 200).directory
+    expected = contents(followed(log))
+    tables = MemoryTables()
+    rivals = [30]
+
+    def step(name: str) -> None:
+        if name == "load" and rivals:
+            write_part(log, tables, rivals.pop())
+
+    load(log, tables, tmp_path / "staging", after_step=step, range_records=100)
+    assert not rivals
+    assert contents(tables) == expected
+
+
+def write_part(log: Path, tables: MemoryTables, record_count: int) -> None:
+    """Write the next records of a log in one batch."""
+    some = replace(follow_settings(), record_count_max=record_count)
+    LogFollower(
+        lambda: open_path(str(log)), MemoryStore(tables), some, log_event=lambda event: None
+    ).append_next()
+
+
+def test_records_in_log_that_are_not_published_are_written_once(tmp_path: Path) -> None:
+    """An interrupted load left its own; one of single batches left some of them."""
+    log = write_random_log(tmp_path, 3, 200).directory
+    expected = contents(followed(log))
+    for table in ("log", "changes"):
+        tables = MemoryTables()
+
+        def crash(name: str, last: str = table) -> None:
+            if name == last:
+                raise CrashError
+
+        with pytest.raises(CrashError):
+            load(log, tables, tmp_path / "staging", after_step=crash)
+        for _ in range(2):
+            load(log, tables, tmp_path / "staging")
+            assert contents(tables) == expected
+    tables = MemoryTables()
+    follower = LogFollower(
+        lambda: open_path(str(log)),
+        MemoryStore(tables, before_commit=_crash_before_changes),
+        replace(follow_settings(), record_count_max=30),
+        log_event=lambda event: None,
+    )
+    with pytest.raises(CrashError):
+        follower.append_next()
+    load(log, tables, tmp_path / "staging")
+    assert contents(tables) == expected
+
+
+def _crash_before_changes(operation: str, table: str) -> None:
+    if table == "changes":
+        raise CrashError
