@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-
-from kio import index as kio_index
 
 from raftlog.node.addresses import parse_initial_voters
 from raftlog.node.config import parse_config
@@ -18,11 +17,13 @@ from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
 from raftlog.node.tls import TlsContexts
 from raftlog.storage.local import ReservedDescriptorStorage
-from raftlog.wire import APIS, CONTROLLER_APIS, ApiKey, decode, encode, latest_schemas
+from raftlog.wire import ApiKey, decode, encode
 from raftlog_state.cli.controller_node import create_controller
+from raftlog_state.controller import RegisterBroker, UnfenceBroker, write_change
 from raftlog_state.controller_apis import HostedController
 
 from .quorum_processes import free_ports
+from .request_builder import newest, request, response_class
 from .served_node import RawConnection, ServedNode
 
 T = TypeVar("T")
@@ -56,6 +57,19 @@ class ControllerNodes:
     async def ask(self, key: ApiKey, request: Any, version: int | None = None) -> Any:
         """Return the response of the active controller."""
         return await ask(await self.until_active(), key, request, version)
+
+    async def admin(self, key: ApiKey, version: int | None = None, **values: Any) -> Any:
+        """Return the response of the active controller to a request with these fields."""
+        return await self.ask(key, request(key, **values), version)
+
+    async def add_brokers(self, *broker_ids: int) -> None:
+        """Register and unfence brokers."""
+        node = await self.until_active()
+        for one in broker_ids:
+            endpoints = {"CLIENT": f"host{one}:9092"}
+            register = RegisterBroker(broker_id=one, endpoints=endpoints)
+            for change in (register, UnfenceBroker(broker_id=one)):
+                await hosted(node).write("test", partial(write_change, change))
 
     async def until_equal(self) -> None:
         """Wait until all controllers have replayed the same records."""
@@ -94,14 +108,11 @@ async def ask(
     connect: Callable[[], Awaitable[RawConnection]] | None = None,
 ) -> Any:
     """Return the response of a node, by default in the newest version."""
-    newest = {**APIS, **CONTROLLER_APIS}[key].versions.last
-    version = newest if version is None else version
-    kind = kio_index.load_response_schema(key, newest)
-    kind = getattr(latest_schemas, kind.__name__, kind)
+    version = newest(key) if version is None else version
     async with await (node.connect if connect is None else connect)() as connection:
         connection.ask(key, version, encode(request, version))
         _, body = await connection.answer(key, version)
-    return decode(kind, version, body)
+    return decode(response_class(key), version, body)
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from raftlog.node.service import NodeContext, RequestHandler, Service
-from raftlog.wire import CONTROLLER_APIS
+from raftlog.wire import APIS, CONTROLLER_APIS
 from raftlog_state.controller.activation import NEW_CLUSTER_FEATURES
 from raftlog_state.controller_apis import HANDLERS, HostedController
 
@@ -48,7 +48,7 @@ def create_controller(node: NodeContext) -> Service:
         listener=controller,
         handlers={
             key: RequestHandler(
-                api=CONTROLLER_APIS[key],
+                api=CONTROLLER_APIS.get(key) or APIS[key],
                 request_class=handler.request_class,
                 handle=partial(handler.respond, controller),
                 elements_max=ELEMENTS_MAX,

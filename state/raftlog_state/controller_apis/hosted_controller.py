@@ -33,6 +33,9 @@ from raftlog_state.image.record_versions import LEVEL_TRANSACTIONS
 
 T = TypeVar("T")
 
+DEFAULT_TIMEOUT_MS: Final = 30_000
+"""For requests without a timeout (Kafka: ``request.timeout.ms`` of a controller's clients)."""
+
 
 def monotonic_us() -> int:
     """Return the monotonic clock in microseconds."""
@@ -108,14 +111,27 @@ class HostedController:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    async def write(self, name: str, operation: Operation[T], *, timeout_ms: int) -> T:
+    async def write(
+        self,
+        name: str,
+        operation: Operation[T],
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        validate_only: bool = False,
+    ) -> T:
         """Return the response of an operation once its records are committed.
 
-        Raises ``ApiException`` (refused) and ``ControllerError`` (not the active controller, timed
-        out, failed).
+        ``validate_only``: the records are not written. Raises ``ApiException`` (refused) and
+        ``ControllerError`` (not the active controller, timed out, failed).
         """
         deadline_us = self._time_us() + timeout_ms * 1_000
-        write = self.controller.write(name, operation, deadline_us=deadline_us)
+
+        def validate(state: PendingState) -> T:
+            return state.validate_only(lambda: operation(state))
+
+        write = self.controller.write(
+            name, validate if validate_only else operation, deadline_us=deadline_us
+        )
         if not write.is_done:
             loop = asyncio.get_running_loop()
             done: asyncio.Future[None] = loop.create_future()
@@ -136,9 +152,7 @@ class HostedController:
         response: T = write.response  # type: ignore[assignment]
         return response
 
-    async def read(
-        self, name: str, operation: Callable[[ControllerState], T], *, timeout_ms: int
-    ) -> T:
+    async def read(self, name: str, operation: Callable[[ControllerState], T]) -> T:
         """Return the result of a query of the committed state.
 
         The active controller answers when everything that the query has read is committed, a
@@ -150,7 +164,7 @@ class HostedController:
         def query(state: PendingState) -> T:
             return operation(state.current)
 
-        return await self.write(name, query, timeout_ms=timeout_ms)
+        return await self.write(name, query)
 
     def features(self) -> Features:
         """Return the features that this release supports, and those of the cluster."""

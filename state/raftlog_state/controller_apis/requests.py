@@ -9,15 +9,12 @@ from kio.schema.errors import ErrorCode
 
 from raftlog.errors import RaftlogError
 from raftlog.wire.log_identity import milliseconds
-from raftlog_state.controller import ApiException, Operation, PendingState
+from raftlog_state.controller import ApiException
 
-T = TypeVar("T")
 Body = TypeVar("Body", covariant=True)
 
 TIMEOUT_MS_MAX: Final = 3_600_000
 """Longest time that a request may wait: as long as the memory of its response is held."""
-DEFAULT_TIMEOUT_MS: Final = 30_000
-"""For requests without a timeout (Kafka: ``request.timeout.ms`` of a controller's clients)."""
 
 
 class Principal(Protocol):
@@ -67,16 +64,15 @@ def code_and_message(error: Exception | None) -> tuple[ErrorCode, str | None]:
     return ErrorCode.unknown_server_error, None
 
 
-class _WithoutRecordsError(Exception):
-    """End of an operation that is only validated."""
+_UNAUTHORIZED: Final = {
+    ErrorCode.topic_authorization_failed: "Topic authorization failed.",
+    ErrorCode.group_authorization_failed: "Group authorization failed.",
+    ErrorCode.cluster_authorization_failed: "Cluster authorization failed.",
+}
 
 
-def without_records(operation: Operation[T], state: PendingState) -> T:
-    """Return the response of an operation, and revert its records (``validate_only``)."""
-    response: list[T] = []
-    try:
-        with state.atomic():
-            response.append(operation(state))
-            raise _WithoutRecordsError
-    except _WithoutRecordsError:
-        return response[0]
+def unauthorized(code: ErrorCode | None = None) -> ApiException:
+    """Return the refusal of a principal without the right; None: for the cluster."""
+    code = ErrorCode.cluster_authorization_failed if code is None else code
+    remedy = "grant the right in [access] of the node's configuration"
+    return ApiException("the request", _UNAUTHORIZED[code], remedy, code)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
+from kio.schema.create_partitions.v3 import request as partition_requests
+from kio.schema.create_partitions.v3 import response as partition_responses
 from kio.schema.create_topics.v7 import request as create_requests
 from kio.schema.create_topics.v7 import response as create_responses
 from kio.schema.delete_topics.v6 import response as delete_responses
@@ -22,8 +25,8 @@ from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import duration, int8, int16, int32, name, uuid_or_none, uuid_text
 from raftlog_state.controller import (
+    AddPartitions,
     ApiException,
-    ControllerState,
     CreateTopic,
     DeleteTopic,
     PendingState,
@@ -34,16 +37,17 @@ from raftlog_state.controller.api_exception import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
+from raftlog_state.controller.configs import ConfigResource
 from raftlog_state.controller.controller_state import TOPIC
-from raftlog_state.image import ConfigRow, Entity, TopicRow
+from raftlog_state.image import TopicRow
+from raftlog_state.records import is_secret_config
 
+from .configs import effective_configs
 from .hosted_controller import HostedController
-from .requests import ControllerRequest, code_and_message, timeout_ms, without_records
+from .requests import ControllerRequest, code_and_message, timeout_ms
 
 IDS_FROM: Final = 6
 """First version of DeleteTopics with topic ids."""
-DYNAMIC_TOPIC_CONFIG: Final = 1
-"""Kafka's ``ConfigSource``."""
 
 _CreateResult = create_responses.CreatableTopicResult
 _DeleteResult = delete_responses.DeletableTopicResult
@@ -80,8 +84,9 @@ async def handle_create_topics(
     if topics:
         created = await controller.write(
             "createTopics",
-            (lambda state: without_records(operation, state)) if body.validate_only else operation,
+            operation,
             timeout_ms=timeout_ms(body.timeout),
+            validate_only=body.validate_only,
         )
     return create_responses.CreateTopicsResponse(
         throttle_time=duration(0), topics=(*refused, *created)
@@ -108,10 +113,10 @@ def _create(topic: create_requests.CreatableTopic, state: PendingState) -> _Crea
                 name=config.name,
                 value=config.value,
                 read_only=False,
-                config_source=int8(DYNAMIC_TOPIC_CONFIG),
-                is_sensitive=False,
+                config_source=int8(config.source),
+                is_sensitive=is_secret_config(TOPIC, config.name),
             )
-            for config in topic_configs(topic.name, state.current)
+            for config in effective_configs(ConfigResource(TOPIC, topic.name), state.current)
         ),
     )
 
@@ -172,12 +177,6 @@ def _create_refused(topic: TopicName, code: ErrorCode, message: str | None) -> _
         error_message=message,
         configs=(),
     )
-
-
-def topic_configs(topic: str, state: ControllerState) -> list[ConfigRow]:
-    """Return the configs of a topic that are set, sorted by name."""
-    rows = (state.find(ConfigRow, *key) for key in state.group((Entity.CONFIG, TOPIC, topic)))
-    return sorted((row for row in rows if row is not None), key=lambda row: row.name)
 
 
 # --- DeleteTopics ---------------------------------------------------------------------------------
@@ -272,3 +271,66 @@ def _delete_result(
 
 def _refusal(code: int, reason: str) -> ApiException:
     return ApiException("the topic", reason, "correct the request", code)
+
+
+# --- CreatePartitions -----------------------------------------------------------------------------
+
+
+async def handle_create_partitions(
+    controller: HostedController,
+    request: ControllerRequest[partition_requests.CreatePartitionsRequest],
+) -> partition_responses.CreatePartitionsResponse:
+    body = request.body
+    if not request.principal.may_administer:
+        return refuse_create_partitions(request, ErrorCode.topic_authorization_failed, None)
+    counts = Counter(topic.name for topic in body.topics)
+
+    def operation(state: PendingState) -> dict[TopicName, ApiException | None]:
+        found: dict[TopicName, ApiException | None] = {}
+        for topic in body.topics:
+            if counts[topic.name] > 1:
+                found[topic.name] = _refusal(INVALID_REQUEST, "Duplicate topic name.")
+            else:
+                change = _partitions_change(topic)
+                found[topic.name] = state.attempt(partial(write_change, change, state))
+        return found
+
+    refused = await controller.write(
+        "createPartitions",
+        operation,
+        timeout_ms=timeout_ms(body.timeout),
+        validate_only=body.validate_only,
+    )
+    return _partitions_response(
+        (topic, *code_and_message(error)) for topic, error in refused.items()
+    )
+
+
+def refuse_create_partitions(
+    request: ControllerRequest[partition_requests.CreatePartitionsRequest],
+    code: ErrorCode,
+    message: str | None,
+) -> partition_responses.CreatePartitionsResponse:
+    names = dict.fromkeys(topic.name for topic in request.body.topics)
+    return _partitions_response((one, code, message) for one in names)
+
+
+def _partitions_change(topic: partition_requests.CreatePartitionsTopic) -> AddPartitions:
+    assignment = None
+    if topic.assignments is not None:
+        assignment = tuple(tuple(map(int, one.broker_ids)) for one in topic.assignments)
+    return AddPartitions(topic=topic.name, partitions=int(topic.count), assignment=assignment)
+
+
+def _partitions_response(
+    results: Iterable[tuple[TopicName, ErrorCode, str | None]],
+) -> partition_responses.CreatePartitionsResponse:
+    return partition_responses.CreatePartitionsResponse(
+        throttle_time=duration(0),
+        results=tuple(
+            partition_responses.CreatePartitionsTopicResult(
+                name=topic, error_code=code, error_message=message
+            )
+            for topic, code, message in results
+        ),
+    )

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kio.schema.create_topics.v7.request import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreateTopicsRequest,
-)
 from kio.schema.errors import ErrorCode
 from tests.support.controller_nodes import (
     ControllerNodes,
@@ -23,43 +16,27 @@ from tests.support.controller_nodes import (
     eventually,
     hosted,
 )
+from tests.support.request_builder import request
 
 from raftlog.wire import ApiKey, decode_versions_response, encode_versions_request
-from raftlog_state.controller import RegisterBroker, UnfenceBroker, write_change
 from raftlog_state.controller.activation import NEW_CLUSTER_FEATURES
 
 
-def create(*names: str, validate_only: bool = False, timeout_ms: int = 30_000) -> Any:
+def create(*names: str) -> Any:
     """Return a request for topics with one partition on broker 1."""
-    number: Any = -1
-    broker: Any = 1
-    index: Any = 0
-    timeout: Any = timedelta(milliseconds=timeout_ms)
-    topic_names: Any = names
-    return CreateTopicsRequest(
-        topics=tuple(
-            CreatableTopic(
-                name=name,
-                num_partitions=number,
-                replication_factor=number,
-                assignments=(
-                    CreatableReplicaAssignment(partition_index=index, broker_ids=(broker,)),
-                ),
-                configs=(),
-            )
-            for name in topic_names
-        ),
-        timeout=timeout,
-        validate_only=validate_only,
+    assignment = {"partition_index": 0, "broker_ids": (1,)}
+    return request(
+        ApiKey.CREATE_TOPICS,
+        topics=[
+            {
+                "name": name,
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "assignments": [assignment],
+            }
+            for name in names
+        ],
     )
-
-
-async def add_broker(nodes: ControllerNodes) -> None:
-    """Register and unfence broker 1."""
-    node = await nodes.until_active()
-    endpoints = {"CLIENT": "host1:9092"}
-    for change in (RegisterBroker(broker_id=1, endpoints=endpoints), UnfenceBroker(broker_id=1)):
-        await hosted(node).write("test", partial(write_change, change), timeout_ms=20_000)
 
 
 def codes(response: Any) -> dict[str, ErrorCode]:
@@ -69,7 +46,7 @@ def codes(response: Any) -> dict[str, ErrorCode]:
 def test_a_topic_is_on_every_node_after_a_failover(tmp_path: Path) -> None:
     async def check() -> None:
         async with controller_nodes(tmp_path, 3) as nodes:
-            await add_broker(nodes)
+            await nodes.add_brokers(1)
             first = await nodes.ask(ApiKey.CREATE_TOPICS, create("a", "b"))
             assert codes(first) == {"a": ErrorCode.none, "b": ErrorCode.none}
             old = await nodes.until_active()

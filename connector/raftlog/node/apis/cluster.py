@@ -42,6 +42,8 @@ _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
 _LISTENERS: Final = {_BROKERS: Listener.CLIENTS, _CONTROLLERS: Listener.VOTERS}
 _NODES_FROM: Final = 2
+LEADER_WAIT_MS: Final = 2_000
+"""Longest wait for a leader: a client asks another node, or again, after it."""
 _TYPES_FROM: Final = 1
 
 
@@ -65,6 +67,11 @@ async def handle_describe_cluster(
         text = f"this listener is for {principal.listener}"
     if error is not ErrorCode.none:
         return _cluster(cache, error=error, text=text, kind=kind)
+    if kind == _CONTROLLERS:
+        # Kafka's admin client keeps a response without a controller for minutes (KIP-919)
+        await cache.driver.wait_until(
+            lambda: cache.leader_id() is not None, timeout_ms=LEADER_WAIT_MS
+        )
     is_requested = body.include_cluster_authorized_operations
     found = cache.brokers() if kind == _BROKERS else cache.controllers()
     leader_id = cache.leader_id()

@@ -1,0 +1,185 @@
+"""CreateAcls, DeleteAcls and DescribeAcls.
+
+Source: Kafka ``AclApis``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from kio.schema.create_acls.v3 import request as create_requests
+from kio.schema.create_acls.v3 import response as create_responses
+from kio.schema.delete_acls.v3 import request as delete_requests
+from kio.schema.delete_acls.v3 import response as delete_responses
+from kio.schema.describe_acls.v3 import request as describe_requests
+from kio.schema.describe_acls.v3 import response as describe_responses
+from kio.schema.errors import ErrorCode
+
+from raftlog.wire.log_identity import duration, int8
+from raftlog_state.controller.acls import (
+    AclBinding,
+    AclFilter,
+    create_acls,
+    delete_acls,
+    describe_acls,
+)
+from raftlog_state.image import AclRow
+
+from .hosted_controller import HostedController
+from .requests import ControllerRequest, code_and_message
+
+_Create: TypeAlias = ControllerRequest[create_requests.CreateAclsRequest]
+_Delete: TypeAlias = ControllerRequest[delete_requests.DeleteAclsRequest]
+_Describe: TypeAlias = ControllerRequest[describe_requests.DescribeAclsRequest]
+_UNAUTHORIZED = ErrorCode.cluster_authorization_failed
+
+
+async def handle_create_acls(
+    controller: HostedController, request: _Create
+) -> create_responses.CreateAclsResponse:
+    if not request.principal.may_administer:
+        return refuse_create_acls(request, _UNAUTHORIZED, None)
+    bindings = [
+        AclBinding(
+            resource_type=int(one.resource_type),
+            resource_name=one.resource_name,
+            pattern_type=int(one.resource_pattern_type),
+            principal=one.principal,
+            host=one.host,
+            operation=int(one.operation),
+            permission=int(one.permission_type),
+        )
+        for one in request.body.creations
+    ]
+    refusals = await controller.write("createAcls", lambda state: create_acls(bindings, state))
+    return _created(map(code_and_message, refusals))
+
+
+def refuse_create_acls(
+    request: _Create, code: ErrorCode, message: str | None
+) -> create_responses.CreateAclsResponse:
+    return _created((code, message) for _ in request.body.creations)
+
+
+def _created(
+    results: Iterable[tuple[ErrorCode, str | None]],
+) -> create_responses.CreateAclsResponse:
+    return create_responses.CreateAclsResponse(
+        throttle_time=duration(0),
+        results=tuple(
+            create_responses.AclCreationResult(error_code=code, error_message=message)
+            for code, message in results
+        ),
+    )
+
+
+async def handle_delete_acls(
+    controller: HostedController, request: _Delete
+) -> delete_responses.DeleteAclsResponse:
+    if not request.principal.may_administer:
+        return refuse_delete_acls(request, _UNAUTHORIZED, None)
+    filters = [_filter(one) for one in request.body.filters]
+    found = await controller.write("deleteAcls", lambda state: delete_acls(filters, state))
+    return delete_responses.DeleteAclsResponse(
+        throttle_time=duration(0),
+        filter_results=tuple(
+            _filter_result(*code_and_message(one), ())
+            if isinstance(one, Exception)
+            else _filter_result(ErrorCode.none, None, one)
+            for one in found
+        ),
+    )
+
+
+def refuse_delete_acls(
+    request: _Delete, code: ErrorCode, message: str | None
+) -> delete_responses.DeleteAclsResponse:
+    return delete_responses.DeleteAclsResponse(
+        throttle_time=duration(0),
+        filter_results=tuple(_filter_result(code, message, ()) for _ in request.body.filters),
+    )
+
+
+def _filter_result(
+    code: ErrorCode, message: str | None, rows: Iterable[AclRow]
+) -> delete_responses.DeleteAclsFilterResult:
+    return delete_responses.DeleteAclsFilterResult(
+        error_code=code,
+        error_message=message,
+        matching_acls=tuple(
+            delete_responses.DeleteAclsMatchingAcl(
+                error_code=ErrorCode.none,
+                error_message=None,
+                resource_type=int8(row.resource_type),
+                resource_name=row.resource_name,
+                pattern_type=int8(row.pattern_type),
+                principal=row.principal,
+                host=row.host,
+                operation=int8(row.operation),
+                permission_type=int8(row.permission),
+            )
+            for row in rows
+        ),
+    )
+
+
+async def handle_describe_acls(
+    controller: HostedController, request: _Describe
+) -> describe_responses.DescribeAclsResponse:
+    if not request.principal.may_describe:
+        return refuse_describe_acls(request, _UNAUTHORIZED, None)
+    wanted = _filter(request.body)
+    rows = await controller.read("describeAcls", lambda state: describe_acls(wanted, state))
+    patterns: dict[tuple[int, str, int], list[AclRow]] = {}
+    for row in rows:
+        pattern = (row.resource_type, row.resource_name, row.pattern_type)
+        patterns.setdefault(pattern, []).append(row)
+    return describe_responses.DescribeAclsResponse(
+        throttle_time=duration(0),
+        error_code=ErrorCode.none,
+        error_message=None,
+        resources=tuple(_described(pattern, of) for pattern, of in sorted(patterns.items())),
+    )
+
+
+def refuse_describe_acls(
+    request: _Describe, code: ErrorCode, message: str | None
+) -> describe_responses.DescribeAclsResponse:
+    return describe_responses.DescribeAclsResponse(
+        throttle_time=duration(0), error_code=code, error_message=message, resources=()
+    )
+
+
+def _described(
+    pattern: tuple[int, str, int], rows: Iterable[AclRow]
+) -> describe_responses.DescribeAclsResource:
+    resource_type, resource_name, pattern_type = pattern
+    return describe_responses.DescribeAclsResource(
+        resource_type=int8(resource_type),
+        resource_name=resource_name,
+        pattern_type=int8(pattern_type),
+        acls=tuple(
+            describe_responses.AclDescription(
+                principal=row.principal,
+                host=row.host,
+                operation=int8(row.operation),
+                permission_type=int8(row.permission),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _filter(
+    one: delete_requests.DeleteAclsFilter | describe_requests.DescribeAclsRequest,
+) -> AclFilter:
+    return AclFilter(
+        resource_type=int(one.resource_type_filter),
+        resource_name=one.resource_name_filter,
+        pattern_type=int(one.pattern_type_filter),
+        principal=one.principal_filter,
+        host=one.host_filter,
+        operation=int(one.operation),
+        permission=int(one.permission_type),
+    )

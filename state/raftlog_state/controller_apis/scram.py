@@ -1,0 +1,119 @@
+"""AlterUserScramCredentials and DescribeUserScramCredentials.
+
+Source: Kafka ``ControllerApis``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from kio.schema.alter_user_scram_credentials.v0 import request as alter_requests
+from kio.schema.alter_user_scram_credentials.v0 import response as alter_responses
+from kio.schema.describe_user_scram_credentials.v0 import request as describe_requests
+from kio.schema.describe_user_scram_credentials.v0 import response as describe_responses
+from kio.schema.errors import ErrorCode
+
+from raftlog.wire.log_identity import duration, int8, int32
+from raftlog_state.controller.scram import (
+    ScramDeletion,
+    ScramUpsertion,
+    alter_user_scram_credentials,
+    describe_user_scram_credentials,
+)
+
+from .hosted_controller import HostedController
+from .requests import ControllerRequest, code_and_message
+
+_Alter: TypeAlias = ControllerRequest[alter_requests.AlterUserScramCredentialsRequest]
+_Describe: TypeAlias = ControllerRequest[describe_requests.DescribeUserScramCredentialsRequest]
+_UNAUTHORIZED = ErrorCode.cluster_authorization_failed
+
+
+async def handle_alter_user_scram_credentials(
+    controller: HostedController, request: _Alter
+) -> alter_responses.AlterUserScramCredentialsResponse:
+    if not request.principal.may_administer:
+        return refuse_alter_user_scram_credentials(request, _UNAUTHORIZED, None)
+    deletions = [ScramDeletion(one.name, int(one.mechanism)) for one in request.body.deletions]
+    upsertions = [
+        ScramUpsertion(
+            user=one.name,
+            mechanism=int(one.mechanism),
+            iterations=int(one.iterations),
+            salt=one.salt,
+            salted_password=one.salted_password,
+        )
+        for one in request.body.upsertions
+    ]
+    refused = await controller.write(
+        "alterUserScramCredentials",
+        lambda state: alter_user_scram_credentials(deletions, upsertions, state),
+    )
+    return _altered((user, *code_and_message(error)) for user, error in refused.items())
+
+
+def refuse_alter_user_scram_credentials(
+    request: _Alter, code: ErrorCode, message: str | None
+) -> alter_responses.AlterUserScramCredentialsResponse:
+    users = [one.name for one in request.body.deletions]
+    users += [one.name for one in request.body.upsertions]
+    return _altered((user, code, message) for user in dict.fromkeys(users))
+
+
+def _altered(
+    results: Iterable[tuple[str, ErrorCode, str | None]],
+) -> alter_responses.AlterUserScramCredentialsResponse:
+    return alter_responses.AlterUserScramCredentialsResponse(
+        throttle_time=duration(0),
+        results=tuple(
+            alter_responses.AlterUserScramCredentialsResult(
+                user=user, error_code=code, error_message=message
+            )
+            for user, code, message in results
+        ),
+    )
+
+
+async def handle_describe_user_scram_credentials(
+    controller: HostedController, request: _Describe
+) -> describe_responses.DescribeUserScramCredentialsResponse:
+    if not request.principal.may_administer:
+        return refuse_describe_user_scram_credentials(request, _UNAUTHORIZED, None)
+    users = [one.name for one in request.body.users or ()]
+    found = await controller.read(
+        "describeUserScramCredentials", lambda state: describe_user_scram_credentials(users, state)
+    )
+    return describe_responses.DescribeUserScramCredentialsResponse(
+        throttle_time=duration(0),
+        error_code=ErrorCode.none,
+        error_message=None,
+        results=tuple(
+            _described(user, *code_and_message(one), {})
+            if isinstance(one, Exception)
+            else _described(user, ErrorCode.none, None, one)
+            for user, one in found.items()
+        ),
+    )
+
+
+def refuse_describe_user_scram_credentials(
+    request: _Describe, code: ErrorCode, message: str | None
+) -> describe_responses.DescribeUserScramCredentialsResponse:
+    return describe_responses.DescribeUserScramCredentialsResponse(
+        throttle_time=duration(0), error_code=code, error_message=message, results=()
+    )
+
+
+def _described(
+    user: str, code: ErrorCode, message: str | None, iterations: dict[int, int]
+) -> describe_responses.DescribeUserScramCredentialsResult:
+    return describe_responses.DescribeUserScramCredentialsResult(
+        user=user,
+        error_code=code,
+        error_message=message,
+        credential_infos=tuple(
+            describe_responses.CredentialInfo(mechanism=int8(at), iterations=int32(count))
+            for at, count in sorted(iterations.items())
+        ),
+    )

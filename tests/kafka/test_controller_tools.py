@@ -1,0 +1,101 @@
+"""Kafka's own tools against three nodes with a controller, by --bootstrap-controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.controller_nodes import CONTROLLER
+from tests.support.kafka import kafka_jars, run_java
+from tests.support.quorum_checks import leader_of
+from tests.support.quorum_processes import QuorumProcesses, eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+ACLS = "org.apache.kafka.tools.AclCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+CONFIGS = "kafka.admin.ConfigCommand"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+
+
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumProcesses]:
+    with QuorumProcesses(tmp_path_factory.mktemp("controllers"), extra=CONTROLLER) as quorum:
+        yield quorum
+
+
+def tool(quorum: QuorumProcesses, main: str, *arguments: str) -> str:
+    first, *more = arguments
+    at = ("--bootstrap-controller", quorum.bootstrap)
+    if first.startswith("--"):
+        return run_java(kafka_jars(), main, *at, *arguments)
+    return run_java(kafka_jars(), main, *at, first, *more)
+
+
+def test_features(quorum: QuorumProcesses) -> None:
+    printed = tool(quorum, FEATURES, "describe")
+    levels = {
+        line.split()[1]: line.split("FinalizedVersionLevel:")[1].split()[0]
+        for line in printed.splitlines()
+    }
+    assert levels == {
+        "eligible.leader.replicas.version": "1",
+        "group.version": "1",
+        "kraft.version": "1",
+        "metadata.version": "4.3-IV0",
+        "share.version": "1",
+        "streams.version": "1",
+        "transaction.version": "2",
+    }
+    printed = tool(quorum, FEATURES, "downgrade", "--feature", "group.version=0")
+    assert "group.version was downgraded to 0." in printed
+    printed = tool(quorum, FEATURES, "upgrade", "--feature", "group.version=1")
+    assert "group.version was upgraded to 1." in printed
+
+
+def test_configs(quorum: QuorumProcesses) -> None:
+    everywhere = ("--entity-type", "brokers", "--entity-default")
+    tool(quorum, CONFIGS, "--alter", *everywhere, "--add-config", "log.retention.ms=1000")
+    described = tool(quorum, CONFIGS, "--describe", *everywhere)
+    assert "log.retention.ms=1000 sensitive=false" in described
+    tool(quorum, CONFIGS, "--alter", *everywhere, "--delete-config", "log.retention.ms")
+    assert "log.retention.ms" not in tool(quorum, CONFIGS, "--describe", *everywhere)
+    group = ("--entity-type", "groups", "--entity-name", "billing")
+    change = ("--add-config", "share.session.timeout.ms=50000")
+    assert "Completed updating" in tool(quorum, CONFIGS, "--alter", *group, *change)
+
+
+def test_quotas_and_credentials(tmp_path: Path) -> None:
+    """The tool alters them through any broker (KIP-919), which forwards them: here, one node."""
+    with QuorumProcesses(tmp_path, 1, extra=CONTROLLER) as one:
+        eventually(lambda: leader_of(one), "the node leads")
+        at = ("--bootstrap-server", one.bootstrap)
+        user = ("--entity-type", "users", "--entity-name", "alice")
+        for change in ("producer_byte_rate=1024", "SCRAM-SHA-256=[iterations=8192,password=xyzzy]"):
+            alter = ("--alter", *user, "--add-config", change)
+            assert "Completed updating" in run_java(kafka_jars(), CONFIGS, *at, *alter)
+        printed = run_java(kafka_jars(), CONFIGS, *at, "--describe", *user)
+        assert "Quota configs for user-principal 'alice' are producer_byte_rate=1024.0" in printed
+        assert "SCRAM-SHA-256=iterations=8192" in printed
+
+
+def test_acls_survive_a_kill_of_the_active_controller(quorum: QuorumProcesses) -> None:
+    rule = ("--allow-principal", "User:bob", "--operation", "read", "--topic", "orders")
+    tool(quorum, ACLS, "--add", *rule)
+    active = eventually(lambda: leader_of(quorum), "a node leads")
+    active.kill()
+    rule = ("--allow-principal", "User:carl", "--operation", "write", "--topic", "orders")
+    tool(quorum, ACLS, "--add", *rule)
+    printed = tool(quorum, ACLS, "--list", "--topic", "orders")
+    assert "(principal=User:bob, host=*, operation=READ, permissionType=ALLOW)" in printed
+    assert "(principal=User:carl, host=*, operation=WRITE, permissionType=ALLOW)" in printed
+    active.start()
+    tool(quorum, ACLS, "--remove", "--force", *rule)
+    assert "User:carl" not in tool(quorum, ACLS, "--list")
+
+
+def test_the_cluster_id(quorum: QuorumProcesses) -> None:
+    at = ("--bootstrap-controller", quorum.bootstrap)
+    printed = run_java(kafka_jars(), CLUSTER, "cluster-id", *at)
+    assert f"Cluster ID: {quorum.cluster_id}" in printed
