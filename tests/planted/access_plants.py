@@ -24,7 +24,7 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="any authenticated client may send replica requests",
         path=f"{NODE}/access.py",
-        old="return Rights.VOTE in self.rights and self.node_id in (None, node_id)",
+        old="return self.is_node and self.node_id in (None, node_id)",
         new="return self.node_id in (None, node_id)",
         tests=(MATRIX,),
     ),

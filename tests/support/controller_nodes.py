@@ -44,11 +44,17 @@ class ControllerNodes:
         return max(found, key=lambda one: one[0])[1] if found else None
 
     async def until_active(self) -> ServedNode:
-        """Wait until a controller is active, and its bootstrap records are committed."""
+        """Wait until a controller is active, and its log quiet: all voters have written their
+        endpoints, and the bootstrap records are committed."""
 
         def is_active() -> bool:
             node = self.active
-            return node is not None and controller_of(node).last_stable_offset > 3
+            if node is None:
+                return False
+            core, log = node.node.driver.replica.core, node.node.driver.replica.log
+            is_known = all(len(voter.endpoints) > 1 for voter in core.voters)
+            is_committed = core.high_watermark == log.end_offset
+            return is_known and is_committed and controller_of(node).last_stable_offset > 3
 
         await eventually(is_active)
         assert self.active is not None

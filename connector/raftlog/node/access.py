@@ -102,10 +102,15 @@ class Principal:
         """Return whether it may change the cluster."""
         return Rights.ADMIN in self.rights
 
+    @property
+    def is_node(self) -> bool:
+        """Return whether it may send requests of a node."""
+        return Rights.VOTE in self.rights
+
     def may_act_as(self, node_id: int) -> bool:
         """Return whether it may send requests of this node. If a certificate identifies a node,
         only that node's id is accepted."""
-        return Rights.VOTE in self.rights and self.node_id in (None, node_id)
+        return self.is_node and self.node_id in (None, node_id)
 
     def may_commit(self, application_id: str) -> bool:
         """Return whether it may append commits of an application id, and take that id over."""

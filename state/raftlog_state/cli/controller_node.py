@@ -8,15 +8,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from raftlog.node.service import NodeContext, RequestHandler, Service
 from raftlog.wire import APIS, CONTROLLER_APIS
 from raftlog_state.controller.activation import NEW_CLUSTER_FEATURES
-from raftlog_state.controller_apis import HANDLERS, HostedController
-
-ELEMENTS_MAX: Final = 200_000
-"""Array elements of one request: an assignment of 10,000 partitions, each with several replicas."""
+from raftlog_state.controller_apis import ELEMENTS_MAX, HANDLERS, HostedController
 
 
 class ControllerLines:
@@ -43,6 +39,7 @@ def create_controller(node: NodeContext) -> Service:
         cluster_id=node.cluster_id,
         listener=ControllerLines(node.log_line),
         bootstrap_features=NEW_CLUSTER_FEATURES,
+        forwarded_principal=node.forwarded_principal,
     )
     return Service(
         listener=controller,

@@ -10,6 +10,6 @@ Source: Kafka ``ControllerApis``.
 from __future__ import annotations
 
 from .handlers import HANDLERS, Handler
-from .hosted_controller import HostedController
+from .hosted_controller import ELEMENTS_MAX, HostedController
 
-__all__ = ["HANDLERS", "Handler", "HostedController"]
+__all__ = ["ELEMENTS_MAX", "HANDLERS", "Handler", "HostedController"]

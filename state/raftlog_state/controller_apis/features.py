@@ -14,17 +14,14 @@ from kio.schema.update_features.v1 import response as responses_v1
 
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import duration
-from raftlog_state.controller import ApiException, PendingState, SetFeature, write_change
+from raftlog_state.controller import ApiException
+from raftlog_state.controller.features import FeatureUpdate, UpgradeType, update_features
 
 from .hosted_controller import HostedController
 from .requests import ControllerRequest, timeout_ms
 
 _Update: TypeAlias = ControllerRequest[latest_schemas.UpdateFeaturesRequest]
 
-UPGRADE: Final = 1
-SAFE_DOWNGRADE: Final = 2
-UNSAFE_DOWNGRADE: Final = 3
-"""Kafka's ``FeatureUpdate.UpgradeType``."""
 UPGRADE_TYPES_FROM: Final = 1
 RESULTS_UNTIL: Final = 1
 
@@ -36,14 +33,11 @@ async def handle_update_features(
     if not request.principal.may_administer:
         return refuse_update_features(request, ErrorCode.cluster_authorization_failed, None)
 
-    def operation(state: PendingState) -> None:
-        for update in body.feature_updates:
-            write_change(_change(update, request.version), state)
-
+    updates = [_update(one, request.version) for one in body.feature_updates]
     try:
         await controller.write(
             "updateFeatures",
-            operation,
+            lambda state: update_features(updates, state),
             timeout_ms=timeout_ms(body.timeout),
             validate_only=body.validate_only,
         )
@@ -56,24 +50,12 @@ async def handle_update_features(
     return _response(request, ErrorCode.none, None)
 
 
-def _change(update: latest_schemas.FeatureUpdate, version: int) -> SetFeature:
+def _update(update: latest_schemas.FeatureUpdate, version: int) -> FeatureUpdate:
+    upgrade_type = int(update.upgrade_type)
     if version < UPGRADE_TYPES_FROM:
-        allow_downgrade = update.allow_downgrade
-    elif int(update.upgrade_type) in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        allow_downgrade = int(update.upgrade_type) != UPGRADE
-    else:
-        reason = (
-            f"Invalid update version {update.max_version_level} for feature {update.feature}. The "
-            "controller does not support the given upgrade type."
-        )
-        remedy = "use UPGRADE, SAFE_DOWNGRADE or UNSAFE_DOWNGRADE"
-        code = ErrorCode.invalid_update_version
-        raise ApiException(f"feature {update.feature!r}", reason, remedy, code)
-    return SetFeature(
-        feature=update.feature,
-        level=int(update.max_version_level),
-        allow_downgrade=allow_downgrade,
-    )
+        is_downgrade = update.allow_downgrade
+        upgrade_type = UpgradeType.SAFE_DOWNGRADE if is_downgrade else UpgradeType.UPGRADE
+    return FeatureUpdate(update.feature, int(update.max_version_level), upgrade_type)
 
 
 def refuse_update_features(

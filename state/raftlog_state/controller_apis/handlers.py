@@ -12,9 +12,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
 from kio.schema.alter_client_quotas.v1.request import AlterClientQuotasRequest
 from kio.schema.alter_configs.v2.request import AlterConfigsRequest
+from kio.schema.alter_partition_reassignments.v1.request import AlterPartitionReassignmentsRequest
 from kio.schema.alter_user_scram_credentials.v0.request import AlterUserScramCredentialsRequest
+from kio.schema.assign_replicas_to_dirs.v0.request import AssignReplicasToDirsRequest
+from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
+from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest
+from kio.schema.controller_registration.v0.request import ControllerRegistrationRequest
 from kio.schema.create_acls.v3.request import CreateAclsRequest
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
@@ -25,14 +31,19 @@ from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
 from kio.schema.describe_user_scram_credentials.v0.request import (
     DescribeUserScramCredentialsRequest,
 )
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
+from kio.schema.envelope.v0.request import EnvelopeRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
+from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
+from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 
 from raftlog.errors import RaftlogError
 from raftlog.wire import ApiKey, latest_schemas
 from raftlog_state.controller import ApiException
 
-from . import acls, configs, features, quotas, scram, topics
+from . import acls, brokers, configs, features, partitions, quotas, scram, topics
+from .envelope import handle_envelope, refuse_envelope
 from .hosted_controller import HostedController
 from .requests import ControllerRequest, code_and_message
 
@@ -57,6 +68,12 @@ class Handler:
             return await self.handle(controller, request)
         except (ApiException, RaftlogError) as error:
             return self.refuse(request, *code_and_message(error))
+
+
+async def _handle_envelope(
+    controller: HostedController, request: ControllerRequest[EnvelopeRequest]
+) -> object:
+    return await handle_envelope(controller, request, HANDLERS)
 
 
 HANDLERS: Final[Mapping[ApiKey, Handler]] = {
@@ -116,4 +133,52 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
         features.handle_update_features,
         features.refuse_update_features,
     ),
+    ApiKey.ALTER_PARTITION: Handler(
+        latest_schemas.AlterPartitionRequest,
+        partitions.handle_alter_partition,
+        partitions.refuse_alter_partition,
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Handler(
+        AlterPartitionReassignmentsRequest,
+        partitions.handle_alter_partition_reassignments,
+        partitions.refuse_alter_partition_reassignments,
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Handler(
+        ListPartitionReassignmentsRequest,
+        partitions.handle_list_partition_reassignments,
+        partitions.refuse_list_partition_reassignments,
+    ),
+    ApiKey.ELECT_LEADERS: Handler(
+        ElectLeadersRequest, partitions.handle_elect_leaders, partitions.refuse_elect_leaders
+    ),
+    ApiKey.BROKER_REGISTRATION: Handler(
+        BrokerRegistrationRequest,
+        brokers.handle_broker_registration,
+        brokers.refuse_broker_registration,
+    ),
+    ApiKey.BROKER_HEARTBEAT: Handler(
+        BrokerHeartbeatRequest, brokers.handle_broker_heartbeat, brokers.refuse_broker_heartbeat
+    ),
+    ApiKey.UNREGISTER_BROKER: Handler(
+        UnregisterBrokerRequest,
+        brokers.handle_unregister_broker,
+        brokers.refuse_unregister_broker,
+    ),
+    ApiKey.ALLOCATE_PRODUCER_IDS: Handler(
+        AllocateProducerIdsRequest,
+        brokers.handle_allocate_producer_ids,
+        brokers.refuse_allocate_producer_ids,
+    ),
+    ApiKey.CONTROLLER_REGISTRATION: Handler(
+        ControllerRegistrationRequest,
+        brokers.handle_controller_registration,
+        brokers.refuse_controller_registration,
+    ),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: Handler(
+        AssignReplicasToDirsRequest,
+        brokers.handle_assign_replicas_to_dirs,
+        brokers.refuse_assign_replicas_to_dirs,
+    ),
+    ApiKey.ENVELOPE: Handler(EnvelopeRequest, _handle_envelope, refuse_envelope),
 }
+"""All handlers of a controller."""

@@ -2,6 +2,8 @@
 
 It is a listener of the node's log, gives the controller time and randomness, and returns the
 outcomes of its writes to tasks. On an empty log its first write is that of the bootstrap records.
+While it is active it fences brokers whose sessions are over, and elects preferred and, where topics
+allow it, unclean leaders.
 
 Source: Kafka ``ControllerServer``, ``QuorumController`` (its event queue and its activation).
 """
@@ -9,15 +11,17 @@ Source: Kafka ``ControllerServer``, ``QuorumController`` (its event queue and it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from raftlog.records import RecordBatch
 from raftlog.wire import Features, VersionRange
 from raftlog_state.controller import (
     KNOWN_FEATURES,
+    ApiException,
     ControllerListener,
     ControllerState,
     Operation,
@@ -27,12 +31,24 @@ from raftlog_state.controller import (
 )
 from raftlog_state.controller.activation import BOOTSTRAP_TRANSACTION, write_bootstrap_records
 from raftlog_state.controller.active import NO_DEADLINE, LeaderAndEpoch, RaftClient
+from raftlog_state.controller.broker_control import BrokerControl
 from raftlog_state.controller.offset_control import Snapshot
+from raftlog_state.controller.partitions import balance_partition_leaders, elect_unclean_leaders
+from raftlog_state.errors import ControllerError
 from raftlog_state.image import METADATA_VERSION, FeatureRow
 from raftlog_state.image.record_versions import LEVEL_TRANSACTIONS
 
+from .requests import Principal
+
 T = TypeVar("T")
 
+SESSION_TIMEOUT_MS: Final = 9_000
+SESSION_CHECKS: Final = 8
+"""Checks for sessions that are over within one session, as in Kafka."""
+ELECTION_INTERVAL_S: Final = 300
+"""Kafka: ``leader.imbalance.check.interval.seconds``, ``unclean.leader.election.interval.ms``."""
+ELEMENTS_MAX: Final = 200_000
+"""Array elements of one request: an assignment of 10,000 partitions, each with several replicas."""
 DEFAULT_TIMEOUT_MS: Final = 30_000
 """For requests without a timeout (Kafka: ``request.timeout.ms`` of a controller's clients)."""
 
@@ -47,6 +63,10 @@ class HostedController:
 
     Args:
         bootstrap_features: levels of a new cluster, written to an empty log.
+        forwarded_principal: the principal of a request that a broker has authenticated and
+            forwarded, by the broker's principal and the name.
+        session_timeout_ms: time without a heartbeat after which a broker is fenced (Kafka:
+            ``broker.session.timeout.ms``).
     """
 
     def __init__(
@@ -56,10 +76,17 @@ class HostedController:
         cluster_id: str,
         listener: ControllerListener,
         bootstrap_features: Mapping[str, int],
+        forwarded_principal: Callable[[Any, str], Principal],
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
         rng: Random | None = None,
         time_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.cluster_id: Final = cluster_id
+        self.forwarded_principal: Final = forwarded_principal
+        self.session_timeout_ms: Final = session_timeout_ms
+        self.brokers: Final = BrokerControl(
+            cluster_id=cluster_id, session_timeout_us=session_timeout_ms * 1_000
+        )
         self._listener = listener
         self._bootstrap_features = bootstrap_features
         self._time_us = time_us
@@ -70,6 +97,7 @@ class HostedController:
             listener=listener,
         )
         self._activated_epoch: int | None = None
+        self._maintenance: asyncio.Task[None] | None = None
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -87,13 +115,19 @@ class HostedController:
 
     def begin_shutdown(self) -> None:
         self.controller.begin_shutdown()
+        if self._maintenance is not None:
+            self._maintenance.cancel()
 
     def _activate(self) -> None:
-        """Write the bootstrap records if the controller has become active on an empty log."""
+        """Begin the maintenance if the controller has become active, and write the bootstrap
+        records if the log is empty."""
         epoch = self.controller.active_epoch
         if epoch is None or epoch == self._activated_epoch:
             return
         self._activated_epoch = epoch
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+        self._maintenance = asyncio.get_running_loop().create_task(self._maintain(epoch))
         if self.controller.state.metadata_version is not None:
             return
         features = self._bootstrap_features
@@ -108,6 +142,30 @@ class HostedController:
             deadline_us=NO_DEADLINE,
             transaction_name=BOOTSTRAP_TRANSACTION if level >= LEVEL_TRANSACTIONS else None,
         )
+
+    # --- maintenance ------------------------------------------------------------------------------
+
+    async def _maintain(self, epoch: int) -> None:
+        """Fence and elect in intervals while the controller is active in this epoch."""
+        interval_s = self.session_timeout_ms / 1_000 / SESSION_CHECKS
+        next_election_s = ELECTION_INTERVAL_S
+        elapsed_s = 0.0
+        while self.controller.active_epoch == epoch:
+            with contextlib.suppress(ApiException, ControllerError):
+                await self._repeat("maybeFenceStaleBroker", self._fence)
+                if elapsed_s >= next_election_s:
+                    next_election_s += ELECTION_INTERVAL_S
+                    await self._repeat("maybeBalancePartitionLeaders", balance_partition_leaders)
+                    await self._repeat("maybeElectUncleanLeaders", elect_unclean_leaders)
+            await asyncio.sleep(interval_s)
+            elapsed_s += interval_s
+
+    async def _repeat(self, name: str, operation: Operation[bool]) -> None:
+        while await self.write(name, operation):
+            pass
+
+    def _fence(self, state: PendingState) -> bool:
+        return self.brokers.fence_one_stale_broker(state, now_us=self.now_us())
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -165,6 +223,10 @@ class HostedController:
             return operation(state.current)
 
         return await self.write(name, query)
+
+    def now_us(self) -> int:
+        """Return the controller's clock."""
+        return self._time_us()
 
     def features(self) -> Features:
         """Return the features that this release supports, and those of the cluster."""

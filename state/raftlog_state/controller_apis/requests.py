@@ -29,6 +29,11 @@ class Principal(Protocol):
     @property
     def may_administer(self) -> bool: ...
 
+    @property
+    def is_node(self) -> bool:
+        """Whether it may send requests of a node."""
+        ...
+
     def may_act_as(self, node_id: int) -> bool:
         """Return whether it may send requests of this node."""
         ...

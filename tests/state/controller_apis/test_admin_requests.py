@@ -281,7 +281,7 @@ def test_acls_are_created_described_and_deleted_by_filters(tmp_path: Path) -> No
                 acl("User:a", READ),
                 acl("User:b", WRITE),
                 acl("User:b", READ, PREFIXED),
-                acl("nobody", READ),
+                acl("no-colon", READ),
             ],
         )
         codes = [one.error_code for one in created.results]

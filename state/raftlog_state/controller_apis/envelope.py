@@ -1,0 +1,140 @@
+"""Envelope: requests of clients that a broker has authenticated and forwards (KIP-590).
+
+The forwarded request has the rights of its own principal, not those of the broker.
+
+Source: Kafka ``EnvelopeUtils``, ``DefaultKafkaPrincipalBuilder``, ``ControllerApis``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from kio.schema.envelope.v0 import request as requests
+from kio.schema.envelope.v0 import response as responses
+from kio.schema.errors import ErrorCode
+
+from raftlog.errors import RaftlogError, WireError
+from raftlog.wire import (
+    APIS,
+    CONTROLLER_APIS,
+    Api,
+    ApiKey,
+    Listener,
+    ReceivedRequest,
+    decode,
+    encode,
+    encode_response_header,
+    receive_request,
+)
+from raftlog.wire.codec import Cursor, skip_tagged
+from raftlog_state.controller import ApiException
+from raftlog_state.errors import NotControllerError
+
+from .hosted_controller import ELEMENTS_MAX, HostedController
+from .requests import ControllerRequest, Principal, code_and_message
+
+_Envelope: TypeAlias = ControllerRequest[requests.EnvelopeRequest]
+
+_SERVED: Final[Mapping[int, Api]] = {
+    **{key: api for key, api in CONTROLLER_APIS.items() if api.clients is not None},
+    ApiKey.DESCRIBE_CONFIGS: APIS[ApiKey.DESCRIBE_CONFIGS],
+}
+"""APIs of clients, whose requests brokers forward (Kafka: ``ApiKeys.forwardable``)."""
+
+USER: Final = "User"
+"""Type of a principal, the only one that Kafka's brokers know."""
+
+
+class ApiHandler(Protocol):
+    """Handler of a forwarded request's API, as in ``handlers``."""
+
+    @property
+    def request_class(self) -> type[Any]: ...
+
+    @property
+    def handle(self) -> Callable[..., Any]: ...
+
+    @property
+    def refuse(self) -> Callable[..., Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedRequest:
+    """Request of a client at a broker."""
+
+    body: Any
+    version: int
+    principal: Principal
+
+
+async def handle_envelope(
+    controller: HostedController, request: _Envelope, handlers: Mapping[ApiKey, ApiHandler]
+) -> responses.EnvelopeResponse:
+    body = request.body
+    if not request.principal.is_node:
+        return refuse_envelope(request, ErrorCode.cluster_authorization_failed, None)
+    try:
+        received = receive_request(body.request_data, Listener.CLIENTS, _SERVED)
+        if not isinstance(received, ReceivedRequest):
+            return refuse_envelope(request, ErrorCode.invalid_request, None)
+        if body.request_principal is None:
+            return refuse_envelope(request, ErrorCode.principal_deserialization_failure, None)
+        name = parse_principal(body.request_principal)
+        header = received.header
+        handler = handlers[ApiKey(header.api_key)]
+        forwarded = ForwardedRequest(
+            body=decode(
+                handler.request_class,
+                header.api_version,
+                body.request_data,
+                start=received.body_start,
+                elements_max=ELEMENTS_MAX,
+            ),
+            version=header.api_version,
+            principal=controller.forwarded_principal(request.principal, name),
+        )
+    except WireError:
+        return refuse_envelope(request, ErrorCode.invalid_request, None)
+    try:
+        response = await handler.handle(controller, forwarded)
+    except NotControllerError:
+        return refuse_envelope(request, ErrorCode.not_controller, None)
+    except (ApiException, RaftlogError) as error:
+        response = handler.refuse(forwarded, *code_and_message(error))
+    head = encode_response_header(header.correlation_id, header.api_key, header.api_version)
+    return responses.EnvelopeResponse(
+        response_data=head + encode(response, header.api_version), error_code=ErrorCode.none
+    )
+
+
+def refuse_envelope(
+    request: _Envelope, code: ErrorCode, message: str | None
+) -> responses.EnvelopeResponse:
+    return responses.EnvelopeResponse(response_data=None, error_code=code)
+
+
+def parse_principal(data: bytes) -> str:
+    """Return the name of a principal, with its type unless that is ``User``.
+
+    Raises ``MalformedMessageError``.
+    """
+    cursor = Cursor(data, "DefaultPrincipalData", None)
+    version = int.from_bytes(cursor.take(2, "version"), "big", signed=True)
+    if version != 0:
+        cursor.fail(f"version {version} is not supported")
+    kind, name = _text(cursor, "type"), _text(cursor, "name")
+    cursor.take(1, "token_authenticated")
+    skip_tagged(cursor)
+    return name if kind == USER else f"{kind}:{name}"
+
+
+def _text(cursor: Cursor, field: str) -> str:
+    byte_count = cursor.unsigned(field) - 1
+    if byte_count < 0:
+        cursor.fail(f"{field} must not be null")
+    try:
+        return cursor.take(byte_count, field).decode()
+    except UnicodeDecodeError:
+        cursor.fail(f"{field} is not UTF-8")

@@ -1,0 +1,315 @@
+"""Requests of brokers to a node: registration, heartbeats, ISRs, producer ids, envelopes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.support.controller_nodes import ControllerNodes, controller_nodes, controller_of
+from tests.support.request_builder import newest, request, response_class
+
+from raftlog.errors import MalformedMessageError
+from raftlog.node.access import ANONYMOUS, AccessTable, Principal, Rights, forwarded_principal
+from raftlog.wire import (
+    ApiKey,
+    Listener,
+    RequestHeader,
+    decode,
+    decode_response_header,
+    encode,
+    encode_request_header,
+)
+from raftlog_state.controller_apis.envelope import parse_principal
+
+BROKER = 7
+INCARNATION = "AAAAAAAAAAAAAAAAAAAAxQ"
+DIRECTORY = "BBBBBBBBBBBBBBBBBBBBBQ"
+ALICE = b"\x00\x00\x05User\x06alice\x00\x00"
+"""Principal ``User:alice``, as a broker serializes it."""
+
+
+def run(home: Path, check: Callable[[ControllerNodes], Awaitable[None]]) -> None:
+    async def run_node() -> None:
+        async with controller_nodes(home) as nodes:
+            await nodes.until_active()
+            await check(nodes)
+
+    asyncio.run(run_node())
+
+
+async def register(nodes: ControllerNodes, **differing: Any) -> Any:
+    values: dict[str, Any] = {
+        "broker_id": BROKER,
+        "cluster_id": nodes.nodes[0].node.log_identity.cluster_id,
+        "incarnation_id": INCARNATION,
+        "listeners": [{"name": "CLIENT", "host": "h", "port": 9092, "security_protocol": 0}],
+        "features": [
+            {"name": "metadata.version", "min_supported_version": 7, "max_supported_version": 30},
+            *(
+                {"name": name, "min_supported_version": 0, "max_supported_version": 2}
+                for name in (
+                    "eligible.leader.replicas.version",
+                    "group.version",
+                    "kraft.version",
+                    "share.version",
+                    "streams.version",
+                    "transaction.version",
+                )
+            ),
+        ],
+        "log_dirs": [DIRECTORY],
+    }
+    return await nodes.admin(ApiKey.BROKER_REGISTRATION, **values | differing)
+
+
+async def beat(nodes: ControllerNodes, epoch: int, offset: int, **more: Any) -> Any:
+    return await nodes.admin(
+        ApiKey.BROKER_HEARTBEAT,
+        broker_id=BROKER,
+        broker_epoch=epoch,
+        current_metadata_offset=offset,
+        **more,
+    )
+
+
+async def unfenced(nodes: ControllerNodes) -> int:
+    """Register and unfence the broker; return its epoch."""
+    registered = await register(nodes)
+    assert registered.error_code is ErrorCode.none
+    reply = await beat(nodes, registered.broker_epoch, registered.broker_epoch)
+    assert (reply.error_code, reply.is_fenced) == (ErrorCode.none, False)
+    return int(registered.broker_epoch)
+
+
+def test_a_broker_is_unfenced_once_it_has_replayed_its_registration(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        registered = await register(nodes)
+        epoch = registered.broker_epoch
+        lagging = await beat(nodes, epoch, epoch - 1)
+        assert (lagging.is_caught_up, lagging.is_fenced) == (False, True)
+        level = await beat(nodes, epoch, epoch)
+        assert (level.is_caught_up, level.is_fenced) == (True, False)
+        stale = await beat(nodes, epoch - 1, epoch)
+        assert stale.error_code is ErrorCode.stale_broker_epoch
+        stop = await beat(nodes, epoch, epoch, want_shut_down=True)
+        assert stop.should_shut_down, "it leads no partition"
+
+        other = await register(nodes, cluster_id="another cluster")
+        assert other.error_code is ErrorCode.inconsistent_cluster_id
+        removed = await nodes.admin(ApiKey.UNREGISTER_BROKER, broker_id=BROKER)
+        assert removed.error_code is ErrorCode.none
+        unknown = await nodes.admin(ApiKey.UNREGISTER_BROKER, broker_id=BROKER)
+        assert unknown.error_code is ErrorCode.broker_id_not_registered
+
+    run(tmp_path, check)
+
+
+def test_a_second_incarnation_is_refused_while_the_first_is_in_contact(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        await unfenced(nodes)
+        second = await register(nodes, incarnation_id="AAAAAAAAAAAAAAAAAAAAyQ")
+        assert second.error_code is ErrorCode.duplicate_broker_registration
+
+    run(tmp_path, check)
+
+
+def test_blocks_of_producer_ids_do_not_overlap(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        epoch = await unfenced(nodes)
+        found = [
+            await nodes.admin(ApiKey.ALLOCATE_PRODUCER_IDS, broker_id=BROKER, broker_epoch=at)
+            for at in (epoch, epoch, epoch - 1)
+        ]
+        assert [one.error_code for one in found] == [
+            ErrorCode.none,
+            ErrorCode.none,
+            ErrorCode.stale_broker_epoch,
+        ]
+        assert [(one.producer_id_start, one.producer_id_len) for one in found[:2]] == [
+            (0, 1000),
+            (1000, 1000),
+        ]
+
+    run(tmp_path, check)
+
+
+def test_the_leader_alters_its_isr_with_the_epochs_that_it_knows(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        epoch = await unfenced(nodes)
+        topic = {"name": "a", "num_partitions": 1, "replication_factor": 1}
+        created = await nodes.admin(ApiKey.CREATE_TOPICS, topics=[topic])
+        topic_id = created.topics[0].topic_id
+
+        async def alter(partition_epoch: int, version: int, broker_epoch: int = epoch) -> Any:
+            partition = {
+                "partition_index": 0,
+                "leader_epoch": 0,
+                "partition_epoch": partition_epoch,
+                "new_isr_with_epochs": [{"broker_id": BROKER, "broker_epoch": epoch}],
+                "new_isr": (BROKER,),
+            }
+            return await nodes.admin(
+                ApiKey.ALTER_PARTITION,
+                version,
+                broker_id=BROKER,
+                broker_epoch=broker_epoch,
+                topics=[{"topic_id": topic_id, "partitions": [partition]}],
+            )
+
+        for version in (2, 3):
+            response = await alter(0, version)
+            (found,) = response.topics[0].partitions
+            assert (found.error_code, found.leader_id, found.isr) == (
+                ErrorCode.none,
+                BROKER,
+                (BROKER,),
+            )
+        ahead = await alter(5, 3)
+        assert ahead.topics[0].partitions[0].error_code is ErrorCode.not_controller
+        stale = await alter(0, 3, epoch - 1)
+        assert stale.error_code is ErrorCode.stale_broker_epoch
+
+        directories = await nodes.admin(
+            ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+            broker_id=BROKER,
+            broker_epoch=epoch,
+            directories=[
+                {
+                    "id_": DIRECTORY,
+                    "topics": [
+                        {
+                            "topic_id": topic_id,
+                            "partitions": [{"partition_index": 0}, {"partition_index": 1}],
+                        }
+                    ],
+                }
+            ],
+        )
+        (of_topic,) = directories.directories[0].topics
+        assert [one.error_code for one in of_topic.partitions] == [
+            ErrorCode.none,
+            ErrorCode.unknown_topic_or_partition,
+        ]
+
+    run(tmp_path, check)
+
+
+def test_reassignments_and_elections(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        await nodes.add_brokers(1, 2)
+        assignment = {"partition_index": 0, "broker_ids": (1,)}
+        topic = {
+            "name": "a",
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": [assignment],
+        }
+        await nodes.admin(ApiKey.CREATE_TOPICS, topics=[topic])
+
+        async def reassign(replicas: tuple[int, ...] | None) -> ErrorCode:
+            partition = {"partition_index": 0, "replicas": replicas}
+            response = await nodes.admin(
+                ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+                topics=[{"name": "a", "partitions": [partition]}],
+            )
+            code: ErrorCode = response.responses[0].partitions[0].error_code
+            return code
+
+        async def ongoing() -> list[Any]:
+            response = await nodes.admin(ApiKey.LIST_PARTITION_REASSIGNMENTS, topics=None)
+            return [one for topic in response.topics for one in topic.partitions]
+
+        assert await reassign((2,)) is ErrorCode.none
+        (found,) = await ongoing()
+        assert (found.adding_replicas, found.removing_replicas) == ((2,), (1,))
+        assert await reassign(None) is ErrorCode.none
+        assert await reassign(None) is ErrorCode.no_reassignment_in_progress
+        assert not await ongoing()
+        elected = await nodes.admin(
+            ApiKey.ELECT_LEADERS,
+            election_type=0,
+            topic_partitions=[{"topic": "a", "partitions": (0, 9)}],
+        )
+        (of_topic,) = elected.replica_election_results
+        assert [(one.partition_id, one.error_code) for one in of_topic.partition_result] == [
+            (0, ErrorCode.election_not_needed),
+            (9, ErrorCode.unknown_topic_or_partition),
+        ]
+
+    run(tmp_path, check)
+
+
+# --- forwarded requests ---------------------------------------------------------------------------
+
+
+def forwarded(key: ApiKey, body: Any, version: int | None = None) -> dict[str, Any]:
+    version = newest(key) if version is None else version
+    header = RequestHeader(api_key=key, api_version=version, correlation_id=77, client_id="c")
+    data = encode_request_header(header) + encode(body, version)
+    return {"request_data": data, "request_principal": ALICE, "client_host_address": b"\x7f\0\0\1"}
+
+
+def test_a_forwarded_request_is_answered_inside_an_envelope(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        await nodes.add_brokers(1)
+        key = ApiKey.CREATE_TOPICS
+        topic = {"name": "a", "num_partitions": 1, "replication_factor": 1}
+        envelope = forwarded(key, request(key, topics=[topic]))
+        response = await nodes.admin(ApiKey.ENVELOPE, **envelope)
+        assert response.error_code is ErrorCode.none
+        correlation_id, start = decode_response_header(response.response_data, key, newest(key))
+        assert correlation_id == 77
+        created = decode(response_class(key), newest(key), response.response_data, start=start)
+        assert created.topics[0].error_code is ErrorCode.none
+        assert controller_of(nodes.nodes[0]).state.topic("a") is not None
+
+        heartbeat = request(ApiKey.BROKER_HEARTBEAT, broker_id=1)
+        not_of_clients = forwarded(ApiKey.BROKER_HEARTBEAT, heartbeat)
+        for wrong in (
+            not_of_clients,
+            envelope | {"request_data": b"\x00\x13\x00\x07"},
+            envelope | {"request_data": envelope["request_data"] + b"more"},
+            envelope | {"request_principal": b"\x00\x01\x05User\x06alice\x00\x00"},
+        ):
+            refused = await nodes.admin(ApiKey.ENVELOPE, **wrong)
+            assert refused.error_code is ErrorCode.invalid_request
+        anonymous = await nodes.admin(ApiKey.ENVELOPE, **envelope | {"request_principal": None})
+        assert anonymous.error_code is ErrorCode.principal_deserialization_failure
+
+        controller_of(nodes.nodes[0]).begin_shutdown()
+
+    run(tmp_path, check)
+
+
+def test_the_name_of_a_principal() -> None:
+    assert parse_principal(ALICE) == "alice"
+    assert parse_principal(b"\x00\x00\x06Group\x02g\x01\x00") == "Group:g"
+    for data in (
+        b"",
+        ALICE[:-3],
+        b"\x00\x00\x05User\x02\xff\x00\x00",
+        b"\x00\x00\x00\x02a\x00\x00",
+    ):
+        with pytest.raises(MalformedMessageError):
+            parse_principal(data)
+
+
+def test_a_forwarded_request_has_the_rights_of_its_own_principal() -> None:
+    access = AccessTable(admin=("operator",), describe=("viewer",), nodes={1: "broker"})
+    broker = Principal(
+        name="broker", node_id=1, listener=Listener.VOTERS, rights=Rights.VOTE | Rights.DESCRIBE
+    )
+    admin = forwarded_principal(broker, "operator", access)
+    assert admin.may_administer
+    assert not admin.is_node
+    assert not forwarded_principal(broker, "viewer", access).may_administer
+    assert not forwarded_principal(broker, "stranger", access).may_describe
+    all_rights = Rights.VOTE | Rights.ADMIN | Rights.DESCRIBE
+    plain = Principal(name=ANONYMOUS, node_id=None, listener=Listener.VOTERS, rights=all_rights)
+    found = forwarded_principal(plain, "stranger", AccessTable())
+    assert found.may_administer, "without TLS every client has the rights of the listener"
+    assert not found.is_node
