@@ -128,11 +128,16 @@ def _check_nothing_skipped(images: ImageReader) -> None:
             )
 
 
+def is_redacted(text: str) -> bool:
+    """Return whether a value is what redaction leaves of a secret."""
+    return _HIDDEN.fullmatch(text) is not None
+
+
 def hidden_secrets(image: MetadataImage) -> Iterator[tuple[str, str, str]]:
     """Yield (record type, field, owner) of every redacted secret in an image."""
     for config in image.rows_of(ConfigRow):
-        if _HIDDEN.fullmatch(config.value):
+        if is_redacted(config.value):
             yield "ConfigRecord", "value", f"{config.name!r} of {config.resource_name!r}"
     for credential in image.rows_of(ScramRow):
-        if _HIDDEN.fullmatch(credential.salt.decode("utf-8", "replace")):
+        if is_redacted(credential.salt.decode("utf-8", "replace")):
             yield "UserScramCredentialRecord", "salt", f"user {credential.user!r}"

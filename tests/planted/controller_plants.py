@@ -14,6 +14,8 @@ CASES: Final = "tests/state/controller/test_quorum_controller.py"
 STATES: Final = "tests/state/controller/test_controller_state.py"
 APPLIED: Final = "tests/state/controller/test_applied_changes.py"
 RIVALS: Final = "tests/state/controller/test_rival_changes.py::test_rivals_on_an_embedded_log"
+DESIRED: Final = "state/raftlog_state/desired_state.py"
+DESIRED_CASES: Final = "tests/state/controller/test_desired_state.py"
 PUBLISHING: Final = "state/raftlog_state/publishing"
 UPDATES: Final = "tests/state/publishing/test_publishing_loader.py"
 GENERATED: Final = "tests/state/publishing/test_snapshot_generator.py"
@@ -116,6 +118,34 @@ CONTROLLER_PLANTS: Final = (
         old="    InvalidRecordError,\n    UnsupportedVersionError,\n    DiskFullError,\n)",
         new="    DiskFullError,\n)",
         tests=("tests/state/controller/test_exception_info.py", CASES),
+    ),
+    Plant(
+        bug="changes to a state: brokers that new replicas need stay fenced",
+        path=DESIRED,
+        old="            and (not row.fenced or row.broker_id in needed)\n",
+        new="            and not row.fenced\n",
+        tests=(DESIRED_CASES,),
+    ),
+    Plant(
+        bug="changes to a state: a topic is deleted with configs of the one before",
+        path=DESIRED,
+        old="(name not in self._topics[0] or self._is_recreated(name)):\n                was = {}",
+        new="False:\n                was = {}",
+        tests=(DESIRED_CASES,),
+    ),
+    Plant(
+        bug="changes to a state: partitions with other numbers of replicas keep placeholders",
+        path=DESIRED,
+        old="            if is_created and len(target) != factor:\n",
+        new="            if False:\n",
+        tests=(DESIRED_CASES,),
+    ),
+    Plant(
+        bug="raftlog apply --dry-run prints secrets",
+        path="state/raftlog_state/cli/apply.py",
+        old="to_json_text(hide.redact(record))",
+        new="to_json_text(record)",
+        tests=("tests/state/cli/test_cli_apply.py",),
     ),
     Plant(
         bug="publishing: a fault of one publisher stops the others",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from raftlog import __version__, compiled
 
-from . import cat, maintenance, node, quorum, state, tables
+from . import apply, cat, maintenance, node, quorum, state, tables
 from .output import Console, Output, OutputFailedError
 from .parser import Parser, WrongCallError
 
@@ -43,12 +43,13 @@ locks, and without writing to them. Secrets are redacted.
 commands:
   cat        print records or record batches, one JSON object a line
   state      print the cluster state at an offset
-  diff       print the differences between the states at two offsets
+  diff       print the differences between two states, or the changes that lead to the second
   check      verify a log; exit code 0: no damage, 1: damaged
   snapshot   write the cluster state at an offset to a snapshot that Kafka can load
   tables     write a log to Delta tables, see `raftlog tables --help`
 
 commands for logs created by raftlog (raftlog.open), not for Kafka's:
+  apply      apply changes of the cluster metadata, or print the records that they would write
   configure  print or change the settings of a log
   repair     recover a log after a crash, or truncate it where it is damaged
 
@@ -121,6 +122,7 @@ def parser() -> Parser:
         maintenance.add_check,
         state.add_snapshot,
         tables.add_tables,
+        apply.add_apply,
         maintenance.add_configure,
         maintenance.add_repair,
         quorum.add_quorum,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from .output import Console, Output, json_text
 from .parser import Commands, add_redaction, nearest, offset, redactor
 from .source import add_decompression_limit, add_source, open_source
+
+if TYPE_CHECKING:
+    from raftlog_state.image import MetadataImage
 
 # --- raftlog state --------------------------------------------------------------------------------
 
@@ -124,18 +128,26 @@ def _kind(name: str) -> str:
 # --- raftlog diff ---------------------------------------------------------------------------------
 
 DIFF_ABOUT = """
-Print the rows that differ between the cluster states at two offsets, one JSON object a line:
-entity, key, op (c created, u updated, d deleted), and the row after, the row before, or each
-changed field before and after.
+Print the rows that differ between two cluster states, one JSON object a line: entity, key, op
+(c created, u updated, d deleted), and the row after, the row before, or each changed field before
+and after.
 
-Both offsets are end offsets (exclusive), like --at of `raftlog state`: the differences are the
-effect of the records that `raftlog cat --from A --to B` prints.
+The states are those of one log at two offsets, both end offsets (exclusive), like --at of
+`raftlog state`: then the differences are the effect of the records that `raftlog cat --from A
+--to B` prints. Or they are those at the ends of PATH and of OTHER, which may be any logs and
+snapshots.
+
+--changes prints the changes that lead from the first state to the second instead, for
+`raftlog apply`. They leave out what cannot be chosen: ids, epochs, leaders, ISRs, directories.
+Passwords in configs require --reveal; credentials and tokens cannot be derived from a state. What
+is left out is printed to stderr.
 """
 
 DIFF_EXAMPLES = """
 raftlog diff __cluster_metadata-0 --from 1200 --to 1300
 raftlog diff --bootstrap-server controller-1:9093 --from 1200
 raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition") | .changed.isr'
+raftlog diff cluster-0 desired.checkpoint --changes --reveal > changes.json
 """
 
 
@@ -145,12 +157,14 @@ def add_diff(commands: Commands) -> None:
     command.set_defaults(run=run_diff)
     add_source(command)
     command.add_argument(
+        "other", metavar="OTHER", nargs="?", help="log or snapshot with the second state"
+    )
+    command.add_argument(
         "--from",
         dest="start_offset",
         metavar="OFFSET",
         type=offset,
-        required=True,
-        help="first state: all records below this offset",
+        help="first state: all records below this offset; required without OTHER",
     )
     command.add_argument(
         "--to",
@@ -159,37 +173,68 @@ def add_diff(commands: Commands) -> None:
         type=offset,
         help="second state: all records below this offset; default: the end of the log",
     )
+    command.add_argument(
+        "--changes", action="store_true", help="print the changes for `raftlog apply` instead"
+    )
     add_redaction(command)
     add_decompression_limit(command)
 
 
 def run_diff(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print the differences; return the exit code."""
-    hide = redactor(arguments)
+    if arguments.bootstrap_server is not None and arguments.other is None:
+        arguments.other, arguments.path = arguments.path, None
     start, end = arguments.start_offset, arguments.end_offset
-    if end is not None and end < start:
+    if arguments.other is not None and (start is not None or end is not None):
+        arguments.parser.error("--from and --to are offsets of one log, without OTHER")
+    if arguments.other is None and start is None:
+        arguments.parser.error("--from, or OTHER, is required")
+    if start is not None and end is not None and end < start:
         arguments.parser.error(f"--to {end} is less than --from {start}")
 
     from raftlog_state.image.delta import diff
-    from raftlog_state.loader.image_reader import ImageReader
 
     from .state_text import change_line
 
+    before, after = _states_to_compare(arguments, console)
+    if arguments.changes:
+        from .apply import print_changes
+
+        print_changes(before, after, output, console)
+    else:
+        for change in diff(before, after):
+            output.line(change_line(change))
+    return 0
+
+
+def _states_to_compare(
+    arguments: argparse.Namespace, console: Console
+) -> tuple[MetadataImage, MetadataImage]:
+    """Return the states at two offsets of a log, or at the ends of two logs."""
+    hide = redactor(arguments)
+
+    from raftlog.client import open_path
+    from raftlog.errors import OptionError
+    from raftlog_state.loader.image_reader import ImageReader
+
+    start, end = arguments.start_offset, arguments.end_offset
     with open_source(arguments) as log:
         images = ImageReader(log, hide, console)
+        if start is None:
+            before = images.image_at(images.end_offset())
+            limit = arguments.max_decompressed_bytes
+            other = ImageReader(
+                open_path(arguments.other, decompressed_bytes_max=limit), hide, console
+            )
+            return before, other.image_at(other.end_offset())
         if end is None:
             end = images.end_offset()
             if end < start:
-                from raftlog.errors import OptionError
-
                 raise OptionError(
                     option="--from", reason=f"exceeds the end offset of the log, {end}"
                 )
         before = images.image_at(start)
-        after = images.image_at(end)
-    for change in diff(before, after):
-        output.line(change_line(change))
-    return 0
+        return before, images.image_at(end)
 
 
 # --- raftlog snapshot -----------------------------------------------------------------------------

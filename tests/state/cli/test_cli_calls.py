@@ -17,7 +17,7 @@ from raftlog import __version__, compiled
 from raftlog_state.cli.main import main
 from raftlog_state.cli.output import Console, Output
 
-COMMANDS = ("cat", "state", "diff", "check", "snapshot", "configure", "repair")
+COMMANDS = ("cat", "state", "diff", "check", "snapshot", "apply", "configure", "repair")
 
 
 def modules_after(code: str) -> set[str]:
@@ -56,7 +56,7 @@ def test_version_is_one_line_with_the_implementation_that_runs() -> None:
         (["stat", "x"], "did you mean state?"),
         (
             ["frobnicate"],
-            "the commands are cat, state, diff, check, snapshot, tables, configure, repair",
+            "the commands are cat, state, diff, check, snapshot, tables, apply, configure, repair",
         ),
         (["cat"], "PATH"),
         (["cat", "x", "--frm", "1"], "did you mean --from?"),
@@ -70,6 +70,8 @@ def test_version_is_one_line_with_the_implementation_that_runs() -> None:
         (["state", "x", "--format", "xml"], "xml"),
         (["state", "x", "topics", "--format", "records"], "cannot be used with KIND"),
         (["diff", "x"], "--from"),
+        (["diff", "x", "y", "--from", "5"], "offsets of one log"),
+        (["apply", "x"], "PATH and CHANGES are required"),
         (["diff", "x", "--from", "5", "--to", "4"], "is less than --from 5"),
         (["state", "x", "--bootstrap-server", "h:1"], "unknown kind 'x'"),
         (["state", "x", "topics", "--bootstrap-server", "h:1"], "mutually exclusive"),

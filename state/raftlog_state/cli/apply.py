@@ -1,0 +1,194 @@
+"""``raftlog apply``: changes of a cluster's metadata; and the changes of ``raftlog diff``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from .output import Console, Output, json_text
+from .parser import Commands, add_redaction, redactor
+from .source import add_decompression_limit, add_source, check_no_node_options, open_source
+
+if TYPE_CHECKING:
+    from raftlog_state.changes import MetadataLog
+    from raftlog_state.image import MetadataImage
+
+ABOUT: Final = """
+Apply changes to the cluster metadata in a log that raftlog.open created with values="kraft", or in
+that of a raftlog quorum with values=kraft. All of them are applied, or none.
+
+CHANGES is a file with one change a line, a JSON object, as `raftlog diff --changes` prints them;
+- is stdin. The key change is its kind, the others are the columns of this kind:
+
+  {"change":"create_topic","topic":"orders","partitions":3,"replication_factor":1}
+  {"change":"set_config","resource_type":"TOPIC","resource_name":"orders","name":"retention.ms",
+   "value":"1000"}
+
+--dry-run validates the changes and prints the records that they would write, as `raftlog cat`
+prints records. It also works on the logs of Apache Kafka, and on its running controllers.
+"""
+
+EXAMPLES: Final = """
+raftlog apply --dry-run __cluster_metadata-0 changes.json
+raftlog diff cluster-0 desired.checkpoint --changes --reveal | raftlog apply cluster-0 -
+raftlog apply --bootstrap-server node-1:9092 changes.json --attempts 3
+"""
+
+
+def add_apply(commands: Commands) -> None:
+    """Add ``raftlog apply``."""
+    command = commands.add_parser("apply", about=ABOUT, examples=EXAMPLES)
+    command.set_defaults(run=run_apply)
+    add_source(command)
+    command.add_argument(
+        "changes", metavar="CHANGES", nargs="?", help="file with one change a line; -: stdin"
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="print the records instead of writing them"
+    )
+    command.add_argument(
+        "--attempts",
+        metavar="N",
+        type=int,
+        default=1,
+        help="how often to validate and append the changes if other writers append meanwhile; "
+        "default: 1",
+    )
+    command.add_argument(
+        "--abort-open-transaction",
+        action="store_true",
+        help="abort a metadata transaction that another writer has left open",
+    )
+    add_redaction(command)
+    add_decompression_limit(command)
+
+
+def run_apply(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Apply the changes, or print their records; return the exit code."""
+    if arguments.bootstrap_server is not None and arguments.changes is None:
+        arguments.changes, arguments.path = arguments.path, None
+    if arguments.changes is None:
+        arguments.parser.error("PATH and CHANGES are required, or CHANGES and --bootstrap-server")
+    rows = _read_rows(arguments.changes)
+    if arguments.dry_run:
+        _print_records(rows, arguments, output, console)
+        return 0
+
+    from raftlog_state.changes import apply_changes
+
+    with _open_log(arguments) as log:
+        done = apply_changes(
+            log,
+            rows,
+            attempts=arguments.attempts,
+            abort_open_transaction=arguments.abort_open_transaction,
+        )
+    found: dict[str, object] = {
+        "base_offset": done.result.base_offset,
+        "end_offset": done.result.end_offset,
+        "leader_epoch": done.result.epoch,
+        "records": done.record_count,
+    }
+    output.line(json_text(found))
+    return 0
+
+
+def _print_records(
+    rows: list[dict[str, Any]], arguments: argparse.Namespace, output: Output, console: Console
+) -> None:
+    """Print the records that the changes would write at the end of the log, redacted."""
+    hide = redactor(arguments)
+
+    import random
+
+    from raftlog_state.controller import plan_changes
+    from raftlog_state.loader.image_reader import ImageReader
+    from raftlog_state.records import Redactor, to_json_text
+
+    with open_source(arguments) as log:
+        images = ImageReader(log, Redactor(reveal=True), console)
+        image = images.image_at(images.end_offset())
+    planned = plan_changes(image, rows, rng=random.SystemRandom())
+    for offset, record in enumerate(planned.records, start=planned.base_offset):
+        text = to_json_text(hide.redact(record))
+        output.line(f'{{"offset":{offset},{text[1:]}')
+
+
+@contextmanager
+def _open_log(arguments: argparse.Namespace) -> Iterator[MetadataLog]:
+    """Open the log to append to. Raises the errors of ``raftlog.open`` and ``raftlog.connect``."""
+    import raftlog
+
+    if arguments.bootstrap_server is None:
+        if arguments.path is None:
+            arguments.parser.error("PATH or --bootstrap-server is required")
+        check_no_node_options(arguments)
+        with raftlog.open(arguments.path, create=False) as log:
+            yield log
+        return
+    if arguments.path is not None:
+        arguments.parser.error("PATH and --bootstrap-server are mutually exclusive")
+    options = {} if arguments.timeout_ms is None else {"timeout_ms": arguments.timeout_ms}
+    with raftlog.connect(
+        arguments.bootstrap_server,
+        tls_ca=arguments.tls_ca,
+        tls_certificate=arguments.tls_certificate,
+        tls_key=arguments.tls_key,
+        cluster_id=arguments.cluster_id,
+        **options,
+    ) as connected:
+        yield connected
+
+
+def _read_rows(file_name: str) -> list[dict[str, Any]]:
+    """Return the changes in a file. Raises ``OptionError`` if it is no such file."""
+    from raftlog.errors import OptionError
+
+    try:
+        if file_name == "-":
+            lines = sys.stdin.read().splitlines()
+        else:
+            with open(file_name, encoding="utf-8") as file:
+                lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = f"cannot be read: {type(error).__name__}"
+        raise OptionError(option="CHANGES", reason=reason) from error
+    found: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            reason = f"line {number} is not a JSON object"
+            raise OptionError(option="CHANGES", reason=reason)
+        found.append(row)
+    return found
+
+
+# --- raftlog diff --changes -----------------------------------------------------------------------
+
+
+def print_changes(
+    before: MetadataImage, after: MetadataImage, output: Output, console: Console
+) -> None:
+    """Print the changes from one state to another; log what they leave out."""
+    from raftlog_state.desired_state import change_row, plan
+    from raftlog_state.snapshot_writer import is_redacted
+
+    planned = plan(before, after)
+    left_out = list(planned.left_out)
+    for change in planned.changes:
+        row = change_row(change)
+        if is_redacted(str(row.get("value", ""))):
+            left_out.append(f"{row['name']!r} of {row['resource_name']!r}: it requires --reveal")
+        else:
+            output.line(json_text(row))
+    for what in left_out:
+        console.log(f"left out: {what}")

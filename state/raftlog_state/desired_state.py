@@ -1,0 +1,417 @@
+"""Changes that lead from one state of a cluster to another: the inverse of applying changes.
+
+``plan(actual, desired)`` compares two images, of logs, snapshots or tables, and returns change rows
+for ``apply_changes``. Applied to ``actual``, they give a state with the same topics, partitions and
+replicas, configs, quotas, ACLs, features and brokers as ``desired``.
+
+What a writer cannot choose is not compared: ids and epochs; leaders, ISRs and directories, which
+brokers and elections decide; a broker's controlled shutdown and cordoned directories; producer ids
+and registrations of controllers. SCRAM credentials and delegation tokens cannot be written from
+their rows, which have only hashes: those that differ are in ``left_out``.
+
+The order of rows: features, then brokers, so that topics can be assigned to them; topics; configs,
+quotas and ACLs; at the end the brokers that are fenced or unregistered in ``desired``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeVar
+
+from .controller import (
+    AddAcl,
+    AddPartitions,
+    ApiException,
+    ChangeRequest,
+    CreateTopic,
+    DeleteConfig,
+    DeleteTopic,
+    ElectLeader,
+    FenceBroker,
+    PendingState,
+    ReassignPartition,
+    RegisterBroker,
+    RemoveAcl,
+    RemoveQuota,
+    RemoveScram,
+    SetConfig,
+    SetFeature,
+    SetIsr,
+    SetQuota,
+    UnfenceBroker,
+    UnregisterBroker,
+    write_change,
+)
+from .controller.change_requests import Assignment
+from .controller.columns import KIND
+from .controller.configs import MAX_LAG, MIN_LAG
+from .controller.controller_state import (
+    BROKER,
+    NO_LEADER,
+    TOPIC,
+    AclContent,
+    ControllerState,
+    acl_content,
+)
+from .image import (
+    METADATA_VERSION,
+    AclRow,
+    BrokerRow,
+    ConfigRow,
+    FeatureRow,
+    MetadataImage,
+    PartitionRow,
+    QuotaRow,
+    Row,
+    ScramRow,
+    TokenRow,
+    TopicRow,
+)
+
+R = TypeVar("R", bound=Row)
+
+_LAGS: Final = (MIN_LAG, MAX_LAG)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChanges:
+    """Rows for ``apply_changes``, and descriptions of what they do not change although it differs.
+
+    The rows contain secrets in clear text if the states do.
+    """
+
+    changes: tuple[ChangeRequest, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def plan(
+    actual: MetadataImage, desired: MetadataImage, *, complete_reassignments: bool = False
+) -> PlannedChanges:
+    """Return the changes from ``actual`` to ``desired``; none if they are equal.
+
+    A topic that has fewer partitions in ``desired`` is deleted and created again, without its
+    records.
+
+    ``complete_reassignments``: whether partitions get their replicas immediately, by a change of
+    the ISR, as in a cluster without running brokers. Otherwise the brokers copy the partition
+    first, as in Kafka, and the reassignment is in progress until they have.
+    """
+    planner = _Planner(actual, desired, complete_reassignments)
+    planner.run()
+    return PlannedChanges(tuple(planner.changes), tuple(planner.left_out))
+
+
+class _Planner:
+    """Planner whose changes are applied to a copy of the state as they are planned."""
+
+    def __init__(
+        self, actual: MetadataImage, desired: MetadataImage, complete_reassignments: bool
+    ) -> None:
+        self.changes: list[ChangeRequest] = []
+        self.left_out: list[str] = []
+        self._actual = actual
+        self._desired = desired
+        self._complete_reassignments = complete_reassignments
+        self._brokers = _by_key(actual, BrokerRow), _by_key(desired, BrokerRow)
+        self._topics = _partitions_by_topic(actual), _partitions_by_topic(desired)
+        self._unfenced = self._brokers_to_unfence()
+        self._state = PendingState(
+            ControllerState.from_image(actual),
+            first_offset=actual.offset + 1,
+            leader_epoch=actual.leader_epoch,
+            rng=random.Random(0),
+        )
+
+    def run(self) -> None:
+        for planned in (
+            self._features(),
+            self._new_brokers(),
+            self._topic_changes(),
+            self._configs(),
+            self._quotas(),
+            self._acls(),
+            self._removed_credentials(),
+            self._old_brokers(),
+        ):
+            for change in planned:
+                try:
+                    write_change(change, self._state)
+                except ApiException as refusal:
+                    self.left_out.append(f"{change.KIND} of {refusal.what}: {refusal.reason}")
+                else:
+                    self.changes.append(change)
+        self.left_out += self._unwritable()
+
+    def _unwritable(self) -> Iterator[str]:
+        before = _by_key(self._actual, ScramRow)
+        for key, row in _by_key(self._desired, ScramRow).items():
+            if before.get(key) != row:
+                what = f"SCRAM credential {row.mechanism_name} of user {row.user!r}"
+                yield f"{what}: set its password"
+        tokens, desired = (_by_key(one, TokenRow) for one in (self._actual, self._desired))
+        for key in sorted(tokens.keys() | desired.keys()):
+            if tokens.get(key) != desired.get(key):
+                yield f"delegation token {key[0]!r}: it is created by a request of its owner"
+
+    # --- features and brokers ---------------------------------------------------------------------
+
+    def _features(self) -> Iterator[ChangeRequest]:
+        before = {row.name: row.level for row in self._actual.rows_of(FeatureRow)}
+        after = {row.name: row.level for row in self._desired.rows_of(FeatureRow)}
+        for name in sorted(before.keys() | after.keys(), key=lambda one: one != METADATA_VERSION):
+            level = after.get(name, 0)
+            if level != before.get(name, 0):
+                is_downgrade = level < before.get(name, 0)
+                yield SetFeature(feature=name, level=level, allow_downgrade=is_downgrade)
+
+    def _new_brokers(self) -> Iterator[ChangeRequest]:
+        before, after = self._brokers
+        for key, row in after.items():
+            known = before.get(key)
+            if known is None or _registration(known) != _registration(row):
+                yield _register(row, known)
+            if row.broker_id in self._unfenced:
+                yield UnfenceBroker(broker_id=row.broker_id)
+
+    def _old_brokers(self) -> Iterator[ChangeRequest]:
+        before, after = self._brokers
+        for key, row in after.items():
+            known = before.get(key)
+            is_fenced = known is None or known.fenced
+            if row.fenced and (row.broker_id in self._unfenced or not is_fenced):
+                yield FenceBroker(broker_id=row.broker_id)
+        for key, row in before.items():
+            if key not in after:
+                yield UnregisterBroker(broker_id=row.broker_id)
+
+    def _brokers_to_unfence(self) -> set[int]:
+        """Return the brokers that are unfenced in ``desired``, or needed by its new replicas."""
+        before, after = self._brokers
+        needed: set[int] = set()
+        for name, rows in self._topics[1].items():
+            known = [] if self._is_recreated(name) else self._topics[0].get(name, [])
+            for row in rows[len(known) :]:
+                needed.update(target_replicas(row))
+            for was, row in zip(known, rows, strict=False):
+                if target_replicas(was) != target_replicas(row):
+                    needed.update((*target_replicas(row), *was.isr, *was.elr))
+            if len(rows) > len(known):
+                needed.update(row.broker_id for row in after.values())  # to fill placeholders
+        return {
+            row.broker_id
+            for key, row in after.items()
+            if (key not in before or before[key].fenced)
+            and (not row.fenced or row.broker_id in needed)
+        }
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def _topic_changes(self) -> Iterator[ChangeRequest]:
+        before, after = self._topics
+        for name in sorted(before):
+            if name not in after or self._is_recreated(name):
+                yield DeleteTopic(topic=name)
+        for name in sorted(after):
+            if name not in before or self._is_recreated(name):
+                rows = after[name]
+                factor = len(target_replicas(rows[0]))
+                yield CreateTopic(topic=name, assignment=self._assignment(rows, factor))
+                yield from self._corrections(rows, factor)
+            else:
+                yield from self._partition_changes(name, before[name], after[name])
+
+    def _is_recreated(self, name: str) -> bool:
+        before, after = self._topics
+        return len(after.get(name, ())) < len(before.get(name, ()))
+
+    def _partition_changes(
+        self, topic: str, before: list[PartitionRow], after: list[PartitionRow]
+    ) -> Iterator[ChangeRequest]:
+        added = after[len(before) :]
+        if added:
+            factor = len(before[0].replicas)
+            assignment = self._assignment(added, factor)
+            yield AddPartitions(topic=topic, partitions=len(after), assignment=assignment)
+            yield from self._corrections(added, factor)
+        for row, desired in zip(before, after, strict=False):
+            target = target_replicas(desired)
+            if target_replicas(row) != target:
+                if self._complete_reassignments:
+                    yield from self._cancellation(row)
+                yield ReassignPartition(topic=topic, partition=row.partition_id, replicas=target)
+            elif row.replicas in (target, desired.replicas):
+                continue
+            if self._complete_reassignments:
+                yield from self._completion(topic, row.partition_id)
+
+    def _cancellation(self, row: PartitionRow) -> Iterator[ChangeRequest]:
+        """Cancel a reassignment, whose new replicas would still have to join the ISR."""
+        row = self._partition(row.topic_name, row.partition_id)
+        if row.adding_replicas and {*row.isr} - {*row.adding_replicas}:
+            yield ReassignPartition(topic=row.topic_name, partition=row.partition_id, replicas=None)
+
+    def _completion(self, topic: str, number: int) -> Iterator[ChangeRequest]:
+        """Put the new replicas into the ISR, which completes a reassignment."""
+        row = self._partition(topic, number)
+        if row.leader == NO_LEADER:
+            yield ElectLeader(topic=topic, partition=number, election="unclean")
+            row = self._partition(topic, number)
+        if row.adding_replicas or row.removing_replicas:
+            active = filter(self._state.current.is_active, row.isr)
+            isr = tuple(dict.fromkeys((*active, *target_replicas(row))))
+            yield SetIsr(topic=topic, partition=number, isr=isr)
+
+    def _partition(self, topic: str, number: int) -> PartitionRow:
+        """Return a partition after the changes that are planned so far."""
+        found = self._state.current.topic(topic)
+        assert found is not None, "it exists in both states, or is created"
+        row = self._state.current.find(PartitionRow, found.topic_id, number)
+        assert row is not None, "it exists in both states, or is created"
+        return row
+
+    def _assignment(self, rows: Iterable[PartitionRow], factor: int) -> Assignment:
+        """Return the replicas of new partitions, all of which must have the same number.
+
+        Those with another number get ``_corrections``.
+        """
+        brokers = [row.broker_id for row in self._brokers[1].values()]
+        targets = (target_replicas(row) for row in rows)
+        return tuple(tuple(dict.fromkeys((*one, *brokers)))[:factor] for one in targets)
+
+    def _corrections(self, rows: Iterable[PartitionRow], factor: int) -> Iterator[ChangeRequest]:
+        for row in rows:
+            target = target_replicas(row)
+            is_created = self._state.current.topic(row.topic_name) is not None
+            if is_created and len(target) != factor:
+                topic, number = row.topic_name, row.partition_id
+                yield ReassignPartition(topic=topic, partition=number, replicas=target)
+                if self._complete_reassignments:
+                    yield from self._completion(topic, number)
+
+    # --- configs, quotas, access ------------------------------------------------------------------
+
+    def _configs(self) -> Iterator[ChangeRequest]:
+        before, after = _configs_of(self._actual), _configs_of(self._desired)
+        for resource in sorted(before.keys() | after.keys()):
+            kind, name = resource
+            was, now = before.get(resource, {}), after.get(resource, {})
+            if kind == TOPIC and (name not in self._topics[0] or self._is_recreated(name)):
+                was = {}
+            if self._is_deleted(kind, name):
+                continue
+            changed = {one for one in was.keys() | now.keys() if was.get(one) != now.get(one)}
+            if changed & {*_LAGS}:  # the values are valid together, but not one after the other
+                changed |= {*_LAGS} & (was.keys() | now.keys())
+            for one in sorted(changed):
+                if one in was and (one not in now or one in _LAGS):
+                    yield DeleteConfig(resource_type=kind, resource_name=name, name=one)
+            for one in sorted(changed & now.keys()):
+                value = now[one]
+                yield SetConfig(resource_type=kind, resource_name=name, name=one, value=value)
+
+    def _is_deleted(self, kind: int, name: str) -> bool:
+        """Return whether a resource is deleted, with its configs or before they could be."""
+        if kind == TOPIC:
+            return name not in self._topics[1]
+        return kind == BROKER and bool(name) and not _has_node(self._desired, name)
+
+    def _quotas(self) -> Iterator[ChangeRequest]:
+        before, after = _by_key(self._actual, QuotaRow), _by_key(self._desired, QuotaRow)
+        for key, row in before.items():
+            if key not in after:
+                yield RemoveQuota(entity=dict(row.entity), quota=row.quota)
+        for key, row in after.items():
+            if before.get(key) != row:
+                yield SetQuota(entity=dict(row.entity), quota=row.quota, limit=row.value)
+
+    def _acls(self) -> Iterator[ChangeRequest]:
+        before, after = _acls_by_content(self._actual), _acls_by_content(self._desired)
+        for content, rows in before.items():
+            if content not in after:
+                yield from (RemoveAcl(acl_id=row.acl_id) for row in rows)
+        for content, rows in after.items():
+            if content not in before:
+                row = rows[0]
+                yield AddAcl(
+                    resource_type=row.resource_type,
+                    resource_name=row.resource_name,
+                    pattern_type=row.pattern_type,
+                    principal=row.principal,
+                    host=row.host,
+                    operation=row.operation,
+                    permission=row.permission,
+                )
+
+    def _removed_credentials(self) -> Iterator[ChangeRequest]:
+        after = _by_key(self._desired, ScramRow)
+        for key, row in _by_key(self._actual, ScramRow).items():
+            if key not in after:
+                yield RemoveScram(user=row.user, mechanism=row.mechanism)
+
+
+def change_row(change: ChangeRequest) -> dict[str, Any]:
+    """Return a change as a row of a table of changes, without columns that have their default."""
+    found: dict[str, Any] = {KIND: change.KIND}
+    for entry in fields(change):
+        value = getattr(change, entry.name)
+        if value != entry.default and value != {}:
+            found[entry.name] = value
+    return found
+
+
+def target_replicas(row: PartitionRow) -> tuple[int, ...]:
+    """Return the replicas of a partition once its reassignment is complete."""
+    return tuple(one for one in row.replicas if one not in row.removing_replicas)
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _by_key(image: MetadataImage, kind: type[R]) -> dict[tuple[int | str, ...], R]:
+    return {row.key: row for row in image.rows_of(kind)}
+
+
+def _partitions_by_topic(image: MetadataImage) -> dict[str, list[PartitionRow]]:
+    """Return the partitions of each topic, by name, in order."""
+    found: dict[str, list[PartitionRow]] = {row.name: [] for row in image.rows_of(TopicRow)}
+    for row in image.rows_of(PartitionRow):
+        found[row.topic_name].append(row)
+    return found
+
+
+def _registration(row: BrokerRow) -> tuple[object, ...]:
+    return row.rack, row.endpoints, row.features
+
+
+def _register(row: BrokerRow, known: BrokerRow | None) -> RegisterBroker:
+    return RegisterBroker(
+        broker_id=row.broker_id,
+        endpoints={
+            one.name: f"{one.protocol_name}://{one.host}:{one.port}" for one in row.endpoints
+        },
+        rack=row.rack,
+        features={one.name: (one.min_version, one.max_version) for one in row.features},
+        log_dirs=row.log_dirs or None if known is None else None,
+        incarnation_id=None if known is None else known.incarnation_id,
+    )
+
+
+def _configs_of(image: MetadataImage) -> Mapping[tuple[int, str], dict[str, str]]:
+    found: defaultdict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    for row in image.rows_of(ConfigRow):
+        found[row.resource_type, row.resource_name][row.name] = row.value
+    return found
+
+
+def _has_node(image: MetadataImage, name: str) -> bool:
+    return name.isdigit() and image.find(BrokerRow, int(name)) is not None
+
+
+def _acls_by_content(image: MetadataImage) -> Mapping[AclContent, list[AclRow]]:
+    found: defaultdict[AclContent, list[AclRow]] = defaultdict(list)
+    for row in image.rows_of(AclRow):
+        found[acl_content(row)].append(row)
+    return found
