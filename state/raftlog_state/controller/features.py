@@ -82,15 +82,14 @@ class FeatureUpdate:
 def update_features(
     updates: Sequence[FeatureUpdate], state: PendingState, *, kraft_version: int = 0
 ) -> None:
-    """Finalize levels of features, all or none. Raises ``ApiException``.
+    """Finalize levels of features. Raises ``ApiException``; the caller then reverts all of them.
 
     ``kraft_version``: that of the quorum, which only the quorum itself can change.
     """
     proposed = {row.name: row.level for row in state.current.rows_of(FeatureRow)}
     proposed |= {update.feature: update.level for update in updates}
-    with state.atomic():
-        for update in updates:
-            _update_feature(update, proposed.get(METADATA_VERSION), kraft_version, state)
+    for update in updates:
+        _update_feature(update, proposed.get(METADATA_VERSION), kraft_version, state)
 
 
 @write.register

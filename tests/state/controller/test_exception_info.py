@@ -92,6 +92,11 @@ def info(error: Exception, leader_id: int | None = None) -> EventHandlerExceptio
 def test_consequences(
     error: Exception, is_fault: bool, causes_failover: bool, seen: type[Exception], text: str
 ) -> None:
+    """EventHandlerExceptionInfoTest.testNotLeaderExceptionInfo,
+    EventHandlerExceptionInfoTest.testRejectedExecutionExceptionInfo,
+    EventHandlerExceptionInfoTest.testBoundedListTooLongExceptionInfo,
+    EventHandlerExceptionInfoTest.testInterruptedExceptionInfo,
+    EventHandlerExceptionInfoTest.testNullPointerExceptionInfo"""
     found = info(error)
     assert (found.is_fault, found.causes_failover) == (is_fault, causes_failover)
     assert type(found.external) is seen
@@ -111,6 +116,7 @@ def test_consequences(
     ],
 )
 def test_an_api_error_is_no_fault_and_is_seen_as_it_is(error: Exception) -> None:
+    """EventHandlerExceptionInfoTest.testTopicExistsExceptionInfo"""
     found = info(error)
     assert found.external is error
     assert not found.is_fault
@@ -129,6 +135,7 @@ def message(error: Exception, duration_us: int | None, is_active: bool) -> str:
 
 
 def test_messages_of_api_errors() -> None:
+    """EventHandlerExceptionInfoTest.testTopicExistsExceptionFailureMessage"""
     assert message(TOPIC_EXISTS, 234, True) == "failed with ApiException in 234 microseconds."
     assert (
         message(TOPIC_EXISTS, None, True) == "unable to start processing because of ApiException."
@@ -136,6 +143,9 @@ def test_messages_of_api_errors() -> None:
 
 
 def test_messages_of_the_active_controller_that_fails_over() -> None:
+    """EventHandlerExceptionInfoTest.testNotLeaderExceptionFailureMessage,
+    EventHandlerExceptionInfoTest.testRejectedExecutionExceptionFailureMessage,
+    EventHandlerExceptionInfoTest.testNullPointerExceptionFailureMessageWhenActive"""
     rest = ". Renouncing leadership and reverting to the last committed offset 456."
     assert message(NOT_LEADER, 234, True) == (
         "failed with NotLeaderError (treated as NotControllerError) at epoch 123 in 234 "
@@ -156,6 +166,7 @@ def test_messages_of_the_active_controller_that_fails_over() -> None:
 
 
 def test_messages_of_a_standby() -> None:
+    """EventHandlerExceptionInfoTest.testInterruptedExceptionFailureMessageWhenInactive"""
     assert message(InterruptedError(), 234, False) == (
         "failed with InterruptedError (treated as UnknownServerError) at epoch 123 in 234 "
         "microseconds. The controller is already in standby mode."
@@ -167,6 +178,7 @@ def test_messages_of_a_standby() -> None:
 
 
 def test_a_list_that_is_too_long_does_not_fail_over() -> None:
+    """EventHandlerExceptionInfoTest.testBoundedListTooLongExceptionFailureMessage"""
     assert message(BoundedListTooLongError(), 7, True) == (
         "failed with BoundedListTooLongError (treated as PolicyViolationError) in 7 microseconds."
     )

@@ -99,7 +99,7 @@ def assert_not_controller(
 
 
 def test_a_write_is_completed_when_it_is_committed() -> None:
-    """testDelayedConfigurationOperations."""
+    """QuorumControllerTest.testDelayedConfigurationOperations"""
     env, active = started()
     write(active, topic("a"))
     env.shared.deliver()
@@ -178,6 +178,7 @@ def test_a_refused_write_leaves_no_trace() -> None:
 
 
 def test_a_write_without_records_waits_for_the_state_that_it_has_read() -> None:
+    """QuorumControllerTest.testEarlyControllerResults"""
     env, active = started()
 
     def read(pending: PendingState) -> bool:
@@ -242,7 +243,7 @@ def test_a_batch_that_is_too_large_is_reverted() -> None:
 
 
 def test_a_write_after_its_deadline_is_not_started() -> None:
-    """testTimeouts."""
+    """QuorumControllerTest.testTimeouts"""
     env, active = started()
     env.now_us = 10
     done = write(active, topic("a"), deadline_us=10)
@@ -594,6 +595,7 @@ def test_a_leader_whose_full_disk_has_no_room_for_an_abort_resigns() -> None:
 
 
 def test_a_record_that_contradicts_the_state_is_fatal() -> None:
+    """QuorumControllerTest.testFatalMetadataErrorDuringLogLoading"""
     env, _ = started()
     record = RemoveTopicRecord(topic_id=TOPIC_ID)
     env.shared.append(1, env.shared.epoch, [encode(DecodedRecord(0, record))], None)
@@ -637,7 +639,7 @@ def test_unknown_records_are_counted_and_forbid_writes() -> None:
 
 
 def test_a_snapshot_replaces_the_log_of_a_new_standby() -> None:
-    """testSnapshotSaveAndLoad."""
+    """QuorumControllerTest.testSnapshotSaveAndLoad"""
     env, active = started()
     for name in "abc":
         write(active, topic(name, 3))
