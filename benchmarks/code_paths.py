@@ -6,7 +6,8 @@ A profile function records every Python function of the three source packages th
 thread during one operation. Each operation runs once before it is counted, so that imports and
 caches do not count. "Jumps" are calls from a function of one file to a function of another;
 "classes" are the distinct classes whose methods ran. Files and calls are counts of what ran, not
-of what exists: they are equal on every machine.
+of what exists: they are equal on every machine, for the same implementation of the core, which
+``raftlog --version`` prints (``RAFTLOG_NATIVE=0`` disables the compiled one).
 
 `--files` lists the files of each operation, `--lines` the modules and lines of each package.
 """

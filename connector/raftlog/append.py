@@ -204,8 +204,8 @@ def failed(error: RaftlogError) -> Failed:
 class BufferPool:
     """Bound on the bytes of one handle's queued requests, and whether it takes any (``closed``).
 
-    Kafka: ``BufferPool``. ``changed`` guards the handle's queue too: callers of ``allocate``,
-    ``release`` and ``close`` hold it. It is notified when there may be room or the pool is closed.
+    Kafka: ``BufferPool``. ``changed`` guards the handle's queue too: callers of all methods but
+    ``check_process`` hold it. It is notified when there may be room, and when the pool is closed.
     """
 
     def __init__(self, path: str, byte_count_max: int, now_ms: Callable[[], float]) -> None:
@@ -227,8 +227,8 @@ class BufferPool:
         if self.is_forked:
             raise LogClosedError(path=self._path, reason=f"{opened} before this process was forked")
 
-    def allocate(self, byte_count: int, deadline_ms: float) -> None:
-        """Wait for room. A request larger than the bound is accepted alone.
+    def wait_for_room(self, byte_count: int, deadline_ms: float) -> None:
+        """Wait until ``allocate`` may be called. A request above the bound is accepted alone.
 
         Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room until the
         deadline.
@@ -237,7 +237,6 @@ class BufferPool:
             if self.closed is not None:
                 raise LogClosedError(path=self._path, reason=self.closed)
             if not self._byte_count or self._byte_count + byte_count <= self._byte_count_max:
-                self._byte_count += byte_count
                 return
             left_ms = deadline_ms - self._now_ms()
             if left_ms <= 0:
@@ -245,6 +244,10 @@ class BufferPool:
                     byte_count=byte_count, byte_count_max=self._byte_count_max
                 )
             self.changed.wait(left_ms / 1000)
+
+    def allocate(self, byte_count: int) -> None:
+        """Count the bytes of a request that is queued."""
+        self._byte_count += byte_count
 
     def release(self, byte_count: int) -> None:
         """Return the bytes of requests that have a result."""

@@ -106,4 +106,34 @@ CLIENT_PLANTS: Final = (
 """,
         tests=("tests/client/embedded/test_writer_thread.py",),
     ),
+    Plant(
+        bug="a handle queues appends without a bound",
+        path="connector/raftlog/append.py",
+        old="self._byte_count + byte_count <= self._byte_count_max:\n",
+        new="self._byte_count + byte_count >= 0:\n",
+        tests=("tests/client/embedded/test_writer_thread.py::test_the_queue_is_bounded",),
+    ),
+    Plant(
+        bug="a closed handle does not wake an append that waits for room",
+        path="connector/raftlog/append.py",
+        old="self.closed = self.closed or reason\n        self.changed.notify_all()\n",
+        new="self.closed = self.closed or reason\n",
+        tests=(
+            "tests/client/embedded/test_writer_thread.py"
+            "::test_closing_wakes_a_caller_blocked_on_a_full_queue",
+        ),
+    ),
+    Plant(
+        bug="an append that could not be queued keeps its room",
+        path=f"{REMOTE}/record_accumulator.py",
+        old="""            if not self._new:
+                self._wake_up()
+            self._pool.allocate(byte_count)
+""",
+        new="""            self._pool.allocate(byte_count)
+            if not self._new:
+                self._wake_up()
+""",
+        tests=(f"{BATCHES}::test_an_append_whose_sender_cannot_be_started_takes_no_room",),
+    ),
 )

@@ -258,6 +258,22 @@ def test_a_request_is_not_queued_if_no_thread_can_be_started(
     assert groups.seen == [[taken]]
 
 
+def test_a_request_whose_thread_cannot_be_started_takes_no_room(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appender = WriterThread(
+        "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, waiting_bytes_max=1
+    )
+    monkeypatch.setattr(threading.Thread, "start", _no_thread)
+    with pytest.raises(RuntimeError, match="new thread"):
+        appender.submit(request())
+    monkeypatch.undo()
+    taken = request(wait_ms=0)
+    appender.submit(taken)
+    assert taken.future.result(30) is not None
+    appender.close()
+
+
 def _no_thread(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 

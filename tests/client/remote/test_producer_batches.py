@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.append import AppendRequest, AppendResult
+from raftlog.append import WAITING_BYTES_MAX, AppendRequest, AppendResult
 from raftlog.client.log_handle import Clock
 from raftlog.client.remote.producer_batches import (
     IMPOSSIBLE_OFFSET,
@@ -192,6 +192,19 @@ def built_batch(accumulator: RecordAccumulator, *requests: AppendRequest) -> Pro
     assert batch is not None
     accumulator.reenqueue(batch)
     return batch
+
+
+def test_an_append_whose_sender_cannot_be_started_takes_no_room() -> None:
+    def no_thread() -> None:
+        raise RuntimeError("can't start new thread")
+
+    accumulator = RecordAccumulator(PATH, SETTINGS, Clock(), wake_up=no_thread)
+    large = request(bytes(WAITING_BYTES_MAX))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="new thread"):
+            accumulator.append(large)
+    accumulator.collect()
+    assert not accumulator.has_undrained
 
 
 def unavailable() -> RaftlogError:

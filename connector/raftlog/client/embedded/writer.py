@@ -331,13 +331,14 @@ class WriterThread:
         self._pool.check_process("it was opened")
         byte_count = request.byte_count()
         with self._changed:
-            self._pool.allocate(byte_count, request.deadline_ms)
+            self._pool.wait_for_room(byte_count, request.deadline_ms)
             if self._thread is None:
                 self._start()
             if not self._queue:
                 self._linger_until_ms = self._now_ms() + self._linger_ms
             self._queue.append((request, byte_count))
             self._queue_bytes += byte_count
+            self._pool.allocate(byte_count)
             self._changed.notify_all()
 
     def close(self, timeout_ms: float | None = None) -> bool:

@@ -86,9 +86,10 @@ class RecordAccumulator:
         self._pool.check_process("it was connected")
         byte_count = request.byte_count()
         with self._pool.changed:
-            self._pool.allocate(byte_count, request.deadline_ms)
+            self._pool.wait_for_room(byte_count, request.deadline_ms)
             if not self._new:
                 self._wake_up()
+            self._pool.allocate(byte_count)
             self._new.append(request)
         request.future.add_done_callback(partial(self._release_room, byte_count))
 
