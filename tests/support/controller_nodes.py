@@ -123,7 +123,7 @@ async def ask(
 
 @contextlib.asynccontextmanager
 async def controller_nodes(
-    home: Path, count: int = 1, *, extra: str = ""
+    home: Path, count: int = 1, *, extra: str = "", bootstrap: bytes | None = None
 ) -> AsyncIterator[ControllerNodes]:
     """Run the nodes of a quorum; shut them down at the end."""
     ids = [random_id() for _ in range(count)]
@@ -142,7 +142,10 @@ async def controller_nodes(
                 "node.toml",
             )
             format_directory(
-                config, cluster_id=cluster_id, initial_voters=parse_initial_voters(voters)
+                config,
+                cluster_id=cluster_id,
+                initial_voters=parse_initial_voters(voters),
+                bootstrap=bootstrap,
             )
             storage = ReservedDescriptorStorage()
             stack.callback(storage.close)

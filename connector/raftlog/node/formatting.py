@@ -57,6 +57,8 @@ from .addresses import address_text, is_directory_id
 from .config import NodeConfig, voter_of
 from .control_values import voters_record
 
+BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
+"""File with the first records of a controller's log, as in Kafka (``BootstrapDirectory``)."""
 _META_VERSION: Final = 1
 _KRAFT_VERSION: Final = 1
 _LEFTOVERS: Final = {
@@ -76,6 +78,7 @@ def format_directory(
     initial_voters: VoterSet | None = None,
     is_standalone: bool = False,
     is_observer: bool = False,
+    bootstrap: bytes | None = None,
     storage: WritableStorage | None = None,
     time_ms: int | None = None,
 ) -> str:
@@ -83,7 +86,8 @@ def format_directory(
 
     Unless voters are static, exactly one is required of ``initial_voters`` (each with its directory
     id), ``is_standalone`` (this node is the only initial voter) and ``is_observer`` (the node is
-    added to the voters later). The parent directory must exist.
+    added to the voters later). The parent directory must exist. ``bootstrap``: content of
+    ``bootstrap.checkpoint``, the records of a new cluster that a controller begins its log with.
 
     Raises ``AlreadyFormattedError``, and ``OptionError`` for options that contradict each other;
     then nothing was written. After any other error, format again.
@@ -105,12 +109,14 @@ def format_directory(
     if lock is None:
         raise AlreadyFormattedError(path=directory, reason="another process uses it")
     with lock:
-        _check_is_free(files, config)
+        _check_is_free(files, config, has_bootstrap=bootstrap is not None)
         partition = partition_directory(files, config)
         files.make_directory(partition)
         files.sync_directory(directory)
         if initial_voters is not None:
             _write_bootstrap(files, partition, initial_voters, now_ms)
+        if bootstrap is not None:
+            replace_checked(files, directory, {BOOTSTRAP_NAME: bootstrap})
         _write_meta(files, config, cluster_id, directory_id, now_ms)
     return directory_id
 
@@ -236,15 +242,16 @@ def _check_initial_voters(config: NodeConfig, voters: VoterSet) -> None:
         )
 
 
-def _check_is_free(files: WritableStorage, config: NodeConfig) -> None:
+def _check_is_free(files: WritableStorage, config: NodeConfig, *, has_bootstrap: bool) -> None:
     """Raise unless the directory is empty, or holds the files of an incomplete formatting only."""
     directory = config.directory
     names = set(files.list_names(directory))
     if META_PROPERTIES_NAME in names:
         raise AlreadyFormattedError(path=directory, reason=f"it contains {META_PROPERTIES_NAME}")
     partition = str(TopicPartition(config.topic, 0))
-    temporary = {META_PROPERTIES_NAME + TEMPORARY_SUFFIX, CHECKSUMS_NAME + TEMPORARY_SUFFIX}
-    strange = names - temporary - {NODE_LOCK_NAME, CHECKSUMS_NAME, partition}
+    written = {CHECKSUMS_NAME, *((BOOTSTRAP_NAME,) if has_bootstrap else ())}
+    temporary = {name + TEMPORARY_SUFFIX for name in (META_PROPERTIES_NAME, *written)}
+    strange = names - temporary - written - {NODE_LOCK_NAME, partition}
     if not strange and partition in names:
         inside = files.list_names(partition_directory(files, config))
         strange = {f"{partition}/{name}" for name in inside if name not in _LEFTOVERS}

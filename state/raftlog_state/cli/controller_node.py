@@ -5,14 +5,17 @@ Only this module and its neighbours import both ``raftlog.node`` and the control
 
 from __future__ import annotations
 
+import asyncio
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
 
 from raftlog.node.service import NodeContext, RequestHandler, Service
 from raftlog.wire import APIS, CONTROLLER_APIS
-from raftlog_state.controller.activation import NEW_CLUSTER_FEATURES
 from raftlog_state.controller_apis import ELEMENTS_MAX, HANDLERS, HostedController
+from raftlog_state.controller_apis.bootstrap import read_bootstrap
+from raftlog_state.publishing import PublishingLoader, SnapshotGenerator
 
 
 class ControllerLines:
@@ -38,7 +41,7 @@ def create_controller(node: NodeContext) -> Service:
         node.log,
         cluster_id=node.cluster_id,
         listener=ControllerLines(node.log_line),
-        bootstrap_features=NEW_CLUSTER_FEATURES,
+        bootstrap_features=read_bootstrap(node.config.directory),
         forwarded_principal=node.forwarded_principal,
     )
     return Service(
@@ -55,3 +58,15 @@ def create_controller(node: NodeContext) -> Service:
         features=controller.features,
         owns_log=True,
     )
+
+
+def create_publishers(node: NodeContext) -> Service:
+    """Return the publishers of a node with a controller: its log is trimmed by snapshots."""
+    lines = ControllerLines(node.log_line)
+    generator = SnapshotGenerator(
+        node.log,
+        time_ms=lambda: time.monotonic_ns() // 1_000_000,
+        schedule=asyncio.get_running_loop().call_soon,
+        listener=lines,
+    )
+    return Service(listener=PublishingLoader(lines, [generator]))

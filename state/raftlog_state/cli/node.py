@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import TYPE_CHECKING, Final
 
 from .output import Console, Output
@@ -83,6 +84,9 @@ and directory id. Unless FILE has static_voters, one of these options selects th
   --initial-voters     the listed nodes; format each of them with the same list
   --no-initial-voters  other nodes; this node starts as an observer and can be added later
 
+A node with [controller] enabled also gets the features of a new cluster of Kafka, which the first
+active controller writes to its log: those of --release-version, with the levels of --feature.
+
 A formatted directory is never overwritten: a node that loses its vote could elect a second leader
 in the same epoch. A format that was interrupted can be repeated.
 """
@@ -92,6 +96,7 @@ raftlog node format --config node.toml --standalone
 raftlog node format --config node.toml --cluster-id 4L6g3nShT-eMCtK--X86sw \\
   --initial-voters 1@10.0.0.1:9193:AAbC...,2@10.0.0.2:9193:BBcD...,3@10.0.0.3:9193:CCdE...
 raftlog node format --config node-4.toml --cluster-id 4L6g3nShT-eMCtK--X86sw --no-initial-voters
+raftlog node format --config node.toml --standalone --release-version 4.2 --feature share.version=0
 """
 
 
@@ -120,6 +125,18 @@ def _add_format(commands: Commands) -> None:
         "--no-initial-voters", action="store_true", help="this node is no initial voter"
     )
     command.add_argument(
+        "--release-version",
+        metavar="VERSION",
+        help="metadata.version of the cluster, such as 4.3 or 4.3-IV0; default: the newest",
+    )
+    command.add_argument(
+        "--feature",
+        metavar="NAME=LEVEL",
+        action="append",
+        default=[],
+        help="level of a feature other than that of the release; may be repeated",
+    )
+    command.add_argument(
         "--ignore-formatted",
         action="store_true",
         help="do nothing if the directory is already formatted for this node and cluster",
@@ -145,12 +162,37 @@ def _run_format(arguments: argparse.Namespace, output: Output, console: Console)
             initial_voters=_initial_voters(arguments.initial_voters),
             is_standalone=arguments.standalone,
             is_observer=arguments.no_initial_voters,
+            bootstrap=_bootstrap(arguments, config),
         )
     except AlreadyFormattedError:
         if not arguments.ignore_formatted:
             raise
     output.lines(_identity(config, arguments.cluster_id))
     return 0
+
+
+def _bootstrap(arguments: argparse.Namespace, config: NodeConfig) -> bytes | None:
+    """Return the bootstrap records of a node with a controller, None for others.
+
+    Raises ``OptionError``.
+    """
+    if config.controller is None:
+        if arguments.release_version is not None or arguments.feature:
+            arguments.parser.error(
+                "--release-version and --feature are for nodes with [controller] enabled = true"
+            )
+        return None
+
+    from raftlog_state.controller_apis.bootstrap import bootstrap_bytes, bootstrap_features
+
+    levels: dict[str, int] = {}
+    for text in arguments.feature:
+        name, _, level = text.partition("=")
+        if not name or not level.isdecimal():
+            arguments.parser.error(f"--feature: expected NAME=LEVEL, not {text!r}")
+        levels[name] = int(level)
+    features = bootstrap_features(arguments.release_version, levels)
+    return bootstrap_bytes(features, written_ms=time.time_ns() // 1_000_000)
 
 
 def _initial_voters(text: str | None) -> VoterSet | None:
@@ -227,9 +269,9 @@ def _run_start(arguments: argparse.Namespace, output: Output, console: Console) 
 
     services: list[CreateService] = []
     if config.controller is not None:
-        from .controller_node import create_controller
+        from .controller_node import create_controller, create_publishers
 
-        services.append(create_controller)
+        services += [create_controller, create_publishers]
     return run_node(config, services=services)
 
 

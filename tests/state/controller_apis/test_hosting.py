@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.controller_nodes import (
     ControllerNodes,
@@ -18,8 +20,12 @@ from tests.support.controller_nodes import (
 )
 from tests.support.request_builder import request
 
+from raftlog.errors import OptionError
 from raftlog.wire import ApiKey, decode_versions_response, encode_versions_request
-from raftlog_state.controller.activation import NEW_CLUSTER_FEATURES
+from raftlog_state.controller import ControllerState, PendingState
+from raftlog_state.controller.activation import new_cluster_features, write_bootstrap_records
+from raftlog_state.controller_apis.bootstrap import bootstrap_bytes, bootstrap_features
+from raftlog_state.records import ConfigRecord, FeatureLevelRecord
 
 
 def create(*names: str) -> Any:
@@ -37,6 +43,58 @@ def create(*names: str) -> Any:
             for name in names
         ],
     )
+
+
+def test_a_formatted_release_is_that_of_the_cluster(tmp_path: Path) -> None:
+    async def check() -> None:
+        features = bootstrap_features("3.7", {})
+        bootstrap = bootstrap_bytes(features, written_ms=0)
+        async with controller_nodes(tmp_path, bootstrap=bootstrap) as nodes:
+            node = await nodes.until_active()
+            assert hosted(node).features().finalized == {"metadata.version": 19}
+            up = {"feature": "metadata.version", "max_version_level": 30, "upgrade_type": 1}
+            updated = await nodes.admin(ApiKey.UPDATE_FEATURES, feature_updates=[up])
+            assert updated.error_code is ErrorCode.none
+            assert hosted(node).features().finalized == {"metadata.version": 30}
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("release", "levels", "reason"),
+    [
+        ("5.0", {}, "not a release of Kafka"),
+        ("4.3", {"metadata.version": 29}, "is that of --release-version"),
+        ("4.3", {"no.such.feature": 1}, "Feature no.such.feature not found"),
+        ("4.3", {"group.version": 7}, "only supports versions 0-1"),
+        ("3.9", {"eligible.leader.replicas.version": 1}, "depends on metadata.version"),
+    ],
+)
+def test_features_that_no_cluster_can_have_are_refused(
+    release: str, levels: dict[str, int], reason: str
+) -> None:
+    with pytest.raises(OptionError, match=reason):
+        bootstrap_features(release, levels)
+
+
+def test_the_bootstrap_records_are_those_of_kafka_in_its_order() -> None:
+    pending = PendingState(ControllerState(), first_offset=4, leader_epoch=1, rng=random.Random(0))
+    write_bootstrap_records(new_cluster_features(), pending)
+    levels = [
+        (record.name, record.feature_level)
+        for one in pending.records
+        if isinstance(record := one.record, FeatureLevelRecord)
+    ]
+    assert levels == [
+        ("metadata.version", 30),
+        ("eligible.leader.replicas.version", 1),
+        ("group.version", 1),
+        ("share.version", 1),
+        ("streams.version", 1),
+        ("transaction.version", 2),
+    ]
+    minimum = ConfigRecord(resource_type=4, name="min.insync.replicas", value="1")
+    assert [one.record for one in pending.records[len(levels) :]] == [minimum]
 
 
 def codes(response: Any) -> dict[str, ErrorCode]:
@@ -83,7 +141,7 @@ def test_the_first_controller_writes_the_records_of_a_new_cluster(tmp_path: Path
             assert ApiKey.CREATE_TOPICS in versions
             assert ApiKey.PRODUCE not in versions, "only the controller writes"
             finalized = hosted(node).features().finalized
-            assert finalized == NEW_CLUSTER_FEATURES
+            assert finalized == new_cluster_features()
             epoch = active_epoch(node)
 
             controller_of(node).begin_shutdown()
