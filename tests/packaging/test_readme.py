@@ -6,6 +6,7 @@ replaces any lines. The commands run in the project's folder.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-from tests.support.quorum_processes import RARE_ELECTIONS, QuorumProcesses
+from tests.support.quorum_processes import RARE_ELECTIONS, QuorumProcesses, free_ports
 
 from raftlog.node.config import read_config
 
@@ -113,9 +114,28 @@ def test_the_python_examples_of_the_readme_run(
     assert "[b'ids 100 to 199 are mine']" in printed
 
 
+def shell_blocks() -> list[str]:
+    """Return the blocks of shell: a quorum, and a controller."""
+    return re.findall(r"^```sh\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_controller_of_the_readme_begins_the_log_of_a_cluster(tmp_path: Path) -> None:
+    _, shell = shell_blocks()
+    (port,) = free_ports(1)
+    shell = shell.replace("9093", str(port)) + "node=$!\n"
+    state = f"raftlog state --bootstrap-server localhost:{port} features"
+    until = f"until {state} | grep -q metadata.version; do :; done\n{state}\nkill $node\nwait\n"
+    done = run(f"cd {shlex.quote(str(tmp_path))}\n{shell}{until}")
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    levels = {row["name"]: row["level"] for row in rows}
+    assert levels["metadata.version"] == 30, done.stderr
+    assert levels["eligible.leader.replicas.version"] == 1
+
+
 @pytest.mark.slow
 def test_the_commands_of_the_readme_format_three_nodes_of_one_cluster(tmp_path: Path) -> None:
-    (shell,) = re.findall(r"^```sh\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    shell, _ = shell_blocks()
     lines = [line for line in shell.splitlines() if "raftlog node start" not in line]
     assert len(lines) == len(shell.splitlines()) - 1
     done = run(f"cd {shlex.quote(str(tmp_path))}\n" + "\n".join(lines))

@@ -217,6 +217,7 @@ class Node:
         lines = self._lines
         return NodeContext(
             config=self._config,
+            log_config=lambda: self.driver.replica.log.config,
             cluster_id=cluster_id,
             log=self.driver.raft_client,
             forwarded_principal=self._forwarded_principal,

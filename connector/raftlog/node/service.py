@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from raftlog.limits import WIRE_ELEMENTS_MAX
+from raftlog.log.writing.properties import LogConfig
 from raftlog.wire import NO_FEATURES, Api, ApiKey, Features
 
 from .access import Principal
@@ -54,12 +55,13 @@ class Service:
 class NodeContext:
     """What a node offers to a service, for use on its event loop.
 
-    ``forwarded_principal``: the principal of a request that another node has authenticated and
-    forwarded, by that node's principal and the name. ``log_line``: logs an event with its level and
-    a text.
+    ``log_config``: the current settings of the log. ``forwarded_principal``: the principal of a
+    request that another node has authenticated and forwarded, by that node's principal and the
+    name. ``log_line``: logs an event with its level and a text.
     """
 
     config: NodeConfig
+    log_config: Callable[[], LogConfig]
     cluster_id: str
     log: RaftClient
     forwarded_principal: Callable[[Principal, str], Principal]

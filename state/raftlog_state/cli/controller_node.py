@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
+from raftlog.node.apis.configs import topic_settings
 from raftlog.node.service import NodeContext, RequestHandler, Service
 from raftlog.wire import APIS, CONTROLLER_APIS
 from raftlog_state.controller_apis import ELEMENTS_MAX, HANDLERS, HostedController
@@ -42,6 +43,7 @@ def create_controller(node: NodeContext) -> Service:
         cluster_id=node.cluster_id,
         listener=ControllerLines(node.log_line),
         bootstrap_features=read_bootstrap(node.config.directory),
+        log_configs=lambda: {one.name: one.value for one in topic_settings(node.log_config())},
         forwarded_principal=node.forwarded_principal,
     )
     return Service(

@@ -28,6 +28,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as alter_requests
 from kio.schema.incremental_alter_configs.v1 import response as alter_responses
 
+from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire.log_identity import duration, int8
 from raftlog_state.controller import ApiException, ControllerState, PendingState
 from raftlog_state.controller.configs import (
@@ -54,6 +55,7 @@ _LegacyAlter: TypeAlias = ControllerRequest[legacy_requests.AlterConfigsRequest]
 _Describe: TypeAlias = ControllerRequest[describe_requests.DescribeConfigsRequest]
 _Refusals: TypeAlias = dict[ConfigResource, ApiException | None]
 
+_LOG: Final = ConfigResource(TOPIC, CLUSTER_METADATA_TOPIC)
 _TYPES: Final = {
     "BOOLEAN": 1,
     "STRING": 2,
@@ -244,7 +246,12 @@ async def handle_describe_configs(
     def operation(
         state: ControllerState,
     ) -> tuple[describe_responses.DescribeConfigsResult, ...]:
-        return tuple(_described(one, body, principal, state) for one in body.resources)
+        return tuple(
+            _described_log(one, principal, controller.log_configs())
+            if _resource(one) == _LOG
+            else _described(one, body, principal, state)
+            for one in body.resources
+        )
 
     results = await controller.read("describeConfigs", operation)
     return describe_responses.DescribeConfigsResponse(throttle_time=duration(0), results=results)
@@ -256,6 +263,35 @@ def refuse_describe_configs(
     return describe_responses.DescribeConfigsResponse(
         throttle_time=duration(0),
         results=tuple(_result(one, code, message, ()) for one in request.body.resources),
+    )
+
+
+def _described_log(
+    one: describe_requests.DescribeConfigsResource,
+    principal: Principal,
+    settings: Mapping[str, str],
+) -> describe_responses.DescribeConfigsResult:
+    """Describe the log itself, whose topic is not in the metadata."""
+    if not principal.may_describe:
+        return _result(one, *code_and_message(unauthorized(_UNAUTHORIZED[TOPIC])), ())
+    names = one.configuration_keys
+    return _result(
+        one,
+        ErrorCode.none,
+        None,
+        tuple(
+            describe_responses.DescribeConfigsResourceResult(
+                name=name,
+                value=value,
+                read_only=True,
+                config_source=int8(ConfigSource.TOPIC_CONFIG),
+                is_sensitive=False,
+                synonyms=(),
+                documentation=None,
+            )
+            for name, value in settings.items()
+            if names is None or name in names
+        ),
     )
 
 

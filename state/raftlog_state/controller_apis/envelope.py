@@ -37,11 +37,11 @@ from .requests import ControllerRequest, Principal, code_and_message
 
 _Envelope: TypeAlias = ControllerRequest[requests.EnvelopeRequest]
 
-_SERVED: Final[Mapping[int, Api]] = {
-    **{key: api for key, api in CONTROLLER_APIS.items() if api.clients is not None},
+_APIS: Final[Mapping[int, Api]] = {
+    **CONTROLLER_APIS,
     ApiKey.DESCRIBE_CONFIGS: APIS[ApiKey.DESCRIBE_CONFIGS],
 }
-"""APIs of clients, whose requests brokers forward (Kafka: ``ApiKeys.forwardable``)."""
+"""Those on the listener for clients are forwardable (Kafka: ``ApiKeys.forwardable``)."""
 
 USER: Final = "User"
 """Type of a principal, the only one that Kafka's brokers know."""
@@ -76,7 +76,7 @@ async def handle_envelope(
     if not request.principal.is_node:
         return refuse_envelope(request, ErrorCode.cluster_authorization_failed, None)
     try:
-        received = receive_request(body.request_data, Listener.CLIENTS, _SERVED)
+        received = receive_request(body.request_data, Listener.CLIENTS, _APIS)
         if not isinstance(received, ReceivedRequest):
             return refuse_envelope(request, ErrorCode.invalid_request, None)
         if body.request_principal is None:

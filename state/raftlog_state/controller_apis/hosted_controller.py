@@ -63,6 +63,7 @@ class HostedController:
 
     Args:
         bootstrap_features: levels of a new cluster, written to an empty log.
+        log_configs: names and values of the settings of the log itself.
         forwarded_principal: the principal of a request that a broker has authenticated and
             forwarded, by the broker's principal and the name.
         session_timeout_ms: time without a heartbeat after which a broker is fenced (Kafka:
@@ -76,12 +77,14 @@ class HostedController:
         cluster_id: str,
         listener: ControllerListener,
         bootstrap_features: Mapping[str, int],
+        log_configs: Callable[[], Mapping[str, str]],
         forwarded_principal: Callable[[Any, str], Principal],
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         rng: Random | None = None,
         time_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.cluster_id: Final = cluster_id
+        self.log_configs: Final = log_configs
         self.forwarded_principal: Final = forwarded_principal
         self.session_timeout_ms: Final = session_timeout_ms
         self.brokers: Final = BrokerControl(

@@ -228,6 +228,22 @@ def test_configs_are_altered_and_described(tmp_path: Path) -> None:
     run(tmp_path, check)
 
 
+def test_the_log_itself_is_described_to_its_clients(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        log = {
+            "resource_type": TOPIC,
+            "resource_name": "__cluster_metadata",
+            "configuration_keys": ("raftlog.values", "max.message.bytes"),
+        }
+        response = await nodes.admin(ApiKey.DESCRIBE_CONFIGS, resources=[log])
+        assert {one.name: one.value for one in response.results[0].configs} == {
+            "raftlog.values": "kraft",
+            "max.message.bytes": "8388608",
+        }
+
+    run(tmp_path, check)
+
+
 def test_secrets_are_not_described(tmp_path: Path) -> None:
     async def check(nodes: ControllerNodes) -> None:
         resource = {

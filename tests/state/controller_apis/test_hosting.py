@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,22 @@ from tests.support.controller_nodes import (
     eventually,
     hosted,
 )
+from tests.support.controllers import Listener
 from tests.support.request_builder import request
+from tests.support.shared_log import SharedLog
 
 from raftlog.errors import OptionError
 from raftlog.wire import ApiKey, decode_versions_response, encode_versions_request
-from raftlog_state.controller import ControllerState, PendingState
+from raftlog_state.controller import (
+    ControllerState,
+    PendingState,
+    RegisterBroker,
+    write_change,
+)
 from raftlog_state.controller.activation import new_cluster_features, write_bootstrap_records
+from raftlog_state.controller_apis import HostedController
 from raftlog_state.controller_apis.bootstrap import bootstrap_bytes, bootstrap_features
+from raftlog_state.image import BrokerRow
 from raftlog_state.records import ConfigRecord, FeatureLevelRecord
 
 
@@ -43,6 +53,40 @@ def create(*names: str) -> Any:
             for name in names
         ],
     )
+
+
+def test_a_request_is_answered_when_its_records_are_committed() -> None:
+    async def check() -> None:
+        shared = SharedLog()
+        node = shared.node(1)
+        controller = HostedController(
+            node,
+            cluster_id="c",
+            listener=Listener(),
+            bootstrap_features=new_cluster_features(),
+            log_configs=dict,
+            forwarded_principal=lambda sender, _: sender,
+        )
+        node.register(controller)
+        shared.elect(1)
+        shared.deliver()
+        shared.committed_max = shared.end_offset
+        change = RegisterBroker(broker_id=1, endpoints={"A": "h:1"})
+        write = asyncio.create_task(controller.write("test", partial(write_change, change)))
+        read = asyncio.create_task(
+            controller.read("test", lambda state: state.find(BrokerRow, 1) is not None)
+        )
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not write.done()
+        assert not read.done(), "it has read what is not committed"
+        shared.committed_max = None
+        shared.deliver()
+        await write
+        assert await read
+        controller.begin_shutdown()
+
+    asyncio.run(check())
 
 
 def test_a_formatted_release_is_that_of_the_cluster(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""Bugs of a controller in a node: hosting, rights, and answers to Kafka's requests."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+APIS: Final = "state/raftlog_state/controller_apis"
+HOSTED: Final = f"{APIS}/hosted_controller.py"
+HOSTING: Final = "tests/state/controller_apis/test_hosting.py"
+ADMIN: Final = "tests/state/controller_apis/test_admin_requests.py"
+BROKERS: Final = "tests/state/controller_apis/test_broker_requests.py"
+RIGHTS: Final = "tests/state/controller_apis/test_rights.py"
+
+CONTROLLER_API_PLANTS: Final = (
+    Plant(
+        bug="controller node: an empty log gets no bootstrap records",
+        path=HOSTED,
+        old="if self.controller.state.metadata_version is not None:",
+        new="if True:",
+        tests=(HOSTING,),
+    ),
+    Plant(
+        bug="controller node: clients may append to the log beside the controller",
+        path="state/raftlog_state/cli/controller_node.py",
+        old="        owns_log=True,\n",
+        new="",
+        tests=(HOSTING,),
+    ),
+    Plant(
+        bug="controller node: a request is answered before its records are committed",
+        path=HOSTED,
+        old="                await done\n",
+        new="                pass\n",
+        tests=(HOSTING,),
+    ),
+    Plant(
+        bug="controller node: records that are only to be validated are written",
+        path=HOSTED,
+        old="name, validate if validate_only else operation, deadline_us=deadline_us",
+        new="name, operation, deadline_us=deadline_us",
+        tests=(ADMIN,),
+    ),
+    Plant(
+        bug="controller node: topics are created without the right",
+        path=f"{APIS}/topics.py",
+        old="elif not request.principal.may_administer:",
+        new="elif False:",
+        tests=(RIGHTS,),
+    ),
+    Plant(
+        bug="controller node: anyone may forward requests in an envelope",
+        path=f"{APIS}/envelope.py",
+        old="    if not request.principal.is_node:",
+        new="    if False:",
+        tests=(RIGHTS,),
+    ),
+    Plant(
+        bug="controller node: a forwarded request has the rights of the broker",
+        path="connector/raftlog/node/access.py",
+        old="rights = (access.rights_of(name) if is_known else sender.rights) & ~Rights.VOTE",
+        new="rights = sender.rights",
+        tests=(BROKERS,),
+    ),
+    Plant(
+        bug="controller node: a topic that a request names twice is deleted",
+        path=f"{APIS}/topics.py",
+        old="if isinstance(at, TopicRow) and by_id[at.topic_id] > 1:",
+        new="if False:",
+        tests=(ADMIN,),
+    ),
+    Plant(
+        bug="controller node: a secret config is described",
+        path=f"{APIS}/configs.py",
+        old="        shown = None if is_secret_config(kind, key) else value\n",
+        new="        shown = value\n",
+        tests=(ADMIN,),
+    ),
+    Plant(
+        bug="controller node: a broker forwards requests of other brokers",
+        path=f"{APIS}/envelope.py",
+        old="receive_request(body.request_data, Listener.CLIENTS, _APIS)",
+        new="receive_request(body.request_data, Listener.VOTERS, _APIS)",
+        tests=(BROKERS,),
+    ),
+)
