@@ -1,6 +1,6 @@
 """The compiled core (``connector/native``). None: the call is given back to Python."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 INTERFACE: int
 
@@ -35,6 +35,23 @@ def scan(
     limits: tuple[int, int, int, int],
     decompress: Callable[[int, int, int], bytes | None],
 ) -> tuple[Headers, Numbers, tuple[Strings, Strings], tuple[Block, Strings, Strings]] | None: ...
+def encode_values(
+    records: Sequence[object], first_delta: int, byte_count_max: int, /
+) -> bytes | None: ...
+def seal_batch(
+    payload: bytes,
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    record_count: int,
+    /,
+) -> bytes | None: ...
 
 class Program:
     """Writer of the JSON of metadata records, compiled from their declarations."""

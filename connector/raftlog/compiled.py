@@ -12,7 +12,7 @@ from typing import Final
 
 __all__ = ["core", "describe", "is_native"]
 
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 """``_native.INTERFACE`` of the sources beside this file."""
 
 try:

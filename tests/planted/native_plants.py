@@ -17,6 +17,8 @@ MUTATED_VALUES: Final = f"{JSON}::test_mutated_values_are_written_alike_or_given
 CONFIGS: Final = f"{JSON}::test_a_secret_is_given_back_and_a_public_config_is_written"
 LINES: Final = f"{JSON}::test_lines_have_the_places_and_only_the_selected_types"
 
+BUILD: Final = "tests/records/test_native_build.py"
+
 NATIVE_PLANTS: Final = (
     Plant(
         bug="the core does not verify CRCs",
@@ -171,5 +173,26 @@ NATIVE_PLANTS: Final = (
         old="else self._merged(self._values, in_python)\n",
         new="else self._values\n",
         tests=(f"{JSON}::test_columns_of_records_are_equal_in_both",),
+    ),
+    Plant(
+        bug="a batch of the core has a wrong CRC with a producer",
+        path=f"{RUST}/build.rs",
+        old="crc32c::crc32c_append(crc32c::crc32c(&covered), payload)",
+        new="crc32c::crc32c_append(u32::from(fields.producer_id > 0), payload)",
+        tests=(f"{BUILD}::test_batches_are_built_alike_and_hold_the_values",),
+    ),
+    Plant(
+        bug="records of the core have offset deltas from zero in each part",
+        path=f"{RUST}/build.rs",
+        old="        self.varint(zigzag(delta))?;",
+        new="        self.varint(zigzag(delta & 0x1fff))?;",
+        tests=(f"{BUILD}::test_values_are_encoded_alike",),
+    ),
+    Plant(
+        bug="the core encodes one byte more than fits",
+        path=f"{RUST}/python.rs",
+        old="if byte_count > byte_count_max {",
+        new="if byte_count > byte_count_max + 1 {",
+        tests=(f"{BUILD}::test_values_are_encoded_alike",),
     ),
 )

@@ -12,6 +12,7 @@
 
 mod batch;
 mod block;
+mod build;
 mod program;
 mod python;
 mod reader;
@@ -21,7 +22,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// Number of this interface; `raftlog/compiled.py` names the one it uses.
-const INTERFACE: u32 = 2;
+const INTERFACE: u32 = 3;
 
 /// `raftlog._native`; with `RAFTLOG_NATIVE=0` in the environment it cannot be imported.
 #[pymodule]
@@ -34,6 +35,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<python::Program>()?;
     module.add_function(wrap_pyfunction!(python::walk, module)?)?;
     module.add_function(wrap_pyfunction!(python::scan, module)?)?;
+    module.add_function(wrap_pyfunction!(python::encode_values, module)?)?;
+    module.add_function(wrap_pyfunction!(python::seal_batch, module)?)?;
     module.add_function(wrap_pyfunction!(python::panic, module)?)?;
     Ok(())
 }

@@ -6,10 +6,11 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList, PyTuple};
 
-use crate::batch::{Checks, Header, Range, Walked};
+use crate::batch::{self, Checks, Header, Range, Walked};
 use crate::block::Block;
+use crate::build::{self, Fields, Writer};
 use crate::program::{self, Places, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
 
@@ -253,6 +254,104 @@ impl Program {
             }))
         })
     }
+}
+
+/// Encode records that are only values, with offset deltas from `first_delta` on.
+///
+/// `None` if one of them is no value, or they have more than `byte_count_max` bytes.
+#[pyfunction]
+#[pyo3(signature = (records, first_delta, byte_count_max, /))]
+pub fn encode_values<'py>(
+    py: Python<'py>,
+    records: &Bound<'py, PyAny>,
+    first_delta: usize,
+    byte_count_max: i64,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let Ok(byte_count_max) = usize::try_from(byte_count_max) else {
+        return Ok(None);
+    };
+    guarded(|| {
+        if let Ok(list) = records.cast_exact::<PyList>() {
+            encode(py, || list.iter(), first_delta, byte_count_max)
+        } else if let Ok(tuple) = records.cast_exact::<PyTuple>() {
+            encode(py, || tuple.iter(), first_delta, byte_count_max)
+        } else {
+            Ok(None)
+        }
+    })
+}
+
+fn encode<'py, I: Iterator<Item = Bound<'py, PyAny>>>(
+    py: Python<'py>,
+    records: impl Fn() -> I,
+    first_delta: usize,
+    byte_count_max: usize,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let mut byte_count = 0_usize;
+    for (record, delta) in records().zip(first_delta..) {
+        let Ok(value) = record.cast_exact::<PyBytes>() else {
+            return Ok(None);
+        };
+        byte_count = byte_count.saturating_add(build::record_bytes(value.as_bytes().len(), delta));
+    }
+    if byte_count > byte_count_max {
+        return Ok(None);
+    }
+    let mut is_whole = true;
+    let encoded = PyBytes::new_with(py, byte_count, |out| {
+        let mut out = Writer::new(out);
+        is_whole = records().zip(first_delta..).all(|(record, delta)| {
+            record
+                .cast_exact::<PyBytes>()
+                .is_ok_and(|value| out.record(value.as_bytes(), delta).is_some())
+        }) && out.is_full();
+        Ok(())
+    })?;
+    Ok(is_whole.then_some(encoded))
+}
+
+/// Build a batch of encoded records: the header, with length and CRC, before them.
+#[pyfunction]
+#[pyo3(signature = (payload, base_offset, leader_epoch, attributes, last_offset_delta,
+    base_timestamp_ms, max_timestamp_ms, producer_id, producer_epoch, base_sequence,
+    record_count, /))]
+#[allow(clippy::too_many_arguments)]
+pub fn seal_batch<'py>(
+    py: Python<'py>,
+    payload: &Bound<'py, PyBytes>,
+    base_offset: i64,
+    leader_epoch: i32,
+    attributes: i16,
+    last_offset_delta: i32,
+    base_timestamp_ms: i64,
+    max_timestamp_ms: i64,
+    producer_id: i64,
+    producer_epoch: i16,
+    base_sequence: i32,
+    record_count: i32,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let fields = Fields {
+        base_offset,
+        leader_epoch,
+        attributes,
+        last_offset_delta,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    };
+    let payload = payload.as_bytes();
+    guarded(|| {
+        let mut is_whole = true;
+        let byte_count = batch::HEADER_BYTES.saturating_add(payload.len());
+        let batch = PyBytes::new_with(py, byte_count, |out| {
+            is_whole = Writer::new(out).batch(&fields, payload).is_some();
+            Ok(())
+        })?;
+        Ok(is_whole.then_some(batch))
+    })
 }
 
 /// Panic inside the guard, for the test that a panic is caught.

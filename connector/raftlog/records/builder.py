@@ -8,11 +8,12 @@ input, equal bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from raftlog import compiled
 from raftlog.errors import (
     AppendError,
     FutureEpochError,
@@ -68,6 +69,23 @@ def finish_batch(
     byte_count = BATCH_HEADER_BYTES + len(payload)
     if byte_count > byte_count_max:
         raise RecordBatchTooLargeError(byte_count=byte_count, byte_count_max=byte_count_max)
+    if compiled.is_native and type(payload) is bytes:
+        try:
+            sealed = compiled.core.seal_batch(
+                payload,
+                base_offset,
+                leader_epoch,
+                compression | flags,
+                last_offset_delta,
+                base_timestamp_ms,
+                max_timestamp_ms,
+                *producer,
+                record_count,
+            )
+        except OverflowError:  # a number that does not fit into its field: struct names it
+            sealed = None
+        if sealed is not None:
+            return sealed
     header = BATCH_HEADER.pack(
         base_offset,
         byte_count - LOG_OVERHEAD_BYTES,
@@ -116,20 +134,27 @@ class EncodedPart(NamedTuple):
 NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBatch:
+class EncodedBatch(NamedTuple):
     """Bytes of a batch that this process has built, and the fields of its header.
 
-    The log appends them without parsing the bytes again.
+    The log appends them without parsing the bytes again. A tuple, since one is built for each
+    append of a few records.
     """
 
-    data: bytes = field(repr=False)
+    data: bytes
     base_offset: int
     leader_epoch: int
     max_timestamp_ms: int
     record_count: int
     producer: ProducerStamp
     is_control: bool
+
+    def __repr__(self) -> str:
+        return (
+            f"EncodedBatch(base_offset={self.base_offset}, leader_epoch={self.leader_epoch}, "
+            f"max_timestamp_ms={self.max_timestamp_ms}, record_count={self.record_count}, "
+            f"producer={self.producer}, is_control={self.is_control})"
+        )
 
     @property
     def last_offset(self) -> int:
@@ -217,19 +242,24 @@ class BatchBuilder:
         is_packed = self.compression is not Compression.NONE and not self._record_count
         room = self.remaining_byte_count
         raw_room = self.raw_byte_count_max - self._byte_count if is_packed else room
-        to_encode = RecordsToEncode(records)
-        header_count = to_encode.header_count()
-        if to_encode.min_byte_count() > raw_room or header_count > self._header_room:
-            return None
-        data = to_encode.encode(self._record_count, self.base_timestamp_ms)
-        if len(data) > raw_room:
-            return None
-        compressed = to_encode.compressed(data, self.compression) if is_packed else None
+        header_count, latest_ms, compressed = 0, self.base_timestamp_ms, None
+        data = None
+        if compiled.is_native:  # values only, which fit uncompressed
+            data = compiled.core.encode_values(records, self._record_count, raw_room)
+        if data is None:
+            to_encode = RecordsToEncode(records)
+            header_count = to_encode.header_count()
+            if to_encode.min_byte_count() > raw_room or header_count > self._header_room:
+                return None
+            data = to_encode.encode(self._record_count, self.base_timestamp_ms)
+            if len(data) > raw_room:
+                return None
+            compressed = to_encode.compressed(data, self.compression) if is_packed else None
+            latest_ms = to_encode.max_timestamp_ms(self.base_timestamp_ms)
         if len(data) > room:
             compressed = compressed or compress(data, self.compression)
             if len(compressed) > room:
                 return None
-        latest_ms = to_encode.max_timestamp_ms(self.base_timestamp_ms)
         return EncodedPart(self, data, len(records), latest_ms, header_count, compressed)
 
     def fitting_record_count(self, records: Sequence[RecordToAppend], start: int) -> int:
@@ -295,13 +325,13 @@ class BatchBuilder:
             record_count=self._record_count,
         )
         return EncodedBatch(
-            data=data,
-            base_offset=base_offset,
-            leader_epoch=leader_epoch,
-            max_timestamp_ms=self._max_timestamp_ms,
-            record_count=self._record_count,
-            producer=producer,
-            is_control=self.is_control,
+            data,
+            base_offset,
+            leader_epoch,
+            self._max_timestamp_ms,
+            self._record_count,
+            producer,
+            self.is_control,
         )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Final, TypeAlias, overload
 
+from raftlog import compiled
+
 from .compression import Compression, compress
 from .header import RECORD_BYTES_MIN
 from .record import NewRecord, StoredRecord, header_key, read_record, record_bytes, wrapped_int64
@@ -113,7 +115,8 @@ class PackedRecords(Sequence[NewRecord]):
 # The bytes are those of ``record.record_bytes`` per record, with offset deltas that count up from
 # ``first_delta``. Common cases are faster: varints below ``_SMALL`` are in a table, and records
 # that are only values of few different lengths (no key, headers or timestamp) are encoded by
-# columns, with loops that run in C. The bytes of ``PackedRecords`` are reused if possible.
+# columns, with loops that run in C; the compiled core encodes all records that are only values. The
+# bytes of ``PackedRecords`` are reused if possible.
 
 RecordToAppend: TypeAlias = bytes | NewRecord
 """A value only, or a record with key, timestamp or headers."""
@@ -125,6 +128,7 @@ _ONE_BYTE: Final = 1 << 6
 """Varints of numbers below this have one byte."""
 _VALUE_FIELDS_BYTES: Final = 4
 """One byte each for attributes, timestamp delta, key length (null) and header count (0)."""
+_ANY_SIZE: Final = 2**62
 _COLUMNS_MIN: Final = 16
 """Records per different value length from which on encoding by columns is faster."""
 
@@ -186,6 +190,10 @@ class RecordsToEncode:
             if first_delta == 0 and packed.base_timestamp_ms in (None, base_timestamp_ms):
                 return packed.data
             return encode_records(tuple(packed), first_delta, base_timestamp_ms)
+        if compiled.is_native and values is not None:
+            data = compiled.core.encode_values(values, first_delta, _ANY_SIZE)
+            if data is not None:
+                return data
         if values is not None and lengths is not None:
             kinds = set(lengths)
             if len(kinds) * _COLUMNS_MIN <= len(lengths):

@@ -1,0 +1,163 @@
+"""The compiled core builds the same batches as Python, and the same errors are raised."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.both_implementations import in_both, vars_of
+
+from raftlog import compiled
+from raftlog.errors import RaftlogError
+from raftlog.limits import MIB
+from raftlog.records.batch import Compression, NewRecord
+from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp, finish_batch
+from raftlog.records.encoding import RecordToAppend, encode_records
+from raftlog.records.scan import Column, scan
+
+pytestmark = pytest.mark.skipif(not compiled.is_native, reason="the compiled core is not built")
+
+LENGTHS = st.sampled_from([0, 1, 57, 58, 59, 60, 63, 64, 65, 8183, 8185, 8186, 8191, 8192, 8200])
+VALUES = st.lists(st.binary(max_size=3) | LENGTHS.map(lambda n: b"v" * n), max_size=8)
+DELTAS = st.sampled_from([0, 1, 60, 63, 64, 8190, 8191, 8192, 2**20 - 3, 2**27, 2**30])
+STAMPS = st.builds(
+    ProducerStamp,
+    st.integers(-1, 2**63 - 1),
+    st.integers(-1, 2**15 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.booleans(),
+)
+
+
+def outcome(call: Callable[[], bytes]) -> tuple[object, ...]:
+    """Return the bytes, or the type, text and facts of the error."""
+    try:
+        return (call(),)
+    except (RaftlogError, struct.error) as error:
+        return type(error), str(error), vars_of(error)
+
+
+def built(
+    parts: list[list[RecordToAppend]],
+    codec: Compression = Compression.NONE,
+    stamp: ProducerStamp = NO_PRODUCER,
+    time_ms: int = 1_700_000_000_000,
+    byte_count_max: int = MIB,
+    place: tuple[int, int] = (7, 3),
+) -> bytes:
+    builder = BatchBuilder(
+        base_timestamp_ms=time_ms,
+        compression=codec,
+        producer=stamp,
+        byte_count_max=byte_count_max,
+    )
+    for records in parts:
+        builder.append(records)
+    return builder.build(*place).data
+
+
+@given(VALUES, DELTAS, st.sampled_from([list, tuple]))
+def test_values_are_encoded_alike(
+    values: list[bytes], first_delta: int, kind: Callable[[list[bytes]], Sequence[bytes]]
+) -> None:
+    native, python = in_both(lambda: encode_records(kind(values), first_delta, 5))
+    assert native == python
+    encoded = compiled.core.encode_values(kind(values), first_delta, len(python))
+    assert encoded == python
+    if python:
+        assert compiled.core.encode_values(kind(values), first_delta, len(python) - 1) is None
+
+
+def test_records_with_more_than_a_value_are_given_back() -> None:
+    class Bytes(bytes):
+        pass
+
+    for record in (NewRecord(b"k", b"v"), NewRecord(None, b"v"), None, "v", Bytes(b"v"), 5):
+        assert compiled.core.encode_values([b"a", record], 0, MIB) is None
+    assert compiled.core.encode_values({b"a": 1}, 0, MIB) is None  # type: ignore[arg-type]
+    records: list[RecordToAppend] = [NewRecord(b"k", b"v", 3), Bytes(b"w"), NewRecord(None, None)]
+    native, python = in_both(lambda: encode_records(records, 2, 5))
+    assert native == python
+
+
+@given(
+    st.lists(VALUES.filter(bool), min_size=1, max_size=3),
+    st.sampled_from(Compression),
+    STAMPS,
+    st.integers(0, 2**62),
+    st.tuples(st.integers(0, 2**62), st.integers(-1, 2**31 - 1)),
+)
+def test_batches_are_built_alike_and_hold_the_values(
+    parts: list[list[RecordToAppend]],
+    codec: Compression,
+    stamp: ProducerStamp,
+    time_ms: int,
+    place: tuple[int, int],
+) -> None:
+    native, python = in_both(lambda: built(parts, codec, stamp, time_ms, place=place))
+    assert native == python
+    found = scan(native, columns=Column.ALL_BUT_HEADERS)
+    assert found.error is None
+    assert found.records.value is not None
+    assert found.records.value.to_pylist() == [value for values in parts for value in values]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_batch_that_is_too_large_has_the_same_error(seed: int) -> None:
+    chance = random.Random(seed)
+    values: list[RecordToAppend] = [
+        chance.randbytes(chance.randrange(400)) for _ in range(chance.randrange(1, 40))
+    ]
+    size = len(built([values]))
+    for limit in (size - 1, size, size + 1):
+        for codec in (Compression.NONE, Compression.ZSTD):
+            build = partial(built, [values], codec, byte_count_max=limit)
+            native, python = in_both(partial(outcome, build))
+            assert native == python
+
+
+@pytest.mark.parametrize(
+    "place", [(2**63, 1), (-(2**63) - 1, 1), (0, 2**31), (0, -(2**31) - 1), (5, 2**70)]
+)
+def test_a_number_that_does_not_fit_has_the_same_error(place: tuple[int, int]) -> None:
+    native, python = in_both(lambda: outcome(lambda: built([[b"v"]], place=place)))
+    assert native == python
+    assert native[0] is struct.error
+
+
+def test_a_payload_that_is_no_bytes_is_accepted_as_in_python() -> None:
+    def sealed() -> bytes:
+        return finish_batch(
+            bytearray(b"\x0e\0\0\0\1\1\0\0"),  # type: ignore[arg-type]
+            base_offset=1,
+            leader_epoch=2,
+            byte_count_max=MIB,
+            compression=Compression.NONE,
+            flags=0,
+            last_offset_delta=0,
+            base_timestamp_ms=3,
+            max_timestamp_ms=4,
+            producer=(-1, -1, -1),
+            record_count=1,
+        )
+
+    native, python = in_both(sealed)
+    assert native == python
+
+
+def test_a_panic_of_the_core_is_caught_and_python_builds_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = built([[b"a", b"bc"]])
+
+    def panicking(*_: object) -> None:
+        compiled.core.panic()
+
+    monkeypatch.setattr(compiled.core, "encode_values", panicking)
+    monkeypatch.setattr(compiled.core, "seal_batch", panicking)
+    assert built([[b"a", b"bc"]]) == expected
