@@ -143,6 +143,13 @@ MANAGER_PLANTS: Final = (
         tests=(TOPICS,),
     ),
     Plant(
+        bug="managers: a last known leader without a replica is elected",
+        path=f"{HOME}/partition_change.py",
+        old="if len(known) != 1 or known[0] not in self._replicas:",
+        new="if len(known) != 1:",
+        tests=(f"{CASES}_partition_changes.py",),
+    ),
+    Plant(
         bug="managers: partitions with other leaders stay in their index",
         path=f"{HOME}/controller_state.py",
         old="if row.replicas and row.leader != row.replicas[0]:",

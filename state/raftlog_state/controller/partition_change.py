@@ -193,7 +193,9 @@ class _PartitionChangeBuilder:
         if not self._elr_enabled or self._elr or self._isr:
             return False
         known = self._row.last_known_elr
-        return len(known) == 1 and self._context.is_acceptable_leader(known[0])
+        if len(known) != 1 or known[0] not in self._replicas:  # it was reassigned since
+            return False
+        return self._context.is_acceptable_leader(known[0])
 
     # --- fields of the record ---------------------------------------------------------------------
 

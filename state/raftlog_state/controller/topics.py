@@ -127,13 +127,10 @@ def add_partitions(change: AddPartitions, state: PendingState) -> None:
         _write_partition(change.topic, row.topic_id, number, ids, state)
 
 
-def check_new_partitions(changes: Iterable[CreateTopic]) -> None:
-    """Raise ``ApiException`` if a request creates too many partitions in all."""
-    counts = (
-        _number_or(change.partitions, 1) if change.assignment is None else len(change.assignment)
-        for change in changes
-    )
-    _check_partition_count(sum(max(0, count) for count in counts), "the topics")
+def check_new_partitions(counts: Iterable[int]) -> None:
+    """Raise ``ApiException`` if a request creates topics with too many partitions in all."""
+    total = sum(max(0, _number_or(count, 1)) for count in counts)
+    _check_partition_count(total, "the topics")
 
 
 # --- shared with partitions and brokers -----------------------------------------------------------

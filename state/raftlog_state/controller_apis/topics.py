@@ -39,6 +39,7 @@ from raftlog_state.controller.api_exception import (
 )
 from raftlog_state.controller.configs import ConfigResource
 from raftlog_state.controller.controller_state import TOPIC
+from raftlog_state.controller.topics import check_new_partitions
 from raftlog_state.image import TopicRow
 from raftlog_state.records import is_secret_config
 
@@ -78,6 +79,9 @@ async def handle_create_topics(
         refused.append(_create_refused(topic_name, code, reason or None))
 
     def operation(state: PendingState) -> list[_CreateResult]:
+        check_new_partitions(
+            len(topic.assignments) or int(topic.num_partitions) for topic in topics.values()
+        )
         return [_create(topic, state) for topic in topics.values()]
 
     created: list[_CreateResult] = []

@@ -11,25 +11,44 @@ import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
 import org.apache.kafka.clients.admin.AlterConfigOp.OpType;
+import org.apache.kafka.clients.admin.FeatureUpdate.UpgradeType;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.acl.AccessControlEntry;
+import org.apache.kafka.common.acl.AccessControlEntryFilter;
+import org.apache.kafka.common.acl.AclBinding;
+import org.apache.kafka.common.acl.AclBindingFilter;
+import org.apache.kafka.common.acl.AclOperation;
+import org.apache.kafka.common.acl.AclPermissionType;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.message.AlterPartitionReassignmentsRequestData;
 import org.apache.kafka.common.message.AlterPartitionRequestData;
+import org.apache.kafka.common.message.AlterUserScramCredentialsRequestData;
 import org.apache.kafka.common.message.CreatePartitionsRequestData;
 import org.apache.kafka.common.message.ElectLeadersRequestData;
 import org.apache.kafka.common.message.RequestHeaderData;
+import org.apache.kafka.common.metadata.AccessControlEntryRecord;
 import org.apache.kafka.common.metadata.BrokerRegistrationChangeRecord;
 import org.apache.kafka.common.metadata.ClearElrRecord;
+import org.apache.kafka.common.metadata.ClientQuotaRecord;
 import org.apache.kafka.common.metadata.ConfigRecord;
 import org.apache.kafka.common.metadata.FeatureLevelRecord;
 import org.apache.kafka.common.metadata.PartitionChangeRecord;
 import org.apache.kafka.common.metadata.PartitionRecord;
 import org.apache.kafka.common.metadata.RegisterBrokerRecord;
+import org.apache.kafka.common.metadata.RemoveAccessControlEntryRecord;
 import org.apache.kafka.common.metadata.RemoveTopicRecord;
+import org.apache.kafka.common.metadata.RemoveUserScramCredentialRecord;
 import org.apache.kafka.common.metadata.TopicRecord;
 import org.apache.kafka.common.metadata.UnregisterBrokerRecord;
+import org.apache.kafka.common.metadata.UserScramCredentialRecord;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
+import org.apache.kafka.common.quota.ClientQuotaAlteration;
+import org.apache.kafka.common.quota.ClientQuotaEntity;
+import org.apache.kafka.common.resource.PatternType;
+import org.apache.kafka.common.resource.ResourcePattern;
+import org.apache.kafka.common.resource.ResourcePatternFilter;
+import org.apache.kafka.common.resource.ResourceType;
 import org.apache.kafka.common.security.auth.KafkaPrincipal;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.metadata.MetadataRecordSerde;
@@ -57,6 +76,10 @@ public class KafkaManagers {
     final ReplicationControlManager replication = new ReplicationControlManager.Builder()
         .setSnapshotRegistry(registry).setConfigurationControl(configs).setClusterControl(cluster)
         .setFeatureControl(features).build();
+    final AclControlManager acls = new AclControlManager.Builder().setSnapshotRegistry(registry).build();
+    final ClientQuotaControlManager quotas =
+        new ClientQuotaControlManager.Builder().setSnapshotRegistry(registry).build();
+    final ScramControlManager scram = new ScramControlManager.Builder().setSnapshotRegistry(registry).build();
     long offset = 0;
 
     public static void main(String[] arguments) throws Exception {
@@ -84,6 +107,11 @@ public class KafkaManagers {
         else if (message instanceof ClearElrRecord r) replication.replay(r);
         else if (message instanceof ConfigRecord r) configs.replay(r);
         else if (message instanceof FeatureLevelRecord r) features.replay(r);
+        else if (message instanceof AccessControlEntryRecord r) acls.replay(r);
+        else if (message instanceof RemoveAccessControlEntryRecord r) acls.replay(r);
+        else if (message instanceof ClientQuotaRecord r) quotas.replay(r);
+        else if (message instanceof UserScramCredentialRecord r) scram.replay(r);
+        else if (message instanceof RemoveUserScramCredentialRecord r) scram.replay(r);
         offset++;
     }
 
@@ -105,8 +133,10 @@ public class KafkaManagers {
             return "!" + refused.getMessage();
         } catch (RuntimeException e) {
             // Clearing eligible leader replicas leaves them in the manager's index of brokers: it fails
-            // over them once their topic is gone.
+            // over them once their topic is deleted. It also fails if the last known leader of a
+            // partition has no replica any more.
             if (e.getMessage().contains("existed in isrMembers")) return "?";
+            if (e.getMessage().contains("is not assigned to this partition")) return "?";
             throw e;
         }
     }
@@ -154,13 +184,58 @@ public class KafkaManagers {
                     throw new org.apache.kafka.common.errors.ApiException(result.response().toString());
                 return result.records();
             }
-            case "set_config", "delete_config" -> {
+            case "set_config", "delete_config", "append_config", "subtract_config" -> {
                 var type = ConfigResource.Type.forId((byte) question.get("resource_type").asInt());
                 var resource = new ConfigResource(type, question.get("resource_name").asText());
-                boolean isSet = question.get("change").asText().equals("set_config");
+                String change = question.get("change").asText();
+                OpType operation = OpType.valueOf(change.substring(0, change.indexOf('_')).toUpperCase());
+                String value = question.has("value") ? question.get("value").asText() : null;
                 return configs.incrementalAlterConfigs(Map.of(resource, Map.of(question.get("name").asText(),
-                    new java.util.AbstractMap.SimpleImmutableEntry<>(isSet ? OpType.SET : OpType.DELETE,
-                        isSet ? question.get("value").asText() : null))), false, true).records();
+                    new java.util.AbstractMap.SimpleImmutableEntry<>(operation, value))), false, true).records();
+            }
+            case "add_acl" -> {
+                var pattern = new ResourcePattern(ResourceType.fromCode((byte) question.get("resource_type").asInt()),
+                    question.get("resource_name").asText(),
+                    PatternType.fromCode((byte) question.get("pattern_type").asInt()));
+                var entry = new AccessControlEntry(question.get("principal").asText(), question.get("host").asText(),
+                    AclOperation.fromCode((byte) question.get("operation").asInt()),
+                    AclPermissionType.fromCode((byte) question.get("permission").asInt()));
+                return acls.createAcls(List.of(new AclBinding(pattern, entry))).records();
+            }
+            case "remove_acl" -> {
+                var entry = new AccessControlEntryFilter(question.get("principal").asText(), null,
+                    AclOperation.fromCode((byte) question.get("operation").asInt()), AclPermissionType.ANY);
+                return acls.deleteAcls(List.of(new AclBindingFilter(ResourcePatternFilter.ANY, entry))).records();
+            }
+            case "set_quota", "remove_quota" -> {
+                Map<String, String> entity = new java.util.HashMap<>();
+                question.get("entity").properties().forEach(one ->
+                    entity.put(one.getKey(), one.getValue().isNull() ? null : one.getValue().asText()));
+                Double limit = question.has("limit") ? question.get("limit").asDouble() : null;
+                var op = new ClientQuotaAlteration.Op(question.get("quota").asText(), limit);
+                return quotas.alterClientQuotas(
+                    List.of(new ClientQuotaAlteration(new ClientQuotaEntity(entity), List.of(op)))).records();
+            }
+            case "set_scram", "remove_scram" -> {
+                var request = new AlterUserScramCredentialsRequestData();
+                String user = question.get("user").asText();
+                byte mechanism = (byte) question.get("mechanism").asInt();
+                if (question.has("salt"))
+                    request.upsertions().add(new AlterUserScramCredentialsRequestData.ScramCredentialUpsertion()
+                        .setName(user).setMechanism(mechanism).setIterations(question.get("iterations").asInt())
+                        .setSalt(HexFormat.of().parseHex(question.get("salt").asText()))
+                        .setSaltedPassword(HexFormat.of().parseHex(question.get("salted_password").asText())));
+                else
+                    request.deletions().add(new AlterUserScramCredentialsRequestData.ScramCredentialDeletion()
+                        .setName(user).setMechanism(mechanism));
+                return scram.alterCredentials(request, features.metadataVersionOrThrow()).records();
+            }
+            case "set_feature" -> {
+                String name = question.get("feature").asText();
+                short level = (short) question.get("level").asInt();
+                short current = features.finalizedFeatures(Long.MAX_VALUE).versionOrDefault(name, (short) 0);
+                var type = level < current ? UpgradeType.SAFE_DOWNGRADE : UpgradeType.UPGRADE;
+                return configs.updateFeatures(Map.of(name, level), Map.of(name, type), false, 0).records();
             }
             default -> throw new IllegalArgumentException(question.toString());
         }

@@ -14,6 +14,7 @@ from tests.support.controller_context import ControllerContext, codes_of
 from raftlog_state.controller import CreateTopic, RegisterBroker, UnregisterBroker
 from raftlog_state.controller.broker_control import BrokerControl, BrokerHeartbeatReply
 from raftlog_state.controller.brokers import BrokerRegistration
+from raftlog_state.controller.controllers import register_controller
 from raftlog_state.controller.directories import DirectoryAssignment, assign_replicas_to_dirs
 from raftlog_state.controller.heartbeats import (
     BrokerControlState,
@@ -28,8 +29,10 @@ from raftlog_state.image.rows import DIRECTORY_MIGRATING
 from raftlog_state.records import (
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
+    ControllerEndpoint,
     PartitionChangeRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
 
@@ -211,6 +214,19 @@ def test_a_registration_has_a_range_of_metadata_versions() -> None:
     """QuorumControllerTest.testRegisterBrokerKRaftVersions"""
     code, reason = Brokers().refuse(registration(features={}))
     assert (code, reason) == (119, "Request features do not contain 'metadata.version'")
+
+
+@pytest.mark.parametrize("level", [14, 15])
+def test_a_controller_registers_at_a_metadata_version_that_has_it(level: int) -> None:
+    """ClusterControlManagerTest.testRegisterControlWithUnsupportedMetadataVersion"""
+    at = ControllerContext(level=level)
+    endpoint = ControllerEndpoint(name="CONTROLLER", host="h", port=9093, security_protocol=0)
+    record = RegisterControllerRecord(controller_id=1, incarnation_id=NEW, end_points=(endpoint,))
+    if level == 15:
+        at.run(lambda state: register_controller(record, state))
+        assert at.written == [record]
+    else:
+        assert at.refused(lambda state: register_controller(record, state))[0] == 35
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ Differences from Kafka 4.3.1 that are kept:
   WithMutationQuotaExceeded)
 - A claim writes no bootstrap records. (testActivationMessageForEmptyLog, testActivationRecords33)
 - The soft state of brokers begins with the first operation of an epoch, not with the claim.
-- A registration of a controller is not an operation. (testRegisterControl)
+- The last known leader of a partition is not elected after it has lost its replica. Kafka fails.
 """
 
 from __future__ import annotations

@@ -388,6 +388,19 @@ def test_eligible_leader_replicas(
     assert change(before, wanted, dead, ELR, elr=True) == expected
 
 
+def test_a_last_known_leader_that_has_no_replica_any_more_is_not_elected() -> None:
+    """Kafka 4.3.1 fails here: its managers raise IllegalArgumentException."""
+    before = row((6, 7, 8), (), NO_LEADER, last_known_elr=(5,))
+    assert change(before, target(), (), ELR, elr=True) is None
+    found = change(before, target(election=UNCLEAN), (6,), ELR, elr=True)
+    assert found == {
+        "isr": (7,),
+        "leader": 7,
+        "leader_recovery_state": RECOVERING,
+        "last_known_elr": (),
+    }
+
+
 # --- reassignments --------------------------------------------------------------------------------
 
 

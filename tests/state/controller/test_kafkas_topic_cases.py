@@ -176,9 +176,8 @@ def test_names_are_valid(name: str, reason: str) -> None:
 def test_a_request_creates_a_bounded_number_of_partitions() -> None:
     """ReplicationControlManagerTest.testExcessiveNumberOfTopicsCannotBeCreated"""
     at = ControllerContext(brokers=1)
-    topics = [CreateTopic(topic=name, partitions=5_000) for name in ("foo", "bar")]
-    check_new_partitions(topics)
-    code, reason = at.refused(lambda _: check_new_partitions([*topics, CreateTopic(topic="baz")]))
+    check_new_partitions([5_000, 4_999, -1])
+    code, reason = at.refused(lambda _: check_new_partitions([5_000, 5_000, -1]))
     assert code == 44
     assert reason.startswith("Excessively large number of partitions per request")
     assert outcome(at, CreateTopic(topic="foo", partitions=10_001))[0] == 44
@@ -187,9 +186,11 @@ def test_a_request_creates_a_bounded_number_of_partitions() -> None:
 def test_a_request_assigns_a_bounded_number_of_partitions() -> None:
     """ReplicationControlManagerTest.testExcessiveNumberOfTopicsCannotBeCreatedWithAssignments"""
     at = ControllerContext(brokers=1)
-    assigned = CreateTopic(topic="foo", assignment=((1,),) * 5_001)
-    other = CreateTopic(topic="bar", partitions=5_000)
-    assert at.refused(lambda _: check_new_partitions([assigned, other]))[0] == 44
+    check_new_partitions([10_000])
+    assert at.refused(lambda _: check_new_partitions([10_001]))[0] == 44
+    assigned = CreateTopic(topic="foo", assignment=((1,),) * 10_001)
+    with pytest.raises(BoundedListTooLongError):
+        outcome(at, assigned, limit=10_000)
 
 
 def test_an_operation_has_a_bounded_number_of_records() -> None:

@@ -90,6 +90,16 @@ def test_topics_are_created_one_by_one_and_all_with_one_commit(tmp_path: Path) -
     run(tmp_path, check)
 
 
+def test_too_many_partitions_in_a_request_are_a_policy_violation(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        topics = [topic("a", 5_000), topic("b", 5_001)]
+        response = await nodes.admin(ApiKey.CREATE_TOPICS, topics=topics)
+        codes = {code for code, _ in results(response, "topics").values()}
+        assert codes == {ErrorCode.policy_violation}
+
+    run(tmp_path, check)
+
+
 def test_validation_alone_changes_nothing(tmp_path: Path) -> None:
     async def check(nodes: ControllerNodes) -> None:
         before = end_offset(nodes)
