@@ -13,11 +13,10 @@ from __future__ import annotations
 import fnmatch
 import threading
 from random import Random
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from raftlog.closeable import Closeable
 from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError
+from raftlog.storage.protocol import Closeable
 
 from .crash_model import FileNode
 from .crash_points import Recording
@@ -191,7 +190,7 @@ class SimulatedFile(Closeable):
         return self._living()
 
 
-class SimulatedLock:
+class SimulatedLock(Closeable):
     """Lock on a file of a simulated disk; released when its process or its machine dies."""
 
     def __init__(self, machine: Machine, process: Process, node: int) -> None:
@@ -205,15 +204,7 @@ class SimulatedLock:
             if self._machine.locks.get(self._node) is self:
                 del self._machine.locks[self._node]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self.release()
 
 

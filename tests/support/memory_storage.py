@@ -9,8 +9,8 @@ import fnmatch
 import posixpath
 from pathlib import Path
 
-from raftlog.closeable import Closeable
 from raftlog.errors import LogAccessError, LogNotFoundError, NotALogError
+from raftlog.storage.protocol import Closeable
 
 
 class MemoryFile(Closeable):

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from raftlog.append import AppendRequest, AppendResult, UserRecord, new_records
-from raftlog.closeable import Closeable
 from raftlog.errors import OptionError
 from raftlog.limits import DECOMPRESSED_BYTES_OPTION_MAX
 from raftlog.log.reading.reads import READ_UNCOMMITTED_NAME, Isolation
 from raftlog.log.reading.transactions import CommitName, ValueKind
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.header import INT32_MAX, INT64_MAX
+from raftlog.storage.protocol import Closeable
 from raftlog.types import SnapshotId
 
 if TYPE_CHECKING:

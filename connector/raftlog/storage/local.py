@@ -18,10 +18,8 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import ClassVar, Final, Self, TypeVar
+from typing import ClassVar, Final, TypeVar
 
-from raftlog.closeable import Closeable
 from raftlog.errors import (
     DiskFailedError,
     DiskFullError,
@@ -32,6 +30,8 @@ from raftlog.errors import (
     NotALogError,
     SegmentDeletedError,
 )
+
+from .protocol import Closeable
 
 _T = TypeVar("_T")
 
@@ -477,7 +477,7 @@ def _unlock_descriptor(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-class LocalLock:
+class LocalLock(Closeable):
     """Lock that is held until it is released or until no process has its opening."""
 
     def __init__(self, descriptor: int) -> None:
@@ -499,15 +499,8 @@ class LocalLock:
         if descriptor is not None:
             os.close(descriptor)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Release the lock."""
         self.release()
 
 

@@ -18,12 +18,34 @@ Invariants:
 
 from __future__ import annotations
 
+import abc
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 
+class Closeable(Protocol):
+    """Context manager that calls ``close`` on exit, such as a file, a snapshot or a log."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release the resource. Idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
 @runtime_checkable
-class ReadableFile(Protocol):
+class ReadableFile(Closeable, Protocol):
     """File open for reading. Not thread-safe."""
 
     @property
@@ -38,19 +60,6 @@ class ReadableFile(Protocol):
     def byte_count(self) -> int:
         """Return the current size of the file, which grows while a node appends."""
         ...
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
 
 @runtime_checkable
@@ -110,21 +119,12 @@ class WritableFile(ReadableFile, Protocol):
 
 
 @runtime_checkable
-class FileLock(Protocol):
+class FileLock(Closeable, Protocol):
     """Exclusive lock that is held until it is released or its process ends."""
 
     def release(self) -> None:
-        """Release the lock. Idempotent."""
+        """Release the lock, as ``close`` does. Idempotent."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
 
 @runtime_checkable

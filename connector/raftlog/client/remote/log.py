@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from raftlog.closeable import Closeable
 from raftlog.errors import (
     CorruptBatchError,
     DataLossError,
@@ -60,6 +59,7 @@ from raftlog.log.reading.transactions import TransactionIndex, TransactionSpan, 
 from raftlog.records.batch import RecordBatch
 from raftlog.records.batch_columns import BatchColumns, Column, Scan
 from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
+from raftlog.storage.protocol import Closeable
 from raftlog.types import OffsetAndEpoch, SnapshotId
 
 from . import messages

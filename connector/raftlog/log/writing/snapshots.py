@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from raftlog.closeable import Closeable
 from raftlog.errors import (
     CorruptSnapshotError,
     LogError,
@@ -45,7 +44,7 @@ from raftlog.records.control import (
 )
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import NewRecord
-from raftlog.storage.protocol import WritableFile
+from raftlog.storage.protocol import Closeable, WritableFile
 from raftlog.types import SnapshotId
 
 from .producer_state import ProducerStateManager
