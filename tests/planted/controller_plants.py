@@ -148,6 +148,20 @@ CONTROLLER_PLANTS: Final = (
         tests=("tests/state/cli/test_cli_apply.py",),
     ),
     Plant(
+        bug="controller: it writes with a metadata.version that it does not support",
+        path=ACTIVE,
+        old="        check_metadata_version(self.state)\n",
+        new="",
+        tests=(UPDATES,),
+    ),
+    Plant(
+        bug="publishing: a snapshot of a metadata.version that is not supported",
+        path=f"{PUBLISHING}/snapshot_generator.py",
+        old="self._disabled_reason or unsupported_reason(image)",
+        new="self._disabled_reason",
+        tests=(UPDATES,),
+    ),
+    Plant(
         bug="publishing: a fault of one publisher stops the others",
         path=f"{PUBLISHING}/loader.py",
         old='what} publisher {publisher.name}", error)\n',

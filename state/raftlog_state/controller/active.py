@@ -54,6 +54,7 @@ from .exception_info import (
 )
 from .offset_control import OffsetControl, RecordNotAppliedError, Snapshot
 from .pending_state import PendingState, Random
+from .plan import check_metadata_version
 
 T = TypeVar("T")
 
@@ -323,6 +324,7 @@ class QuorumController:
             raise self._timeout_error(write)
         if self._claim_epoch is None:
             raise not_controller_error(self._other_leader_id)
+        check_metadata_version(self.state)
         unknown_count = self._offsets.unknown.total()
         if unknown_count:
             raise ApiException(

@@ -140,16 +140,21 @@ def write_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) ->
             f"set feature {METADATA_VERSION} first",
             INVALID_UPDATE_VERSION,
         )
-    if not LEVEL_MIN <= state.current.level <= LEVEL_MAX:
+    check_metadata_version(state.current)
+    with state.atomic():
+        write(change, state)
+
+
+def check_metadata_version(state: ControllerState) -> None:
+    """Raise ``ApiException`` if this release does not support the metadata.version of a state."""
+    if not LEVEL_MIN <= state.level <= LEVEL_MAX:
         raise ApiException(
             "the log",
-            f"its {METADATA_VERSION} {state.current.level} is not supported: this release supports "
+            f"its {METADATA_VERSION} {state.level} is not supported: this release supports "
             f"{LEVEL_MIN} to {LEVEL_MAX}",
             "use a release that supports it",
             UNSUPPORTED_VERSION,
         )
-    with state.atomic():
-        write(change, state)
 
 
 def _has_transactions(level: int | None, rows: list[Mapping[str, Any] | ChangeRequest]) -> bool:

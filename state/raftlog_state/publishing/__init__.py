@@ -9,8 +9,8 @@ passes each new one to its publishers:
             node.log,
             time_ms=..., schedule=asyncio.get_running_loop().call_soon, listener=listener,
         )
-        metrics = ControllerMetadataMetricsPublisher()
-        return Service(listener=PublishingLoader(listener, [generator, metrics]))
+        metrics, watchdog = ControllerMetadataMetricsPublisher(), MetadataVersionWatchdog(listener)
+        return Service(listener=PublishingLoader(listener, [generator, metrics, watchdog]))
 
     run_node(config, services=[create_controller, create_publishers])
 
@@ -31,6 +31,7 @@ from .publisher import (
     SnapshotManifest,
 )
 from .snapshot_generator import SnapshotEmitterMetrics, SnapshotGenerator
+from .watchdog import MetadataVersionWatchdog
 
 __all__ = [
     "ControllerMetadataMetrics",
@@ -42,6 +43,7 @@ __all__ = [
     "MetadataProvenance",
     "MetadataPublisher",
     "MetadataUpdate",
+    "MetadataVersionWatchdog",
     "PublishingLoader",
     "SnapshotEmitterMetrics",
     "SnapshotGenerator",

@@ -5,7 +5,8 @@ the last one, or any more and the last one is ``interval_ms`` old (KIP-630). It 
 offset, so the log can be trimmed up to there. It is written in steps, between other events of the
 thread that drives the log: an image does not change.
 
-No snapshot is begun if the log has records that this release does not support: it would lose them.
+No snapshot is begun if the log has records, or a metadata.version, that this release does not
+support: it would lose records.
 
 Source: Kafka ``SnapshotGenerator``, ``SnapshotEmitter``.
 """
@@ -30,6 +31,7 @@ from .publisher import (
     Manifest,
     MetadataUpdate,
 )
+from .watchdog import unsupported_reason
 
 BYTES_BETWEEN_SNAPSHOTS_MAX: Final = 20 * 1024 * 1024
 """Kafka: ``metadata.log.max.record.bytes.between.snapshots``."""
@@ -160,7 +162,7 @@ class SnapshotGenerator:
     # --- writing ----------------------------------------------------------------------------------
 
     def _maybe_emit(self, image: MetadataImage, manifest: LogDeltaManifest, reason: str) -> None:
-        disabled_reason = self._disabled_reason
+        disabled_reason = self._disabled_reason or unsupported_reason(image)
         if disabled_reason is None and manifest.skipped_count:
             disabled_reason = (
                 f"the log has {manifest.skipped_count} records that this release does not support, "

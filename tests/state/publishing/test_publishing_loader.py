@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.support.controllers import Controllers, Listener, bootstrap, replayed, write
 
-from raftlog_state.controller import CreateTopic, DeleteTopic, FenceBroker
+from raftlog_state.controller import ApiException, CreateTopic, DeleteTopic, FenceBroker
 from raftlog_state.image import MetadataImage, TopicRow
 from raftlog_state.image.delta import MetadataDelta, diff
 from raftlog_state.publishing import (
@@ -15,11 +15,19 @@ from raftlog_state.publishing import (
     LogDeltaManifest,
     Manifest,
     MetadataUpdate,
+    MetadataVersionWatchdog,
     PublishingLoader,
+    SnapshotGenerator,
     SnapshotManifest,
 )
 from raftlog_state.publishing.publisher import LeaderAndEpoch
-from raftlog_state.records import DecodedRecord, RemoveTopicRecord, encode
+from raftlog_state.records import (
+    DecodedRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    RemoveTopicRecord,
+    encode,
+)
 
 NODE = 9
 
@@ -214,3 +222,43 @@ def test_metrics_count_what_changes_as_the_image_does() -> None:
     assert found.offline_partitions_count > 0
     assert found.preferred_replica_imbalance_count >= found.offline_partitions_count
     assert found.unclean_leader_elections == 0
+
+
+def test_a_metadata_version_of_a_later_release_is_reported_once_and_forbids_snapshots_and_writes() -> (
+    None
+):
+    env, loader, listener = started()
+    generator = SnapshotGenerator(
+        env.shared.node(NODE),
+        time_ms=lambda: 0,
+        schedule=lambda act: act(),
+        listener=listener,
+        bytes_max=1,
+    )
+    loader.install(MetadataVersionWatchdog(listener))
+    level = FeatureLevelRecord(name="metadata.version", feature_level=31)
+    env.shared.append(1, env.shared.epoch, [encode(DecodedRecord(0, level))], None)
+    env.shared.deliver()
+    loader.install(generator)
+    active = env.elect(2)
+    env.shared.append(2, env.shared.epoch, [encode(DecodedRecord(0, NoOpRecord()))], None)
+    env.shared.deliver()
+    ((message, _),) = listener.faults
+    assert message.startswith("metadata.version 31 is not supported: this release supports 7 to 30")
+    assert env.shared.snapshots == ()
+    assert "metadata.version 31 is not supported" in listener.messages[-1]
+    active = env.elect(1)
+    refused = write(active, topic("a")).error
+    assert isinstance(refused, ApiException)
+    assert refused.kafka_code == 35
+    assert active.active_epoch is not None, "it does not fail over"
+    assert loader.image.metadata_version == 31
+
+
+def test_unknown_records_are_counted_and_stay_in_the_log_of_the_controllers() -> None:
+    env, loader, _ = started()
+    for version in (0, 1, 1):
+        env.shared.append(1, env.shared.epoch, [b"\x01\x7f" + bytes([version, 0])], None)
+    env.shared.deliver()
+    assert loader.metrics().skipped_record_count == 3
+    assert loader.image == replayed(env.shared.batches)
