@@ -23,6 +23,7 @@ SCRIPTS = (
     "typed_records",
     "append",
     "timeline",
+    "controller",
     "quorum",
     "spark_read",
     "spark_write",

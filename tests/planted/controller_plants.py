@@ -162,6 +162,13 @@ CONTROLLER_PLANTS: Final = (
         tests=(UPDATES,),
     ),
     Plant(
+        bug="a client of a trimmed quorum does not find its snapshot",
+        path="connector/raftlog/node/apis/fetch.py",
+        old="        snapshot_id=snapshot_id,\n",
+        new="",
+        tests=("tests/state/publishing/test_clients_of_trimmed_quorums.py",),
+    ),
+    Plant(
         bug="publishing: a fault of one publisher stops the others",
         path=f"{PUBLISHING}/loader.py",
         old='what} publisher {publisher.name}", error)\n',

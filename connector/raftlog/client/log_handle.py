@@ -105,7 +105,8 @@ class LogHandle(Closeable):
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """Ids of the complete snapshots, oldest first. Empty for a quorum."""
+        """Ids of the complete snapshots, oldest first. Of a quorum, the newest one of a log with
+        ``kraft`` values that was trimmed, and no other."""
         with self._refreshed_log() as log:
             return log.snapshots
 

@@ -224,9 +224,7 @@ def test_metrics_count_what_changes_as_the_image_does() -> None:
     assert found.unclean_leader_elections == 0
 
 
-def test_a_metadata_version_of_a_later_release_is_reported_once_and_forbids_snapshots_and_writes() -> (
-    None
-):
+def test_a_later_metadata_version_is_reported_and_forbids_snapshots_and_writes() -> None:
     env, loader, listener = started()
     generator = SnapshotGenerator(
         env.shared.node(NODE),

@@ -357,7 +357,8 @@ class ConnectedLog(LogHandle):
         raise NotRemoteError(what="writing a snapshot", remedy=_AT_NODES)
 
     def read_snapshot(self, snapshot_id: SnapshotId | None = None) -> NoReturn:
-        """Raise ``NotRemoteError``: nodes send snapshots to replicas only."""
+        """Raise ``NotRemoteError``: clients read snapshots of logs with ``kraft`` values only, for
+        the state that ``raftlog_state`` builds from them."""
         del snapshot_id
         raise NotRemoteError(
             what="reading a snapshot", remedy="read a node's directory with raftlog.open"

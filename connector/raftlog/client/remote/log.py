@@ -244,7 +244,8 @@ def _check_available(
     quorum: LeaderClient, fetched: FetchResult, offset: int, end_offset: int
 ) -> None:
     """Raise ``DataLossError`` if a range that was committed cannot be fetched any more."""
-    if fetched.log_start_offset > offset or fetched.snapshot_id is not None:
+    has_snapshot = fetched.snapshot_id is not None and not fetched.is_out_of_range
+    if fetched.log_start_offset > offset or has_snapshot:
         raise _deleted(quorum, offset, fetched.log_start_offset)
     if fetched.is_out_of_range or fetched.diverging is not None:
         start_offset = quorum.start_offset(fetched)
@@ -458,7 +459,7 @@ class RemoteLog(LogReader):
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """The newest one of a controller; none of a raftlog quorum, which serves only replicas."""
+        """The newest one of a metadata log, of a raftlog quorum only if it was trimmed."""
         return self._extent().snapshots
 
     @property
@@ -511,7 +512,11 @@ class RemoteLog(LogReader):
         assert high_watermark is not None, "without it the request is retried"
         if last_stable_offset is None:
             last_stable_offset = high_watermark
-        return _Extent(start_offset or 0, high_watermark, last_stable_offset)
+        snapshots: tuple[SnapshotId, ...] = ()
+        if self.kind is LogKind.METADATA and start_offset:
+            newest = self._quorum.fetch(0, byte_count_max=1).snapshot_id
+            snapshots = () if newest is None else (newest,)
+        return _Extent(start_offset or 0, high_watermark, last_stable_offset, snapshots)
 
     def _extent_of_controller(self) -> _Extent:
         """Return the extent by a Fetch from offset 0, whose response has the newest snapshot."""

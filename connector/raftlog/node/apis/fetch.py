@@ -316,6 +316,14 @@ def _partition(cache: MetadataCache, request: _Request, part: _Part) -> response
             epoch=int32(part.diverging.epoch), end_offset=int64(part.diverging.offset)
         )
     log = cache.driver.replica.log
+    snapshot_id = responses.SnapshotId()
+    if part.error is ErrorCode.offset_out_of_range and log.snapshots:
+        # as a controller of Kafka; consumers ignore it
+        newest = log.snapshots[-1]
+        if part.partition.fetch_offset < log.log_start_offset:
+            snapshot_id = responses.SnapshotId(
+                end_offset=int64(newest.end_offset), epoch=int32(newest.epoch)
+            )
     return responses.PartitionData(
         partition_index=part.partition.partition,
         error_code=part.error,
@@ -324,6 +332,7 @@ def _partition(cache: MetadataCache, request: _Request, part: _Part) -> response
         log_start_offset=int64(log.log_start_offset if is_known else -1),
         diverging_epoch=diverging,
         current_leader=leader,
+        snapshot_id=snapshot_id,
         aborted_transactions=() if is_committed and is_known else None,
         records=data_bytes(part.records),
     )

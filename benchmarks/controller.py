@@ -1,0 +1,315 @@
+"""The active controller of large clusters: memory, a snapshot loaded, a claim, changes, a snapshot.
+
+    python -m benchmarks.controller [--partitions N ...] [--json]
+
+Topics of 10 partitions with 3 replicas on 100 brokers. The log is in memory; each append is one
+batch, which is committed by the call after it. CPU time, except for memory. A change is compared
+with ``plan_changes``, which builds the state from an image for each call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from benchmarks.run import Row, row
+
+from raftlog.node.raft_client import LeaderNotification
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.builder import BatchBuilder
+from raftlog.types import SnapshotId
+from raftlog_state.controller import (
+    ChangeRequest,
+    CreateTopic,
+    FenceBroker,
+    QuorumController,
+    SetConfig,
+    UnfenceBroker,
+    plan_changes,
+    write_changes,
+)
+from raftlog_state.controller.active import NO_DEADLINE
+from raftlog_state.image import (
+    BrokerRow,
+    FeatureRow,
+    MetadataImage,
+    PartitionRow,
+    TopicRow,
+)
+from raftlog_state.image import (
+    Row as StateRow,
+)
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.publishing import PublishingLoader, SnapshotGenerator
+from raftlog_state.records import encode
+from raftlog_state.snapshots import snapshot_bytes
+
+BROKERS: Final = 100
+PARTITIONS_PER_TOPIC: Final = 10
+OFFSET: Final = 9_999
+DIRECTORY: Final = "A" * 21 + "g"
+
+
+def state_rows(partition_count: int) -> Iterator[StateRow]:
+    """Yield the rows of a cluster."""
+    yield FeatureRow(name="metadata.version", level=30)
+    for broker_id in range(1, BROKERS + 1):
+        yield BrokerRow(
+            broker_id=broker_id,
+            incarnation_id=DIRECTORY,
+            broker_epoch=broker_id,
+            rack=None,
+            fenced=False,
+            in_controlled_shutdown=False,
+            is_migrating_zk_broker=False,
+            endpoints=(),
+            features=(),
+            log_dirs=(DIRECTORY,),
+            cordoned_log_dirs=None,
+        )
+    for number in range(partition_count // PARTITIONS_PER_TOPIC):
+        topic_id = f"{number:021d}A"
+        yield TopicRow(topic_id=topic_id, name=f"topic-{number}")
+        for partition_id in range(PARTITIONS_PER_TOPIC):
+            first = number + partition_id
+            replicas = tuple((first + step) % BROKERS + 1 for step in range(3))
+            yield PartitionRow(
+                topic_id=topic_id,
+                partition_id=partition_id,
+                topic_name=f"topic-{number}",
+                replicas=replicas,
+                isr=replicas,
+                directories=(DIRECTORY,) * 3,
+                leader=replicas[0],
+                leader_epoch=0,
+                partition_epoch=0,
+            )
+
+
+class MemorySnapshot:
+    """Bytes of a snapshot."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.snapshot_id: Final[SnapshotId] = image.snapshot_id
+        self.data: Final = snapshot_bytes(image, written_ms=0)
+
+    def batches(self) -> Iterator[RecordBatch]:
+        position = 0
+        while position < len(self.data):
+            batch = read_batch(self.data, position)
+            assert isinstance(batch, RecordBatch)
+            yield batch
+            position += batch.byte_count
+
+
+class MemoryLog:
+    """Log of one node, which leads it. ``appended``: batches that are not committed yet."""
+
+    node_id = 1
+
+    def __init__(self, end_offset: int) -> None:
+        self.end_offset = end_offset
+        self.appended: list[RecordBatch] = []
+        self.byte_count = 0
+
+    def append(
+        self, epoch: int, records: Sequence[bytes], *, required_base_offset: int | None = None
+    ) -> int:
+        assert required_base_offset in (None, self.end_offset)
+        builder = BatchBuilder(base_timestamp_ms=0, byte_count_max=1 << 24)
+        builder.append(list(records))
+        batch = read_batch(builder.build(self.end_offset, epoch).data)
+        assert not isinstance(batch, TornTail)
+        self.appended.append(batch)
+        base_offset, self.end_offset = self.end_offset, batch.next_offset
+        return base_offset
+
+    def resign(self, epoch: int) -> None:
+        raise AssertionError(f"epoch {epoch} ended")
+
+    def begin_snapshot(self, end_offset: int) -> MemoryWriter:
+        return MemoryWriter(SnapshotId(epoch=1, end_offset=end_offset))
+
+
+class MemoryWriter:
+    """Writer of a snapshot, which counts bytes."""
+
+    def __init__(self, snapshot_id: SnapshotId) -> None:
+        self._snapshot_id = snapshot_id
+        self.byte_count = 0
+
+    def append(self, records: Sequence[bytes]) -> None:
+        builder = BatchBuilder(base_timestamp_ms=0, byte_count_max=1 << 24)
+        builder.append(list(records))
+        self.byte_count += len(builder.build(0, 1).data)
+
+    def freeze(self) -> SnapshotId:
+        return self._snapshot_id
+
+    def close(self) -> None:
+        pass
+
+
+class Silent:
+    """Listener that fails on faults."""
+
+    def log(self, message: str) -> None:
+        pass
+
+    def handle_fault(self, message: str, error: Exception) -> None:
+        raise error
+
+    handle_fatal_fault = handle_fault
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def cpu_s(call: Callable[[], object]) -> float:
+    began_s = time.process_time()
+    call()
+    return time.process_time() - began_s
+
+
+def median_s(call: Callable[[int], object], count: int = 200) -> float:
+    """Return the median CPU time of calls with the numbers from 0 on."""
+    times = []
+    for number in range(count):
+        began_s = time.process_time()
+        call(number)
+        times.append(time.process_time() - began_s)
+    return statistics.median(times)
+
+
+def prepared(partition_count: int) -> tuple[MemorySnapshot, float]:
+    """Return the snapshot of a cluster, and the time of a change of its image."""
+    image = MetadataImage.from_rows(state_rows(partition_count), offset=OFFSET, leader_epoch=1)
+    change = CreateTopic(topic="new", partitions=3, replication_factor=3)
+    planned_s = cpu_s(lambda: plan_changes(image, [change], rng=random.Random(1)))
+    return MemorySnapshot(image), planned_s
+
+
+def measure(partition_count: int) -> Iterator[Row]:
+    """Yield the rows of one number of partitions."""
+    label = f"controller, {partition_count:,} partitions"
+    with ProcessPoolExecutor(1) as another:  # so that its memory is not reused here
+        snapshot, planned_s = another.submit(prepared, partition_count).result()
+    log = MemoryLog(OFFSET + 1)
+    controller = QuorumController(log, rng=random.Random(1), time_us=lambda: 0, listener=Silent())
+    before = resident_bytes()
+    load_s = cpu_s(lambda: controller.handle_load_snapshot(snapshot))
+    yield row(f"{label}: memory", (resident_bytes() - before) / partition_count, "bytes each")
+    yield row(f"{label}: load a snapshot of {len(snapshot.data) >> 20} MiB", load_s, "s CPU")
+    leader = LeaderNotification(2, 1, OFFSET + 1)
+    claim_s = cpu_s(lambda: controller.handle_leader_change(leader))
+    yield row(f"{label}: claim of a standby", claim_s * 1e6, "us CPU")
+
+    def write(*changes: ChangeRequest) -> None:
+        done = controller.write(
+            "changes", lambda state: write_changes(changes, state), deadline_us=NO_DEADLINE
+        )
+        assert done.error is None
+        controller.handle_commit(log.appended)
+        log.appended.clear()
+        assert done.is_done
+
+    def topic(number: int) -> CreateTopic:
+        return CreateTopic(topic=f"new-{number}", partitions=3, replication_factor=3)
+
+    def retention(number: int) -> SetConfig:
+        name = "retention.ms"
+        return SetConfig(
+            resource_type="TOPIC", resource_name="new-1", name=name, value=str(number + 1)
+        )
+
+    create_s = median_s(lambda number: write(topic(number)))
+    yield row(
+        f"{label}: create a topic of 3",
+        create_s * 1e6,
+        "us CPU",
+        planned_s * 1e6,
+        "state built from an image",
+    )
+    config_s = median_s(lambda number: write(retention(number)))
+    yield row(f"{label}: set a config", config_s * 1e6, "us CPU")
+    fenced = partition_count * 3 // BROKERS
+
+    def fence_and_unfence() -> None:
+        done = controller.write(
+            "fence",
+            lambda state: write_changes([FenceBroker(broker_id=7)], state),
+            deadline_us=NO_DEADLINE,
+            transaction_name="fence",
+        )
+        assert done.error is None
+        controller.handle_commit(log.appended)
+        log.appended.clear()
+
+    fence_s = cpu_s(fence_and_unfence)
+    yield row(f"{label}: fence a broker of {fenced:,}", fence_s / fenced * 1e6, "us CPU each")
+    write(UnfenceBroker(broker_id=7))
+    revert_s = cpu_s(lambda: controller.handle_leader_change(LeaderNotification(3, 2, None)))
+    yield row(f"{label}: renounce, revert", revert_s * 1e6, "us CPU")
+    yield from measure_publishing(label, snapshot, log)
+
+
+def measure_publishing(label: str, snapshot: MemorySnapshot, log: MemoryLog) -> Iterator[Row]:
+    """Yield the rows of images and snapshots."""
+    steps: list[Callable[[], None]] = []
+    loader = PublishingLoader(Silent())
+    loader.handle_load_snapshot(snapshot)
+    log.end_offset = snapshot.snapshot_id.end_offset
+    generator = SnapshotGenerator(
+        log, time_ms=lambda: 0, schedule=steps.append, listener=Silent(), bytes_max=1_000_000
+    )
+    loader.install(generator)
+    values = [encode(record) for record in image_records(small_image())]
+
+    def commit() -> None:
+        log.append(2, values)
+        loader.handle_commit(log.appended)
+        log.appended.clear()
+
+    publish_s = median_s(lambda _: commit(), 50)
+    yield row(f"{label}: publish a commit of {len(values)}", publish_s * 1e6, "us CPU")
+    while not steps:
+        commit()
+    times = []
+    while steps:
+        times.append(cpu_s(steps.pop()))
+    yield row(f"{label}: write a snapshot", sum(times), "s CPU")
+    yield row(f"{label}: longest step of a snapshot", max(times) * 1e3, "ms CPU")
+
+
+def small_image() -> MetadataImage:
+    """Return an image of records that can be committed repeatedly."""
+    rows: list[StateRow] = [one for one in state_rows(0) if isinstance(one, FeatureRow | BrokerRow)]
+    return MetadataImage.from_rows(rows[:11], offset=0, leader_epoch=1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--partitions", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    for partition_count in given.partitions:
+        for one in measure(partition_count):
+            if given.json:
+                print(json.dumps(one), flush=True)
+            else:
+                print(f"{one['what']:70} {one['measured']:12,.1f} {one['unit']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
