@@ -158,6 +158,7 @@ def apply_changes(
 
 def _check_arguments(log: MetadataLog, attempts: int) -> None:
     if log.values is not ValueKind.KRAFT:
+        log.append(())  # raises if raftlog did not create the log, so that no setting would help
         reason = f'the log {log.path} has values="{log.values.value}"; changes need values="kraft"'
         raise OptionError(option="values", reason=reason)
     if attempts < 1:
