@@ -514,14 +514,38 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="verify of a range compares rows that no record changed with nothing",
         path="state/raftlog_state/tables/expected.py",
-        old="Records(rows, base), base.rows), base.is_complete)",
-        new="Records(rows, base), base.rows), True)",
+        old="return Expected(found, base.is_complete)",
+        new="return Expected(found, True)",
         tests=(RANGE,),
+    ),
+    Plant(
+        bug="verify of a range passes over changes of tables without records",
+        path="state/raftlog_state/tables/expected.py",
+        old="if starts and not base.is_complete else base.changed_tables\n",
+        new="if starts and not base.is_complete else frozenset()\n",
+        tests=(RANGE,),
+    ),
+    Plant(
+        bug="verify does not replay configs if a log has a removed topic alone",
+        path="state/raftlog_state/tables/expected.py",
+        old='("CONFIG_RECORD", *_OF_TOPICS)',
+        new='("CONFIG_RECORD",)',
+        tests=(
+            "tests/state/tables/test_tables_verify_spark.py"
+            "::test_the_replay_of_a_table_reads_the_record_types_that_are_declared",
+        ),
+    ),
+    Plant(
+        bug="verify checks no rule if some tables have no rows",
+        path="state/raftlog_state/tables/verify.py",
+        old="if any(reads(query, name) for name in names)",
+        new="if all(reads(query, name) for name in names)",
+        tests=("tests/state/tables/test_tables_verify_spark.py::test_a_changed_row_is_reported",),
     ),
     Plant(
         bug="verify passes over a damaged record",
         path="state/raftlog_state/tables/verify.py",
-        old="    differences = _damage_differences(decoded_rows)\n",
+        old="    differences = _damage_differences(contents)\n",
         new="    differences: list[Difference] = []\n",
         tests=(RANGE,),
     ),

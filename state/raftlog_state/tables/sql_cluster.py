@@ -17,6 +17,7 @@ from .sql_parts import (
     META,
     WRITTEN,
     Records,
+    computed,
     last_writer,
     origin,
     sorted_uuids,
@@ -56,7 +57,7 @@ def brokers(records: Records) -> DataFrame:
     if records.has_base:
         base = records.base("brokers").withColumnRenamed("broker_id", "brokerId")
         changed = records.changed("brokers").withColumnRenamed("broker_id", "brokerId")
-        touched = touched.unionByName(changed)
+        touched = computed(touched.unionByName(changed).distinct())
         held = base.join(touched, "brokerId", "left_semi").select(
             "ord",
             "brokerId",
@@ -122,6 +123,8 @@ def _broker_events(records: Records) -> DataFrame:
     )
     events = register.unionByName(change, allowMissingColumns=True)
     for record_type, fenced in (("FENCE_BROKER_RECORD", 1), ("UNFENCE_BROKER_RECORD", -1)):
+        if not records.has(record_type):
+            continue
         one = records.of(record_type, "id INT").withColumnRenamed("id", "brokerId")
         one = one.withColumns(
             {
@@ -132,6 +135,8 @@ def _broker_events(records: Records) -> DataFrame:
             }
         )
         events = events.unionByName(one, allowMissingColumns=True)
+    if not records.has("UNREGISTER_BROKER_RECORD"):
+        return events
     removals = records.of("UNREGISTER_BROKER_RECORD", "brokerId INT")
     return events.unionByName(
         removals.withColumn("kind", sf.lit("unregister")), allowMissingColumns=True
@@ -174,8 +179,9 @@ def controllers(records: Records) -> DataFrame:
         _endpoints().alias("endpoints"),
         _features().alias("features"),
     )
-    removals = records.of("UNREGISTER_CONTROLLER_RECORD", "controllerId INT")
-    removals = removals.withColumnRenamed("controllerId", "controller_id")
+    removals = records.removals(
+        "UNREGISTER_CONTROLLER_RECORD", "controllerId INT", {"controllerId": "controller_id"}
+    )
     return origin(last_writer(records, "controllers", puts, removals, ["controller_id"]))
 
 
@@ -186,14 +192,17 @@ def configs(records: Records, lifetimes: DataFrame) -> DataFrame:
         "CONFIG_RECORD", "resourceType INT, resourceName STRING, name STRING, value STRING"
     ).withColumnsRenamed({"resourceType": "resource_type", "resourceName": "resource_name"})
     removed = rows.where("value IS NULL").select(*keys, "ord")
-    dead = lifetimes.where("died IS NOT NULL").select(
-        sf.col("name").alias("resource_name"), sf.col("died").alias("ord")
-    )
     puts = rows.where("value IS NOT NULL")
-    known = puts.select(*keys).unionByName(records.base("configs").select(*keys))
-    of_topics = known.where(sf.col("resource_type") == _TOPIC).distinct()
-    cascaded = of_topics.join(dead, "resource_name").select(*keys, "ord")
-    removed = removed.unionByName(cascaded)
+    if records.has("REMOVE_TOPIC_RECORD"):
+        dead = lifetimes.where("died IS NOT NULL").select(
+            sf.col("name").alias("resource_name"), sf.col("died").alias("ord")
+        )
+        known = puts.select(*keys)
+        if records.has_base:
+            known = known.unionByName(records.base("configs").select(*keys))
+        of_topics = known.where(sf.col("resource_type") == _TOPIC).distinct()
+        cascaded = of_topics.join(dead, "resource_name").select(*keys, "ord")
+        removed = removed.unionByName(cascaded)
     found = origin(last_writer(records, "configs", puts, removed, keys))
     kinds = words(sf.col("resource_type"), enums.CONFIG_RESOURCE_TYPES)
     return found.withColumns(
@@ -244,8 +253,7 @@ def acls(records: Records) -> DataFrame:
             "permissionType": "permission",
         }
     )
-    removals = records.of("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", "id STRING")
-    removals = removals.withColumnRenamed("id", "acl_id")
+    removals = records.removals("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", "id STRING", {"id": "acl_id"})
     found = origin(last_writer(records, "acls", puts, removals, ["acl_id"]))
     words_of = {
         "resource_type": enums.ACL_RESOURCE_TYPES,
@@ -273,8 +281,9 @@ def scram(records: Records) -> DataFrame:
         "iterations",
         *(sf.unbase64(name).alias(column) for name, column in secrets.items()),
     )
-    removals = records.of("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", "name STRING, mechanism INT")
-    removals = removals.withColumnRenamed("name", "user")
+    removals = records.removals(
+        "REMOVE_USER_SCRAM_CREDENTIAL_RECORD", "name STRING, mechanism INT", {"name": "user"}
+    )
     found = origin(last_writer(records, "scram", puts, removals, ["user", "mechanism"]))
     mechanisms = words(sf.col("mechanism"), enums.SCRAM_MECHANISMS)
     return found.withColumn("mechanism_name", mechanisms)
@@ -296,8 +305,9 @@ def tokens(records: Records) -> DataFrame:
         "renewers",
         *(sf.timestamp_millis(f"{name}Timestamp").alias(f"{name}_timestamp") for name in times),
     )
-    removals = records.of("REMOVE_DELEGATION_TOKEN_RECORD", "tokenId STRING")
-    removals = removals.withColumnRenamed("tokenId", "token_id")
+    removals = records.removals(
+        "REMOVE_DELEGATION_TOKEN_RECORD", "tokenId STRING", {"tokenId": "token_id"}
+    )
     return origin(last_writer(records, "tokens", puts, removals, ["token_id"]))
 
 

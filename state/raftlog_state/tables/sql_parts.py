@@ -9,6 +9,8 @@ Rules of this file:
    are before all records.
 3. After a base only changed rows are computed: those of keys that records or ``changes`` name. A
    row that was deleted has its key and no origin.
+4. Planning a query costs more than running it, so a query has no part for record types that are
+   not among the records: ``Contents`` is read first.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as sf
 
 from .verify_decoder import DECODED, decode
@@ -63,15 +65,50 @@ def decoded(log: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What decoded rows of ``log`` contain.
+
+    ``snapshot_offsets``: of the snapshots, in order; ``first_damage``: offset, snapshot position
+    and damage of the first record that is damaged.
+    """
+
+    record_types: frozenset[str]
+    snapshot_offsets: tuple[int, ...]
+    first_damage: Row | None
+    damage_count: int
+
+
+def contents_of(rows: DataFrame) -> Contents:
+    """Return what decoded rows contain, from one query."""
+    is_damaged = sf.col("damage").isNotNull()
+    is_of_snapshot = sf.col("snapshot_position").isNotNull()
+    place = sf.struct("offset", "snapshot_position", "damage")
+    (found,) = rows.agg(
+        sf.collect_set("record_type").alias("types"),
+        sf.collect_set(sf.when(is_of_snapshot, sf.col("offset"))).alias("snapshots"),
+        sf.min(sf.when(is_damaged, place)).alias("first_damage"),
+        sf.count_if(is_damaged).alias("damage_count"),
+    ).collect()
+    return Contents(
+        record_types=frozenset(found["types"]),
+        snapshot_offsets=tuple(sorted(found["snapshots"])),
+        first_damage=found["first_damage"],
+        damage_count=found["damage_count"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     """Typed tables after ``offset``, from which a replay starts, and the keys that changed later.
 
+    ``rows`` and ``changed`` return those of a table; ``changed_tables``: those with such keys.
     ``is_complete``: there is no base; the frames have no rows.
     """
 
     offset: int
-    rows: Mapping[str, DataFrame]
-    changed: Mapping[str, DataFrame]
+    rows: Callable[[str], DataFrame]
+    changed: Callable[[str], DataFrame]
+    changed_tables: frozenset[str]
     is_complete: bool
 
 
@@ -79,11 +116,13 @@ class Records:
     """Records that change the rows of a base, among decoded rows of ``log``.
 
     The rows may begin before the end of the base, so that an open transaction has its begin.
+    ``record_types``: of the rows, and perhaps of others.
     """
 
-    def __init__(self, rows: DataFrame, base: Base) -> None:
+    def __init__(self, rows: DataFrame, base: Base, record_types: frozenset[str]) -> None:
         position = sf.coalesce("snapshot_position", sf.lit(-1))
         self._base = base
+        self._types = record_types
         self._rows = computed(
             rows.withColumn("ord", sf.struct("offset", position.alias("position")))
         )
@@ -97,10 +136,20 @@ class Records:
         """Whether the replay starts from rows."""
         return not self._base.is_complete
 
+    def has(self, *record_types: str) -> bool:
+        """Return whether there may be a record of one of the types."""
+        return not self._types.isdisjoint(record_types)
+
     def of(self, record_type: str, data: str) -> DataFrame:
         """Records of a type that took effect: ``META`` and the fields that ``data`` declares."""
         rows = self._visible.where(sf.col("record_type") == record_type)
         return rows.select(*META, sf.from_json("data", data).alias("data")).select(*META, "data.*")
+
+    def removals(self, record_type: str, data: str, columns: Mapping[str, str]) -> DataFrame | None:
+        """Records that remove rows, with the table's names of columns; None without any."""
+        if not self.has(record_type):
+            return None
+        return self.of(record_type, data).withColumnsRenamed(dict(columns))
 
     def control(self, data: str) -> DataFrame:
         """All control records: ``META``, ``type`` and the fields that ``data`` declares."""
@@ -125,18 +174,17 @@ class Records:
     def base(self, name: str) -> DataFrame:
         """Rows of a table in the base: ``META``, ``created`` and the table's columns."""
         first = sf.struct(sf.lit(-1).cast("bigint").alias("offset"), sf.lit(-1).alias("position"))
-        return self._base.rows[name].withColumnsRenamed(_ORIGINS).withColumn("ord", first)
+        return self._base.rows(name).withColumnsRenamed(_ORIGINS).withColumn("ord", first)
 
     def changed(self, name: str) -> DataFrame:
         """Keys of a table whose rows ``changes`` has changed after the base."""
-        return self._base.changed[name]
+        return self._base.changed(name)
 
     def with_deleted(self, rows: DataFrame, keys: Sequence[str], touched: DataFrame) -> DataFrame:
-        """Rows, and the touched keys without a row if there is a base."""
+        """Rows, whose keys are touched; after a base, also the touched keys without a row."""
         if not self.has_base or not keys:
             return rows
-        deleted = touched.select(*keys).distinct().join(rows, [*keys], "left_anti")
-        return rows.unionByName(deleted, allowMissingColumns=True)
+        return touched.select(*keys).distinct().join(rows, [*keys], "left")
 
 
 def _transactions(rows: DataFrame) -> DataFrame:
@@ -208,7 +256,7 @@ def last_writer(
         base = of_base(records.base(name))
         if keys:
             changed = of_base(records.changed(name)).select(*keys)
-            touched = rows.select(*keys).unionByName(changed).distinct()
+            touched = computed(rows.select(*keys).unionByName(changed).distinct())
             base = base.join(touched, [*keys], "left_semi")
         is_delete = sf.lit(False).alias("is_delete")
         rows = rows.unionByName(base.select(*puts.columns, "created", is_delete))

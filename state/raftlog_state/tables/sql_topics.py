@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from .sql_parts import META, WRITTEN, Records, origin, struct_type, words
+from .sql_parts import META, WRITTEN, Records, computed, origin, struct_type, words
 
 MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
@@ -43,6 +43,8 @@ def lifetimes(records: Records) -> DataFrame:
     topics = topics.withColumnRenamed("topicId", "topic_id").withColumn("created", sf.col("offset"))
     if records.has_base:
         topics = topics.unionByName(records.base("topics"))
+    if not records.has("REMOVE_TOPIC_RECORD"):
+        return topics.withColumn("died", sf.lit(None).cast(topics.schema["ord"].dataType))
     removals = records.of("REMOVE_TOPIC_RECORD", "topicId STRING")
     died = removals.select(sf.col("topicId").alias("topic_id"), sf.col("ord").alias("died"))
     return topics.join(died, "topic_id", "left")
@@ -50,12 +52,16 @@ def lifetimes(records: Records) -> DataFrame:
 
 def topics(records: Records, of: DataFrame) -> DataFrame:
     """The topics that exist."""
-    living = of.where("died IS NULL").drop("died")
+    touched = of
     if records.has_base:
         changed = records.changed("topics").select("topic_id", sf.lit(True).alias("is_changed"))
-        known = living.join(changed.distinct(), "topic_id", "left")
-        living = known.where((sf.col("ord.offset") >= 0) | sf.col("is_changed")).drop("is_changed")
-    return origin(records.with_deleted(living, ["topic_id"], of.where("died IS NOT NULL")))
+        is_touched = (
+            (sf.col("ord.offset") >= 0) | sf.col("is_changed") | sf.expr("died IS NOT NULL")
+        )
+        touched = of.join(changed.distinct(), "topic_id", "left").where(is_touched)
+        touched = touched.drop("is_changed")
+    living = touched.where("died IS NULL").drop("died")
+    return origin(records.with_deleted(living, ["topic_id"], touched))
 
 
 def partitions(records: Records, of: DataFrame) -> DataFrame:
@@ -68,17 +74,20 @@ def partitions(records: Records, of: DataFrame) -> DataFrame:
         base = records.base("partitions").withColumnsRenamed(_IDS)
         known = known.unionByName(base.select(*_KEY))
     events = whole.unionByName(change)
-    clearances = _clearances(records, of, known.distinct())
-    events = events.unionByName(clearances, allowMissingColumns=True)
+    if records.has("CLEAR_ELR_RECORD"):
+        clearances = _clearances(records, of, known.distinct())
+        events = events.unionByName(clearances, allowMissingColumns=True)
     touched = events.select(*_KEY)
     if base is None:
         events = events.withColumn("base", sf.lit(None).cast(_STATE))
     else:
         removed = of.where("died IS NOT NULL").select(sf.col("topic_id").alias("topicId"))
         changed = records.changed("partitions").withColumnsRenamed(_IDS)
-        touched = touched.unionByName(changed.select(*_KEY)).unionByName(
-            base.select(*_KEY).join(removed, "topicId", "left_semi")
-        )
+        touched = touched.unionByName(changed.select(*_KEY))
+        if records.has("REMOVE_TOPIC_RECORD"):
+            of_removed = base.select(*_KEY).join(removed, "topicId", "left_semi")
+            touched = touched.unionByName(of_removed)
+        touched = computed(touched.distinct())
         state = sf.struct(*_STATE_TYPES).cast(_STATE).alias("base")
         held = base.join(touched, [*_KEY], "left_semi")
         held = held.select(*META, *_KEY, sf.lit("base").alias("kind"), state)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial, reduce
+from itertools import zip_longest
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, Window
@@ -26,10 +26,11 @@ from raftlog_state.records import is_secret_config
 
 from .expected import comparable, expected_tables, key_columns, no_base
 from .history import EXACT_JSON, broken_chains, changed_keys, row_history
-from .invariants import Violation, violations
+from .invariants import Violation, reads, rules, violations
 from .progress import NOTHING
 from .publication import Publication
 from .schema import (
+    BY_NAME,
     CHANGES,
     LOG,
     ORIGIN_COLUMNS,
@@ -37,7 +38,8 @@ from .schema import (
     TYPED_TABLES,
     TypedTable,
 )
-from .sql_parts import Base, computed, decoded
+from .sql_parts import Base, Contents, computed, contents_of, decoded
+from .stores.spark import shuffle_partitions
 from .view import with_cluster
 
 HIDDEN: Final = "(hidden)"
@@ -115,23 +117,25 @@ def verify(publication: Publication, offset: int, since: int | None = None) -> V
 
 
 def _verify(publication: Publication, offset: int, since: int | None) -> VerifyReport:
-    changes = publication.changes(NOTHING if since is None else since, offset)
-    if since is not None:
-        changes = computed(changes)
+    changes = computed(publication.changes(NOTHING if since is None else since, offset))
     base, base_rows = _base(publication, changes, since)
     log = _log(publication, offset).where(sf.col("offset") > _first_needed(publication, since) - 1)
     decoded_rows = computed(decoded(log.where(sf.col("offset") <= offset)))
-    expected = expected_tables(decoded_rows, base)
-    texts = [_texts(table, expected.rows[table.name], "expected") for table in TYPED_TABLES]
-    touched = None
-    if not expected.is_complete:
-        texts = [computed(_union(texts))]
-        keys = [_texts(table, base.changed[table.name]) for table in TYPED_TABLES]
-        touched = computed(_union([*texts, *keys]).select("table", "key").distinct())
+    contents = contents_of(decoded_rows)
+    expected = expected_tables(decoded_rows, contents, base)
+    texts = [_texts(BY_NAME[name], found, "expected") for name, found in expected.rows.items()]
     rows = computed(publication.rows(None, offset))
-    texts += [_texts(t, _rows_of(t, rows), "found", touched) for t in TYPED_TABLES]
-    results = _compare(_union(texts))
-    differences = _damage_differences(decoded_rows)
+    row_counts = {row["entity"]: row["count"] for row in rows.groupBy("entity").count().collect()}
+    compared, touched = [t for t in TYPED_TABLES if row_counts.get(str(t.entity))], None
+    if texts and not expected.is_complete:
+        texts = [computed(_union(texts))]
+        keys = [_texts(BY_NAME[name], base.changed(name)) for name in base.changed_tables]
+        touched = computed(_union([*texts, *keys]).select("table", "key").distinct())
+        compared = [table for table in compared if table.name in expected.rows]
+    if texts or expected.is_complete:
+        texts += [_texts(table, _rows_of(table, rows), "found", touched) for table in compared]
+    results = _compare(_union(texts)) if texts else {}
+    differences = _damage_differences(contents)
     differences += [
         _named(table, results[table.name]["first"], results[table.name]["different"])
         for table in TYPED_TABLES
@@ -140,7 +144,7 @@ def _verify(publication: Publication, offset: int, since: int | None) -> VerifyR
     differences += _chain_differences(
         changes, base_rows, is_complete=since is not None or publication.progress.expired_to is None
     )
-    differences += _count_differences(publication, offset, rows)
+    differences += _count_differences(publication, offset, row_counts)
     return VerifyReport(
         offset=offset,
         since=since,
@@ -157,10 +161,12 @@ def _base(
     if since is None:
         return no_base(publication.store.session), None
     rows = computed(publication.rows(None, since))
+    entities = {row["entity"] for row in changes.select("entity").distinct().collect()}
     base = Base(
         offset=since,
-        rows={table.name: _rows_of(table, rows) for table in TYPED_TABLES},
-        changed={table.name: changed_keys(table, changes) for table in TYPED_TABLES},
+        rows=lambda name: _rows_of(BY_NAME[name], rows),
+        changed=lambda name: changed_keys(BY_NAME[name], changes),
+        changed_tables=frozenset(t.name for t in TYPED_TABLES if str(t.entity) in entities),
         is_complete=False,
     )
     return base, rows
@@ -182,18 +188,33 @@ def check_invariants(publication: Publication, offset: int) -> tuple[Violation, 
     """Return the rules that the rows after an offset violate."""
     with publication.store.errors(CHANGES):
         rows = computed(publication.rows(None, offset))
-        changes = publication.changes(to=offset)
+        changes = computed(publication.changes(to=offset))
         return _violations(publication.cluster_id, rows, changes)
 
 
 def _violations(cluster_id: str, rows: DataFrame, changes: DataFrame) -> tuple[Violation, ...]:
-    views = {table.name: _rows_of(table, rows) for table in TYPED_TABLES}
-    histories = {
-        f"{table.name}_history": row_history(table, views[table.name], changes)
-        for table in TYPED_TABLES
+    """Return the rules that the rows, or those that the changes replaced, violate.
+
+    Rules that read only tables without rows are left out: Kafka's first state has no rows.
+    """
+    known = rows.select("entity").unionByName(changes.select("entity")).distinct()
+    entities = {row["entity"] for row in known.collect()}
+    filled = [table.name for table in TYPED_TABLES if str(table.entity) in entities]
+    names = [name for table in filled for name in (table, f"{table}_history")]
+    queries = {
+        rule: query for rule, query in rules().items() if any(reads(query, name) for name in names)
     }
-    frames = {**views, **histories}
-    return violations({name: with_cluster(frame, cluster_id) for name, frame in frames.items()})
+    frames = {}
+    for table in TYPED_TABLES:
+        view, history = table.name, f"{table.name}_history"
+        if any(reads(query, view) for query in queries.values()):
+            frames[view] = _rows_of(table, rows)
+        if any(reads(query, history) for query in queries.values()):
+            frames[history] = row_history(table, _rows_of(table, rows), changes)
+    if not queries:
+        return ()
+    views = {name: with_cluster(frame, cluster_id) for name, frame in frames.items()}
+    return violations(views, queries)
 
 
 def _log(publication: Publication, offset: int) -> DataFrame:
@@ -245,7 +266,20 @@ def _texts(
 
 
 def _union(frames: list[DataFrame]) -> DataFrame:
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
+    """Return the rows of all frames, in no more partitions than a shuffle has.
+
+    Each task gets the plans of all frames: a task for each partition of each would take longer to
+    start than to run.
+    """
+    # In pairs: each union analyzes its plan, and a chain of them would analyze each prefix.
+    while len(frames) > 1:
+        pairs = zip_longest(frames[::2], frames[1::2])
+        frames = [
+            one if other is None else one.unionByName(other, allowMissingColumns=True)
+            for one, other in pairs
+        ]
+    (rows,) = frames
+    return rows.coalesce(shuffle_partitions(rows.sparkSession))
 
 
 def _compare(texts: DataFrame) -> dict[str, Row]:
@@ -304,22 +338,20 @@ def _is_secret(table: TypedTable, key: str, column: str) -> bool:
     return False
 
 
-def _damage_differences(decoded_rows: DataFrame) -> list[Difference]:
+def _damage_differences(contents: Contents) -> list[Difference]:
     """Return the first record of the log that is damaged."""
-    damaged = decoded_rows.where("damage IS NOT NULL")
-    first = sf.min(sf.struct("offset", "snapshot_position", "damage")).alias("first")
-    (row,) = damaged.agg(first, sf.count("*").alias("count")).collect()
-    if row["first"] is None:
+    first = contents.first_damage
+    if first is None:
         return []
-    key = {name: row["first"][name] for name in ("offset", "snapshot_position")}
+    key = {name: first[name] for name in ("offset", "snapshot_position")}
     return [
         Difference(
             table=LOG,
             key=json.dumps({name: value for name, value in key.items() if value is not None}),
             column="value_raw",
             expected="a record",
-            found=f"damaged bytes: {row['first']['damage']}",
-            row_count=row["count"],
+            found=f"damaged bytes: {first['damage']}",
+            row_count=contents.damage_count,
         )
     ]
 
@@ -344,13 +376,14 @@ def _chain_differences(
     ]
 
 
-def _count_differences(publication: Publication, offset: int, rows: DataFrame) -> list[Difference]:
+def _count_differences(
+    publication: Publication, offset: int, entities: Mapping[str, int]
+) -> list[Difference]:
     """Return the row counts of the offset's progress row that are not those of the rows."""
     at_offset = publication.progress_rows().where(sf.col("offset") == offset)
     details = at_offset.select("incarnation", f"after.{PROGRESS}.row_counts").head(1)
     if not details:
         return []
-    entities = {row["entity"]: row["count"] for row in rows.groupBy("entity").count().collect()}
     counts = details[0]["row_counts"]
     return [
         Difference(

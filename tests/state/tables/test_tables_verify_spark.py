@@ -11,7 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 from tests.support.metadata_logs import at
 from tests.support.random_metadata import RandomLog
 from tests.support.source_rows import checkpoint_rows, without_secrets
@@ -43,6 +44,9 @@ from raftlog_state.records import (
     TopicRecord,
 )
 from raftlog_state.tables import ClusterTables
+from raftlog_state.tables.expected import RECORD_TYPES, no_base, replayed
+from raftlog_state.tables.schema import LOG_TABLE
+from raftlog_state.tables.sql_parts import Base, Records, decoded
 
 pytestmark = pytest.mark.spark
 NIGHTLY = pytest.mark.nightly
@@ -271,6 +275,9 @@ def test_a_range_is_verified_from_the_rows_before_it(
     opened = tables()
     report = opened.verify(since=SINCE)
     assert report.ok, str(report)
+    at_end = opened.verify(since=report.offset)
+    assert at_end.ok, str(at_end)
+    assert not at_end.rows_compared, "no record is later"
     row_count = sum(opened.status().row_counts.values())
     assert 0 < sum(report.rows_compared.values()) < row_count / 2
     last = {
@@ -286,6 +293,8 @@ def test_a_range_is_verified_from_the_rows_before_it(
         f"key = '{partition[1]}' AND offset = {last[partition]}", {"after.partition.leader": "99"}
     )
     changes.delete(f"entity = 'topic' AND key = '{topic[1]}'")
+    assert not any(entity == "feature" for entity, _ in last), "a change without a record"
+    changes.update("entity = 'feature'", {"visible_offset": f"{SINCE + 1}L"})
     DeltaTable.forPath(feed.spark, str(tmp_path / "tables" / "log")).update(
         f"offset = {damaged_offset}", {"value_raw": "substring(value_raw, 1, 2)"}
     )
@@ -297,5 +306,33 @@ def test_a_range_is_verified_from_the_rows_before_it(
     found = {difference.table: difference for difference in differences}
     assert (found["partitions"].column, found["partitions"].found) == ("leader", "99")
     assert (found["topics"].column, found["topics"].row_count) == ("(row)", 2)
+    assert found["features"].column == "_visible_offset"
     with pytest.raises(OptionError, match="after offset"):
         opened.verify(SINCE - 1, since=SINCE)
+
+
+class TypesRead(Records):
+    """Records that note of which types they are read."""
+
+    def __init__(self, rows: DataFrame, base: Base) -> None:
+        super().__init__(rows, base, frozenset())
+        self.types: set[str] = set()
+
+    def has(self, *record_types: str) -> bool:
+        self.types |= set(record_types)
+        return True
+
+    def of(self, record_type: str, data: str) -> DataFrame:
+        self.types.add(record_type)
+        return super().of(record_type, data)
+
+
+def test_the_replay_of_a_table_reads_the_record_types_that_are_declared(feed: Feed) -> None:
+    """A table is replayed only if the log has one of its types."""
+    nothing = feed.spark.createDataFrame([], from_arrow_schema(LOG_TABLE.schema))
+    base = no_base(feed.spark)
+    records = TypesRead(decoded(nothing), base)
+    for name in RECORD_TYPES.keys() - {"epochs", "transactions"}:
+        records.types = set()
+        assert replayed(records, {name}, base.rows).keys() == {name}
+        assert records.types == RECORD_TYPES[name], name

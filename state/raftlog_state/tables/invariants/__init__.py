@@ -20,6 +20,8 @@ from importlib.resources import files
 
 from pyspark.sql import DataFrame
 
+from raftlog_state.tables.stores.spark import shuffle_partitions
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
@@ -63,8 +65,11 @@ def violations(
         f"FROM (\n{query}\n)"
         for rule, query in queries.items()
     )
-    grouped = f"SELECT rule, count(*) AS row_count, min(row) AS first FROM ({rows}) GROUP BY rule"
     session = views[used[0]].sparkSession
+    # Each task gets the plans of all rules: a task for each rule would take longer to start than
+    # to run.
+    few = f"SELECT /*+ COALESCE({shuffle_partitions(session)}) */ * FROM ({rows})"
+    grouped = f"SELECT rule, count(*) AS row_count, min(row) AS first FROM ({few}) GROUP BY rule"
     try:
         for name in used:
             views[name].createOrReplaceTempView(prefix + name)

@@ -122,6 +122,11 @@ def _active_session_kept() -> Iterator[None]:
             SparkSession._activeSession = active
 
 
+def shuffle_partitions(spark: SparkSession) -> int:
+    """Return the number of partitions of a shuffle in a session."""
+    return int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+
+
 def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Do work concurrently, as Spark's driver idles between small jobs.
 
