@@ -11,7 +11,7 @@ CRATE := connector/native
 NATIVE_SOURCES := setup.py $(CRATE)/Cargo.toml $(CRATE)/Cargo.lock $(wildcard $(CRATE)/src/*.rs)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick long nightly durations kafka crash sim rewrite diagram planted bench wheel format clean
+.PHONY: help demo test check types words native-check format-check imports quick long nightly durations kafka crash sim rewrite diagram planted bench wheel format clean
 
 ##@ Use
 help: ## list the targets
@@ -28,12 +28,24 @@ test: $(VENV)/.native-ready ## required for every change: check, quick and long,
 	@.ci/stage long $(MAKE) --no-print-directory long
 
 check: $(VENV)/.native-ready ## format, lint, types, import contracts, words
+	@$(MAKE) --no-print-directory -j2 types words native-check format-check imports
+
+types: $(VENV)/.dev-ready
+	@$(BIN)/mypy
+
+# Collects all tests: their bytecode is compiled once here, and not by each worker of `quick`.
+words: $(VENV)/.native-ready
+	@$(BIN)/pytest -m style
+
+format-check: $(VENV)/.dev-ready
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy
+
+imports: $(VENV)/.dev-ready
 	@$(BIN)/lint-imports --config setup.cfg --no-logo
+
+native-check: $(VENV)/.native-ready
 	@sh .ci/native check
-	@$(BIN)/pytest -m style tests/packaging
 
 quick: $(VENV)/.native-ready ## tests without Spark or a JVM, in a minute
 	@RAFTLOG_DURATIONS=$(VENV)/durations/quick.tsv \

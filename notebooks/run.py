@@ -73,17 +73,21 @@ def display(frame: Any) -> None:
     frame.show(n=40, truncate=60)
 
 
-def main(arguments: list[str]) -> None:
-    notebook, *pairs = arguments
-    values = dict(pair.split("=", 1) for pair in pairs)
-    spark = local_session()
+def run(notebook: str, values: dict[str, str], spark: Any) -> None:
+    """Run a notebook in a session. `values`: of its widgets."""
     names = {
         "spark": spark,
         "dbutils": SimpleNamespace(widgets=Widgets(values)),
         "display": display,
     }
+    runpy.run_path(notebook, init_globals=names)
+
+
+def main(arguments: list[str]) -> None:
+    notebook, *pairs = arguments
+    spark = local_session()
     try:
-        runpy.run_path(notebook, init_globals=names)
+        run(notebook, dict(pair.split("=", 1) for pair in pairs), spark)
     finally:
         spark.stop()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 
 from tests.support.quorum_processes import RARE_ELECTIONS, QuorumProcesses, free_ports
 
+from pyspark_raftlog import RaftlogDataSource
 from raftlog.node.config import read_config
 
 HOME = Path(__file__).parents[2]
 QUORUM = "localhost:9192,localhost:9292,localhost:9392"
 """Address of the README's quorum."""
 README = HOME / "README.md"
+NOTEBOOKS = "notebooks/run.py"
+"""Script that ``make demo`` calls."""
+LOG = "tests/data/kraft-logs/three-nodes-4.3.1/node-100"
 
 
 def console_commands() -> Iterator[tuple[str, list[str]]]:
@@ -88,11 +93,41 @@ def test_a_command_of_the_readme_prints_what_it_shows(command: str, output: list
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_demo_prints_what_the_readme_shows() -> None:
+def test_the_demo_prints_what_the_readme_shows(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``make demo`` runs the notebook in a process, as the next test runs another one."""
     ((_, output),) = [pair for pair in COMMANDS if pair[0] == "make demo"]
-    done = run("python notebooks/run.py notebooks/cluster_history.py")
+    monkeypatch.chdir(HOME)
+    session = spark.newSession()  # its views are not those of other tests
+    session.dataSource.register(RaftlogDataSource)
+    runpy.run_path(NOTEBOOKS)["run"]("notebooks/cluster_history.py", {}, session)
+    printed = capsys.readouterr().out
+    assert matches(output, printed.splitlines()), printed
+
+
+NOTEBOOK = """
+dbutils.widgets.text("log", "", "directory of a log")
+dbutils.widgets.text("last", "5", "last offset")
+dbutils.widgets.text("tables", "", "directory of a Delta table")
+tables = dbutils.widgets.get("tables")
+records = spark.read.format("raftlog").load(dbutils.widgets.get("log"))
+records = records.where("offset <= " + dbutils.widgets.get("last")).select("offset", "topic")
+records.write.format("delta").save(tables)
+display(spark.sql(f"SELECT offset, topic FROM delta.`{tables}` ORDER BY offset"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_notebook_runs_in_a_process_with_delta_and_its_widgets(tmp_path: Path) -> None:
+    notebook = tmp_path / "notebook.py"
+    notebook.write_text(NOTEBOOK)
+    done = run(f"python {NOTEBOOKS} {notebook} log={LOG} tables={tmp_path}/tables")
     assert done.returncode == 0, done.stderr
-    assert matches(output, done.stdout.splitlines()), done.stdout
+    assert re.findall(r"\| *(\d)\|(\w+)", done.stdout) == [
+        (str(offset), "__cluster_metadata") for offset in (3, 4, 5)
+    ], done.stdout
 
 
 @pytest.mark.slow

@@ -156,10 +156,10 @@ def session() -> SparkSession:
     return file
 
 
-def stream(source: str, sink: str, checkpoint: str) -> None:
+def stream(
+    spark: SparkSession, source: str, sink: str, checkpoint: str, *, sink_format: str
+) -> None:
     """Copy one log to another until all existing records are copied."""
-    spark = session()
-    spark.dataSource.register(KillingSource)
     frame = (
         spark.readStream.format("raftlog")
         .option("startingOffset", "earliest")
@@ -169,7 +169,7 @@ def stream(source: str, sink: str, checkpoint: str) -> None:
     )
     query = (
         frame.select("key", "value", "timestamp")
-        .writeStream.format("raftlog-killing")
+        .writeStream.format(sink_format)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start(sink)
@@ -209,7 +209,9 @@ def main() -> None:
     if point == "commit log written":  # that of a batch is, once the next one's writer is created
         point, times = "offset log written", times * _CALLS_PER_BATCH + 1
     arm(point, times, f"{checkpoint}.{os.getpid()}")
-    stream(source, sink, checkpoint)
+    spark = session()
+    spark.dataSource.register(KillingSource)
+    stream(spark, source, sink, checkpoint, sink_format=KillingSource.name())
 
 
 if __name__ == "__main__":

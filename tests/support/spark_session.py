@@ -19,12 +19,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOME = Path(__file__).parents[2]
-JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+JVM_OPTIONS: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+)
 """In minutes on two cores the second compiler and a concurrent collector cost more than they save.
 
 Without the second compiler the default code cache has 48 MiB. Spark fills them: then nothing is
 compiled any more, and a call can fail with "Out of space in CodeCache for method handle intrinsic".
+The default threshold of metadata, 21 MiB, causes several collections of the whole heap while Spark
+loads its classes.
 """
+HEAP_OPTIONS: Final = "-Xms1g -Xmn600m"
+"""Planning a query allocates up to a gigabyte, most of which is garbage at the end. In a young
+generation of the default size it becomes old, and is collected with the whole heap."""
 
 
 def has_java() -> bool:
@@ -69,7 +76,7 @@ def shared_session(task_tries: int = 1) -> SparkSession:
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
         "spark.driver.extraJavaOptions": " ".join(
-            (f"-Dderby.system.home={os.path.join(home, 'derby')}", JVM_OPTIONS)
+            (f"-Dderby.system.home={os.path.join(home, 'derby')}", JVM_OPTIONS, HEAP_OPTIONS)
         ),
     }
     builder = SparkSession.builder.master(f"local[2,{task_tries}]").appName("raftlog-tests")

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_raftlog.source import RaftlogDataSource
 from pyspark_raftlog.stream_reader import RaftlogStreamReader
-from raftlog_state.tables import open_cluster
+from raftlog_state.tables import ClusterTables, open_cluster
 from tests.support.kill_points import arm, reach
 from tests.support.spark_session import shared_session
 
@@ -52,12 +52,8 @@ class FailOnceSource(RaftlogDataSource):
         return reader
 
 
-def materialize(log: str, place: str, checkpoint: str) -> None:
+def materialize(tables: ClusterTables, log: str, checkpoint: str) -> None:
     """Materialize everything that exists."""
-    spark = shared_session(task_tries=3)
-    spark.sparkContext.setLogLevel("OFF")
-    spark.dataSource.register(FailOnceSource)
-    tables = open_cluster(spark, place, after_step=reach)
     options = {"path": log, "tailHoldback": "0", "maxOffsetsPerTrigger": str(A_BATCH)}
     tables.materialize(options, checkpoint=checkpoint, trigger="availableNow").awaitTermination()
 
@@ -65,7 +61,10 @@ def materialize(log: str, place: str, checkpoint: str) -> None:
 def main() -> None:
     log, place, checkpoint, point, occurrence = sys.argv[1:]
     arm(point, int(occurrence), f"{checkpoint}.{os.getpid()}")
-    materialize(log, place, checkpoint)
+    spark = shared_session(task_tries=3)
+    spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(FailOnceSource)
+    materialize(open_cluster(spark, place, after_step=reach), log, checkpoint)
 
 
 if __name__ == "__main__":

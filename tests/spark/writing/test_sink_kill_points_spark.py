@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from tests.support.kill_points import DIED, ORDERS, run_driver
-from tests.support.sink_driver import POINTS
+from tests.support.sink_driver import POINTS, stream
 from tests.support.spark_session import has_java
 
 import raftlog
+from pyspark_raftlog.source import RaftlogDataSource
 from raftlog.client import open_path
 from raftlog.records.record import NewRecord
 
@@ -49,6 +51,15 @@ class Copy:
         said = self.directory / "said"
         return run_driver(said, "tests.support.sink_driver", "stream", *places, point, occurrence)
 
+    def run_here(self, spark: SparkSession) -> None:
+        """Run to the end in a session of this process, which takes the place of a restarted driver.
+
+        It tries each task once.
+        """
+        spark.dataSource.register(RaftlogDataSource)
+        places = map(str, (self.source, self.sink, self.directory / "checkpoint"))
+        stream(spark, *places, sink_format=RaftlogDataSource.name())
+
     def said(self) -> str:
         return (self.directory / "said").read_text(errors="replace")[-4000:]
 
@@ -69,18 +80,23 @@ def records(path: Path) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "points",
-    [
-        pytest.param(("tasks done", "after the sync"), id="two"),
-        pytest.param(POINTS, id="all", marks=pytest.mark.nightly),
-    ],
-)
-def test_a_stream_killed_once_at_each_point_of_a_batch_copies_each_record_once(
-    tmp_path: Path, points: tuple[str, ...]
+def test_a_stream_killed_before_and_after_its_append_copies_each_record_once(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     copy = Copy(tmp_path)
-    for number, point in enumerate(points):
+    for occurrence, point in enumerate(("tasks done", "after the sync"), start=1):
+        assert copy.run(point, occurrence) == DIED, copy.said()
+        copy.check(is_done=False)
+    copy.run_here(spark)
+    copy.check(is_done=True)
+
+
+@pytest.mark.nightly
+def test_a_stream_killed_once_at_each_point_of_a_batch_copies_each_record_once(
+    tmp_path: Path,
+) -> None:
+    copy = Copy(tmp_path)
+    for number, point in enumerate(POINTS):
         assert copy.run(point, 1 + number % 2) == DIED, copy.said()
         copy.check(is_done=False)
     assert copy.run("none") == 0, copy.said()
