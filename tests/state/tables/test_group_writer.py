@@ -665,7 +665,7 @@ class Processes:
 @pytest.mark.parametrize(
     "seeds",
     [
-        range(1, 2),
+        pytest.param(range(1, 2), marks=pytest.mark.slow),
         pytest.param(range(2, 8), marks=pytest.mark.slow),
         pytest.param(range(8, 8 + SEEDS), marks=pytest.mark.nightly),
     ],

@@ -84,7 +84,7 @@ class Follower:
         materialize(tables, str(self.log), str(self.directory / "checkpoint"))
 
     def check_end(self, last: int) -> None:
-        """Check that a run came to the end: every record once, and the tables equal a replay."""
+        """Check the tables after the last record: each record once, rows as of a replay."""
         assert self.seen() == last
         self.compare()
         tables = self.feed.open(self.tables)
