@@ -11,8 +11,6 @@ not finished in time is skipped until then. Files are read by the caller's threa
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
@@ -29,6 +27,7 @@ from raftlog.errors import (
     TooFewVotersError,
     WrongClusterError,
 )
+from raftlog_state.daemon_threads import DaemonThreads
 
 from .log_stream import LogStream
 from .options import duplicate_cluster
@@ -99,13 +98,17 @@ class SourceLogs:
     def __init__(self, options: RaftlogOptions, clock: Clock) -> None:
         self.all = [SourceLog(at, one, clock) for at, one in enumerate(options.sources)]
         self._by_cluster: dict[str, SourceLog] = {}
-        self._threads = DaemonThreads(REMOTE_THREADS_MAX)
+        self._threads = DaemonThreads(REMOTE_THREADS_MAX, "raftlog-sources")
         self._clock = clock
 
     @property
     def by_cluster(self) -> Mapping[str, SourceLog]:
         """Logs that were read at least once, by cluster id."""
         return self._by_cluster
+
+    def close(self) -> None:
+        """End the threads; later calls start others."""
+        self._threads.close()
 
     def poll(
         self,
@@ -212,37 +215,3 @@ def _retry_once(call: Callable[[SourceLog], T], log: SourceLog) -> T:
         if not error.retriable or log.options.nodes is not None:
             raise
     return call(log)
-
-
-# --- Threads that do not keep the process alive, unlike those of ``concurrent.futures`` -----------
-
-
-class DaemonThreads:
-    """Up to ``count_max`` threads, each started by a call that finds none idle."""
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._count = 0
-        self._idle = threading.Semaphore(0)
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-
-    def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Run ``call`` in a thread, and return its future."""
-        future: Future[T] = Future()
-        self._calls.put(partial(_run, future, call))
-        if not self._idle.acquire(blocking=False) and self._count < self._count_max:
-            self._count += 1
-            threading.Thread(target=self._serve, name="raftlog-sources", daemon=True).start()
-        return future
-
-    def _serve(self) -> None:
-        while True:
-            self._calls.get()()
-            self._idle.release()
-
-
-def _run(future: Future[T], call: Callable[[], T]) -> None:
-    try:
-        future.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-        future.set_exception(error)

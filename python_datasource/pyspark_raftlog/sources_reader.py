@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Container, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -54,7 +55,10 @@ class RaftlogSourcesReader(RaftlogReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan the partitions; on the driver, once. Every log must be readable."""
-        logs = SourceLogs(self._options, self._clock)
+        with closing(SourceLogs(self._options, self._clock)) as logs:
+            return self._planned(logs)
+
+    def _planned(self, logs: SourceLogs) -> list[InputPartition]:
         ranges = logs.each(self._find_range, logs.all)
         sizes = [_row_count(start, end_offset) for _, start, end_offset in ranges.values()]
         records_max = _records_per_task(self._options, sizes)
@@ -103,6 +107,10 @@ class RaftlogSourcesStreamReader(MicroBatchReader[SourcesOffset]):
             self._check_any(found)
             self._initial = SourcesOffset(found)
         return self._initial.to_json()
+
+    def stop(self) -> None:
+        """End the threads of the logs."""
+        self._logs.close()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the latest known ends of the logs, and those that cannot be read, for progress."""

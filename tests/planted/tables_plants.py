@@ -51,6 +51,42 @@ CLUSTERS_SPARK: Final = "tests/state/tables/test_clusters_spark.py"
 
 TABLES_PLANTS: Final = (
     Plant(
+        bug="a group continues an old checkpoint at offsets that the log has deleted since",
+        path="state/raftlog_state/tables/cluster_group.py",
+        old="log.incarnation, log.log_start_offset]",
+        new="log.incarnation]",
+        tests=(
+            "tests/state/tables/test_cluster_group_spark.py::"
+            "test_a_checkpoint_that_was_not_used_for_a_while_is_not_continued_at_deleted_offsets",
+        ),
+    ),
+    Plant(
+        bug="a round waits for nodes that have not answered the round before",
+        path="state/raftlog_state/tables/group_follower.py",
+        old="[source for source in due if not source.is_running]",
+        new="list(due)",
+        tests=(f"{GROUP_FOLLOWED}::test_nodes_that_do_not_answer_do_not_delay_the_other_clusters",),
+    ),
+    Plant(
+        bug="a group ignores clusters of other owners that have no new rows",
+        path="state/raftlog_state/tables/group_follower.py",
+        old="if is_owned and not self._settings.take_over:",
+        new="if is_owned and progress.offset < 0:",
+        tests=(
+            f"{GROUP_FOLLOWED}::test_a_cluster_of_another_writer_without_new_rows_is_a_failure",
+        ),
+    ),
+    Plant(
+        bug="tables take records of two topics",
+        path="state/raftlog_state/tables/cluster_cache.py",
+        old='for name in ("topic", "partition"):',
+        new='for name in ("partition",):',
+        tests=(
+            "tests/state/tables/test_writer.py::"
+            "test_records_of_a_topic_of_another_name_are_written_if_they_are_metadata",
+        ),
+    ),
+    Plant(
         bug="Spark loses rows after an empty Arrow batch",
         path="state/raftlog_state/tables/stores/spark.py",
         old="[batch for batch in rows.to_batches() if batch.num_rows]",

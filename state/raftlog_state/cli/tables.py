@@ -257,9 +257,10 @@ def _follow_group(
     from .signals import StopSignals, TerminatedError
 
     limit = arguments.max_decompressed_bytes
+    places = {where.path: where for where in _locations(arguments)}
     open_logs = {
-        where.path: partial(open_reader, where, decompressed_bytes_max=limit)
-        for where in _locations(arguments)
+        name: partial(open_reader, where, decompressed_bytes_max=limit)
+        for name, where in places.items()
     }
     with StopSignals() as signals:
         follower = GroupFollower(
@@ -267,6 +268,7 @@ def _follow_group(
             store,
             settings,
             group=arguments.group,
+            remote={name for name, where in places.items() if where.nodes is not None},
             log_event=console.log,
             uninterrupted=signals.uninterrupted,
             raise_if_stopped=signals.raise_received,

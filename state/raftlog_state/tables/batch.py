@@ -156,11 +156,14 @@ def _check_columns(table: pa.Table, columns: Sequence[str], place: str) -> None:
             "includeAbortedRecords=true and all columns",
         )
     others = set(pc.unique(table["topic"]).to_pylist()) - {CLUSTER_METADATA_TOPIC}
-    if others:
+    # A quorum of raftlog may have metadata records in a topic of another name.
+    is_metadata = pc.or_(pc.is_valid(table["recordType"]), pc.is_valid(table["controlType"]))
+    if others and not pc.all(is_metadata).as_py():
         raise TablesError(
             place=place,
             reason=f"topic {sorted(map(str, others))[0]} is not a cluster's metadata log",
-            remedy=f"use the log of {CLUSTER_METADATA_TOPIC}",
+            remedy=f"use the log of {CLUSTER_METADATA_TOPIC}, or of a quorum of raftlog with "
+            "values=kraft",
         )
 
 

@@ -247,13 +247,15 @@ def check_log(progress: Progress, table: pa.Table, cluster_id: str | None, place
     known = progress.log_cluster_id
     if known is not None and cluster_id is not None and known != cluster_id:
         raise wrong_cluster(place, known, cluster_id)
-    if table.num_rows and progress.offset != NOTHING and "partition" in table.column_names:
-        partition = table["partition"][0].as_py()
-        if partition != progress.partition:
+    if table.num_rows == 0 or progress.offset == NOTHING:
+        return
+    for name in ("topic", "partition"):
+        expected = getattr(progress, name)
+        found = table[name][0].as_py() if name in table.column_names else expected
+        if found != expected:
             raise TablesError(
                 place=place,
-                reason=f"they contain partition {progress.partition}, the rows are from "
-                f"partition {partition}",
+                reason=f"they contain {name} {expected}, the rows are from {name} {found}",
                 remedy="use separate tables for each log",
             )
 

@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. Each log is read from the end of its cluster's tables on. A checkpoint is used as long as the
-   logs and the incarnations of their clusters are the same; other ones begin without it.
+   logs, their starts and the incarnations of their clusters are the same; other ones begin without
+   it. So the offsets in a checkpoint that was not used for a while are not deleted ones.
 2. Rows of a cluster that are rejected end the query, after those of the others are published. The
    micro-batch is repeated when the query is started again.
 3. A log that cannot be opened when the query is started is left out of it, with a warning.
@@ -71,6 +72,7 @@ class GroupLog:
     options: Mapping[str, str]
     cluster_id: str
     incarnation: int
+    log_start_offset: int
     target_offset: int
     is_at_target: bool
 
@@ -197,6 +199,7 @@ class ClusterGroup:
             options={**options, "startingOffset": start},
             cluster_id=cluster_id,
             incarnation=progress.incarnation,
+            log_start_offset=log.log_start_offset,
             target_offset=target_offset,
             is_at_target=progress.next_offset >= target_offset,
         )
@@ -290,8 +293,8 @@ def _given(sources: Sequence[Mapping[str, str]] | DataFrame) -> Sequence[Mapping
 
 
 def _checkpoint_name(logs: Sequence[GroupLog]) -> str:
-    """Return a name for the logs and the incarnations of their clusters."""
-    text = json.dumps([[log.cluster_id, log.incarnation] for log in logs])
+    """Return a name for the logs, their starts and the incarnations of their clusters."""
+    text = json.dumps([[log.cluster_id, log.incarnation, log.log_start_offset] for log in logs])
     return f"logs-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -7,25 +7,31 @@ Rules of this file:
    from the end that its tables have then. Its error is logged when it is another one than before.
    The other clusters are not affected.
 3. A run with an end raises the errors that are left when the other clusters have reached it.
+4. Nodes are asked in threads for the end of their log: a request to nodes that do not answer lasts
+   until its timeout. A round waits for those that have answered before, for ``REMOTE_WAIT_S`` at
+   most; the others are read in the round after their answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from typing import Final
 
 import pyarrow as pa
 
 from raftlog.client import LogReader
 from raftlog.client.log_handle import Clock
 from raftlog.errors import OptionError, RaftlogError
+from raftlog_state.daemon_threads import DaemonThreads
 from raftlog_state.errors import ClustersFailedError, TablesError
 from raftlog_state.source_rows.reading import retry
 
 from .following import GROUP_MERGE_ROWS_MAX, Upkeep, keep_up
 from .group_writer import GroupWriter
+from .incarnations import owned
 from .log_follower import (
     BACKOFF_FIRST_S,
     BACKOFF_LONGEST_S,
@@ -34,7 +40,12 @@ from .log_follower import (
     LogTail,
     row_settings,
 )
+from .progress import NOTHING
 from .stores.protocol import TableStore
+
+REMOTE_WAIT_S: Final = 1.0
+"""Time that a round waits for nodes."""
+REMOTE_THREADS_MAX: Final = 64
 
 
 @dataclass(slots=True)
@@ -47,13 +58,22 @@ class _Source:
     error: RaftlogError | None = None
     pause_s: float = BACKOFF_FIRST_S
     due_ms: float = 0.0
+    is_remote: bool = False
+    refresh: Future[LogReader] | None = None
+    """Call in a thread that reads the end of the log."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its nodes have not answered yet."""
+        return self.refresh is not None and not self.refresh.done()
 
 
 class GroupFollower:
     """Follows the logs of a group of clusters into the tables of a store. Used by one thread.
 
-    ``open_logs`` opens each log, by a name for messages. ``uninterrupted`` is entered for each
-    append with its upkeep; ``raise_if_stopped`` is called before each read of a log.
+    ``open_logs`` opens each log, by a name for messages; ``remote`` names those of nodes.
+    ``uninterrupted`` is entered for each append with its upkeep; ``raise_if_stopped`` is called
+    before each read of a log.
     """
 
     def __init__(
@@ -63,6 +83,7 @@ class GroupFollower:
         settings: FollowSettings,
         *,
         group: str,
+        remote: Container[str] = (),
         clock: Clock | None = None,
         log_event: Callable[[str], None],
         uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -74,6 +95,8 @@ class GroupFollower:
         self._uninterrupted = uninterrupted
         self._raise_if_stopped = raise_if_stopped
         self._decoded = DecodedValues()
+        self._group = group
+        self._threads = DaemonThreads(REMOTE_THREADS_MAX, "raftlog-logs")
         self._writer = GroupWriter(
             store,
             group,
@@ -86,6 +109,7 @@ class GroupFollower:
             _Source(
                 name,
                 LogTail(open_log, settings, place=store.place, clock=self._clock, rows=rows),
+                is_remote=name in remote,
             )
             for name, open_log in open_logs.items()
         ]
@@ -98,6 +122,12 @@ class GroupFollower:
             ClustersFailedError: at the end of a run, errors of single clusters.
             TablesError: Delta failed; without ``is_once`` an append is repeated if it can be.
         """
+        try:
+            self._run()
+        finally:
+            self._threads.close()
+
+    def _run(self) -> None:
         pause_s = BACKOFF_FIRST_S
         while True:
             self._raise_if_stopped()
@@ -115,9 +145,13 @@ class GroupFollower:
                 self._log_event(f"appended rows of {cluster_count} clusters")
             if cluster_count is not None:
                 continue
-            if self._settings.is_once:
+            refreshes = [one.refresh for one in self._sources if one.refresh is not None]
+            if self._settings.is_once and not refreshes:
                 self._end()
                 return
+            if self._settings.is_once:
+                wait(refreshes, REMOTE_WAIT_S, return_when=FIRST_COMPLETED)
+                continue
             self._clock.pause(self._settings.poll_ms / 1_000)
 
     def append_round(self) -> int | None:
@@ -135,12 +169,12 @@ class GroupFollower:
         due = self._due()
         if any(source.error is not None and not source.error.retriable for source in due):
             self._writer.refresh()  # the tables may have been truncated since
-        for source in due:
+        for source in self._refreshed(due):
             self._raise_if_stopped()
             self._sources.remove(source)  # the next round begins with those that this one leaves
             self._sources.append(source)
             try:
-                found = retry(partial(self._read, source), self._clock, is_new_read=True)
+                found = self._read(source)
             except RaftlogError as error:
                 self._failed(source, error)
                 continue
@@ -179,12 +213,38 @@ class GroupFollower:
         now_ms = self._clock.now_ms()
         return [source for source in self._sources if source.due_ms <= now_ms]
 
+    def _refreshed(self, due: Sequence[_Source]) -> list[_Source]:
+        """Begin to read the ends of logs of nodes; return the logs that can be read now."""
+        new = []
+        for source in due:
+            if source.is_remote and source.refresh is None:
+                source.refresh = self._threads.submit(source.tail.refreshed)
+                if source.error is None:
+                    new.append(source.refresh)
+        wait(new, REMOTE_WAIT_S)
+        return [source for source in due if not source.is_running]
+
     def _read(self, source: _Source) -> pa.Table | None:
-        log = source.tail.refreshed()
+        """Return the next rows of a log, None if there are none."""
+        first, source.refresh = source.refresh, None
+
+        def read() -> pa.Table | None:
+            nonlocal first
+            if first is None:
+                return self._read_next(source, source.tail.refreshed())
+            refreshed, first = first, None
+            return self._read_next(source, refreshed.result())
+
+        return retry(read, self._clock, is_new_read=True)
+
+    def _read_next(self, source: _Source, log: LogReader) -> pa.Table | None:
         if source.cluster_id is None:
             source.cluster_id = self._checked_id(source, log)
         cluster_id = source.cluster_id
         progress = self._writer.progress(cluster_id)
+        is_owned = progress.offset != NOTHING and progress.group != self._group
+        if is_owned and not self._settings.take_over:
+            raise owned(self._writer.place, progress)
         found = source.tail.read_next(log, progress, lambda: self._writer.epochs(cluster_id))
         return None if found is None else found[1]
 

@@ -212,7 +212,7 @@ class ArrowTables:
     """Tables of a cluster for reading, returned by ``open_tables``. Used by one thread.
 
     Arguments, results and errors are those of ``ClusterTables``, but that results are Arrow tables,
-    which DuckDB, Polars and pandas accept, and that times are in ISO 8601.
+    which DuckDB, Polars and pandas accept, and that text of times is in ISO 8601 or milliseconds.
     """
 
     def __init__(self, store: TableStore, cluster_id: str | None = None) -> None:
@@ -234,7 +234,7 @@ class ArrowTables:
             offset: the last offset of the state.
             time: the state before the first change with a later timestamp took effect, or the
                 newest one. A ``datetime``, or text in ISO 8601; without a zone in that of this
-                process.
+                process. Or text with milliseconds since 1970, as in ``raftlog cat``.
 
         Raises:
             OptionError: neither or both are given, or one is invalid.

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, SupportsIndex, TypeAlias
+from typing import Final, Protocol, SupportsIndex, TypeAlias
 
 from raftlog.errors import OptionError
 from raftlog_state.errors import TablesError
 from raftlog_state.image.delta import key_json
 
+from .convert import US_PER_MS
 from .progress import NOTHING, Progress
 from .schema import BY_NAME, TypedTable
+
+_MILLISECONDS: Final = re.compile(r"[0-9]{10,15}")
+"""A time in milliseconds, as in options of the source; fewer digits are a year or a date."""
 
 OffsetOrTime: TypeAlias = int | datetime | str
 """Offset (inclusive) or time of a state."""
@@ -157,9 +162,11 @@ def _offset_at(published: Published, time: datetime | str, option: str, to_micro
     """Return the last offset of the state at a time."""
     if not isinstance(time, str | datetime):
         raise OptionError(option=option, reason="must be a datetime or text")
-    micros = to_micros(time)
+    is_ms = isinstance(time, str) and _MILLISECONDS.fullmatch(time.strip()) is not None
+    micros = int(str(time)) * US_PER_MS if is_ms else to_micros(time)
     if micros is None:
-        raise OptionError(option=option, reason="must be a time such as 2026-11-21T03:12:00Z")
+        reason = "must be a time such as 2026-11-21T03:12:00Z, or milliseconds since 1970"
+        raise OptionError(option=option, reason=reason)
     expired_time_us = published.progress.expired_time_us
     if expired_time_us is not None and micros < expired_time_us:
         raise TablesError(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from tests.support.metadata_logs import MetadataLog, metadata_log, multiset, restored
-from tests.support.small_logs import copy_log
+from tests.support.small_logs import NO_OP, LogWriter, copy_log
 from tests.support.tables import Feed, image_of
 
 from raftlog.client import open_path
@@ -172,3 +172,31 @@ def test_shared_options_of_a_log_are_those_of_each(fleet: Fleet) -> None:
     tables = fleet.feed.open(fleet.tables, cluster_id=fleet.cluster_ids[0])
     assert tables.status().offset == open_path(str(trimmed)).log_end_offset - 1
     assert tables.status().gaps
+
+
+def test_a_checkpoint_that_was_not_used_for_a_while_is_not_continued_at_deleted_offsets(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Another set of logs has written the cluster further, and its log was trimmed since."""
+
+    def run(*names: str) -> None:
+        sources = [{"path": str(tmp_path / name), "tailHoldback": "0"} for name in names]
+        checkpoint = str(tmp_path / "checkpoint")
+        query = fleet.open().materialize(sources, checkpoint=checkpoint, trigger="availableNow")
+        query.awaitTermination()
+
+    logs = {name: log_of(tmp_path, name, 0) for name in ("b", "c")}
+    logs["b"].append(*[NO_OP] * 10)
+    run("b")
+    logs["b"].append(*[NO_OP] * 10)
+    logs["c"].append(NO_OP)
+    run("b", "c")
+    shutil.rmtree(tmp_path / "b")
+    log_of(tmp_path, "b", 15).append(*[NO_OP] * 10)
+    run("b")
+    assert fleet.feed.open(fleet.tables, cluster_id="b").status().offset == 24
+
+
+def log_of(directory: Path, name: str, base_offset: int) -> LogWriter:
+    log = directory / name / "__cluster_metadata-0"
+    return LogWriter(log, base_offset=base_offset, cluster_id=name)

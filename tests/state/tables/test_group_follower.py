@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from tests.support.clock import StoppedClock
@@ -81,6 +82,7 @@ def follower_of(
     take_over: bool = False,
     record_count_max: int = 100_000,
     others: dict[str, OpenLog] | None = None,
+    remote: Container[str] = (),
     raise_if_stopped: Callable[[], None] = do_nothing,
 ) -> GroupFollower:
     open_logs: dict[str, OpenLog] = {
@@ -91,6 +93,7 @@ def follower_of(
         MemoryStore(tables),
         settings_of(is_once=is_once, take_over=take_over, record_count_max=record_count_max),
         group="all",
+        remote=remote,
         clock=(clock or StoppedClock()).as_clock(),
         log_event=ignore if events is None else events.append,
         raise_if_stopped=raise_if_stopped,
@@ -220,7 +223,7 @@ def test_a_cluster_with_two_logs_and_one_of_another_writer_are_refused(
     ).run()
     with pytest.raises(ClustersFailedError) as raised:
         follower_of(tables, {**logs, "again": logs["b"]}).run()
-    assert raised.value.failures.keys() == {"again"}, "nothing is new of cluster a"
+    assert raised.value.failures.keys() == {"a", "again"}
     assert "logs of one cluster, b" in str(raised.value)
     before = contents(tables, "a")
     follower_of(tables, logs, take_over=True).run()
@@ -284,3 +287,43 @@ def test_a_run_whose_logs_are_all_away_ends_at_a_signal() -> None:
     with pytest.raises(StoppedError):
         follower.run()
     assert len(clock.slept_ms) == 1
+
+
+def test_nodes_that_do_not_answer_do_not_delay_the_other_clusters(
+    data: Path, logs: dict[str, Path]
+) -> None:
+    """Three rounds, while a request to the nodes of a cluster waits for its timeout."""
+    tables, events = MemoryTables(), list[str]()
+    answered = Event()
+
+    def away() -> LogReader:
+        answered.wait()
+        raise QuorumUnavailableError(path="nodes", waited_ms=30_000, reason="away")
+
+    follower = follower_of(tables, logs, events=events, others={"d": away}, remote={"a", "d"})
+    ends = []
+    for end_offset in (100, 200, 300):
+        for name in logs:
+            grow(data, logs[name], name, end_offset)
+        follower.append_round()
+        ends.append({name: read_view(tables, name).offset for name in logs})
+    assert [min(end.values()) for end in ends] == [max(end.values()) for end in ends]
+    assert ends[0]["a"] < ends[1]["a"] < ends[2]["a"]
+    assert not follower.failures
+    answered.set()
+    with pytest.raises(ClustersFailedError) as raised:
+        follower.run()
+    assert set(raised.value.failures) == {"d"}
+    assert sum("d is not followed" in event for event in events) == 1
+
+
+def test_a_cluster_of_another_writer_without_new_rows_is_a_failure(logs: dict[str, Path]) -> None:
+    tables = MemoryTables()
+    LogFollower(
+        partial(open_path, str(logs["a"])), MemoryStore(tables), settings_of(), log_event=ignore
+    ).run()
+    with pytest.raises(ClustersFailedError) as raised:
+        follower_of(tables, logs).run()
+    assert isinstance(raised.value.failures["a"], ClusterOwnedError)
+    assert set(raised.value.failures) == {"a"}
+    follower_of(tables, logs, take_over=True).run()

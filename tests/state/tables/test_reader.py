@@ -235,7 +235,8 @@ def test_a_time_is_the_state_before_the_first_later_record(
     expected = next(offset for offset, time in enumerate(times) if time > times[150]) - 1
     moment = datetime.fromtimestamp(times[150] / 1000, UTC)
     local = moment.astimezone()
-    for time in (moment, moment.isoformat(), local.isoformat(), local.replace(tzinfo=None)):
+    texts = (moment.isoformat(), local.isoformat(), str(times[150]))
+    for time in (moment, *texts, local.replace(tzinfo=None)):
         assert opened.at(time=time).offset == expected
     assert opened.at(time=moment + timedelta(days=9)).offset == END - 1
     with pytest.raises(TablesError, match="later than the time"):

@@ -686,3 +686,23 @@ def step(writer: Writer, history: History, chance: random.Random, end_offset: in
         except OffsetOutOfRangeError:  # the other process has changed the range
             writer.forget()
     return writer.progress().next_offset
+
+
+def test_records_of_a_topic_of_another_name_are_written_if_they_are_metadata(
+    history: History,
+) -> None:
+    """As those of a quorum of raftlog are."""
+    rows = history.range(0, 60)
+    at = rows.column_names.index("topic")
+    renamed = rows.set_column(at, "topic", pa.array(["raftlog"] * rows.num_rows))
+    tables = MemoryTables()
+    writer = writer_of(tables)
+    assert writer.apply(renamed, CLUSTER)
+    assert writer.progress().topic == "raftlog"
+    history.check(read_view(tables))
+    with pytest.raises(TablesError, match="they contain topic raftlog"):
+        writer.apply(history.range(60, 70), CLUSTER)
+    at = renamed.column_names.index("recordType")
+    nulls = pa.nulls(renamed.num_rows, pa.string())
+    with pytest.raises(TablesError, match="topic raftlog is not a cluster's metadata log"):
+        writer_of(MemoryTables()).apply(renamed.set_column(at, "recordType", nulls), CLUSTER)
