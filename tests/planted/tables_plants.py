@@ -51,6 +51,13 @@ CLUSTERS_SPARK: Final = "tests/state/tables/test_clusters_spark.py"
 
 TABLES_PLANTS: Final = (
     Plant(
+        bug="delta-rs: a store that was idle misses commits whose entries were deleted",
+        path=DELTA_RS,
+        old="if has_next or checkpoint != kept.checkpoint_time:",
+        new="if has_next:",
+        tests=(f"{CONTRACT}::test_a_store_that_was_not_used_for_long_reads_the_newest_version",),
+    ),
+    Plant(
         bug="a group continues an old checkpoint at offsets that the log has deleted since",
         path="state/raftlog_state/tables/cluster_group.py",
         old="log.incarnation, log.log_start_offset]",

@@ -703,3 +703,21 @@ def test_rows_of_files_are_written_in_one_commit(store_at: StoreAt, tmp_path: Pa
         store.merge(RowSlices.of_files(CLUSTER, STATE_TABLE, [file], rest))
     assert {row["key"] for row in contents(store, STATE_TABLE)} == {"a", "b", "c"}
     assert all(map(os.path.exists, files)), "they belong to the caller"
+
+
+def test_a_store_that_was_not_used_for_long_reads_the_newest_version(tmp_path: Path) -> None:
+    """Entries of Delta's log that follow its version have been deleted since."""
+    place = str(tmp_path / "tables")
+    idle, busy = DeltaRsStore(place), DeltaRsStore(place)
+    fill(idle)
+    before = contents(idle)
+    for version in range(3, 8):
+        offset = LAST + version
+        busy.append(CHANGES_TABLE, changes(offset, offset), transaction(version))
+    log = tmp_path / "tables" / CHANGES_TABLE.name / "_delta_log"
+    DeltaTable(str(log.parent)).create_checkpoint()
+    for path in sorted(log.glob("*.json"))[:-1]:
+        path.unlink()
+    assert len(contents(idle)) == len(before) + 5 * 2
+    with pytest.raises(ConcurrentWriterError):
+        idle.append(CHANGES_TABLE, changes(LAST + 3, LAST + 3), transaction(3))

@@ -300,7 +300,9 @@ def test_nodes_that_do_not_answer_do_not_delay_the_other_clusters(
         answered.wait()
         raise QuorumUnavailableError(path="nodes", waited_ms=30_000, reason="away")
 
-    follower = follower_of(tables, logs, events=events, others={"d": away}, remote={"a", "d"})
+    follower = follower_of(
+        tables, logs, events=events, is_once=False, others={"d": away}, remote={"a", "d"}
+    )
     ends = []
     for end_offset in (100, 200, 300):
         for name in logs:
@@ -311,10 +313,35 @@ def test_nodes_that_do_not_answer_do_not_delay_the_other_clusters(
     assert ends[0]["a"] < ends[1]["a"] < ends[2]["a"]
     assert not follower.failures
     answered.set()
-    with pytest.raises(ClustersFailedError) as raised:
-        follower.run()
-    assert set(raised.value.failures) == {"d"}
+    while not follower.failures:
+        follower.append_round()
+    assert set(follower.failures) == {"d"}
     assert sum("d is not followed" in event for event in events) == 1
+
+
+def test_a_run_with_an_end_waits_for_the_answer_of_each_node(logs: dict[str, Path]) -> None:
+    tables = MemoryTables()
+    written = Event()
+
+    def late() -> LogReader:
+        written.wait()
+        return open_path(str(logs["b"]))
+
+    def step(operation: str, table: str) -> None:
+        written.set()
+
+    follower = GroupFollower(
+        {"a": partial(open_path, str(logs["a"])), "b": late},
+        MemoryStore(tables, after_commit=step),
+        settings_of(),
+        group="all",
+        remote={"b"},
+        clock=StoppedClock().as_clock(),
+        log_event=ignore,
+    )
+    follower.run()
+    for name in "ab":
+        assert contents(tables, name) == alone(logs[name], name)
 
 
 def test_a_cluster_of_another_writer_without_new_rows_is_a_failure(logs: dict[str, Path]) -> None:

@@ -8,7 +8,8 @@ Rules of this file:
 3. delta-rs does not skip a transaction that the table has (Spark does): compare before a commit.
    Between that and the commit, delta-rs rejects the second of two commits of one ``app_id``.
 4. A commit of delta-rs costs time in proportion to the files of its handle: the handle is kept,
-   brought up to date before each use, and reopened from time to time.
+   brought up to date before each use, and reopened from time to time. A list of Delta's log takes
+   a fourth of an append with 10,000 entries, so it is listed only if there is a later commit.
 5. No text of an error of delta-rs but its first line is shown: rows and a Rust stack trace follow.
 """
 
@@ -99,13 +100,17 @@ _NEWER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Handle:
-    """An open table. ``inode`` is that of its ``_delta_log``: another one is another table."""
+    """An open table. ``inode`` is that of its ``_delta_log``: another one is another table.
+
+    ``checkpoint_time`` is that of the newest checkpoint, or of an earlier one, at the last update.
+    """
 
     table: DeltaTable
     inode: int
     opened_version: int
+    checkpoint_time: int | None
 
 
 class DeltaRsStore:
@@ -286,19 +291,25 @@ class DeltaRsStore:
 
     def _open(self, table: StoredTable) -> DeltaTable:
         """Return an up-to-date handle of an existing table."""
+        log = self._path_of(table) / "_delta_log"
         try:
-            inode = (self._path_of(table) / "_delta_log").stat().st_ino
+            inode = log.stat().st_ino
         except FileNotFoundError:
             raise self._missing(table) from None
         kept = self._handles.get(table.name)
         if kept is not None and kept.inode == inode:
-            kept.table.update_incremental()
+            checkpoint = _checkpoint_time(log)
+            has_next = (log / f"{kept.table.version() + 1:020}.json").exists()
+            if has_next or checkpoint != kept.checkpoint_time:  # which may have deleted the next
+                kept.table.update_incremental()
+                kept.checkpoint_time = checkpoint
             if kept.table.version() - kept.opened_version < REOPEN_COMMITS:
                 return kept.table
         if not self.exists(table):
             raise self._missing(table)
+        checkpoint = _checkpoint_time(log)
         opened = DeltaTable(str(self._path_of(table)))
-        self._handles[table.name] = _Handle(opened, inode, opened.version())
+        self._handles[table.name] = _Handle(opened, inode, opened.version(), checkpoint)
         return opened
 
     def _at(self, table: StoredTable, version: int | None) -> DeltaTable:
@@ -405,6 +416,14 @@ def _local_path(place: str) -> Path:
             remedy="use another path, or use Spark for this place",
         )
     return Path(os.path.abspath(path))
+
+
+def _checkpoint_time(log: Path) -> int | None:
+    """Return when the newest checkpoint was written, in nanoseconds; None without one."""
+    try:
+        return (log / "_last_checkpoint").stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def _staged_prefix(table: StoredTable) -> str:
