@@ -1,7 +1,8 @@
 """Run a Databricks notebook locally: `python notebooks/run.py NOTEBOOK [name=value ...]`.
 
 The notebooks are plain Python. This script provides the globals that Databricks provides: `spark`
-(a local session with Delta), `dbutils` and `display`. Arguments `name=value` set widgets.
+(a local session with Delta), `dbutils` and `display`. Arguments `name=value` set widgets. With
+SPARK_REMOTE=local[2] the session is that of a local Spark Connect server.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ def local_session() -> Any:
 
     builder = (
         SparkSession.builder.appName("raftlog")
-        .master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "1")
@@ -48,6 +48,8 @@ def local_session() -> Any:
             "-XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
         )
     )
+    if "SPARK_REMOTE" not in os.environ:
+        builder = builder.master("local[2]")
     session = configure_spark_with_delta_pip(builder).getOrCreate()
     # Spark finds an installed wheel by name, but not an editable install.
     session.dataSource.register(RaftlogDataSource)

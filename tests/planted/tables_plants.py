@@ -51,6 +51,13 @@ CLUSTERS_SPARK: Final = "tests/state/tables/test_clusters_spark.py"
 
 TABLES_PLANTS: Final = (
     Plant(
+        bug="a Connect server gets the writer itself, whose lock cannot be pickled",
+        path="state/raftlog_state/tables/micro_batches.py",
+        old="return _RemoteSink(sink_of, open_writer)",
+        new="return lambda rows, _: sink_of(writer).write(rows.toArrow())",
+        tests=("tests/state/tables/test_micro_batches.py",),
+    ),
+    Plant(
         bug="delta-rs: a store that was idle misses commits whose entries were deleted",
         path=DELTA_RS,
         old="if has_next or checkpoint != kept.checkpoint_time:",

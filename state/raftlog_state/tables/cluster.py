@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -74,6 +75,7 @@ from .writer import Writer
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+W = TypeVar("W")
 Engine: TypeAlias = Literal["spark", "delta-rs"]
 ENGINES: Final = get_args(Engine)
 BUCKETS_DEFAULT: Final = 16
@@ -102,14 +104,18 @@ class ClusterTables:
         self._views = ViewsOfWriter(self._store, after_step)
         self._writes_log = log
         self._take_over = take_over
-        self._writer_store = store_of_writer(self._store, engine)
-        self._writer = Writer(
-            self._writer_store,
+        self._engine: Engine = engine
+        self._open_writer = partial(
+            open_writer,
+            Writer,
+            path_or_schema,
+            engine,
+            after_step,
             cluster_id=cluster_id,
-            after_step=self._views,
             writes_log=log,
             take_over=take_over,
         )
+        self._writer = self._open_writer(spark)
 
     def __repr__(self) -> str:
         return f"ClusterTables({self._store.place!r})"
@@ -146,6 +152,7 @@ class ClusterTables:
             self._store.place,
             self._writer,
             path_or_options,
+            open_writer=self._open_writer,
             redaction=self._redaction,
             checkpoint=checkpoint,
             trigger=trigger,
@@ -196,7 +203,7 @@ class ClusterTables:
         )
         self._writer.forget()
         BulkLoad(
-            self._writer_store,
+            store_of_writer(self._store, self._engine),
             settings,
             load,
             tasks_in(self._spark, self._store.place),
@@ -562,6 +569,20 @@ def tasks_in(spark: SparkSession, place: str) -> RunTasks:
         return [result_of_text(row[1]) for row in found]
 
     return run
+
+
+def open_writer(
+    kind: Callable[..., W],
+    path_or_schema: str,
+    engine: Engine,
+    after_step: Step,
+    spark: SparkSession,
+    **options: Any,
+) -> W:
+    """Open a writer of a kind, with its options, in a session."""
+    store = SparkStore(spark, path_or_schema)
+    views = ViewsOfWriter(store, after_step)
+    return kind(store_of_writer(store, engine), after_step=views, **options)
 
 
 def store_of_writer(store: SparkStore, engine: Engine) -> TableStore:

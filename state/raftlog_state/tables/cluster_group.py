@@ -30,7 +30,7 @@ from raftlog.client.location import open_reader, parse_location
 from raftlog.errors import LogNotFoundError, OptionError, RaftlogError
 from raftlog_state.errors import ClustersFailedError, TablesError
 
-from .cluster import Engine, store_of_writer
+from .cluster import Engine, open_writer
 from .cluster_rows import Step, no_step
 from .following import (
     GROUP_MERGE_ROWS_MAX,
@@ -52,9 +52,9 @@ from .materialize import (
     starting_offset,
     trigger_options,
 )
+from .micro_batches import batch_function
 from .stored_rows import by_cluster
 from .stores.spark import SparkStore, for_each
-from .views import ViewsOfWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -95,13 +95,17 @@ class ClusterGroup:
         self._spark = spark
         self._store = SparkStore(spark, path_or_schema)
         self._redaction = redaction
-        self._writer = GroupWriter(
-            store_of_writer(self._store, engine),
-            group,
+        self._open_writer = partial(
+            open_writer,
+            GroupWriter,
+            path_or_schema,
+            engine,
+            after_step,
+            group=group,
             take_over=take_over,
-            after_step=ViewsOfWriter(self._store, after_step),
             writes_log=log,
         )
+        self._writer = self._open_writer(spark)
 
     def __repr__(self) -> str:
         return f"ClusterGroup({self._store.place!r})"
@@ -140,17 +144,14 @@ class ClusterGroup:
         refuse_options_of_tables(shared)
         self._writer.forget()  # other writers may have truncated the tables since
         logs = self._logs(_given(sources), shared)
-        upkeep = Upkeep(0 if AVAILABLE_NOW in kind else None, GROUP_MERGE_ROWS_MAX)
-        sink = GroupSink(self._writer, logs, upkeep)
+        sink_of = partial(_sink_of, logs, AVAILABLE_NOW in kind)
+        write = batch_function(self._spark, self._writer, sink_of, self._open_writer)
         given = {
             "maxOffsetsPerTrigger": str(RECORDS_PER_BATCH_DEFAULT),
             **shared,
             **needed_options(self._redaction),
             "sources": json.dumps([dict(log.options) for log in logs]),
         }
-
-        def write(rows: DataFrame, _batch_id: int) -> None:
-            sink.write(rows.toArrow())
 
         try:
             rows = self._spark.readStream.format(FORMAT).options(**given).load()
@@ -244,6 +245,10 @@ class GroupSink:
             _LOGGER.warning("%s; retrying after the next batch", error)
         if applied.failures:
             raise ClustersFailedError(place=self._writer.place, failures=applied.failures)
+
+
+def _sink_of(logs: Sequence[GroupLog], has_end: bool, writer: GroupWriter) -> GroupSink:
+    return GroupSink(writer, logs, Upkeep(0 if has_end else None, GROUP_MERGE_ROWS_MAX))
 
 
 def open_group(

@@ -12,8 +12,9 @@ Rules of this file:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from .following import (
     check_same_log,
     next_offset,
 )
+from .micro_batches import batch_function
 from .progress import Progress
 from .writer import Writer
 
@@ -103,6 +105,7 @@ def materialize(
     writer: Writer,
     path_or_options: str | Mapping[str, str],
     *,
+    open_writer: Callable[[SparkSession], Writer],
     redaction: Redaction,
     checkpoint: str,
     trigger: str | Mapping[str, str] | None,
@@ -121,11 +124,8 @@ def materialize(
         **needed_options(redaction),
         "startingOffset": starting_offset(place, progress, log, options),
     }
-    sink = BatchSink(writer, log.cluster_id, Upkeep(target_offset))
-
-    def write(rows: DataFrame, _batch_id: int) -> None:
-        sink.write(rows.toArrow())
-
+    sink_of = partial(_sink_of, log.cluster_id, target_offset)
+    write = batch_function(spark, writer, sink_of, open_writer)
     try:
         rows = spark.readStream.format(FORMAT).options(**given).load()
         stream = rows.select(*writer.source_columns).writeStream.foreachBatch(write)
@@ -133,6 +133,10 @@ def materialize(
         return stream.option("checkpointLocation", location).trigger(**kind).start()
     except PySparkException as error:
         raise source_error(error, place) from error
+
+
+def _sink_of(cluster_id: str | None, target_offset: int | None, writer: Writer) -> BatchSink:
+    return BatchSink(writer, cluster_id, Upkeep(target_offset))
 
 
 def starting_offset(

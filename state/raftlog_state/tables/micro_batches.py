@@ -1,0 +1,73 @@
+"""The function of ``foreachBatch``, in classic Spark and over Spark Connect.
+
+A Connect server runs it in a Python process of its own, which gets a pickled copy. A writer has
+locks and a session, so what is pickled is how to open one; it is opened in that process, with the
+session of the micro-batch, and kept for the next ones.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
+
+
+W = TypeVar("W")
+
+
+class Sink(Protocol):
+    """Writer of the micro-batches of one run."""
+
+    def write(self, rows: pa.Table) -> Any:
+        """Write the rows of a micro-batch."""
+        ...
+
+
+_SINKS: Final[dict[str, Sink]] = {}
+"""Sinks of this process, by query: a Connect server has a process for each."""
+
+
+def batch_function(
+    spark: SparkSession,
+    writer: W,
+    sink_of: Callable[[W], Sink],
+    open_writer: Callable[[SparkSession], W],
+) -> WriteBatch:
+    """Return the function for ``foreachBatch``, which uses ``writer``, or another over Connect.
+
+    ``sink_of`` and ``open_writer`` can be pickled.
+    """
+    if is_connect(spark):
+        return _RemoteSink(sink_of, open_writer)
+    sink = sink_of(writer)
+
+    def write(rows: DataFrame, _batch_id: int) -> None:
+        sink.write(rows.toArrow())
+
+    return write
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+@dataclass(frozen=True, slots=True)
+class _RemoteSink(Generic[W]):
+    """Function that opens a writer and its sink where it is first called."""
+
+    sink_of: Callable[[W], Sink]
+    open_writer: Callable[[SparkSession], W]
+    query: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __call__(self, rows: DataFrame, _batch_id: int) -> None:
+        sink = _SINKS.get(self.query)
+        if sink is None:
+            sink = _SINKS[self.query] = self.sink_of(self.open_writer(rows.sparkSession))
+        sink.write(rows.toArrow())
