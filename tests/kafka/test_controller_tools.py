@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.controller_nodes import CONTROLLER
-from tests.support.kafka import kafka_jars, run_java
+from tests.support.kafka import dump_log, kafka_jars, run_java
 from tests.support.quorum_checks import leader_of
 from tests.support.quorum_processes import QuorumProcesses, eventually
+
+from raftlog_state.cli.main import main
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -17,6 +19,7 @@ ACLS = "org.apache.kafka.tools.AclCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 CONFIGS = "kafka.admin.ConfigCommand"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
+SCRIPTS = {"kafka-features": FEATURES, "kafka-configs": CONFIGS, "kafka-acls": ACLS}
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +102,42 @@ def test_the_cluster_id(quorum: QuorumProcesses) -> None:
     at = ("--bootstrap-controller", quorum.bootstrap)
     printed = run_java(kafka_jars(), CLUSTER, "cluster-id", *at)
     assert f"Cluster ID: {quorum.cluster_id}" in printed
+
+
+def test_the_commands_of_the_readme(quorum: QuorumProcesses) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    commands = [line.split() for line in text.splitlines() if line.startswith("kafka-")]
+    assert [words[0] for words in commands] == list(SCRIPTS)
+    for script, *words in commands:
+        arguments = [quorum.bootstrap if word == "localhost:9093" else word for word in words]
+        run_java(kafka_jars(), SCRIPTS[script], *arguments)
+    assert "User:ana" in tool(quorum, ACLS, "--list")
+
+
+@pytest.mark.parametrize("release", ["3.9", "4.3"])
+def test_formatting_writes_the_bootstrap_records_of_kafka(tmp_path: Path, release: str) -> None:
+    (tmp_path / "raftlog").mkdir()
+    node = tmp_path / "raftlog" / "node.toml"
+    node.write_text(
+        '[node]\nid = 1\ndirectory = "data"\n[listeners.both]\naddress = "127.0.0.1:1"\n'
+        + CONTROLLER
+    )
+    options = ["--standalone", "--release-version", release]
+    assert main(["node", "format", "-c", str(node), *options]) == 0
+    kafka = tmp_path / "kafka.properties"
+    kafka.write_text(
+        "process.roles=controller\nnode.id=1\ncontroller.listener.names=C\n"
+        "listeners=C://127.0.0.1:1\nlistener.security.protocol.map=C:PLAINTEXT\n"
+        f"controller.quorum.bootstrap.servers=127.0.0.1:1\nlog.dirs={tmp_path / 'kafka'}\n"
+    )
+    formatted = ("-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(kafka))
+    run_java(kafka_jars(), "kafka.tools.StorageTool", "format", *options, *formatted)
+    ours, kafkas = (
+        [line.partition("headerKeys")[2] for line in dump_log(kafka_jars(), path)]
+        for path in (
+            tmp_path / "raftlog" / "data" / "bootstrap.checkpoint",
+            tmp_path / "kafka" / "bootstrap.checkpoint",
+        )
+    )
+    assert ours == kafkas
+    assert any("metadata.version" in line for line in ours)

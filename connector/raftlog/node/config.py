@@ -71,6 +71,7 @@ voters_connections_max = 100            # connections reserved for voters
 enabled = false                         # true: the node hosts the controller of a Kafka cluster,
                                         # and the log holds its metadata. Requires values = "kraft"
                                         # and the topic "__cluster_metadata", then the default
+session_timeout_ms = 9000               # time without a heartbeat until a broker is fenced
 
 [metrics]                               # Prometheus text format over HTTP, on loopback only
 address = "127.0.0.1:9194"
@@ -203,7 +204,13 @@ class MetricsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerConfig:
-    """The controller of a Kafka cluster in a node: the keys of ``[controller]``."""
+    """The controller of a Kafka cluster in a node: the keys of ``[controller]``.
+
+    ``session_timeout_ms``: time without a heartbeat after which a broker is fenced (Kafka:
+    ``broker.session.timeout.ms``).
+    """
+
+    session_timeout_ms: int = 9_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,8 +541,12 @@ def _controller(table: ConfigTable | None) -> ControllerConfig | None:
     if table is None:
         return None
     is_enabled = table.flag("enabled")
+    usual = ControllerConfig()
+    session_timeout_ms = table.number(
+        "session_timeout_ms", at_least=1, at_most=_DAY_MS, default=usual.session_timeout_ms
+    )
     table.finish()
-    return ControllerConfig() if is_enabled else None
+    return ControllerConfig(session_timeout_ms=session_timeout_ms) if is_enabled else None
 
 
 def _metrics(table: ConfigTable | None) -> MetricsConfig | None:

@@ -38,10 +38,12 @@ class ControllerLines:
 
 def create_controller(node: NodeContext) -> Service:
     """Return the controller of a node."""
+    assert node.config.controller is not None, "it is enabled"
     controller = HostedController(
         node.log,
         cluster_id=node.cluster_id,
         listener=ControllerLines(node.log_line),
+        session_timeout_ms=node.config.controller.session_timeout_ms,
         bootstrap_features=read_bootstrap(node.config.directory),
         log_configs=lambda: {one.name: one.value for one in topic_settings(node.log_config())},
         forwarded_principal=node.forwarded_principal,

@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.support.controller_nodes import ControllerNodes, controller_nodes, controller_of
+from tests.support.controller_nodes import (
+    ControllerNodes,
+    controller_nodes,
+    controller_of,
+    eventually,
+)
 from tests.support.request_builder import newest, request, response_class
 
 from raftlog.errors import MalformedMessageError
@@ -24,6 +29,7 @@ from raftlog.wire import (
     encode_request_header,
 )
 from raftlog_state.controller_apis.envelope import parse_principal
+from raftlog_state.image import BrokerRow
 
 BROKER = 7
 INCARNATION = "AAAAAAAAAAAAAAAAAAAAxQ"
@@ -32,9 +38,11 @@ ALICE = b"\x00\x00\x05User\x06alice\x00\x00"
 """Principal ``User:alice``, as a broker serializes it."""
 
 
-def run(home: Path, check: Callable[[ControllerNodes], Awaitable[None]]) -> None:
+def run(
+    home: Path, check: Callable[[ControllerNodes], Awaitable[None]], *, extra: str = ""
+) -> None:
     async def run_node() -> None:
-        async with controller_nodes(home) as nodes:
+        async with controller_nodes(home, extra=extra) as nodes:
             await nodes.until_active()
             await check(nodes)
 
@@ -115,6 +123,15 @@ def test_a_second_incarnation_is_refused_while_the_first_is_in_contact(tmp_path:
         assert second.error_code is ErrorCode.duplicate_broker_registration
 
     run(tmp_path, check)
+
+
+def test_a_broker_without_heartbeats_is_fenced(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        await unfenced(nodes)
+        state = controller_of(nodes.nodes[0]).state
+        await eventually(lambda: state.find(BrokerRow, BROKER).fenced)
+
+    run(tmp_path, check, extra="session_timeout_ms = 200\n")
 
 
 def test_blocks_of_producer_ids_do_not_overlap(tmp_path: Path) -> None:

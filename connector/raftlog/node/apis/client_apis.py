@@ -23,6 +23,8 @@ from kio.schema.list_offsets.v11.request import ListOffsetsRequest
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 
 from raftlog.errors import UnsupportedApiError
+from raftlog.limits import WIRE_ELEMENTS_MAX
+from raftlog.node.access import Principal
 from raftlog.node.driver import Driver
 from raftlog.node.request import Request
 from raftlog.node.service import APPENDING_APIS, RequestHandler, Service
@@ -117,7 +119,7 @@ class ClientApis:
                 version,
                 request.frame,
                 start=request.body_start,
-                elements_max=handler.elements_max,
+                elements_max=_elements_max(handler, request.principal),
                 may_trail=True,
             )
         response = await handler.handle(request)
@@ -126,3 +128,9 @@ class ClientApis:
     def close(self) -> None:
         """Stop the executor. There must be no further requests."""
         self._executor.shutdown(cancel_futures=True)
+
+
+def _elements_max(handler: RequestHandler, principal: Principal) -> int:
+    """Return the limit of a request's array elements: small for strangers, as their frames."""
+    is_known = principal.may_administer or principal.is_node
+    return handler.elements_max if is_known else min(handler.elements_max, WIRE_ELEMENTS_MAX)
