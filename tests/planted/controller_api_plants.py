@@ -84,4 +84,18 @@ CONTROLLER_API_PLANTS: Final = (
         new="receive_request(body.request_data, Listener.VOTERS, _APIS)",
         tests=(BROKERS,),
     ),
+    Plant(
+        bug="controller node: a delegation token renews delegation tokens",
+        path=f"{APIS}/envelope.py",
+        old="        if is_token and header.api_key in _TOKEN_APIS:\n",
+        new="        if False:\n",
+        tests=(BROKERS,),
+    ),
+    Plant(
+        bug="controller node: the sessions of brokers are not checked",
+        path=HOSTED,
+        old='                await self._repeat("maybeFenceStaleBroker", self._fence)\n',
+        new="",
+        tests=(BROKERS,),
+    ),
 )

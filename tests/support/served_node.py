@@ -48,6 +48,11 @@ class ServedNode:
     def port(self) -> int:
         return self.config.listeners[0].port
 
+    @property
+    def all_lines(self) -> str:
+        """Its log lines."""
+        return self._lines.getvalue()
+
     def lines(self, event: str) -> list[dict[str, Any]]:
         """Return its log lines of an event."""
         found = [json.loads(line) for line in self._lines.getvalue().splitlines()]

@@ -78,6 +78,8 @@ def _value(field: FieldPlan, rng: random.Random) -> Any:
         case "datetime_i64":
             milliseconds = rng.randrange(253_402_300_799_000)
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+        case "timedelta_i64":
+            return timedelta(milliseconds=_number(56, rng))
         case "float64":
             return rng.choice((0.0, -1.5, 1e300, 2.0**40, rng.random()))
         case "uint16":

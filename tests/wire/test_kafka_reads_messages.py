@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -222,8 +223,8 @@ def json_value(field: FieldPlan, value: Any, found: Any) -> Any:
             return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
         case "bytes":
             return None if value is None else base64.b64encode(value).decode()
-        case "timedelta_i32":
-            return round(value.total_seconds() * 1000)
+        case "timedelta_i32" | "timedelta_i64":
+            return value // timedelta(milliseconds=1)
         case "datetime_i64":
             return -1 if value is None else round(value.timestamp() * 1000)
         case _:

@@ -103,6 +103,11 @@ class Principal:
         return Rights.ADMIN in self.rights
 
     @property
+    def may_have_tokens(self) -> bool:
+        """Return whether it may create, renew and expire delegation tokens of its own."""
+        return self.may_describe and self.name not in ("", ANONYMOUS)
+
+    @property
     def is_node(self) -> bool:
         """Return whether it may send requests of a node."""
         return Rights.VOTE in self.rights

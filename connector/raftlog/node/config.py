@@ -72,6 +72,8 @@ enabled = false                         # true: the node hosts the controller of
                                         # and the log holds its metadata. Requires values = "kraft"
                                         # and the topic "__cluster_metadata", then the default
 session_timeout_ms = 9000               # time without a heartbeat until a broker is fenced
+# token_secret = "tokens.key"           # file with the secret key of delegation tokens, mode 0600;
+                                        # without it they are disabled
 
 [metrics]                               # Prometheus text format over HTTP, on loopback only
 address = "127.0.0.1:9194"
@@ -207,10 +209,12 @@ class ControllerConfig:
     """The controller of a Kafka cluster in a node: the keys of ``[controller]``.
 
     ``session_timeout_ms``: time without a heartbeat after which a broker is fenced (Kafka:
-    ``broker.session.timeout.ms``).
+    ``broker.session.timeout.ms``). ``token_secret``: path of a file with the secret key of
+    delegation tokens, the same for all nodes and brokers (Kafka: ``delegation.token.secret.key``).
     """
 
     session_timeout_ms: int = 9_000
+    token_secret: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -545,8 +549,10 @@ def _controller(table: ConfigTable | None) -> ControllerConfig | None:
     session_timeout_ms = table.number(
         "session_timeout_ms", at_least=1, at_most=_DAY_MS, default=usual.session_timeout_ms
     )
+    token_secret = table.file("token_secret") if table.has("token_secret") else None
     table.finish()
-    return ControllerConfig(session_timeout_ms=session_timeout_ms) if is_enabled else None
+    found = ControllerConfig(session_timeout_ms=session_timeout_ms, token_secret=token_secret)
+    return found if is_enabled else None
 
 
 def _metrics(table: ConfigTable | None) -> MetricsConfig | None:

@@ -48,11 +48,12 @@ from .network_channel import NetworkChannel
 from .replica import Replica
 from .server import ListenerSocket, Server
 from .service import CreateService, NodeContext
-from .tls import TlsContexts
+from .tls import TlsContexts, check_key_file
 
 EXIT_FAILED: Final = 1
 HAND_OVER_MS: Final = 5_000
 DRAIN_TIMEOUT_MS: Final = 2_000
+SECRET_LENGTH_MAX: Final = 4_096
 FILES_RESERVE: Final = 128
 """Descriptors for the log's files, connections to other nodes, Python and system libraries."""
 
@@ -221,6 +222,7 @@ class Node:
             cluster_id=cluster_id,
             log=self.driver.raft_client,
             forwarded_principal=self._forwarded_principal,
+            token_secret=_read_token_secret(self._config),
             log_line=lambda event, level, text: lines.log(event, level=level, reason=text),
         )
 
@@ -353,6 +355,22 @@ class Node:
     def _log_connection(self, event: str, where: str, reason: str) -> None:
         host = where.rpartition(":")[0] or where
         self._lines.log_throttled(event, host, f"{where}: {reason}")
+
+
+def _read_token_secret(config: NodeConfig) -> str | None:
+    """Return the secret key of delegation tokens, None without one. Raises ``ConfigError``."""
+    path = None if config.controller is None else config.controller.token_secret
+    if path is None:
+        return None
+    check_key_file(path)
+    try:
+        with open(path, encoding="utf-8") as file:
+            secret = file.read(SECRET_LENGTH_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(path=path, key=None, reason="cannot be read as UTF-8 text") from error
+    if not secret:
+        raise ConfigError(path=path, key=None, reason="the file is empty")
+    return secret
 
 
 # --- file descriptors -----------------------------------------------------------------------------

@@ -57,7 +57,8 @@ class NodeContext:
 
     ``log_config``: the current settings of the log. ``forwarded_principal``: the principal of a
     request that another node has authenticated and forwarded, by that node's principal and the
-    name. ``log_line``: logs an event with its level and a text.
+    name. ``token_secret``: secret key of delegation tokens, None without one. ``log_line``: logs an
+    event with its level and a text.
     """
 
     config: NodeConfig
@@ -65,6 +66,7 @@ class NodeContext:
     cluster_id: str
     log: RaftClient
     forwarded_principal: Callable[[Principal, str], Principal]
+    token_secret: str | None = field(repr=False)
     log_line: Callable[[str, str, str], None]
 
 

@@ -141,7 +141,7 @@ def _prepare(context: ssl.SSLContext, tls: TlsConfig) -> None:
     """Set what contexts for servers and clients have in common."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    _check_key_file(tls.key)
+    check_key_file(tls.key)
     try:
         # An encrypted key must fail: OpenSSL would prompt for the password on the terminal.
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
@@ -157,7 +157,8 @@ def _prepare(context: ssl.SSLContext, tls: TlsConfig) -> None:
         raise ConfigError(path=tls.ca, key=None, reason="the file contains no CA certificate")
 
 
-def _check_key_file(path: str) -> None:
+def check_key_file(path: str) -> None:
+    """Raise ``ConfigError`` unless only the owner may read and change a key."""
     try:
         reason = change_by_others(path) or read_by_others(path)
     except OSError as error:

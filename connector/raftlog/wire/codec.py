@@ -52,6 +52,7 @@ _LAYOUTS: Final = {
     "uint16": ">H",
     "int32": ">i",
     "timedelta_i32": ">i",
+    "timedelta_i64": ">q",
     "int64": ">q",
     "datetime_i64": ">q",
     "float64": ">d",
@@ -346,6 +347,13 @@ def _fixed_reader(kind: str, name: str) -> Reader:
     return read
 
 
+def _duration(milliseconds: int, cursor: Cursor) -> timedelta:
+    try:
+        return milliseconds * _MILLISECOND
+    except OverflowError:
+        cursor.fail(f"duration {milliseconds} ms is out of range")
+
+
 def _time(milliseconds: int, cursor: Cursor) -> datetime | None:
     if milliseconds == -1:
         return None
@@ -358,6 +366,7 @@ def _time(milliseconds: int, cursor: Cursor) -> datetime | None:
 _FROM_LAYOUT: Final[dict[str, Callable[[Any, Cursor], Any]]] = {
     "error_code": lambda value, _: _ERRORS.get(value, ErrorCode.unknown_server_error),
     "timedelta_i32": lambda value, _: value * _MILLISECOND,
+    "timedelta_i64": _duration,
     "datetime_i64": _time,
     "uuid": lambda value, _: uuid.UUID(bytes=value) if any(value) else None,
 }
@@ -580,6 +589,7 @@ def _same(value: Any) -> Any:
 
 _TO_LAYOUT: Final[dict[str, Callable[[Any], Any]]] = {
     "timedelta_i32": lambda value: value // _MILLISECOND,
+    "timedelta_i64": lambda value: value // _MILLISECOND,
     "datetime_i64": lambda value: -1 if value is None else (value - _EPOCH) // _MILLISECOND,
     "uuid": lambda value: _ZERO_UUID if value is None else value.bytes,
 }

@@ -45,6 +45,7 @@ def create_controller(node: NodeContext) -> Service:
         listener=ControllerLines(node.log_line),
         session_timeout_ms=node.config.controller.session_timeout_ms,
         bootstrap_features=read_bootstrap(node.config.directory),
+        token_secret=node.token_secret,
         log_configs=lambda: {one.name: one.value for one in topic_settings(node.log_config())},
         forwarded_principal=node.forwarded_principal,
     )

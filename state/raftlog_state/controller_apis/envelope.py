@@ -33,7 +33,7 @@ from raftlog_state.controller import ApiException
 from raftlog_state.errors import NotControllerError
 
 from .hosted_controller import ELEMENTS_MAX, HostedController
-from .requests import ControllerRequest, Principal, code_and_message
+from .requests import USER, ControllerRequest, Principal, code_and_message
 
 _Envelope: TypeAlias = ControllerRequest[requests.EnvelopeRequest]
 
@@ -43,8 +43,12 @@ _APIS: Final[Mapping[int, Api]] = {
 }
 """Those on the listener for clients are forwardable (Kafka: ``ApiKeys.forwardable``)."""
 
-USER: Final = "User"
-"""Type of a principal, the only one that Kafka's brokers know."""
+_TOKEN_APIS: Final = (
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+)
 
 
 class ApiHandler(Protocol):
@@ -81,9 +85,11 @@ async def handle_envelope(
             return refuse_envelope(request, ErrorCode.invalid_request, None)
         if body.request_principal is None:
             return refuse_envelope(request, ErrorCode.principal_deserialization_failure, None)
-        name = parse_principal(body.request_principal)
+        name, is_token = parse_principal(body.request_principal)
         header = received.header
         handler = handlers[ApiKey(header.api_key)]
+        if is_token and header.api_key in _TOKEN_APIS:
+            return refuse_envelope(request, ErrorCode.delegation_token_request_not_allowed, None)
         forwarded = ForwardedRequest(
             body=decode(
                 handler.request_class,
@@ -115,19 +121,21 @@ def refuse_envelope(
     return responses.EnvelopeResponse(response_data=None, error_code=code)
 
 
-def parse_principal(data: bytes) -> str:
-    """Return the name of a principal, with its type unless that is ``User``.
+def parse_principal(data: bytes) -> tuple[str, bool]:
+    """Return the name of a user, and whether a delegation token authenticated it.
 
-    Raises ``MalformedMessageError``.
+    Raises ``MalformedMessageError``, also for another type of principal.
     """
     cursor = Cursor(data, "DefaultPrincipalData", None)
     version = int.from_bytes(cursor.take(2, "version"), "big", signed=True)
     if version != 0:
         cursor.fail(f"version {version} is not supported")
     kind, name = _text(cursor, "type"), _text(cursor, "name")
-    cursor.take(1, "token_authenticated")
+    is_token = cursor.take(1, "token_authenticated") != b"\x00"
     skip_tagged(cursor)
-    return name if kind == USER else f"{kind}:{name}"
+    if kind != USER:
+        cursor.fail(f"the type of the principal is not {USER}")
+    return name, is_token
 
 
 def _text(cursor: Cursor, field: str) -> str:

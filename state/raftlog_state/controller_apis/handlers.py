@@ -22,27 +22,31 @@ from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest
 from kio.schema.controller_registration.v0.request import ControllerRegistrationRequest
 from kio.schema.create_acls.v3.request import CreateAclsRequest
+from kio.schema.create_delegation_token.v3.request import CreateDelegationTokenRequest
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.delete_acls.v3.request import DeleteAclsRequest
 from kio.schema.describe_acls.v3.request import DescribeAclsRequest
 from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
+from kio.schema.describe_delegation_token.v3.request import DescribeDelegationTokenRequest
 from kio.schema.describe_user_scram_credentials.v0.request import (
     DescribeUserScramCredentialsRequest,
 )
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
 from kio.schema.envelope.v0.request import EnvelopeRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.expire_delegation_token.v2.request import ExpireDelegationTokenRequest
 from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
 from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
+from kio.schema.renew_delegation_token.v2.request import RenewDelegationTokenRequest
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 
 from raftlog.errors import RaftlogError
 from raftlog.wire import ApiKey, latest_schemas
 from raftlog_state.controller import ApiException
 
-from . import acls, brokers, configs, features, partitions, quotas, scram, topics
+from . import acls, brokers, configs, features, partitions, quotas, scram, tokens, topics
 from .envelope import handle_envelope, refuse_envelope
 from .hosted_controller import HostedController
 from .requests import ControllerRequest, code_and_message
@@ -127,6 +131,26 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
         DescribeUserScramCredentialsRequest,
         scram.handle_describe_user_scram_credentials,
         scram.refuse_describe_user_scram_credentials,
+    ),
+    ApiKey.CREATE_DELEGATION_TOKEN: Handler(
+        CreateDelegationTokenRequest,
+        tokens.handle_create_delegation_token,
+        tokens.refuse_create_delegation_token,
+    ),
+    ApiKey.RENEW_DELEGATION_TOKEN: Handler(
+        RenewDelegationTokenRequest,
+        tokens.handle_renew_delegation_token,
+        tokens.refuse_renew_delegation_token,
+    ),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: Handler(
+        ExpireDelegationTokenRequest,
+        tokens.handle_expire_delegation_token,
+        tokens.refuse_expire_delegation_token,
+    ),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: Handler(
+        DescribeDelegationTokenRequest,
+        tokens.handle_describe_delegation_token,
+        tokens.refuse_describe_delegation_token,
     ),
     ApiKey.UPDATE_FEATURES: Handler(
         latest_schemas.UpdateFeaturesRequest,

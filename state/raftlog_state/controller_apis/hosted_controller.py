@@ -34,6 +34,7 @@ from raftlog_state.controller.active import NO_DEADLINE, LeaderAndEpoch, RaftCli
 from raftlog_state.controller.broker_control import BrokerControl
 from raftlog_state.controller.offset_control import Snapshot
 from raftlog_state.controller.partitions import balance_partition_leaders, elect_unclean_leaders
+from raftlog_state.controller.tokens import DelegationTokenControl
 from raftlog_state.errors import ControllerError
 from raftlog_state.image import METADATA_VERSION, FeatureRow
 from raftlog_state.image.record_versions import LEVEL_TRANSACTIONS
@@ -66,6 +67,7 @@ class HostedController:
         log_configs: names and values of the settings of the log itself.
         forwarded_principal: the principal of a request that a broker has authenticated and
             forwarded, by the broker's principal and the name.
+        token_secret: key of the HMACs of delegation tokens; None: they are disabled.
         session_timeout_ms: time without a heartbeat after which a broker is fenced (Kafka:
             ``broker.session.timeout.ms``).
     """
@@ -80,12 +82,14 @@ class HostedController:
         log_configs: Callable[[], Mapping[str, str]],
         forwarded_principal: Callable[[Any, str], Principal],
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        token_secret: str | None = None,
         rng: Random | None = None,
         time_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self.cluster_id: Final = cluster_id
         self.log_configs: Final = log_configs
         self.forwarded_principal: Final = forwarded_principal
+        self.tokens: Final = DelegationTokenControl(token_secret)
         self.session_timeout_ms: Final = session_timeout_ms
         self.brokers: Final = BrokerControl(
             cluster_id=cluster_id, session_timeout_us=session_timeout_ms * 1_000
@@ -160,12 +164,16 @@ class HostedController:
                     next_election_s += ELECTION_INTERVAL_S
                     await self._repeat("maybeBalancePartitionLeaders", balance_partition_leaders)
                     await self._repeat("maybeElectUncleanLeaders", elect_unclean_leaders)
+                    await self._repeat("expireDelegationTokens", self._expire_tokens)
             await asyncio.sleep(interval_s)
             elapsed_s += interval_s
 
     async def _repeat(self, name: str, operation: Operation[bool]) -> None:
         while await self.write(name, operation):
             pass
+
+    def _expire_tokens(self, state: PendingState) -> bool:
+        return self.tokens.remove_expired(state, now_ms=self.time_ms())
 
     def _fence(self, state: PendingState) -> bool:
         return self.brokers.fence_one_stale_broker(state, now_us=self.now_us())
@@ -230,6 +238,10 @@ class HostedController:
     def now_us(self) -> int:
         """Return the controller's clock."""
         return self._time_us()
+
+    def time_ms(self) -> int:
+        """Return the wall-clock time."""
+        return time.time_ns() // 1_000_000
 
     def features(self) -> Features:
         """Return the features that this release supports, and those of the cluster."""

@@ -17,6 +17,15 @@ TIMEOUT_MS_MAX: Final = 3_600_000
 """Longest time that a request may wait: as long as the memory of its response is held."""
 
 
+USER: Final = "User"
+"""Type of a principal, the only one that Kafka's brokers know."""
+
+
+def principal_text(name: str) -> str:
+    """Return a user as Kafka writes a principal."""
+    return f"{USER}:{name}"
+
+
 class Principal(Protocol):
     """Authenticated sender of a request, with its rights on the listener."""
 
@@ -28,6 +37,11 @@ class Principal(Protocol):
 
     @property
     def may_administer(self) -> bool: ...
+
+    @property
+    def may_have_tokens(self) -> bool:
+        """Whether it may create, renew and expire delegation tokens of its own."""
+        ...
 
     @property
     def is_node(self) -> bool:

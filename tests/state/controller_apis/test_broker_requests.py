@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,8 @@ BROKER = 7
 INCARNATION = "AAAAAAAAAAAAAAAAAAAAxQ"
 DIRECTORY = "BBBBBBBBBBBBBBBBBBBBBQ"
 ALICE = b"\x00\x00\x05User\x06alice\x00\x00"
-"""Principal ``User:alice``, as a broker serializes it."""
+BY_TOKEN = b"\x00\x00\x05User\x06alice\x01\x00"
+"""Principal ``User:alice``, as a broker serializes it, and authenticated by a delegation token."""
 
 
 def run(
@@ -303,14 +306,11 @@ def test_a_forwarded_request_is_answered_inside_an_envelope(tmp_path: Path) -> N
 
 
 def test_the_name_of_a_principal() -> None:
-    assert parse_principal(ALICE) == "alice"
-    assert parse_principal(b"\x00\x00\x06Group\x02g\x01\x00") == "Group:g"
-    for data in (
-        b"",
-        ALICE[:-3],
-        b"\x00\x00\x05User\x02\xff\x00\x00",
-        b"\x00\x00\x00\x02a\x00\x00",
-    ):
+    assert parse_principal(ALICE) == ("alice", False)
+    assert parse_principal(BY_TOKEN) == ("alice", True)
+    not_utf8, without_type = b"\x00\x00\x05User\x02\xff\x00\x00", b"\x00\x00\x00\x02a\x00\x00"
+    group = b"\x00\x00\x06Group\x02g\x00\x00"
+    for data in (b"", ALICE[:-3], not_utf8, without_type, group):
         with pytest.raises(MalformedMessageError):
             parse_principal(data)
 
@@ -330,3 +330,69 @@ def test_a_forwarded_request_has_the_rights_of_its_own_principal() -> None:
     found = forwarded_principal(plain, "stranger", AccessTable())
     assert found.may_administer, "without TLS every client has the rights of the listener"
     assert not found.is_node
+
+
+# --- delegation tokens ----------------------------------------------------------------------------
+
+
+async def forward(nodes: ControllerNodes, key: ApiKey, caller: bytes = ALICE, **values: Any) -> Any:
+    """Return the response to a request of a user that a broker forwards."""
+    envelope = forwarded(key, request(key, **values)) | {"request_principal": caller}
+    response = await nodes.admin(ApiKey.ENVELOPE, **envelope)
+    if response.error_code is not ErrorCode.none:
+        return response
+    _, start = decode_response_header(response.response_data, key, newest(key))
+    return decode(response_class(key), newest(key), response.response_data, start=start)
+
+
+def test_a_user_creates_renews_and_expires_tokens_through_a_broker(tmp_path: Path) -> None:
+    secret = tmp_path / "tokens.key"
+    secret.write_text("a secret key\n")
+    secret.chmod(0o600)
+    week, day = timedelta(days=7), timedelta(days=1)
+
+    async def check(nodes: ControllerNodes) -> None:
+        created = await forward(
+            nodes,
+            ApiKey.CREATE_DELEGATION_TOKEN,
+            renewers=[{"principal_type": "User", "principal_name": "bob"}],
+            max_lifetime=timedelta(milliseconds=-1),
+        )
+        assert (created.error_code, created.principal_name) == (ErrorCode.none, "alice")
+        assert created.max_timestamp - created.issue_timestamp == week
+        assert created.expiry_timestamp - created.issue_timestamp == day
+        expected = hmac.digest(b"a secret key", created.token_id.encode(), "sha512")
+        assert created.hmac == expected, "as Kafka's brokers compute it"
+
+        described = await forward(nodes, ApiKey.DESCRIBE_DELEGATION_TOKEN, owners=None)
+        assert [one.token_id for one in described.tokens] == [created.token_id]
+        mallory = b"\x00\x00\x05User\x08mallory\x00\x00"
+        others = await forward(nodes, ApiKey.DESCRIBE_DELEGATION_TOKEN, mallory, owners=None)
+        assert (others.error_code, others.tokens) == (ErrorCode.none, ())
+
+        renewal = {"hmac": created.hmac, "renew_period": timedelta(milliseconds=-1)}
+        renewed = await forward(nodes, ApiKey.RENEW_DELEGATION_TOKEN, **renewal)
+        assert renewed.error_code is ErrorCode.none
+        refused = await forward(nodes, ApiKey.RENEW_DELEGATION_TOKEN, mallory, **renewal)
+        assert refused.error_code is ErrorCode.delegation_token_owner_mismatch
+        by_token = await forward(nodes, ApiKey.RENEW_DELEGATION_TOKEN, BY_TOKEN, **renewal)
+        assert by_token.error_code is ErrorCode.delegation_token_request_not_allowed
+
+        end = {"hmac": created.hmac, "expiry_time_period": timedelta(milliseconds=-1)}
+        expired = await forward(nodes, ApiKey.EXPIRE_DELEGATION_TOKEN, **end)
+        assert expired.error_code is ErrorCode.none
+        again = await forward(nodes, ApiKey.EXPIRE_DELEGATION_TOKEN, **end)
+        assert again.error_code is ErrorCode.delegation_token_not_found
+        direct = await nodes.admin(ApiKey.DESCRIBE_DELEGATION_TOKEN, owners=None)
+        assert direct.error_code is ErrorCode.delegation_token_request_not_allowed
+        assert "a secret key" not in nodes.nodes[0].all_lines
+
+    run(tmp_path, check, extra=f'token_secret = "{secret}"\n')
+
+
+def test_without_a_secret_key_there_are_no_tokens(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        created = await forward(nodes, ApiKey.CREATE_DELEGATION_TOKEN)
+        assert created.error_code is ErrorCode.delegation_token_auth_disabled
+
+    run(tmp_path, check)

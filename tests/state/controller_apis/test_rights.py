@@ -21,6 +21,7 @@ REFUSED: Final = {
     ErrorCode.cluster_authorization_failed,
     ErrorCode.topic_authorization_failed,
     ErrorCode.group_authorization_failed,
+    ErrorCode.delegation_token_request_not_allowed,
 }
 _TOPIC: Final = {"name": "a", "num_partitions": 1, "replication_factor": 1}
 _BROKER_CONFIGS: Final = {"resource_type": 4, "resource_name": ""}
@@ -48,6 +49,7 @@ CONTENTS: Final[dict[ApiKey, dict[str, Any]]] = {
 
 OF_NODES: Final = {key for key in HANDLERS if key in CONTENTS and key >= ApiKey.ALTER_PARTITION}
 OF_NODES.add(ApiKey.ENVELOPE)
+OF_USERS: Final = {key for key in HANDLERS if key.name.endswith("DELEGATION_TOKEN")}
 DESCRIPTIONS: Final = {
     ApiKey.DESCRIBE_ACLS,
     ApiKey.DESCRIBE_CLIENT_QUOTAS,
@@ -76,7 +78,7 @@ def insufficient(key: ApiKey) -> list[Principal]:
     if key in OF_NODES:
         others = Rights.ADMIN | Rights.DESCRIBE
         return [principal(others), principal(Rights.VOTE | others, NODE + 1)]
-    if key in DESCRIPTIONS:
+    if key in DESCRIPTIONS or key in OF_USERS:
         return [principal(Rights.NONE)]
     return [principal(Rights.NONE), principal(Rights.DESCRIBE | Rights.READ | Rights.VOTE, NODE)]
 

@@ -131,6 +131,6 @@ class ClientApis:
 
 
 def _elements_max(handler: RequestHandler, principal: Principal) -> int:
-    """Return the limit of a request's array elements: small for strangers, as their frames."""
+    """Return the limit of a request's array elements: small without a right, like its frame."""
     is_known = principal.may_administer or principal.is_node
     return handler.elements_max if is_known else min(handler.elements_max, WIRE_ELEMENTS_MAX)
