@@ -40,6 +40,7 @@ LEVEL_KAFKA_4: Final = 22
 """4.0-IV0: the cluster has no node of Kafka 3."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_LONG_DIGITS_MAX: Final = 19
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _INTEGER_BITS: Final = {"SHORT": 16, "INT": 32, "LONG": 64}
 _COMMA: Final = re.compile(r"\s*,\s*")
@@ -87,6 +88,20 @@ def invalid_value_reason(resource_type: int, name: str, value: str) -> str | Non
     return None if check is None else check(text)
 
 
+def parse_integer(text: str, bits: int) -> int | None:
+    """Return a decimal number that fits into ``bits`` bits, at most 64; None for any other text.
+
+    The text may have more digits than ``int`` converts, as in Kafka.
+    """
+    if _INTEGER.fullmatch(text) is None:
+        return None
+    digits = text.lstrip("+-").lstrip("0")
+    if len(digits) > _LONG_DIGITS_MAX:
+        return None
+    number = int(digits or "0") * (-1 if text.startswith("-") else 1)
+    return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None
+
+
 def list_default(resource_type: int, name: str) -> str | None:
     """Return the default of a config of type LIST, "" without one; None for other types.
 
@@ -118,7 +133,7 @@ def _invalid_type_reason(kind: str, text: str) -> str | None:
     if bits is not None:
         if _INTEGER.fullmatch(text) is None:
             return f"Not a number of type {kind}"
-        if not -(1 << bits - 1) <= int(text) < 1 << bits - 1:
+        if parse_integer(text, bits) is None:
             return f"Not a number of type {kind}: it does not fit into {bits} bits"
     return None
 

@@ -31,7 +31,13 @@ from .api_exception import (
     enum_number,
 )
 from .change_requests import AppendConfig, DeleteConfig, SetConfig, SubtractConfig
-from .config_values import invalid_value_reason, list_default, list_parts, unknown_config_reason
+from .config_values import (
+    invalid_value_reason,
+    list_default,
+    list_parts,
+    parse_integer,
+    unknown_config_reason,
+)
 from .controller_state import BROKER, CLIENT_METRICS, GROUP, TOPIC, ControllerState
 from .dispatch import write
 from .pending_state import PendingState
@@ -296,8 +302,11 @@ def _check_cordoned(
 
 
 def _check_lags(topic: str, what: str, state: PendingState) -> None:
-    low, high = (state.current.config(TOPIC, topic, name) for name in (MIN_LAG, MAX_LAG))
-    if low is not None and high is not None and int(low) > int(high):
+    low, high = (
+        parse_integer((state.current.config(TOPIC, topic, name) or "").strip(), 64)
+        for name in (MIN_LAG, MAX_LAG)
+    )
+    if low is not None and high is not None and low > high:
         reason = f"conflict topic config setting {MIN_LAG} > {MAX_LAG}"
         raise ApiException(what, reason, "change the other config first", INVALID_CONFIG)
 
@@ -309,10 +318,11 @@ def _describe(resource: ConfigResource) -> str:
 def _check_resource_name(resource: ConfigResource, what: str) -> None:
     kind, name = resource
     if kind == BROKER and name:
-        if not name.removeprefix("-").isdigit() or not name.isascii():
+        broker_id = parse_integer(name, 32)
+        if broker_id is None:
             reason = "Unable to parse broker name as a base 10 number"
             raise ApiException(what, reason, "use the broker's id", INVALID_REQUEST)
-        if int(name) < 0:
+        if broker_id < 0:
             reason = "Invalid negative broker ID"
             raise ApiException(what, reason, "use the broker's id", INVALID_REQUEST)
     if not name and kind != BROKER:
@@ -330,11 +340,10 @@ def _check_resource_exists(resource: ConfigResource, what: str, state: PendingSt
         remedy = "create it first, or correct its name"
         reason = f"The topic '{name}' does not exist"
         raise ApiException(what, reason, remedy, UNKNOWN_TOPIC_OR_PARTITION)
-    if kind == BROKER and name:
-        node = state.current.find(BrokerRow, int(name)) or state.current.find(
-            ControllerRow, int(name)
-        )
+    node_id = parse_integer(name, 32) if kind == BROKER else None
+    if node_id is not None:
+        node = state.current.find(BrokerRow, node_id) or state.current.find(ControllerRow, node_id)
         if node is None:
-            reason = f"No node with id {int(name)} found"
+            reason = f"No node with id {node_id} found"
             remedy = "correct the id, or register the broker first"
             raise ApiException(what, reason, remedy, BROKER_ID_NOT_REGISTERED)

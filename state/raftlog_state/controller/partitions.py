@@ -33,6 +33,7 @@ from .api_exception import (
     ApiException,
 )
 from .change_requests import ElectLeader, SetIsr
+from .config_values import parse_integer
 from .configs import MIN_ISR
 from .controller_state import NO_LEADER
 from .dispatch import write
@@ -251,9 +252,11 @@ def _min_isr(row: PartitionRow, state: PendingState) -> int:
     """Return min.insync.replicas, at most the replication factor of partition 0 (Kafka:
     ``getTopicEffectiveMinIsr``)."""
     value = (state.current.topic_config(row.topic_name, MIN_ISR) or "").strip()
-    wanted = int(value) if value.isascii() and value.isdigit() else 1
+    wanted = parse_integer(value, 32)
     first = state.current.find(PartitionRow, row.topic_id, 0)
-    return min(wanted, len(row.replicas if first is None else first.replicas))
+    return min(
+        1 if wanted is None else wanted, len(row.replicas if first is None else first.replicas)
+    )
 
 
 def is_online(broker_id: int, directory: str, state: PendingState) -> bool:

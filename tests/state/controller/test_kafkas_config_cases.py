@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.controller_context import ControllerContext, error_of
 
-from raftlog_state.controller import CreateTopic, SetFeature
+from raftlog_state.controller import CreateTopic, FenceBroker, SetFeature
 from raftlog_state.controller.configs import (
     AlterConfig,
     ConfigOperation,
@@ -23,6 +23,8 @@ TOPIC = ConfigResource(2, "orders")
 BROKER = ConfigResource(4, "1")
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 POLICY, RETENTION, REPORTERS = "cleanup.policy", "retention.ms", "metric.reporters"
+LAGS = "min.compaction.lag.ms", "max.compaction.lag.ms"
+MIN_ISR = "min.insync.replicas"
 NO_ERROR = (0, "")
 
 
@@ -179,10 +181,30 @@ def test_a_change_of_min_isr_clears_eligible_leader_replicas() -> None:
 
 def test_both_compaction_lags_are_changed_together() -> None:
     at = context()
-    low, high = "min.compaction.lag.ms", "max.compaction.lag.ms"
+    low, high = LAGS
     assert alter(at, TOPIC, AlterConfig(low, SET, "1"), AlterConfig(high, SET, "2")) == NO_ERROR
     assert alter(at, TOPIC, AlterConfig(low, SET, "5"), AlterConfig(high, SET, "6")) == NO_ERROR
     assert alter(at, TOPIC, AlterConfig(low, SET, "7"))[0] == 40
+
+
+@pytest.mark.parametrize(
+    "name", ["9" * 5000, "-" + "9" * 5000, str(2**31)], ids=["long", "negative", "31 bits"]
+)
+def test_the_name_of_a_broker_is_a_number_of_32_bits(name: str) -> None:
+    at = context()
+    reason = "Unable to parse broker name as a base 10 number"
+    assert alter(at, ConfigResource(4, name), AlterConfig(RETENTION, SET, "1")) == (42, reason)
+
+
+def test_numbers_may_have_any_count_of_zeros_but_not_of_digits() -> None:
+    at = context()
+    zeros, digits = "0" * 5000, "9" * 5000
+    lags = [AlterConfig(name, SET, zeros + "7") for name in LAGS]
+    assert alter(at, TOPIC, *lags, AlterConfig(MIN_ISR, SET, zeros + "2")) == NO_ERROR
+    assert alter(at, ConfigResource(4, zeros + "1"), AlterConfig("x", SET, "1")) == NO_ERROR
+    assert at.apply(FenceBroker(broker_id=2)), "min.insync.replicas is valid"
+    reason = "Not a number of type LONG: it does not fit into 64 bits"
+    assert alter(at, TOPIC, AlterConfig(RETENTION, SET, digits)) == (40, reason)
 
 
 def test_configs_are_described() -> None:
