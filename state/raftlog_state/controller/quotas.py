@@ -9,6 +9,7 @@ import enum
 import ipaddress
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -75,8 +76,8 @@ def alter_client_quotas(
     found: dict[QuotaEntity, ApiException | None] = {}
     for alteration in alterations:
         entity = _sorted(alteration.entity)
-        names = [name for name, _ in alteration.quotas]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        counts = Counter(name for name, _ in alteration.quotas)
+        twice = next((name for name, count in counts.items() if count > 1), None)
         what = f"quotas of {quota_entity_key(entity)}"
         if entity in found:
             reason = f"Ignoring duplicate entity {quota_entity_key(entity)}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,13 +66,14 @@ def alter_user_scram_credentials(
     A user may occur once in a request, with one mechanism.
     """
     found: dict[str, ApiException | None] = {}
-    users = [*(one.user for one in deletions), *(one.user for one in upsertions)]
+    counts = Counter(one.user for one in deletions)
+    counts.update(one.user for one in upsertions)
     parts: list[tuple[str, Callable[[], None]]] = [
         *((one.user, partial(_delete, one, state)) for one in deletions),
         *((one.user, partial(_upsert, one, state)) for one in upsertions),
     ]
     for user, part in parts:
-        if users.count(user) > 1:
+        if counts[user] > 1:
             reason = "A user credential cannot be altered twice in the same request"
             remedy = "alter each user in a request of its own"
             what = f"SCRAM credential of {user!r}"
@@ -89,9 +91,10 @@ def describe_user_scram_credentials(
     for row in state.rows_of(ScramRow):
         rows.setdefault(row.user, {})[row.mechanism] = row.iterations
     found: dict[str, dict[int, int] | ApiException] = {}
-    for user in users or rows:
+    counts = Counter(users)
+    for user in counts or rows:
         what = f"SCRAM credential of {user!r}"
-        if list(users).count(user) > 1:
+        if counts[user] > 1:
             reason = (
                 "Cannot describe SCRAM credentials for the same user twice in a single request: "
                 f"{user}"
