@@ -12,6 +12,7 @@ TLS: Final = "tests/node/config/test_node_tls.py"
 CONFIG: Final = "tests/node/config/test_node_config.py"
 FORMATTING: Final = "tests/node/config/test_formatting.py"
 MATRIX: Final = "tests/node/test_access_matrix.py"
+FORWARDED: Final = "tests/state/controller_apis/test_broker_requests.py"
 
 ACCESS_PLANTS: Final = (
     Plant(
@@ -69,6 +70,13 @@ ACCESS_PLANTS: Final = (
         old="(name == ANONYMOUS and pattern != ANONYMOUS)",
         new="False",
         tests=(ACCESS,),
+    ),
+    Plant(
+        bug="a star matches clients that have not authenticated to a broker",
+        path=f"{NODE}/access.py",
+        old="    if name == KAFKA_ANONYMOUS:",
+        new="    if False:",
+        tests=(FORWARDED,),
     ),
     Plant(
         bug="a caller needs no certificate",

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ANONYMOUS: Final = "anonymous"
 """Principal name without a certificate (Kafka: ``User:ANONYMOUS``)."""
+KAFKA_ANONYMOUS: Final = "ANONYMOUS"
+"""Name that Kafka's brokers forward for a client without authentication."""
 
 NODE_ID_PLACEHOLDER: Final = "{id}"
 PRINCIPAL_PLACEHOLDER: Final = "{name}"
@@ -244,8 +246,11 @@ def forwarded_principal(sender: Principal, name: str, access: AccessTable) -> Pr
     """Return the principal of a request that node ``sender`` has authenticated and forwarded.
 
     It has the rights that the table gives ``name``, without those of a replica. On a listener
-    without TLS, where clients cannot be distinguished, it has all others of the listener.
+    without TLS, where clients cannot be distinguished, it has all others of the listener. A client
+    that has not authenticated to the broker is ``anonymous``, which no pattern matches.
     """
+    if name == KAFKA_ANONYMOUS:
+        name = ANONYMOUS
     is_known = sender.name != ANONYMOUS
     rights = (access.rights_of(name) if is_known else sender.rights) & ~Rights.VOTE
     return replace(

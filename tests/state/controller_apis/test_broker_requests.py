@@ -325,6 +325,12 @@ def test_a_forwarded_request_has_the_rights_of_its_own_principal() -> None:
     assert not admin.is_node
     assert not forwarded_principal(broker, "viewer", access).may_administer
     assert not forwarded_principal(broker, "stranger", access).may_describe
+    everyone = AccessTable(admin=("*",))
+    assert forwarded_principal(broker, "stranger", everyone).may_administer
+    unauthenticated = forwarded_principal(broker, "ANONYMOUS", everyone)
+    assert not unauthenticated.may_describe, "a pattern matches authenticated names only"
+    named = AccessTable(describe=(ANONYMOUS,))
+    assert forwarded_principal(broker, "ANONYMOUS", named).may_describe
     all_rights = Rights.VOTE | Rights.ADMIN | Rights.DESCRIBE
     plain = Principal(name=ANONYMOUS, node_id=None, listener=Listener.VOTERS, rights=all_rights)
     found = forwarded_principal(plain, "stranger", AccessTable())
