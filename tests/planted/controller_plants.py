@@ -37,6 +37,13 @@ CONTROLLER_PLANTS: Final = (
         tests=(CASES,),
     ),
     Plant(
+        bug="controller: a leader continues after the log has got a part of a write",
+        path=ACTIVE,
+        old="                if next_offset > base_offset and not is_transaction:\n",
+        new="                if False:\n",
+        tests=(CASES,),
+    ),
+    Plant(
         bug="controller: a renunciation does not revert the state",
         path=OFFSETS,
         old="        self.state.registry.revert_to_snapshot(self.last_stable.offset)\n",

@@ -5,11 +5,12 @@ and with the time; it calls ``RaftClient``, and returns the outcomes of writes.
 
     write   generate records from the state, replay each at the offset that it will have
             register an in-memory snapshot at the last one
-            append them as one batch (or several, in a transaction), which must begin there
+            append them as one batch (or several), which must begin there
             wait until the log commits them, then complete
 
 A write fails without a trace if it is refused. If the log refuses it, another leader may have
-written: the controller renounces its leadership, and reverts to the last stable offset.
+written: the controller renounces its leadership, and reverts to the last stable offset. So it does
+if the log has a part of a write that is not atomic.
 
 Invariants:
 
@@ -287,6 +288,7 @@ class QuorumController:
         *,
         deadline_us: int,
         transaction_name: str | None = None,
+        is_atomic: bool = True,
     ) -> Write[T]:
         """Start a write; its outcome may be known already.
 
@@ -295,6 +297,8 @@ class QuorumController:
             deadline_us: when it fails unless it is committed; its records stay in the log.
             transaction_name: of a metadata transaction around the records, which may then be in
                 several batches, without a limit of their number.
+            is_atomic: False: without a transaction, too, they may be in several batches. If the
+                leadership ends meanwhile, the log may have the first ones only.
         """
         write: Write[T] = Write(name, deadline_us)
         self._started_count += 1
@@ -305,7 +309,7 @@ class QuorumController:
             return write
         write.started_us = self._time_us()
         try:
-            self._run(write, operation, transaction_name)
+            self._run(write, operation, transaction_name, is_atomic=is_atomic)
         except Exception as error:  # noqa: BLE001 (an operation may raise anything)
             self._handle_event_error(write, error)
         return write
@@ -334,18 +338,29 @@ class QuorumController:
                 UNSUPPORTED_VERSION,
             )
 
-    def _run(self, write: Write[T], operation: Operation[T], transaction_name: str | None) -> None:
+    def _run(
+        self,
+        write: Write[T],
+        operation: Operation[T],
+        transaction_name: str | None,
+        *,
+        is_atomic: bool,
+    ) -> None:
         epoch, offsets = self._claim_epoch, self._offsets
         base_offset = offsets.next_write_offset
         assert epoch is not None
         assert base_offset is not None, "it is active"
         has_markers = transaction_name is not None
+        is_one_batch = is_atomic and not has_markers
         pending = PendingState(
             offsets.state,
             first_offset=base_offset + has_markers,
             leader_epoch=epoch,
             rng=self._rng,
-            record_count_max=None if has_markers else RECORDS_PER_OPERATION_MAX,
+            record_count_max=RECORDS_PER_OPERATION_MAX if is_one_batch else None,
+            batch_record_count=(
+                None if is_one_batch or has_markers else self._records_per_batch_max
+            ),
         )
         try:
             write.response = operation(pending)
@@ -360,12 +375,18 @@ class QuorumController:
             write.last_offset = offsets.last_applied_offset
             self._deferred.add(write)
             self._deferred.complete_up_to(self.last_stable_offset)
-        elif transaction_name is None:
-            self._append(write, epoch, [values])
         else:
-            self._append(write, epoch, list(_chunks(values, self._records_per_batch_max)))
+            size = len(values) if is_one_batch else self._records_per_batch_max
+            self._append(write, epoch, list(_chunks(values, size)), is_transaction=has_markers)
 
-    def _append(self, write: Write[Any], epoch: int, batches: Sequence[list[bytes]]) -> None:
+    def _append(
+        self,
+        write: Write[Any],
+        epoch: int,
+        batches: Sequence[list[bytes]],
+        *,
+        is_transaction: bool = False,
+    ) -> None:
         """Append the records of a write, which are replayed already."""
         offsets = self._offsets
         base_offset = next_offset = offsets.next_write_offset
@@ -381,6 +402,10 @@ class QuorumController:
         except Exception as error:
             if self._claim_epoch == epoch:
                 self._deferred.remove(write)
+                if next_offset > base_offset and not is_transaction:
+                    self._lose_leadership("the log has a part of a write")
+                    self._log.resign(epoch)
+                    raise
                 offsets.revert_write(base_offset, next_offset)
                 info = EventHandlerExceptionInfo.from_internal(error, None)
                 if next_offset > base_offset and not info.causes_failover:

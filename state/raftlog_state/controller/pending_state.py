@@ -47,7 +47,8 @@ class PendingState:
 
     ``current``: the state after them.
     ``first_offset``: the offset that the first record will have. ``record_count_max``: bound of the
-    number of records, None without one.
+    number of records, None without one. ``batch_record_count``: number of records after each of
+    which the state can be committed alone, as those of one batch; None: all together.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class PendingState:
         leader_epoch: int,
         rng: Random,
         record_count_max: int | None = None,
+        batch_record_count: int | None = None,
     ) -> None:
         self.records: list[DecodedRecord] = []
         self.rng = rng
@@ -65,6 +67,7 @@ class PendingState:
         self._first_offset = first_offset
         self.leader_epoch = leader_epoch
         self._record_count_max = record_count_max
+        self._batch_record_count = batch_record_count
 
     @property
     def next_offset(self) -> int:
@@ -80,6 +83,8 @@ class PendingState:
             version = self.current.versions.of(type(record))
         self.current.replay(record, Position(offset, offset, self.leader_epoch, -1))
         self.records.append(DecodedRecord(version, record))
+        if self._batch_record_count and not len(self.records) % self._batch_record_count:
+            self.current.registry.get_or_create_snapshot(offset)
 
     def random_uuid(self) -> str:
         """Return a random uuid as Kafka's: version 4, not reserved, no leading dash in its text.

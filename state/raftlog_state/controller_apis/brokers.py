@@ -90,7 +90,7 @@ async def handle_broker_registration(
             is_migrating_zk_broker=body.is_migrating_zk_broker,
         )
 
-    epoch = await controller.write("registerBroker", operation)
+    epoch = await controller.write("registerBroker", operation, is_atomic=False)
     return broker_responses.BrokerRegistrationResponse(
         throttle_time=duration(0), error_code=ErrorCode.none, broker_epoch=int64(epoch)
     )
@@ -123,7 +123,10 @@ async def handle_broker_heartbeat(
         return controller.brokers.heartbeat(heartbeat, state, now_us=controller.now_us())
 
     reply = await controller.write(
-        "processBrokerHeartbeat", operation, timeout_ms=controller.session_timeout_ms // 2
+        "processBrokerHeartbeat",
+        operation,
+        timeout_ms=controller.session_timeout_ms // 2,
+        is_atomic=False,
     )
     return heartbeat_responses.BrokerHeartbeatResponse(
         throttle_time=duration(0),
@@ -151,6 +154,7 @@ async def handle_unregister_broker(
     await controller.write(
         "unregisterBroker",
         lambda state: controller.brokers.unregister(broker_id, state, now_us=controller.now_us()),
+        is_atomic=False,
     )
     return refuse_unregister_broker(request, ErrorCode.none, None)
 

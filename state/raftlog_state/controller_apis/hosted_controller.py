@@ -159,7 +159,7 @@ class HostedController:
         elapsed_s = 0.0
         while self.controller.active_epoch == epoch:
             with contextlib.suppress(ApiException, ControllerError):
-                await self._repeat("maybeFenceStaleBroker", self._fence)
+                await self._repeat("maybeFenceStaleBroker", self._fence, is_atomic=False)
                 if elapsed_s >= next_election_s:
                     next_election_s += ELECTION_INTERVAL_S
                     await self._repeat("maybeBalancePartitionLeaders", balance_partition_leaders)
@@ -168,8 +168,10 @@ class HostedController:
             await asyncio.sleep(interval_s)
             elapsed_s += interval_s
 
-    async def _repeat(self, name: str, operation: Operation[bool]) -> None:
-        while await self.write(name, operation):
+    async def _repeat(
+        self, name: str, operation: Operation[bool], *, is_atomic: bool = True
+    ) -> None:
+        while await self.write(name, operation, is_atomic=is_atomic):
             pass
 
     def _expire_tokens(self, state: PendingState) -> bool:
@@ -187,11 +189,14 @@ class HostedController:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         validate_only: bool = False,
+        is_atomic: bool = True,
     ) -> T:
         """Return the response of an operation once its records are committed.
 
-        ``validate_only``: the records are not written. Raises ``ApiException`` (refused) and
-        ``ControllerError`` (not the active controller, timed out, failed).
+        ``validate_only``: the records are not written. ``is_atomic``: as in
+        ``QuorumController.write``; False if one broker decides how many there are. Raises
+        ``ApiException`` (refused) and ``ControllerError`` (not the active controller, timed out,
+        failed).
         """
         deadline_us = self._time_us() + timeout_ms * 1_000
 
@@ -199,7 +204,10 @@ class HostedController:
             return state.validate_only(lambda: operation(state))
 
         write = self.controller.write(
-            name, validate if validate_only else operation, deadline_us=deadline_us
+            name,
+            validate if validate_only else operation,
+            deadline_us=deadline_us,
+            is_atomic=is_atomic,
         )
         if not write.is_done:
             loop = asyncio.get_running_loop()

@@ -32,7 +32,7 @@ from raftlog_state.controller import (
     SetConfig,
     Write,
 )
-from raftlog_state.controller.active import NO_DEADLINE
+from raftlog_state.controller.active import NO_DEADLINE, Operation
 from raftlog_state.errors import (
     ControllerTimeoutError,
     InvalidChangesError,
@@ -592,6 +592,47 @@ def test_a_leader_whose_full_disk_has_no_room_for_an_abort_resigns() -> None:
     assert write(env.all[2], topic("b")).error is None
     env.shared.deliver()
     env.assert_states_equal_a_replay()
+
+
+def test_a_write_that_is_not_atomic_has_no_limit_of_its_records() -> None:
+    env, active = started(records_per_batch_max=4_000)
+    begin = env.shared.end_offset
+    done = active.write("many", write_configs(10_001), deadline_us=NO_DEADLINE, is_atomic=False)
+    env.shared.deliver()
+    assert done.response == 10_001
+    counts = [at.next_offset - at.base_offset for at in env.shared.batches]
+    assert counts[-3:] == [4_000, 4_000, 2_001]
+    assert env.shared.end_offset == begin + 10_001, "without markers"
+    done = active.write("many", write_configs(10_001), deadline_us=NO_DEADLINE)
+    assert isinstance(done.error, PolicyViolationError)
+    env.assert_states_equal_a_replay()
+
+
+def test_a_leader_resigns_if_the_log_has_a_part_of_a_write() -> None:
+    env, active = started(records_per_batch_max=2)
+    env.shared.appends_left = 1
+    done = active.write("many", write_configs(5), deadline_us=NO_DEADLINE, is_atomic=False)
+    assert isinstance(done.error, DiskFullError)
+    assert active.active_epoch is None
+    env.shared.appends_left = None
+    env.shared.deliver()
+    assert env.elect(2).active_epoch is not None
+    names = [row.name for row in env.all[2].state.rows_of(ConfigRow)]
+    assert names == ["config0", "config1"], "the first batch"
+    assert write(env.all[2], topic("b")).error is None
+    env.shared.deliver()
+    env.assert_states_equal_a_replay()
+
+
+def write_configs(count: int) -> Operation[int]:
+    """Return the operation that writes configs of brokers."""
+
+    def operation(state: PendingState) -> int:
+        for number in range(count):
+            state.write(ConfigRecord(resource_type=4, name=f"config{number}", value="1"))
+        return count
+
+    return operation
 
 
 def test_a_record_that_contradicts_the_state_is_fatal() -> None:

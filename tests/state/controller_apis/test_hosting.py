@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,23 @@ from tests.support.request_builder import request
 from tests.support.shared_log import SharedLog
 
 from raftlog.errors import OptionError
+from raftlog.node.access import Principal, Rights
 from raftlog.wire import ApiKey, decode_versions_response, encode_versions_request
+from raftlog.wire import Listener as Listeners
 from raftlog_state.controller import (
     ControllerState,
+    CreateTopic,
     PendingState,
     RegisterBroker,
+    UnfenceBroker,
     write_change,
 )
 from raftlog_state.controller.activation import new_cluster_features, write_bootstrap_records
+from raftlog_state.controller.heartbeats import BrokerHeartbeat
 from raftlog_state.controller_apis import HostedController
 from raftlog_state.controller_apis.bootstrap import bootstrap_bytes, bootstrap_features
+from raftlog_state.controller_apis.brokers import handle_unregister_broker
+from raftlog_state.controller_apis.envelope import ForwardedRequest
 from raftlog_state.image import BrokerRow
 from raftlog_state.records import ConfigRecord, FeatureLevelRecord
 
@@ -193,5 +201,66 @@ def test_the_first_controller_writes_the_records_of_a_new_cluster(tmp_path: Path
             assert active_epoch(node) is None
             refused = await ask(node, ApiKey.CREATE_TOPICS, create("late"))
             assert codes(refused) == {"late": ErrorCode.request_timed_out}
+
+    asyncio.run(check())
+
+
+@pytest.mark.slow
+def test_a_broker_may_have_more_partitions_than_one_request_has_records() -> None:
+    """It is fenced when its session is over, and can be unregistered."""
+
+    async def check() -> None:
+        shared, now_us = SharedLog(), 0
+        shared.batch_bytes_max = 1 << 23
+        node = shared.node(1)
+        controller = HostedController(
+            node,
+            cluster_id="c",
+            listener=Listener(),
+            bootstrap_features=new_cluster_features(),
+            log_configs=dict,
+            forwarded_principal=lambda sender, _: sender,
+            session_timeout_ms=80,
+            time_us=lambda: now_us,
+        )
+        node.register(controller)
+        shared.elect(1)
+        shared.deliver()
+        shared.deliver()
+
+        async def run(handling: Coroutine[Any, Any, Any]) -> Any:
+            task = asyncio.create_task(handling)
+            await asyncio.sleep(0)
+            shared.deliver()
+            return await task
+
+        def is_fenced() -> bool:
+            shared.deliver()
+            row = controller.controller.state.find(BrokerRow, 1)
+            return row is not None and row.fenced
+
+        for change in (
+            RegisterBroker(broker_id=1, endpoints={"A": "h:1"}),
+            UnfenceBroker(broker_id=1),
+            CreateTopic(topic="a", partitions=5_001),
+            CreateTopic(topic="b", partitions=5_001),
+        ):
+            await run(controller.write("test", partial(write_change, change)))
+        row = controller.controller.state.find(BrokerRow, 1)
+        assert row is not None
+        heartbeat = BrokerHeartbeat(broker_id=1, broker_epoch=row.broker_epoch)
+        contact = partial(controller.brokers.heartbeat, heartbeat, now_us=now_us)
+        await run(controller.write("contact", contact))
+        now_us += 90_000
+        await eventually(is_fenced)
+        assert len(controller.controller.state.leaderless_partitions()) == 10_002
+        admin = Principal(
+            name="admin", node_id=None, listener=Listeners.CLIENTS, rights=Rights.ADMIN
+        )
+        body = request(ApiKey.UNREGISTER_BROKER, broker_id=1)
+        removed = await run(handle_unregister_broker(controller, ForwardedRequest(body, 0, admin)))
+        assert removed.error_code is ErrorCode.none
+        assert controller.controller.state.find(BrokerRow, 1) is None
+        controller.begin_shutdown()
 
     asyncio.run(check())
