@@ -170,13 +170,20 @@ def _resource(one: Any) -> ConfigResource:
 def _refused_before(resources: Iterable[Any], principal: Principal) -> _Refusals:
     """Return the refusals that do not depend on the state."""
     refused: _Refusals = {}
-    for resource, count in Counter(map(_resource, resources)).items():
-        if count > 1:
-            reason = "Each resource must appear at most once."
-            refused[resource] = ApiException("the request", reason, "name each resource once")
-        elif not principal.may_administer:
-            refused[resource] = unauthorized(_UNAUTHORIZED.get(resource.resource_type))
-    return refused
+    if not principal.may_administer:
+        for one in resources:
+            refused[_resource(one)] = unauthorized(_UNAUTHORIZED.get(int(one.resource_type)))
+    return refused | _repeated(resources)
+
+
+def _repeated(resources: Iterable[Any]) -> _Refusals:
+    """Return the refusals of the resources that a request has several times."""
+    reason, remedy = "Each resource must appear at most once.", "name each resource once"
+    return {
+        resource: ApiException("the request", reason, remedy)
+        for resource, count in Counter(map(_resource, resources)).items()
+        if count > 1
+    }
 
 
 _UNAUTHORIZED: Final[Mapping[int, ErrorCode]] = {
@@ -242,16 +249,24 @@ async def handle_describe_configs(
     controller: HostedController, request: _Describe
 ) -> describe_responses.DescribeConfigsResponse:
     body, principal = request.body, request.principal
+    repeated = _repeated(body.resources)
+    resources = {_resource(one): one for one in body.resources}
+
+    def describe(
+        resource: ConfigResource,
+        one: describe_requests.DescribeConfigsResource,
+        state: ControllerState,
+    ) -> describe_responses.DescribeConfigsResult:
+        if resource in repeated:
+            return _result(one, *code_and_message(repeated[resource]), ())
+        if resource == _LOG:
+            return _described_log(one, principal, controller.log_configs())
+        return _described(one, body, principal, state)
 
     def operation(
         state: ControllerState,
     ) -> tuple[describe_responses.DescribeConfigsResult, ...]:
-        return tuple(
-            _described_log(one, principal, controller.log_configs())
-            if _resource(one) == _LOG
-            else _described(one, body, principal, state)
-            for one in body.resources
-        )
+        return tuple(describe(resource, one, state) for resource, one in resources.items())
 
     results = await controller.read("describeConfigs", operation)
     return describe_responses.DescribeConfigsResponse(throttle_time=duration(0), results=results)
@@ -307,7 +322,7 @@ def _described(
         entries = list(effective_configs(_resource(one), state))
     except ApiException as error:
         return _result(one, *code_and_message(error), ())
-    names = one.configuration_keys
+    names = None if one.configuration_keys is None else set(one.configuration_keys)
     return _result(
         one,
         ErrorCode.none,

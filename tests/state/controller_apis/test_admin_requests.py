@@ -180,6 +180,20 @@ def test_partitions_are_added(tmp_path: Path) -> None:
     run(tmp_path, check)
 
 
+def test_a_resource_is_described_once_in_a_request(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        await nodes.add_brokers(1)
+        await nodes.admin(ApiKey.CREATE_TOPICS, topics=[topic("a"), topic("b")])
+        resources = [{"resource_type": TOPIC, "resource_name": name} for name in "aba"]
+        found = await nodes.admin(ApiKey.DESCRIBE_CONFIGS, resources=resources)
+        assert [(one.resource_name, one.error_code) for one in found.results] == [
+            ("a", ErrorCode.invalid_request),
+            ("b", ErrorCode.none),
+        ]
+
+    run(tmp_path, check)
+
+
 def test_configs_are_altered_and_described(tmp_path: Path) -> None:
     async def alter(nodes: ControllerNodes, name: str, *changes: tuple[str, int, Any]) -> Any:
         configs = [
