@@ -18,7 +18,7 @@ from raftlog_state.controller import ApiException
 from raftlog_state.controller.features import FeatureUpdate, UpgradeType, update_features
 
 from .hosted_controller import HostedController
-from .requests import ControllerRequest, timeout_ms
+from .requests import ControllerRequest, code_and_message, timeout_ms
 
 _Update: TypeAlias = ControllerRequest[latest_schemas.UpdateFeaturesRequest]
 
@@ -44,7 +44,7 @@ async def handle_update_features(
     except ApiException as refused:
         text = (
             "The update failed for all features since the following feature had an error: "
-            f"{refused.reason}"
+            f"{code_and_message(refused)[1]}"
         )
         return refuse_update_features(request, ErrorCode(refused.kafka_code), text)
     return _response(request, ErrorCode.none, None)

@@ -13,6 +13,8 @@ from raftlog_state.controller import ApiException
 
 Body = TypeVar("Body", covariant=True)
 
+MESSAGE_LENGTH_MAX: Final = 4_096
+"""Characters of an error message, which may contain names of the request."""
 TIMEOUT_MS_MAX: Final = 3_600_000
 """Longest time that a request may wait: as long as the memory of its response is held."""
 
@@ -77,9 +79,9 @@ def code_and_message(error: Exception | None) -> tuple[ErrorCode, str | None]:
     if error is None:
         return ErrorCode.none, None
     if isinstance(error, ApiException):
-        return ErrorCode(error.kafka_code), error.reason
+        return ErrorCode(error.kafka_code), error.reason[:MESSAGE_LENGTH_MAX]
     if isinstance(error, RaftlogError) and error.kafka_code is not None:
-        return ErrorCode(error.kafka_code), error.message()
+        return ErrorCode(error.kafka_code), error.message()[:MESSAGE_LENGTH_MAX]
     return ErrorCode.unknown_server_error, None
 
 

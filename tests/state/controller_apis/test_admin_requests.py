@@ -194,6 +194,21 @@ def test_a_resource_is_described_once_in_a_request(tmp_path: Path) -> None:
     run(tmp_path, check)
 
 
+def test_a_message_is_no_longer_than_its_field(tmp_path: Path) -> None:
+    """A name from the request is a part of it: the response of valid parts is not lost."""
+
+    async def check(nodes: ControllerNodes) -> None:
+        name = "x" * 32_767
+        configs = [{"name": name, "value": "1", "config_operation": 0}]
+        resource = {"resource_type": TOPIC, "resource_name": "a", "configs": configs}
+        altered = await nodes.admin(ApiKey.INCREMENTAL_ALTER_CONFIGS, resources=[resource])
+        (response,) = altered.responses
+        assert response.error_code is ErrorCode.invalid_config
+        assert response.error_message.startswith("Unknown config name: xxx")
+
+    run(tmp_path, check)
+
+
 def test_configs_are_altered_and_described(tmp_path: Path) -> None:
     async def alter(nodes: ControllerNodes, name: str, *changes: tuple[str, int, Any]) -> Any:
         configs = [
