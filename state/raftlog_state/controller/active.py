@@ -178,6 +178,11 @@ class QuorumController:
         return self._offsets.state
 
     @property
+    def kraft_version(self) -> int:
+        """The kraft.version of the quorum, which is in committed control records."""
+        return self._offsets.kraft_version
+
+    @property
     def last_stable_offset(self) -> int:
         """Offset of the last committed record outside an open transaction, -1 without one."""
         return self._offsets.last_stable.offset

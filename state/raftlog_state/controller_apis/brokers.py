@@ -88,6 +88,7 @@ async def handle_broker_registration(
             cluster_id=body.cluster_id,
             now_us=controller.now_us(),
             is_migrating_zk_broker=body.is_migrating_zk_broker,
+            kraft_version=controller.controller.kraft_version,
         )
 
     epoch = await controller.write("registerBroker", operation, is_atomic=False)

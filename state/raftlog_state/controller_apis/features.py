@@ -37,7 +37,9 @@ async def handle_update_features(
     try:
         await controller.write(
             "updateFeatures",
-            lambda state: update_features(updates, state),
+            lambda state: update_features(
+                updates, state, kraft_version=controller.controller.kraft_version
+            ),
             timeout_ms=timeout_ms(body.timeout),
             validate_only=body.validate_only,
         )

@@ -119,6 +119,22 @@ def test_a_broker_is_unfenced_once_it_has_replayed_its_registration(tmp_path: Pa
     run(tmp_path, check)
 
 
+def test_the_version_of_the_quorum_is_that_of_its_control_records(tmp_path: Path) -> None:
+    async def check(nodes: ControllerNodes) -> None:
+        assert controller_of(nodes.nodes[0]).kraft_version == 1
+        codes = []
+        for level, kind in ((0, 2), (1, 1)):
+            update = {"feature": "kraft.version", "max_version_level": level, "upgrade_type": kind}
+            updated = await nodes.admin(ApiKey.UPDATE_FEATURES, feature_updates=[update])
+            codes.append(updated.error_code)
+        assert codes == [ErrorCode.invalid_update_version, ErrorCode.none]
+        old = {"name": "metadata.version", "min_supported_version": 7, "max_supported_version": 30}
+        registered = await register(nodes, features=[old])
+        assert registered.error_code is ErrorCode.unsupported_version
+
+    run(tmp_path, check)
+
+
 def test_a_second_incarnation_is_refused_while_the_first_is_in_contact(tmp_path: Path) -> None:
     async def check(nodes: ControllerNodes) -> None:
         await unfenced(nodes)
