@@ -35,7 +35,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 from raftlog.errors import RaftlogError, StateMachineError, UnexpectedEndOffsetError
 from raftlog.records import RecordBatch
 from raftlog_state.errors import ControllerError, ControllerTimeoutError
-from raftlog_state.image import METADATA_VERSION, MetadataImage
+from raftlog_state.image import METADATA_VERSION, MetadataImage, Row
 from raftlog_state.image.record_versions import LEVEL_TRANSACTIONS
 from raftlog_state.records import (
     AbortTransactionRecord,
@@ -58,6 +58,7 @@ from .pending_state import PendingState, Random
 from .plan import check_metadata_version
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Row)
 
 Operation: TypeAlias = Callable[[PendingState], T]
 """Writes the records of an operation, and returns its response. Raises ``ApiException``."""
@@ -186,6 +187,10 @@ class QuorumController:
     def last_stable_offset(self) -> int:
         """Offset of the last committed record outside an open transaction, -1 without one."""
         return self._offsets.last_stable.offset
+
+    def committed_rows_of(self, kind: type[R]) -> list[R]:
+        """Return all rows of a type at the last stable offset, sorted by key."""
+        return self._offsets.state.rows_at(kind, self.last_stable_offset)
 
     def image(self) -> MetadataImage:
         """Return the committed state, at the last stable offset.

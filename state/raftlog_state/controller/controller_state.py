@@ -143,6 +143,11 @@ class ControllerState:
         found = self._rows[kind.ENTITY]
         return cast("list[R]", [found[key] for key in sorted(found)])
 
+    def rows_at(self, kind: type[R], epoch: int) -> list[R]:
+        """Return all rows of a type in the in-memory snapshot of an epoch, sorted by key."""
+        found = self._rows[kind.ENTITY].at(epoch)
+        return cast("list[R]", [found[key] for key in sorted(found)])
+
     def keys(self, entity: Entity) -> list[Key]:
         """Return all current keys of an entity, in time linear in their number."""
         return list(self._rows[entity])

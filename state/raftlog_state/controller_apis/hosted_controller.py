@@ -252,12 +252,13 @@ class HostedController:
         return time.time_ns() // 1_000_000
 
     def features(self) -> Features:
-        """Return the features that this release supports, and those of the cluster."""
+        """Return the features that this release supports, and the committed ones of the cluster."""
+        rows = self.controller.committed_rows_of(FeatureRow)
         return Features(
             supported={
                 name: VersionRange(low, high) for name, (low, high) in KNOWN_FEATURES.items()
             },
-            finalized={row.name: row.level for row in self.controller.state.rows_of(FeatureRow)},
+            finalized={row.name: row.level for row in rows},
         )
 
     def _tick(self, deadline_us: int) -> None:

@@ -37,6 +37,7 @@ from raftlog_state.controller import (
     write_change,
 )
 from raftlog_state.controller.activation import new_cluster_features, write_bootstrap_records
+from raftlog_state.controller.features import FeatureUpdate, UpgradeType, update_features
 from raftlog_state.controller.heartbeats import BrokerHeartbeat
 from raftlog_state.controller_apis import HostedController
 from raftlog_state.controller_apis.bootstrap import bootstrap_bytes, bootstrap_features
@@ -88,10 +89,17 @@ def test_a_request_is_answered_when_its_records_are_committed() -> None:
             await asyncio.sleep(0)
         assert not write.done()
         assert not read.done(), "it has read what is not committed"
+        level = FeatureUpdate("transaction.version", 1, UpgradeType.SAFE_DOWNGRADE)
+        update = asyncio.create_task(controller.write("test", partial(update_features, [level])))
+        await asyncio.sleep(0)
+        assert not update.done()
+        assert controller.features().finalized["transaction.version"] == 2
         shared.committed_max = None
         shared.deliver()
         await write
         assert await read
+        await update
+        assert controller.features().finalized["transaction.version"] == 1
         controller.begin_shutdown()
 
     asyncio.run(check())
