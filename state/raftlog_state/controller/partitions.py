@@ -91,20 +91,15 @@ def elect_leaders(
 
     None: of all partitions, without those that need no election.
     """
-    wanted = _all_partitions(state) if partitions is None else partitions
-    found = {
-        (topic, number): state.attempt(partial(_elect_leader, topic, number, election, state))
-        for topic, number in wanted
-    }
     if partitions is None:
-        needless = [
-            key
-            for key, refused in found.items()
-            if refused is not None and refused.kafka_code == ELECTION_NOT_NEEDED
-        ]
-        for key in needless:
-            del found[key]
-    return found
+        is_preferred = election is Election.PREFERRED
+        current = state.current
+        rows = current.imbalanced_partitions() if is_preferred else current.leaderless_partitions()
+        partitions = [(row.topic_name, row.partition_id) for row in rows]
+    return {
+        (topic, number): state.attempt(partial(_elect_leader, topic, number, election, state))
+        for topic, number in partitions
+    }
 
 
 def balance_partition_leaders(state: PendingState, election_count_max: int = ELECTIONS_MAX) -> bool:
@@ -375,14 +370,6 @@ def _check_eligible(row: PartitionRow, isr: Sequence[tuple[int, int]], state: Pe
 def _write_isr(row: PartitionRow, isr: tuple[int, ...], recovery: int, state: PendingState) -> None:
     election = Election.UNCLEAN if allows_unclean(row, state) else Election.ONLINE
     write_change(row, Target(isr=isr, recovery=recovery, election=election), state)
-
-
-def _all_partitions(state: PendingState) -> list[tuple[str, int]]:
-    return [
-        (topic.name, row.partition_id)
-        for topic in state.current.rows_of(TopicRow)
-        for row in state.current.partitions(topic.topic_id)
-    ]
 
 
 def _elect_many(
