@@ -159,7 +159,7 @@ class HostedController:
         elapsed_s = 0.0
         while self.controller.active_epoch == epoch:
             with contextlib.suppress(ApiException, ControllerError):
-                await self._repeat("maybeFenceStaleBroker", self._fence, is_atomic=False)
+                await self._repeat("maybeFenceStaleBroker", self._fence)
                 if elapsed_s >= next_election_s:
                     next_election_s += ELECTION_INTERVAL_S
                     await self._repeat("maybeBalancePartitionLeaders", balance_partition_leaders)
@@ -168,10 +168,8 @@ class HostedController:
             await asyncio.sleep(interval_s)
             elapsed_s += interval_s
 
-    async def _repeat(
-        self, name: str, operation: Operation[bool], *, is_atomic: bool = True
-    ) -> None:
-        while await self.write(name, operation, is_atomic=is_atomic):
+    async def _repeat(self, name: str, operation: Operation[bool]) -> None:
+        while await self.write(name, operation, is_atomic=False):
             pass
 
     def _expire_tokens(self, state: PendingState) -> bool:
