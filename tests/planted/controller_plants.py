@@ -176,6 +176,14 @@ CONTROLLER_PLANTS: Final = (
         tests=("tests/state/publishing/test_clients_of_trimmed_quorums.py",),
     ),
     Plant(
+        bug="controller: a new leader's state has what the last one did not commit",
+        path=OFFSETS,
+        old="        self.next_write_offset = None\n        self.state.registry.revert",
+        new="        self.next_write_offset = None\n        return\n"
+        "        self.state.registry.revert",
+        tests=("tests/simulation/test_controllers.py",),
+    ),
+    Plant(
         bug="publishing: a fault of one publisher stops the others",
         path=f"{PUBLISHING}/loader.py",
         old='what} publisher {publisher.name}", error)\n',

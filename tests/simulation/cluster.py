@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from raftlog import ValueKind
 from raftlog.append import AppendRequest, RequestResult
 from raftlog.errors import NoCommonVersionError, UnsupportedFieldError
 from raftlog.log.writing.properties import LogConfig
@@ -17,6 +18,7 @@ from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.types import ReplicaKey
 
 from .codec import encode_request_frame
+from .controllers import ReplayedLog
 from .counters import Counted
 from .driven_node import LISTENER_NAME, Setting
 from .invariants import InvariantViolationError, Witness
@@ -35,9 +37,16 @@ class Caller(Protocol):
         """Receive a result at the node's end. ``leader_id``: the leader known to that node."""
 
 
-def small_log_config(*, retention_bytes: int | None = None) -> LogConfig:
+def small_log_config(
+    *, retention_bytes: int | None = None, values: ValueKind = ValueKind.BYTES
+) -> LogConfig:
     """Return segment and index sizes so small that runs have many of each."""
-    return LogConfig(segment_bytes=4_000, index_interval_bytes=300, retention_bytes=retention_bytes)
+    return LogConfig(
+        values=values,
+        segment_bytes=4_000,
+        index_interval_bytes=300,
+        retention_bytes=retention_bytes,
+    )
 
 
 def _has(voters: VoterSet, key: ReplicaKey) -> bool:
@@ -64,14 +73,17 @@ class Cluster:
         config: QuorumConfig | None = None,
         log_config: LogConfig | None = None,
         has_counters: bool = False,
+        has_controllers: bool = False,
         has_old_versions: bool = False,
     ) -> None:
         self.world = world
         self.has_old_versions = has_old_versions
         self.has_counters = has_counters
+        self.has_controllers = has_controllers
         self.counted = Counted()
         self.network = Network(world)
         self.witness = Witness()
+        self.replayed = ReplayedLog(self)
         replicas = [
             _voter(node_id, is_dynamic) for node_id in range(1, node_count + observer_count + 1)
         ]
@@ -222,6 +234,7 @@ class Cluster:
             and node.replica.core.high_watermark == end_offset
             and not node.replica.core.is_recovering
             and (node.counter is None or node.counter.end_offset == end_offset)
+            and (node.controller is None or node.controller.end_offset == end_offset)
             for node in self.nodes.values()
             if node.node_id != without
         )

@@ -121,6 +121,7 @@ class Plan:
     faults: tuple[PlannedFault, ...]
     retention_bytes: int | None = None
     has_counters: bool = False
+    has_controllers: bool = False
     has_old_versions: bool = False
     """Whether nodes have older versions of Kafka's requests, each its own."""
 

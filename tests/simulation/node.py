@@ -27,7 +27,9 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.messages import Request, Response, VoterChangeResponse
 from raftlog.quorum.voters import Voter, VoterSet
-from raftlog.types import ReplicaKey
+from raftlog.types import ReplicaKey, SnapshotId
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.records import encode
 from tests.simulated_disk.crash_model import Survival
 
 from .codec import (
@@ -38,6 +40,7 @@ from .codec import (
     encode_response_frame,
     offer,
 )
+from .controllers import WatchedController
 from .counters import WatchedCounter
 from .driven_node import DIRECTORY, TIME_MS, DrivenNode, new_disk
 from .world import US_PER_MS
@@ -78,6 +81,7 @@ class Node(DrivenNode):
         self._unplaced: list[AppendRequest] = []
         self.listeners: RaftListeners | None = None
         self.counter: WatchedCounter | None = None
+        self.controller: WatchedController | None = None
         self._cluster = cluster
         chance = cluster.world.chance(f"versions of {node_id}")
         self.offer: Final = offer(chance if cluster.has_old_versions else None)
@@ -130,13 +134,13 @@ class Node(DrivenNode):
             self._die()
             self._cluster.after_failure(self)
             return
-        if self._cluster.has_counters:
-            self._begin_counting(replica)
+        if self._cluster.has_counters or self._cluster.has_controllers:
+            self._register_state_machines(replica)
         self.seen = (replica.log.log_start_offset, replica.log.end_offset)
         self._note(f"starts, end offset {replica.log.end_offset}")
         self.handle(TimePassed())
 
-    def _begin_counting(self, replica: Replica) -> None:
+    def _register_state_machines(self, replica: Replica) -> None:
         life = self.life
 
         def act(do: Callable[[int, int], list[Outgoing]]) -> None:
@@ -145,8 +149,12 @@ class Node(DrivenNode):
 
         log = ReplicaRaftClient(replica, act, lambda: self._times_ms()[1])
         self.listeners = RaftListeners(replica, chunk_bytes_max=PIECE_BYTES)
-        self.counter = WatchedCounter(log, self._cluster.counted)
-        self.listeners.register(self.counter)
+        if self._cluster.has_counters:
+            self.counter = WatchedCounter(log, self._cluster.counted)
+            self.listeners.register(self.counter)
+        if self._cluster.has_controllers:
+            self.controller = WatchedController(log, self, self._cluster)
+            self.listeners.register(self.controller)
 
     def _notify_listeners(self) -> None:
         """Deliver one chunk, and the next one a little later: a state machine takes time."""
@@ -193,7 +201,7 @@ class Node(DrivenNode):
 
     def _die(self, reason: str = "the node died") -> None:
         self.is_paused, self._held, self._answer_to = False, [], {}
-        self.listeners = self.counter = None
+        self.listeners = self.counter = self.controller = None
         super()._die(reason)
         unplaced, self._unplaced = self._unplaced, []
         for request in unplaced:
@@ -381,6 +389,19 @@ class Node(DrivenNode):
     def _on_append_result(self, request: AppendRequest, answer: RequestResult) -> None:
         self._cluster.answered(request, answer)
 
+    def _snapshot_of_controller(self, controller: WatchedController) -> SnapshotId | None:
+        """Write a snapshot of the controller's committed state; return its id, or None."""
+        assert self.replica is not None, "it is alive"
+        image = controller.image()
+        if image.metadata_version is None or image.offset + 1 != controller.end_offset:
+            return None
+        writer = self.replica.begin_snapshot(image.offset + 1, time_ms=self._times_ms()[1])
+        if writer is None:
+            return None
+        with writer:
+            writer.append([encode(record) for record in image_records(image)])
+            return writer.freeze()
+
     def snapshot(self) -> None:
         """Write a snapshot of the committed records, and start the log at its end."""
         replica, cluster = self.replica, self._cluster
@@ -395,6 +416,11 @@ class Node(DrivenNode):
                 snapshot_id = log.snapshot_id_at(self.counter.end_offset)
                 if not self.counter.snapshot():
                     return
+            elif self.controller is not None:
+                written = self._snapshot_of_controller(self.controller)
+                if written is None:
+                    return
+                snapshot_id = written
             else:
                 snapshot_id = log.snapshot_id_at(high_watermark)
                 writer = replica.begin_snapshot(high_watermark, time_ms=time_ms)

@@ -19,8 +19,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
+from raftlog import ValueKind
+
 from .checker import check_book
 from .cluster import Cluster, small_log_config
+from .controllers import Changing
 from .counters import Counting, check_counters
 from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Hook, Plan, draw_plan
 from .invariants import InvariantViolationError
@@ -75,8 +78,12 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
         node_count=plan.node_count,
         observer_count=plan.observer_count,
         is_dynamic=plan.is_dynamic,
-        log_config=small_log_config(retention_bytes=plan.retention_bytes),
+        log_config=small_log_config(
+            retention_bytes=plan.retention_bytes,
+            values=ValueKind.KRAFT if plan.has_controllers else ValueKind.BYTES,
+        ),
         has_counters=plan.has_counters,
+        has_controllers=plan.has_controllers,
         has_old_versions=plan.has_old_versions,
     )
     failure = None
@@ -104,15 +111,17 @@ def _run(cluster: Cluster, plan: Plan) -> None:
     world, book = cluster.world, list[Operation]()
     users = [User(cluster, number, book, plan.pause_us) for number in range(plan.user_count)]
     driver, counting = FaultDriver(cluster, plan), Counting(cluster)
+    changing = Changing(cluster)
     cluster.start()
     counting.begin()
+    changing.begin()
     for user in users:
         user.begin()
     driver.begin()
     world.run(CALM_US + FAULTS_US)
     world.note("healing")
     driver.heal()
-    counting.is_stopping = True
+    counting.is_stopping = changing.is_stopping = True
     for user in users:
         user.is_stopping = True
     healed = world.run(
@@ -123,7 +132,10 @@ def _run(cluster: Cluster, plan: Plan) -> None:
     )
     if not healed:
         raise InvariantViolationError(f"progress after healing: {cluster.describe()}")
-    check_counters(cluster, cluster.witness.history)
+    if plan.has_controllers:
+        changing.check()
+    else:
+        check_counters(cluster, cluster.witness.history)
     _kill_the_leader(cluster)
     for node in cluster.nodes.values():
         if node.replica is None:

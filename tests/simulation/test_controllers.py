@@ -1,0 +1,37 @@
+"""Active controllers on simulated clusters, with every kind of fault."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from .faults import draw_plan
+from .running import run_seed
+
+FIRST = 16_000
+
+
+def run_controllers(seed: int) -> Counter[str]:
+    plan = replace(draw_plan(seed), has_controllers=True, has_counters=False, user_count=0)
+    result = run_seed(seed, plan=plan)
+    assert result.failure is None, f"seed {seed}: {result.failure}"
+    return Counter(result.counts)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 3))
+def test_the_state_of_a_new_leader_is_that_of_a_replay(seed: int) -> None:
+    run_controllers(seed)
+
+
+@pytest.mark.slow
+def test_histories_with_failovers_lose_and_repeat_nothing() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(FIRST + 10, FIRST + 30):
+        counts += run_controllers(seed)
+    assert counts["controller claimed"] > 40
+    assert counts["change committed"] > 500
+    assert counts["change committed after a failover"]
+    assert counts["change ApiException"]
+    assert counts["snapshot"]
