@@ -80,6 +80,20 @@ MANAGER_PLANTS: Final = (
         tests=(BROKERS,),
     ),
     Plant(
+        bug="managers: a controlled shutdown that was not written is not repeated",
+        path=f"{HOME}/broker_control.py",
+        old="        if not row.in_controlled_shutdown:\n",
+        new="        if row.in_controlled_shutdown is None:\n",
+        tests=(BROKERS,),
+    ),
+    Plant(
+        bug="managers: a fencing that was not written is not repeated",
+        path=f"{HOME}/broker_control.py",
+        old="                heartbeats.fence(broker_id)\n",
+        new="                heartbeats.tracker.remove(broker_id, epoch)\n",
+        tests=(BROKERS,),
+    ),
+    Plant(
         bug="managers: a clean shutdown is handled as an unclean one",
         path=f"{HOME}/brokers.py",
         old="row.broker_epoch == registration.previous_broker_epoch",

@@ -160,20 +160,20 @@ class BrokerControl:
     def fence_one_stale_broker(self, state: PendingState, *, now_us: int) -> bool:
         """Fence a broker whose session is over; return whether there may be others.
 
-        One at a time, so that each sees the elections after those before.
+        One at a time, so that each sees the elections after those before. A contact is forgotten by
+        the next call, after the broker was fenced: this operation may fail.
         """
         heartbeats = self._active(state, now_us)
-        expired = heartbeats.tracker.remove_expired(now_us)
-        if expired is None:
-            return False
-        broker_id, epoch = expired
-        row = state.current.find(BrokerRow, broker_id)
-        if row is None:
-            heartbeats.remove(broker_id)
-        elif row.broker_epoch == epoch:
-            write_fenced(row, state)
-            heartbeats.fence(broker_id)
-        return True
+        for broker_id, epoch in heartbeats.tracker.expired(now_us):
+            row = state.current.find(BrokerRow, broker_id)
+            if row is not None and row.broker_epoch == epoch and not row.fenced:
+                write_fenced(row, state)
+                heartbeats.fence(broker_id)
+                return True
+            heartbeats.tracker.remove(broker_id, epoch)
+            if row is None:
+                heartbeats.remove(broker_id)
+        return False
 
     # --- soft state -------------------------------------------------------------------------------
 
@@ -198,8 +198,11 @@ class BrokerControl:
         row = state.current.find(BrokerRow, broker_id)
         assert row is not None, "its epoch is checked"
         heartbeats.tracker.update_contact_time(broker_id, epoch, now_us)
-        if heartbeats.is_fenced(broker_id) is not row.fenced:  # by another operation, or a revert
+        # Another operation may have changed it, or an earlier heartbeat may have been reverted.
+        if heartbeats.is_fenced(broker_id) is not row.fenced:
             heartbeats.register(broker_id, row.fenced)
+        if not row.in_controlled_shutdown:
+            heartbeats.forget_controlled_shutdown(broker_id)
         return row, heartbeats
 
     def _forget_unregistered(self, state: PendingState, heartbeats: BrokerHeartbeatManager) -> None:

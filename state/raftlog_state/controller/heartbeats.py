@@ -71,13 +71,17 @@ class BrokerHeartbeatTracker:
         contact_us = self._contact_us.get((broker_id, broker_epoch))
         return contact_us is not None and not self.is_expired(contact_us, now_us)
 
-    def remove_expired(self, now_us: int) -> tuple[int, int] | None:
-        """Remove a broker without a recent contact, and return its id and epoch; else None."""
-        for key, contact_us in self._contact_us.items():
-            if self.is_expired(contact_us, now_us):
-                del self._contact_us[key]
-                return key
-        return None
+    def expired(self, now_us: int) -> list[tuple[int, int]]:
+        """Return the ids and epochs of the brokers without a recent contact."""
+        return [
+            key
+            for key, contact_us in self._contact_us.items()
+            if self.is_expired(contact_us, now_us)
+        ]
+
+    def remove(self, broker_id: int, broker_epoch: int) -> None:
+        """Forget the contact with a broker."""
+        self._contact_us.pop((broker_id, broker_epoch), None)
 
     def is_expired(self, contact_us: int, now_us: int) -> bool:
         """Return whether the session after a contact is over."""
@@ -138,6 +142,10 @@ class BrokerHeartbeatManager:
         """Return whether a broker is fenced, None for an unknown one."""
         broker = self._brokers.get(broker_id)
         return None if broker is None else broker.is_fenced
+
+    def forget_controlled_shutdown(self, broker_id: int) -> None:
+        """End a controlled shutdown whose records were not written."""
+        self._brokers[broker_id].controlled_shutdown_offset = NO_OFFSET
 
     def broker_ids(self) -> list[int]:
         """Return the ids of all brokers."""

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from raftlog_state.controller.heartbeats import (
     BrokerHeartbeatTracker,
 )
 from raftlog_state.controller.partitions import DIRECTORY_LOST
+from raftlog_state.controller.pending_state import PendingState
 from raftlog_state.controller.topics import DIRECTORY_UNASSIGNED, default_directory
 from raftlog_state.image import BrokerRow
 from raftlog_state.image.rows import DIRECTORY_MIGRATING
@@ -372,13 +374,25 @@ def test_a_session_ends_after_its_timeout(
 def test_expired_brokers_are_removed_one_by_one() -> None:
     """BrokerHeartbeatTrackerTest.testMaybeRemoveExpiredWithAllExpired"""
     tracker = BrokerHeartbeatTracker(10)
-    assert tracker.remove_expired(10**6) is None, "testMaybeRemoveExpiredWithEmptyTracker"
+    assert tracker.expired(10**6) == [], (
+        "BrokerHeartbeatTrackerTest.testMaybeRemoveExpiredWithEmptyTracker"
+    )
     for broker_id in range(3):
         tracker.update_contact_time(broker_id, 7, broker_id)
-    assert tracker.remove_expired(10) is None, "testMaybeRemoveExpiredWithAllUpToDate"
-    found = {tracker.remove_expired(100) for _ in range(3)}
-    assert found == {(0, 7), (1, 7), (2, 7)}
-    assert tracker.remove_expired(100) is None
+    assert tracker.expired(10) == [], (
+        "BrokerHeartbeatTrackerTest.testMaybeRemoveExpiredWithAllUpToDate"
+    )
+    assert tracker.expired(12) == [(0, 7), (1, 7)]
+    tracker.remove(0, 7)
+    assert tracker.expired(100) == [(1, 7), (2, 7)]
+
+
+def test_a_contact_replaces_the_one_before() -> None:
+    """BrokerHeartbeatTrackerTest.testUpdateContactTime"""
+    tracker = BrokerHeartbeatTracker(10)
+    for now_us in (2, 5):
+        tracker.update_contact_time(1, 7, now_us)
+        assert tracker.contact_time(1, 7) == now_us
 
 
 def heartbeats(*fenced: bool) -> BrokerHeartbeatManager:
@@ -565,8 +579,41 @@ def test_a_broker_that_another_operation_unregistered_is_forgotten() -> None:
     at.beat(1)
     at.beat(2)
     assert at.beat(1, want_shut_down=True).should_shut_down, "broker 3 is not waited for"
-    assert at.fence_stale()
+    assert not at.fence_stale()
     assert at.written == []
+
+
+def test_a_heartbeat_that_was_reverted_is_repeated() -> None:
+    at = Brokers(broker(1), broker(2), broker(3, fenced=True))
+    at.apply(CreateTopic(topic="a", assignment=((1, 2),)))
+
+    class NotWrittenError(Exception):
+        pass
+
+    def fail(operation: Callable[[PendingState], object]) -> None:
+        def failing(state: PendingState) -> None:
+            operation(state)
+            raise NotWrittenError
+
+        with pytest.raises(NotWrittenError):
+            at.run(failing)
+
+    stopping = BrokerHeartbeat(broker_id=1, broker_epoch=1, want_shut_down=True)
+    starting = BrokerHeartbeat(broker_id=3, broker_epoch=3, current_metadata_offset=10**6)
+    for one in (stopping, starting):
+        fail(lambda state, one=one: at.control.heartbeat(one, state, now_us=0))  # type: ignore[misc]
+    assert at.beat(1, want_shut_down=True).in_controlled_shutdown
+    assert at.row(1).in_controlled_shutdown
+    assert at.partition("a").leader == 2
+    assert not at.beat(3).is_fenced
+    assert at.state.is_active(3)
+    at.now_us = 2 * SESSION_US
+    at.beat(3)
+    fail(lambda state: at.control.fence_one_stale_broker(state, now_us=at.now_us))
+    assert at.fence_stale()
+    assert at.fence_stale()
+    assert not at.fence_stale()
+    assert [at.row(one).fenced for one in (1, 2, 3)] == [True, True, False]
 
 
 def test_an_unclean_shutdown_leaves_the_isr_without_elr() -> None:
