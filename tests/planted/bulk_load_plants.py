@@ -46,7 +46,9 @@ BULK_LOAD_PLANTS: Final = (
         path=REPLAY,
         old="        if begin_offset is not None:\n",
         new="        if begin_offset == -1:\n",
-        tests=(RANDOM,),
+        tests=(
+            f"{LOADED}::test_a_range_does_not_end_in_a_transaction_with_a_record_of_all_topics",
+        ),
     ),
     Plant(
         bug="each bucket writes the rows of transactions",

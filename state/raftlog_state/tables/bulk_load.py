@@ -68,7 +68,7 @@ class LoadSettings:
     @property
     def records_min(self) -> int:
         """Fewer records are written as by ``LogFollower``."""
-        return min(SERIAL_RECORDS_MAX, self.range_records)
+        return min(SERIAL_RECORDS_MAX, -(-self.range_records // 4))
 
 
 class BulkLoad:

@@ -12,15 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.log_builder import begin
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import CLUSTERS, restored
 from tests.support.random_metadata_log import write_random_log
-from tests.support.small_logs import NO_OP, LogWriter
+from tests.support.small_logs import END_TRANSACTION, NO_OP, LogWriter
 from tests.support.written_tables import CrashError, contents, follow_settings, followed
 
 from raftlog.client import open_path
 from raftlog_state.errors import ReplayError
 from raftlog_state.records import (
+    ClearElrRecord,
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
@@ -211,6 +213,22 @@ def test_ranges_with_leader_changes_are_split(tmp_path: Path) -> None:
     load(log.directory, tables, tmp_path / "staging", tasks=tasks, range_records=60)
     results = [result for result in tasks.results if isinstance(result, BucketResult)]
     assert {result.last[0] for result in results} == {2, 3}
+    reasons = {result.reason for result in tasks.results if isinstance(result, NotSplit)}
+    assert all("it cannot be split" in reason for reason in reasons)
+    assert contents(tables) == contents(followed(log.directory))
+
+
+def test_a_range_does_not_end_in_a_transaction_with_a_record_of_all_topics(
+    tmp_path: Path,
+) -> None:
+    log = LogWriter(tmp_path / "__cluster_metadata-0", cluster_id="c")
+    log.append(*[NO_OP] * 20)
+    for number in range(4):
+        topic = TopicRecord(name=f"topic-{number}", topic_id=f"{number:021d}Q")
+        log.append(begin(), encode(topic), encode(ClearElrRecord()), END_TRANSACTION)
+    log.append(*[NO_OP] * 60)
+    tables = MemoryTables()
+    load(log.directory, tables, tmp_path / "staging", range_records=50)
     assert contents(tables) == contents(followed(log.directory))
 
 

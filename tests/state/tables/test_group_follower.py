@@ -23,6 +23,8 @@ from raftlog_state.tables.log_follower import BACKOFF_FIRST_S, FollowSettings, L
 
 SOURCE = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
 NO_OP = b"\x01\x14\x00\x00"
+ANSWER_S = 60
+"""Time after which a test fails whose rounds wait for nodes that do not answer."""
 OpenLog = Callable[[], LogReader]
 
 
@@ -297,7 +299,7 @@ def test_nodes_that_do_not_answer_do_not_delay_the_other_clusters(
     answered = Event()
 
     def away() -> LogReader:
-        answered.wait()
+        answered.wait(ANSWER_S)
         raise QuorumUnavailableError(path="nodes", waited_ms=30_000, reason="away")
 
     follower = follower_of(
