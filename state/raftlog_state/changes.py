@@ -158,8 +158,10 @@ def apply_changes(
 
 def _check_arguments(log: MetadataLog, attempts: int) -> None:
     if log.values is not ValueKind.KRAFT:
-        log.append(())  # raises if raftlog did not create the log, so that no setting would help
-        reason = f'the log {log.path} has values="{log.values.value}"; changes need values="kraft"'
+        reason = (
+            f'the log {log.path} has values="{log.values.value}"; changes need a log that '
+            'raftlog created with values="kraft"'
+        )
         raise OptionError(option="values", reason=reason)
     if attempts < 1:
         raise OptionError(option="attempts", reason="it must be at least 1")

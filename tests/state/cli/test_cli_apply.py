@@ -147,5 +147,5 @@ def test_a_log_of_kafka_is_only_read(tmp_path: Path) -> None:
     ]
     assert record["type"] == "REMOVE_TOPIC_RECORD"
     status, _, err = run("apply", THREE, file)
-    assert status == 1
-    assert "the log is read-only: it was not created by raftlog" in err
+    assert status == 2
+    assert "changes need a log that raftlog created" in err

@@ -261,7 +261,7 @@ def test_a_named_commit_is_applied_once_although_its_changes_would_be_refused(
 
 def test_a_log_of_other_values_is_refused(tmp_path: Path) -> None:
     with raftlog.open(tmp_path / "other-0") as other:
-        with pytest.raises(OptionError, match='changes need values="kraft"'):
+        with pytest.raises(OptionError, match='created with values="kraft"'):
             apply_changes(other, FIRST)
         assert other.end_offset == 1
 
