@@ -108,7 +108,7 @@ $(VENV)/.dev-ready: pyproject.toml
 	@sh .ci/environment "$(PYTHON)" $(VENV) spark,dev
 	@touch $@ $(VENV)/.demo-ready $(VENV)/.native-ready
 
-# Only after a change of the compiled core.
+# Only after a change of the compiled core: the installation has just built it in a fresh clone.
 $(VENV)/.native-ready: $(NATIVE_SOURCES) | $(VENV)/.dev-ready
-	@sh .ci/native build $(VENV)
+	@[ -e $@ ] && [ -z "$$(find $(NATIVE_SOURCES) -newer $@)" ] || sh .ci/native build $(VENV)
 	@touch $@

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 from tests.support.dumps import read_dump
 from tests.support.small_logs import LogWriter, copy_log
+
+from raftlog import compiled
 
 pytestmark = pytest.mark.spark
 
@@ -244,3 +247,9 @@ def test_a_deleted_log_is_reported_when_it_is_read(spark: SparkSession, tmp_path
     shutil.rmtree(log.directory)
     with pytest.raises(AnalysisException, match="RAFTLOG_LOG_NOT_FOUND"):
         frame.count()
+
+
+def test_workers_run_the_same_implementation_as_the_driver(spark: SparkSession) -> None:
+    """The compiled core where it was built, else Python; its results are those of Python."""
+    implementation = udf(lambda _: compiled.describe(), "string", useArrow=False)
+    assert value_of(spark.range(1).select(implementation("id"))) == compiled.describe()
