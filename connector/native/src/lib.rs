@@ -1,11 +1,11 @@
 //! The compiled core of raftlog (`raftlog._native`).
 //!
-//! It handles what is provably plain and gives everything else back to Python: it never says what
-//! is wrong with bytes, and never decides what may be shown. Rules of this crate:
+//! It handles what is provably plain and gives everything else back to Python: it has no error
+//! texts, and does not decide what may be shown. Rules of this crate:
 //!
 //! 1. A function returns `None` for what it gives back; the Python function of the same purpose
 //!    then handles all of it, or the batch or row that is named.
-//! 2. No indexing that can fail, no `unwrap`: bytes are hostile (`clippy.toml`, `Cargo.toml`).
+//! 2. No indexing that can fail, no `unwrap`: bytes are hostile (lints in `Cargo.toml`).
 //! 3. A panic is caught at the boundary and counts as given back.
 //! 4. Memory is bounded by the input, or by limits that Python passes.
 //! 5. `unsafe` is in `block.rs` only.
