@@ -141,16 +141,6 @@ class BrokerControl:
             should_shut_down=found is BrokerControlState.SHUTDOWN_NOW,
         )
 
-    def handle_expired_heartbeat(
-        self, heartbeat: BrokerHeartbeat, state: PendingState, *, now_us: int
-    ) -> None:
-        """Note the contact of a heartbeat that waited for too long to be handled.
-
-        So its broker is not fenced for the load of the controller. Raises ``ApiException``.
-        """
-        row, heartbeats = self._contact(heartbeat, state, now_us)
-        heartbeats.touch(row.broker_id, row.fenced, heartbeat.current_metadata_offset)
-
     def unregister(self, broker_id: int, state: PendingState, *, now_us: int) -> None:
         """Unregister a broker. Raises ``ApiException``."""
         heartbeats = self._active(state, now_us)

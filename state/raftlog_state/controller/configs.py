@@ -12,7 +12,7 @@ Source: Kafka 4.3 ``ConfigurationControlManager``, ``ControllerConfigurationVali
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -111,31 +111,6 @@ def legacy_alter_configs(
             AlterConfig(name, ConfigOperation.SET, value) for name, value in values.items()
         ] + deletions
     return incremental_alter_configs(changes, state, is_forwarded=is_forwarded)
-
-
-def describe_configs(
-    resources: Mapping[ConfigResource, Collection[str]], state: ControllerState
-) -> dict[ConfigResource, dict[str, str] | ApiException]:
-    """Return the configs of resources that are set, sorted by name; no names: all of a resource.
-
-    Kafka's controller describes topics and brokers only.
-    """
-    found: dict[ConfigResource, dict[str, str] | ApiException] = {}
-    for resource, names in resources.items():
-        what = _describe(resource)
-        try:
-            if resource.resource_type not in (TOPIC, BROKER):
-                reason = f"Unknown resource type {resource.resource_type}"
-                raise ApiException(what, reason, "describe topics and brokers")
-            _check_resource_name(resource, what)
-        except ApiException as refused:
-            found[resource] = refused
-            continue
-        current = resource_configs(resource, state)
-        found[resource] = {
-            name: value for name, value in current.items() if not names or name in names
-        }
-    return found
 
 
 def resource_configs(resource: ConfigResource, state: ControllerState) -> dict[str, str]:

@@ -151,14 +151,6 @@ class BrokerHeartbeatManager:
         """Return the ids of all brokers."""
         return list(self._brokers)
 
-    def usable_brokers(self) -> list[tuple[int, bool]]:
-        """Return the brokers that may get replicas, and whether each is fenced, sorted by id."""
-        return [
-            (broker_id, broker.is_fenced)
-            for broker_id, broker in sorted(self._brokers.items())
-            if not broker.is_shutting_down
-        ]
-
     def lowest_active_offset(self) -> int:
         """Return the lowest offset that an active broker has replayed."""
         offsets = (one.metadata_offset for one in self._brokers.values() if one.is_active)

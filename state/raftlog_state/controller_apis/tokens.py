@@ -35,11 +35,15 @@ _Describe: TypeAlias = ControllerRequest[describe_requests.DescribeDelegationTok
 
 _NOT_ALLOWED: Final = ErrorCode.delegation_token_request_not_allowed
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_MS_MAX: Final = 253_402_300_799_999
+"""Last millisecond of the year 9999."""
 _NO_TIME: Final = -1
 
 
-def _time(time_ms: int) -> TZAware:
-    found: TZAware = _EPOCH + timedelta(milliseconds=time_ms)  # type: ignore[assignment]
+def timestamp(time_ms: int) -> TZAware:
+    """Return a time of a token as kio has it: a log may have later ones than Python's last year."""
+    capped_ms = min(time_ms, _TIME_MS_MAX)
+    found: TZAware = _EPOCH + timedelta(milliseconds=capped_ms)  # type: ignore[assignment]
     return found
 
 
@@ -74,9 +78,9 @@ async def handle_create_delegation_token(
         principal_name=owner_name,
         token_requester_principal_type=requester_type,
         token_requester_principal_name=requester_name,
-        issue_timestamp=_time(token.row.issue_timestamp_ms),
-        expiry_timestamp=_time(token.row.expiration_timestamp_ms),
-        max_timestamp=_time(token.row.max_timestamp_ms),
+        issue_timestamp=timestamp(token.row.issue_timestamp_ms),
+        expiry_timestamp=timestamp(token.row.expiration_timestamp_ms),
+        max_timestamp=timestamp(token.row.max_timestamp_ms),
         token_id=token.row.token_id,
         hmac=token.hmac,
         throttle_time=duration(0),
@@ -93,9 +97,9 @@ def refuse_create_delegation_token(
         principal_name=name,
         token_requester_principal_type=kind,
         token_requester_principal_name=name,
-        issue_timestamp=_time(_NO_TIME),
-        expiry_timestamp=_time(_NO_TIME),
-        max_timestamp=_time(_NO_TIME),
+        issue_timestamp=timestamp(_NO_TIME),
+        expiry_timestamp=timestamp(_NO_TIME),
+        max_timestamp=timestamp(_NO_TIME),
         token_id="",
         hmac=b"",
         throttle_time=duration(0),
@@ -119,7 +123,7 @@ async def handle_renew_delegation_token(
         ),
     )
     return renew_responses.RenewDelegationTokenResponse(
-        error_code=ErrorCode.none, expiry_timestamp=_time(expiry_ms), throttle_time=duration(0)
+        error_code=ErrorCode.none, expiry_timestamp=timestamp(expiry_ms), throttle_time=duration(0)
     )
 
 
@@ -127,7 +131,7 @@ def refuse_renew_delegation_token(
     request: _Renew, code: ErrorCode, message: str | None
 ) -> renew_responses.RenewDelegationTokenResponse:
     return renew_responses.RenewDelegationTokenResponse(
-        error_code=code, expiry_timestamp=_time(_NO_TIME), throttle_time=duration(0)
+        error_code=code, expiry_timestamp=timestamp(_NO_TIME), throttle_time=duration(0)
     )
 
 
@@ -148,7 +152,7 @@ async def handle_expire_delegation_token(
         ),
     )
     return expire_responses.ExpireDelegationTokenResponse(
-        error_code=ErrorCode.none, expiry_timestamp=_time(expiry_ms), throttle_time=duration(0)
+        error_code=ErrorCode.none, expiry_timestamp=timestamp(expiry_ms), throttle_time=duration(0)
     )
 
 
@@ -156,7 +160,7 @@ def refuse_expire_delegation_token(
     request: _Expire, code: ErrorCode, message: str | None
 ) -> expire_responses.ExpireDelegationTokenResponse:
     return expire_responses.ExpireDelegationTokenResponse(
-        error_code=code, expiry_timestamp=_time(_NO_TIME), throttle_time=duration(0)
+        error_code=code, expiry_timestamp=timestamp(_NO_TIME), throttle_time=duration(0)
     )
 
 

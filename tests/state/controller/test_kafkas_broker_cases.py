@@ -415,21 +415,19 @@ def test_the_lowest_offset_of_active_brokers() -> None:
     assert found.lowest_active_offset() == 800
 
 
-def test_usable_brokers() -> None:
+def test_fenced_brokers_enter_no_controlled_shutdown() -> None:
     """BrokerHeartbeatManagerTest.testUsableBrokerIterator"""
-    assert heartbeats().usable_brokers() == []
     found = heartbeats(*[True] * 4)
     for broker_id, is_fenced, offset in ((0, False, 100), (1, False, 98), (2, True, 100)):
         found.touch(broker_id, is_fenced, offset)
     assert found.lowest_active_offset() == 98
-    assert found.usable_brokers() == [(0, False), (1, False), (2, True), (3, True)]
     found.maybe_update_controlled_shutdown_offset(1, 0)
     assert found.lowest_active_offset() == 100
     with pytest.raises(AssertionError, match="Fenced brokers cannot enter controlled shutdown"):
         found.maybe_update_controlled_shutdown_offset(2, 0)
     found.touch(2, False, 100)
     found.maybe_update_controlled_shutdown_offset(2, 0)
-    assert found.usable_brokers() == [(0, False), (3, True)]
+    assert found.lowest_active_offset() == 100
 
 
 def test_the_offset_of_a_controlled_shutdown_is_that_of_its_begin() -> None:
@@ -547,17 +545,6 @@ def test_a_controlled_shutdown_elects_other_leaders_first() -> None:
     reply = at.beat(1, want_shut_down=True)
     assert (reply.is_fenced, reply.should_shut_down) == (True, True)
     assert at.row(1).fenced
-
-
-def test_a_heartbeat_that_waited_too_long_keeps_the_session() -> None:
-    """ReplicationControlManagerTest.testProcessExpiredBrokerHeartbeat"""
-    at = Brokers(broker(1), broker(2, fenced=True))
-    at.now_us = 2 * SESSION_US
-    heartbeat = BrokerHeartbeat(broker_id=1, broker_epoch=1, current_metadata_offset=123)
-    at.run(lambda state: at.control.handle_expired_heartbeat(heartbeat, state, now_us=at.now_us))
-    assert at.written == []
-    assert at.heartbeats.lowest_active_offset() == 123
-    assert not at.fence_stale()
 
 
 def test_sessions_begin_again_in_a_new_epoch() -> None:

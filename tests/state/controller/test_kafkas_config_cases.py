@@ -10,7 +10,6 @@ from raftlog_state.controller.configs import (
     AlterConfig,
     ConfigOperation,
     ConfigResource,
-    describe_configs,
     incremental_alter_configs,
     legacy_alter_configs,
     resource_configs,
@@ -205,18 +204,6 @@ def test_numbers_may_have_any_count_of_zeros_but_not_of_digits() -> None:
     assert at.apply(FenceBroker(broker_id=2)), "min.insync.replicas is valid"
     reason = "Not a number of type LONG: it does not fit into 64 bits"
     assert alter(at, TOPIC, AlterConfig(RETENTION, SET, digits)) == (40, reason)
-
-
-def test_configs_are_described() -> None:
-    """QuorumControllerTest.testConfigurationOperations"""
-    at = context()
-    alter(at, TOPIC, AlterConfig(RETENTION, SET, "1"), AlterConfig(POLICY, SET, "compact"))
-    group = ConfigResource(32, "g")
-    found = describe_configs({TOPIC: [], BROKER: ["log.dir"], group: []}, at.state)
-    assert found[TOPIC] == {POLICY: "compact", RETENTION: "1"}
-    assert found[BROKER] == {}
-    assert error_of(found[group])[0] == 42
-    assert describe_configs({TOPIC: [RETENTION, "x"]}, at.state)[TOPIC] == {RETENTION: "1"}
 
 
 def test_validated_changes_are_not_written() -> None:

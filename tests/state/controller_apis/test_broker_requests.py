@@ -31,6 +31,7 @@ from raftlog.wire import (
     encode_request_header,
 )
 from raftlog_state.controller_apis.envelope import parse_principal
+from raftlog_state.controller_apis.tokens import timestamp
 from raftlog_state.image import BrokerRow
 
 BROKER = 7
@@ -355,6 +356,11 @@ def test_a_forwarded_request_has_the_rights_of_its_own_principal() -> None:
 
 
 # --- delegation tokens ----------------------------------------------------------------------------
+
+
+def test_a_time_after_the_year_9999_is_sent_as_its_end() -> None:
+    """A log may have a token without an end; kio has times as those of Python."""
+    assert timestamp(2**63 - 1) == timestamp(253_402_300_799_999)
 
 
 async def forward(nodes: ControllerNodes, key: ApiKey, caller: bytes = ALICE, **values: Any) -> Any:
