@@ -141,8 +141,13 @@ def test_rows_without_control_records_are_refused_with_the_option() -> None:
         checked(rows)
 
 
-def test_rows_of_another_topic_are_refused() -> None:
+def test_rows_of_another_topic_are_refused_unless_they_are_metadata_records() -> None:
+    """A quorum of raftlog may have metadata records in a topic of any name."""
     rows = source_rows(at(0, *NO_OPS))
     others = rows.set_column(rows.column_names.index("topic"), "topic", pa.array(["pay-0"] * 6))
+    assert checked(others) == [0, 1, 2, 3, 4, 5]
+    types = others.column_names.index("recordType")
+    no_types = pa.nulls(5, others.schema.field("recordType").type)
+    one_type = pa.chunked_array([no_types, others["recordType"].slice(5).combine_chunks()])
     with pytest.raises(TablesError, match="pay-0"):
-        checked(others)
+        checked(others.set_column(types, "recordType", one_type))
