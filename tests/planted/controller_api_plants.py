@@ -98,4 +98,14 @@ CONTROLLER_API_PLANTS: Final = (
         new="",
         tests=(BROKERS,),
     ),
+    Plant(
+        bug="a client retries appends that a node with a controller does not serve",
+        path="connector/raftlog/client/remote/sender.py",
+        old="        if not leader.connection.serves(ApiKey.PRODUCE):\n",
+        new="        if not leader.connection.serves(ApiKey.API_VERSIONS):\n",
+        tests=(
+            "tests/state/controller_apis/test_stock_admin_clients.py"
+            "::test_an_append_of_a_client_is_refused_with_the_reason",
+        ),
+    ),
 )

@@ -25,6 +25,13 @@ from confluent_kafka.admin import (
 )
 from tests.support.controller_nodes import controller_nodes, controller_of
 
+import raftlog
+from raftlog.errors import LogReadOnlyError
+from raftlog_state import apply_changes
+
+
+LISTENER = {"CLIENT": "PLAINTEXT://localhost:9092"}
+
 
 def change_everything(address: str) -> dict[str, Any]:
     """Create, alter and delete, and return what the client describes."""
@@ -81,5 +88,23 @@ def test_the_admin_client_of_librdkafka(tmp_path: Path) -> None:
             orders = state.topic("orders")
             assert len(state.partitions(orders.topic_id)) == 4
             assert state.topic("old") is None
+
+    asyncio.run(check())
+
+
+def test_an_append_of_a_client_is_refused_with_the_reason(tmp_path: Path) -> None:
+    def append(address: str) -> None:
+        with raftlog.connect(address, timeout_ms=5_000) as log:
+            apply_changes(
+                log, [{"change": "register_broker", "broker_id": 1, "endpoints": LISTENER}]
+            )
+
+    async def check() -> None:
+        async with controller_nodes(tmp_path) as nodes:
+            node = await nodes.until_active()
+            end_offset = node.node.driver.replica.log.end_offset
+            with pytest.raises(LogReadOnlyError, match="only the controllers of its nodes append"):
+                await asyncio.to_thread(append, f"127.0.0.1:{node.port}")
+            assert node.node.driver.replica.log.end_offset == end_offset
 
     asyncio.run(check())

@@ -39,6 +39,7 @@ from raftlog.errors import (
     InvalidAppendError,
     LogClosedError,
     LogLockedError,
+    LogReadOnlyError,
     NodeRefusedError,
     NotLeaderError,
     QuorumUnavailableError,
@@ -223,6 +224,12 @@ class Sender:
         self._pause_s = min(max(self._pause_s * 2, PAUSE_FIRST_S), PAUSE_LONGEST_S)
 
     async def _send_next(self, leader: LeaderConnection) -> None:
+        if not leader.connection.serves(ApiKey.PRODUCE):
+            reason = "only the controllers of its nodes append to it, not clients"
+            remedy = "change the metadata with the admin clients and tools of Kafka"
+            path = self._metadata.path
+            self.accumulator.fail_all(LogReadOnlyError(path=path, reason=reason, remedy=remedy))
+            return
         try:
             batch = await self._next_batch(leader)
         except ConnectionLostError as error:
