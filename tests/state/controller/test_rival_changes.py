@@ -29,7 +29,9 @@ batch_bytes_max = {BATCH_BYTES_MAX}
 """
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
+)
 def test_rivals_on_an_embedded_log(seed: int, tmp_path: Path) -> None:
     history = RivalHistory(seed, lambda clock: embedded(tmp_path, clock))
     history.run(40)

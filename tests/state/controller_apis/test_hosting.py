@@ -161,6 +161,7 @@ def codes(response: Any) -> dict[str, ErrorCode]:
     return {topic.name: topic.error_code for topic in response.topics}
 
 
+@pytest.mark.slow
 def test_a_topic_is_on_every_node_after_a_failover(tmp_path: Path) -> None:
     async def check() -> None:
         async with controller_nodes(tmp_path, 3) as nodes:

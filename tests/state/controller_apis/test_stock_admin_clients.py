@@ -29,7 +29,6 @@ import raftlog
 from raftlog.errors import LogReadOnlyError
 from raftlog_state import apply_changes
 
-
 LISTENER = {"CLIENT": "PLAINTEXT://localhost:9092"}
 
 

@@ -99,7 +99,9 @@ def rows_in(tables: MemoryTables) -> ClusterRows:
     )
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, SEEDS))]
+)
 def test_a_load_of_a_random_log_gives_the_tables_of_single_batches(
     seed: int, tmp_path: Path
 ) -> None:
