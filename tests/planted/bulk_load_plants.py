@@ -99,4 +99,22 @@ BULK_LOAD_PLANTS: Final = (
         new="chain((first,), slices)",
         tests=(f"{SLICES}[spark]",),
     ),
+    Plant(
+        bug="a load publishes what an interrupted one with another redaction has left",
+        path="state/raftlog_state/tables/bulk_load.py",
+        old="        own = _name_of(*source, *secret_free, self._settings.writes_log, SOFTWARE)\n",
+        new="        own = _name_of(*source, self._settings.writes_log, SOFTWARE)\n",
+        tests=(
+            f"{LOADED}::test_rows_of_an_interrupted_load_with_other_settings_are_not_published",
+        ),
+    ),
+    Plant(
+        bug="a load publishes what an interrupted one without table log has left",
+        path="state/raftlog_state/tables/bulk_load.py",
+        old="        own = _name_of(*source, *secret_free, self._settings.writes_log, SOFTWARE)\n",
+        new="        own = _name_of(*source, *secret_free, SOFTWARE)\n",
+        tests=(
+            f"{LOADED}::test_rows_of_an_interrupted_load_with_other_settings_are_not_published",
+        ),
+    ),
 )

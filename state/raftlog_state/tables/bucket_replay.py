@@ -101,8 +101,8 @@ class RangeOfLog:
 class BucketResult:
     """Files of a bucket, and its rows at the end of the range.
 
-    ``last``: leader epoch and timestamp of the last record; ``checksum`` covers the headers of all
-    batches: tasks that have read the same bytes have the same.
+    ``last``: leader epoch and timestamp of the last record; ``checksum`` covers those of all
+    records: tasks that have read the same log have the same, however it is read in chunks.
     """
 
     changes: list[str]
@@ -169,7 +169,7 @@ def _known_result(done: Path) -> BucketResult | None:
     """Return the result of an earlier run, if all of its files are there."""
     try:
         found = _result(json.loads(done.read_text()))
-    except FileNotFoundError:
+    except (FileNotFoundError, json.JSONDecodeError):  # empty after a loss of power
         return None
     return found if all(map(os.path.exists, found.files)) else None
 
@@ -191,7 +191,7 @@ class _BucketReplay:
         self._bucket = bucket
         self.next_offset = task.start_offset
         self._last = (task.before.leader_epoch, -1)
-        self._checksum = 0
+        self._checksums = {"epochs": 0, "times": 0}  # equal however the log is read in chunks
         self._writers = {
             table.name: _FileWriter(Path(task.directory), table)
             for table in (CHANGES_TABLE, STATE_TABLE, LOG_TABLE)
@@ -240,7 +240,7 @@ class _BucketReplay:
             row_counts=counts,
             metadata_version=image.metadata_version,
             last=self._last,
-            checksum=self._checksum,
+            checksum=self._checksums["epochs"] << 32 | self._checksums["times"],
         )
 
     def _state(self) -> StateParts | None:
@@ -260,8 +260,9 @@ class _BucketReplay:
         if not len(offsets):
             return
         self._check(offsets, epochs, times)
-        for column in (scan.batches.base_offset, scan.batches.leader_epoch, times):
-            self._checksum = zlib.crc32(np.ascontiguousarray(column).tobytes(), self._checksum)
+        for name, column in (("epochs", epochs), ("times", times)):
+            data = np.ascontiguousarray(column).tobytes()
+            self._checksums[name] = zlib.crc32(data, self._checksums[name])
         try:
             buckets = self._buckets.buckets(records.value, records.is_control)
         except UnsplitRecordError as error:
@@ -290,7 +291,7 @@ class _BucketReplay:
         """Raise ``UnsplitRecordError`` for records that the writer may not take as they are."""
         wrong = offsets != np.arange(self.next_offset, self.next_offset + len(offsets))
         wrong |= np.diff(epochs, prepend=self._last[0]) < 0
-        wrong |= np.abs(times) > _TIMESTAMP_MS_MAX
+        wrong |= (times > _TIMESTAMP_MS_MAX) | (times < -_TIMESTAMP_MS_MAX)
         if wrong.any():
             raise UnsplitRecordError(int(np.argmax(wrong)) + self.next_offset)
 

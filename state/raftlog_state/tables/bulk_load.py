@@ -9,7 +9,8 @@ Rules of this file:
    batches up to the record that is the cause: it writes, or raises, what it always does. So are a
    snapshot, and the last records of the log.
 3. An interrupted load is continued by the next one, also inside of a range: results of tasks and
-   the range that was being published are found in the staging directory. All of it may be deleted.
+   the range that was being published are found in the staging directory, if log, redaction and the
+   tables that are written are the same. All of it may be deleted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Final, TypeAlias
 from raftlog.client import Isolation, LogReader
 from raftlog.client.location import open_reader, parse_location
 from raftlog.client.log_handle import Clock
+from raftlog.errors import OptionError
 from raftlog_state.errors import ConcurrentWriterError
 
 from .bucket_replay import (
@@ -65,6 +67,11 @@ class LoadSettings:
     bucket_count: int
     range_records: int = RANGE_RECORDS
 
+    def __post_init__(self) -> None:
+        for option in ("bucket_count", "range_records"):
+            if getattr(self, option) < 1:
+                raise OptionError(option=option, reason="it must be at least 1")
+
     @property
     def records_min(self) -> int:
         """Fewer records are written as by ``LogFollower``."""
@@ -103,7 +110,7 @@ class BulkLoad:
             after_step=after_step,
             clock_us=clock_us,
         )
-        self._directory = Path(load.staging, _name_of(store.place, settings.cluster_id or ""))
+        self._directory = Path(load.staging, _name_of(store.place, settings.cluster_id))
 
     def run(self) -> None:
         """Load the log.
@@ -117,6 +124,7 @@ class BulkLoad:
             holdback_ms=self._settings.holdback_ms,
             now_ms=self._clock.wall_ms(),
         ).offset
+        self._begin(log)
         self._complete()
         serial_to = 0
         while True:
@@ -135,6 +143,19 @@ class BulkLoad:
         self._writer.forget()
         shutil.rmtree(self._directory, ignore_errors=True)
         self._follower().run()
+
+    def _begin(self, log: LogReader) -> None:
+        """Delete what a load of another log, or with other rows, has left for these tables."""
+        redactor = self._settings.redactor
+        secret_free = (redactor.reveal, redactor.mask(b"", "load"))
+        source = (log.path, log.cluster_id, log.topic, log.partition)
+        own = _name_of(*source, *secret_free, self._settings.writes_log, SOFTWARE)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for other in self._directory.iterdir():
+            if other.name != own:
+                shutil.rmtree(other)
+        self._rows = self._directory / own
+        self._rows.mkdir(exist_ok=True)
 
     # --- ranges -----------------------------------------------------------------------------------
 
@@ -177,17 +198,15 @@ class BulkLoad:
 
     def _task(self, log: LogReader, before: Progress, end_offset: int) -> RangeOfLog:
         """Return the task of a range, with the rows of ``state`` at its start in files."""
-        redactor, count = self._settings.redactor, self._load.bucket_count
-        secret_free = [redactor.reveal, redactor.mask(b"", "load"), self._settings.writes_log]
-        key = [before.incarnation, before.offset, end_offset, count, *secret_free, SOFTWARE]
-        directory = self._directory / _name_of(*map(str, key))
+        count = self._load.bucket_count
+        directory = self._rows / _name_of(before.incarnation, before.offset, end_offset, count)
         directory.mkdir(parents=True, exist_ok=True)
         if before.offset != NOTHING:
             write_parts(directory, self._writer.state_at_end())
         self._writer.forget()
         return RangeOfLog(
             options=self._load.options,
-            redactor=redactor,
+            redactor=self._settings.redactor,
             before=before,
             end_offset=end_offset,
             bucket_count=count,
@@ -212,7 +231,7 @@ class BulkLoad:
 
     @property
     def _pending(self) -> Path:
-        return self._directory / "pending.json"
+        return self._rows / "pending.json"
 
     def _publish(self, loaded: LoadedRange) -> None:
         try:
@@ -221,7 +240,7 @@ class BulkLoad:
             self._log_event(f"{error}")
         else:
             self._log_event(f"loaded offsets {loaded.before.next_offset} to {loaded.after.offset}")
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._rows, ignore_errors=True)
 
     def _complete(self) -> None:
         """Publish the range that an interrupted load has completed."""
@@ -272,6 +291,6 @@ def _after(task: RangeOfLog, results: Sequence[BucketResult]) -> Progress:
     )
 
 
-def _name_of(*parts: str) -> str:
-    """Return a directory's name for these parts."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
+def _name_of(*parts: object) -> str:
+    """Return a directory's name for these parts, which are secret-free."""
+    return hashlib.sha256(json.dumps([*map(str, parts)]).encode()).hexdigest()[:20]

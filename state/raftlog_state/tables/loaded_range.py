@@ -63,7 +63,7 @@ class LoadedRange:
         """Return what ``save`` has written; None without it, or without one of its files."""
         try:
             found = json.loads(path.read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, json.JSONDecodeError):  # empty after a loss of power
             return None
         ends = {name: _progress(found[name]) for name in ("before", "after")}
         loaded = cls(**{**found, **ends})

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.log_builder import begin
@@ -20,10 +21,12 @@ from tests.support.small_logs import END_TRANSACTION, NO_OP, LogWriter
 from tests.support.written_tables import CrashError, contents, follow_settings, followed
 
 from raftlog.client import open_path
+from raftlog.errors import OptionError
 from raftlog_state.errors import ReplayError
 from raftlog_state.records import (
     ClearElrRecord,
     PartitionRecord,
+    Redactor,
     RemoveTopicRecord,
     TopicRecord,
     decode,
@@ -71,11 +74,12 @@ def load(
     bucket_count: int = 3,
     range_records: int = 150,
     writes_log: bool = True,
+    redactor: Redactor | None = None,
     after_step: Step = no_step,
 ) -> None:
     BulkLoad(
         MemoryStore(tables),
-        follow_settings(writes_log=writes_log),
+        replace(follow_settings(writes_log=writes_log), redactor=redactor or Redactor()),
         LoadSettings(
             options={"path": str(log)},
             staging=str(staging),
@@ -178,6 +182,63 @@ def test_a_crash_at_any_step_is_continued(tmp_path: Path) -> None:
         again = Tasks()
         load(log, tables, tmp_path / "staging", tasks=again)
         assert contents(tables) == expected, crash_at
+
+
+def crash_at_publication(step: str) -> None:
+    if step == "load":
+        raise CrashError
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"redactor": Redactor(reveal=True)},
+        {"redactor": Redactor(key=b"an earlier key of 24 byte")},
+        {"writes_log": False},
+    ],
+)
+def test_rows_of_an_interrupted_load_with_other_settings_are_not_published(
+    first: dict[str, Any], tmp_path: Path
+) -> None:
+    log, staging = write_random_log(tmp_path, 3, 120).directory, tmp_path / "staging"
+    tables = MemoryTables()
+    with pytest.raises(CrashError):
+        load(log, tables, staging, after_step=crash_at_publication, **first)
+    assert list(staging.glob("*/*/pending.json"))
+    load(log, tables, staging)
+    assert contents(tables) == contents(followed(log))
+    assert not list(staging.iterdir()), "revealed secrets are not left there"
+
+
+def test_rows_of_an_interrupted_load_of_another_log_are_not_published(tmp_path: Path) -> None:
+    other = write_random_log(tmp_path / "other", 3, 120).directory
+    log, staging = write_random_log(tmp_path / "log", 5, 120).directory, tmp_path / "staging"
+    tables = MemoryTables()
+    with pytest.raises(CrashError):
+        load(other, tables, staging, after_step=crash_at_publication)
+    assert not tables.commits
+    load(log, tables, staging)
+    assert contents(tables) == contents(followed(log))
+
+
+def test_an_incomplete_file_of_an_interrupted_load_is_written_again(tmp_path: Path) -> None:
+    log, staging = write_random_log(tmp_path, 3, 120).directory, tmp_path / "staging"
+    tables = MemoryTables()
+    with pytest.raises(CrashError):
+        load(log, tables, staging, after_step=crash_at_publication)
+    for path in staging.rglob("*.json"):
+        path.write_bytes(b"")
+    load(log, tables, staging)
+    assert contents(tables) == contents(followed(log))
+
+
+@pytest.mark.parametrize("settings", [{"bucket_count": 0}, {"range_records": 0}])
+def test_a_load_without_buckets_or_records_is_refused(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    log = write_random_log(tmp_path, 3, 40).directory
+    with pytest.raises(OptionError, match="at least 1"):
+        load(log, MemoryTables(), tmp_path / "staging", **settings)
 
 
 @pytest.mark.parametrize("at", [100, 230])
