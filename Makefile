@@ -22,7 +22,7 @@ demo: $(VENV)/.demo-ready ## read a bundled log into Delta tables and query them
 	{ tail -n 20 $(VENV)/demo.log >&2; echo "the demo failed; its output is in $(VENV)/demo.log" >&2; exit 1; }
 
 ##@ Build and test
-test: $(VENV)/.native-ready ## required for every change: check, quick and long, 15 minutes on two cores
+test: $(VENV)/.native-ready ## required for every change: check, quick and long, 17 minutes on two cores
 	@.ci/stage check $(MAKE) --no-print-directory check
 	@.ci/stage quick $(MAKE) --no-print-directory quick
 	@.ci/stage long $(MAKE) --no-print-directory long
