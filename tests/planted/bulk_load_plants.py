@@ -72,13 +72,6 @@ BULK_LOAD_PLANTS: Final = (
         tests=(f"{LOADED}::test_ranges_with_leader_changes_are_split",),
     ),
     Plant(
-        bug="a load appends the records to log that an interrupted one has appended",
-        path=WRITER,
-        old="        if not ahead.num_rows:\n            transaction",
-        new="        if ahead is not None:\n            transaction",
-        tests=(f"{LOADED}::test_records_in_log_that_are_not_published_are_written_once",),
-    ),
-    Plant(
         bug="delta-rs: statistics of an added file have its least values as the greatest",
         path=f"{TABLES}/stores/delta_rs.py",
         old="_statistic(max(found.max for found in known))",
