@@ -36,13 +36,16 @@ def tool(quorum: QuorumProcesses, main: str, *arguments: str) -> str:
     return run_java(kafka_jars(), main, *at, first, *more)
 
 
-def test_features(quorum: QuorumProcesses) -> None:
+def described_features(quorum: QuorumProcesses) -> dict[str, str]:
     printed = tool(quorum, FEATURES, "describe")
-    levels = {
+    return {
         line.split()[1]: line.split("FinalizedVersionLevel:")[1].split()[0]
         for line in printed.splitlines()
     }
-    assert levels == {
+
+
+def test_features(quorum: QuorumProcesses) -> None:
+    formatted = {
         "eligible.leader.replicas.version": "1",
         "group.version": "1",
         "kraft.version": "1",
@@ -51,6 +54,9 @@ def test_features(quorum: QuorumProcesses) -> None:
         "streams.version": "1",
         "transaction.version": "2",
     }
+    eventually(
+        lambda: described_features(quorum) == formatted, "the node that the tool asks has them"
+    )
     printed = tool(quorum, FEATURES, "downgrade", "--feature", "group.version=0")
     assert "group.version was downgraded to 0." in printed
     printed = tool(quorum, FEATURES, "upgrade", "--feature", "group.version=1")

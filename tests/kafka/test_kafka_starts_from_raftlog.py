@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.kafka import booted, dump_log, kafka_jars
 from tests.support.kafka_state import assert_same_access, ordered
+from tests.support.quorum_processes import eventually
 
 import raftlog
 from raftlog_state import ExportedSnapshot, apply_changes, export_snapshot
@@ -173,14 +174,19 @@ def test_the_metadata_shell_finds_raftlogs_topics(
     topic = image.topic("payments")
     assert topic is not None
     command = ["java", "-cp", f"{kafka_jars()}/*", SHELL, "--snapshot", exported.path]
-    done = subprocess.run(
-        [*command, "cat", "/image/topics/byName/payments/4"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "replicas" in done.stdout
+
+    def partition() -> str:
+        done = subprocess.run(
+            [*command, "cat", "/image/topics/byName/payments/4"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # The shell may run a command before it has loaded the snapshot.
+    eventually(lambda: "replicas" in partition(), "the shell finds the partition")
 
 
 def test_the_ids_of_this_test_have_sixteen_bytes() -> None:
