@@ -297,8 +297,8 @@ class _ChangeWriter:
                 )
                 next_offset = result.end_offset
         except BaseException as error:
-            if next_offset == base_offset and isinstance(error, UnexpectedEndOffsetError):
-                raise
+            if next_offset == base_offset:
+                raise  # a transaction that begins there may be that of another writer
             end_offset = self._abort_own(log, base_offset, next_offset, timeout_ms)
             if isinstance(error, InvalidAppendError) and end_offset > next_offset:
                 # its end marker was refused, because another writer has aborted it

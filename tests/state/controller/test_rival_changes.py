@@ -22,6 +22,12 @@ from raftlog.errors import UnexpectedEndOffsetError
 from raftlog_state import apply_changes
 from raftlog_state.controller import CreateTopic
 from raftlog_state.image import TopicRow
+from raftlog_state.records import (
+    BeginTransactionRecord,
+    DecodedRecord,
+    EndTransactionRecord,
+    encode,
+)
 
 SETTINGS = f"""[log]
 values = "kraft"
@@ -60,6 +66,26 @@ def test_a_transaction_in_which_another_writer_appended_is_aborted(
     apply_changes(log, [CreateTopic(topic="b", partitions=1, replication_factor=1)])
     found = {row.name for row in replayed_image(log).rows_of(TopicRow)}
     assert found == ({"b"} if attempts == 1 else {"a", "b"})
+
+
+def test_the_transaction_of_a_rival_is_not_aborted(tmp_path: Path) -> None:
+    """It begins where that of an interrupted writer would have begun."""
+    between = Interruptions()
+    log, rival = embedded(tmp_path, between.as_clock()), embedded(tmp_path, Clock())
+    apply_changes(log, bootstrap())
+    base_offset = log.end_offset
+
+    def begin_and_interrupt() -> None:
+        rival.append([encode(DecodedRecord(0, BeginTransactionRecord(name="rival")))])
+        raise KeyboardInterrupt
+
+    between.act, between.readings_left = begin_and_interrupt, 2
+    with pytest.raises(KeyboardInterrupt):
+        apply_changes(log, [CreateTopic(topic="a", partitions=60, replication_factor=1)])
+    assert rival.end_offset == base_offset + 1, "nothing else was appended"
+    rival.append(
+        [encode(DecodedRecord(0, EndTransactionRecord()))], required_base_offset=rival.end_offset
+    )
 
 
 def append_no_op(log: EmbeddedLog) -> None:
