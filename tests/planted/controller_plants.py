@@ -349,4 +349,14 @@ CONTROLLER_PLANTS: Final = (
         new="        for delta in self._deltas_from(snapshot):\n",
         tests=(STATES,),
     ),
+    Plant(
+        bug="apply_changes aborts a rival's transaction after an unknown outcome",
+        path="state/raftlog_state/changes.py",
+        old="if next_offset == base_offset:\n",
+        new="if isinstance(error, UnexpectedEndOffsetError):\n",
+        tests=(
+            "tests/state/controller/test_rival_changes.py"
+            "::test_the_transaction_of_a_rival_is_not_aborted",
+        ),
+    ),
 )
