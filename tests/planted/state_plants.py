@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.plant import Plant
 
 STATE: Final = "state/raftlog_state"
+TYPED: Final = "tests/state/records/test_typed_columns.py"
 TRANSACTIONS: Final = "tests/state/loader/test_metadata_transactions.py"
 FOLD: Final = "tests/state/loader/test_loader.py"
 INVARIANTS: Final = "tests/state/loader/test_loader_invariants.py"
@@ -267,5 +268,19 @@ STATE_PLANTS: Final = (
         old="Origin(*written, before.created_offset)",
         new="created",
         tests=("tests/state/tables/test_tables_convert.py",),
+    ),
+    Plant(
+        bug="a secret is in the typed columns",
+        path=f"{STATE}/records/typed_columns.py",
+        old="redactor.redact(decode(value)).record for",
+        new="decode(value).record for",
+        tests=(f"{TYPED}::test_no_secret_is_in_the_columns_unless_it_is_shown",),
+    ),
+    Plant(
+        bug="a typed column of all rows repeats a record where another type is",
+        path=f"{STATE}/records/typed_columns.py",
+        old="pa.array(ordinals, mask=is_other)",
+        new="pa.array(ordinals)",
+        tests=(f"{TYPED}::test_a_column_of_all_rows_is_null_where_another_type_is",),
     ),
 )

@@ -1,10 +1,9 @@
 """Columns of metadata records: type, version, JSON, and the redacted value.
 
-Type and version are read from the frames of all values with numpy; only frames with varints of
-several bytes are parsed one by one. Every value is redacted, since any record may have a secret in
-an unknown tagged field. The compiled core writes the JSON of plain records, whose values have no
-secret; the others are decoded in Python. Values and JSON share one decoding, and equal values are
-decoded once: most records of an idle cluster are the same four bytes.
+Type and version are read from the frames of all values. Every value is redacted, since any record
+may have a secret in an unknown tagged field. The compiled core writes the JSON of plain records,
+whose values have no secret; the others are decoded in Python. Values and JSON share one decoding,
+and equal values are decoded once: most records of an idle cluster are the same four bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,17 +22,11 @@ from raftlog_state.records import (
     Redactor,
     decode,
     encode,
-    peek,
     to_json_text,
 )
 from raftlog_state.records.native_json import NativeJson, write_json
+from raftlog_state.records.typed_columns import Int32s, frames
 
-Int32s = npt.NDArray[np.int32]
-
-FRAME_BYTES: Final = 3
-"""Size of a frame (frame version, API key, version) whose varints have one byte each."""
-_FRAME_VERSION: Final = 1
-_ONE_BYTE_MAX: Final = 0x7F
 _NONE: Final = -1
 
 UNKNOWN_TYPE: Final = "UNKNOWN"
@@ -46,35 +38,6 @@ _TYPE_NAMES: Final = [UNKNOWN_TYPE] * (_UNKNOWN_KEY + 1)
 for _kind in RECORD_TYPES:
     _LATEST_VERSION[_kind.schema.api_key] = _kind.schema.latest_version
     _TYPE_NAMES[_kind.schema.api_key] = _kind.schema.json_type
-
-
-def frames(values: pa.BinaryArray) -> tuple[Int32s, Int32s]:
-    """Return API keys and versions of metadata records, both -1 for null.
-
-    Raises:
-        MetadataParseError: a value has no valid frame.
-    """
-    api_keys = np.full(len(values), _NONE, dtype=np.int32)
-    versions = np.full(len(values), _NONE, dtype=np.int32)
-    if not len(values):
-        return api_keys, versions
-    _, offsets_buffer, data_buffer = values.buffers()
-    bounds = np.frombuffer(offsets_buffer, dtype=np.int32)[values.offset :][: len(values) + 1]
-    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
-    is_there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
-    plain = np.flatnonzero(is_there & (np.diff(bounds) >= FRAME_BYTES))
-    begins = bounds[plain]
-    keys, their_versions = data[begins + 1], data[begins + 2]
-    short = (
-        (data[begins] == _FRAME_VERSION)
-        & (keys <= _ONE_BYTE_MAX)
-        & (their_versions <= _ONE_BYTE_MAX)
-    )
-    rows = plain[short]
-    api_keys[rows], versions[rows] = keys[short], their_versions[short]
-    for row in np.flatnonzero(is_there & (api_keys == _NONE)).tolist():
-        api_keys[row], versions[row] = peek(values[row].as_py())
-    return api_keys, versions
 
 
 class MetadataColumns:

@@ -40,8 +40,8 @@ from raftlog_state.records import (
 )
 from raftlog_state.records.declare import Scalar
 from raftlog_state.records.scalars import UUID_BYTES, uuid_bytes
+from raftlog_state.records.typed_columns import FRAME_BYTES, frames
 from raftlog_state.replay.topics import CONFIG_OF_TOPIC
-from raftlog_state.source_rows.metadata_columns import FRAME_BYTES, frames
 
 from .stored_rows import StateParts
 from .stores.protocol import mask_of

@@ -15,7 +15,7 @@ from raftlog.client import Outcome, TransactionSpan
 from raftlog.records import NewRecord
 from raftlog.records.scan import Scan, scan
 from raftlog_state.errors import MetadataParseError
-from raftlog_state.source_rows.metadata_columns import frames
+from raftlog_state.records.typed_columns import frames
 from raftlog_state.source_rows.row_builder import rebatch
 from raftlog_state.source_rows.transactions import NEVER, Transactions
 
