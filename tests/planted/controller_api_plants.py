@@ -11,6 +11,7 @@ HOSTED: Final = f"{APIS}/hosted_controller.py"
 HOSTING: Final = "tests/state/controller_apis/test_hosting.py"
 ADMIN: Final = "tests/state/controller_apis/test_admin_requests.py"
 BROKERS: Final = "tests/state/controller_apis/test_broker_requests.py"
+STEPS: Final = "tests/state/controller_apis/test_bounded_steps.py"
 RIGHTS: Final = "tests/state/controller_apis/test_rights.py"
 
 CONTROLLER_API_PLANTS: Final = (
@@ -34,6 +35,27 @@ CONTROLLER_API_PLANTS: Final = (
         old="                await done\n",
         new="                pass\n",
         tests=(HOSTING,),
+    ),
+    Plant(
+        bug="controller node: a large request holds the event loop",
+        path=HOSTED,
+        old="            if found:\n                await asyncio.sleep(0)\n",
+        new="",
+        tests=(STEPS,),
+    ),
+    Plant(
+        bug="controller node: a step compares all ACLs with all filters",
+        path="state/raftlog_state/controller/acls.py",
+        old="size = COMPARISONS_PER_STEP // len(open_numbers)",
+        new="size = COMPARISONS_PER_STEP",
+        tests=(STEPS,),
+    ),
+    Plant(
+        bug="controller node: a large response is encoded on the event loop",
+        path="connector/raftlog/node/apis/client_apis.py",
+        old="await self._in_executor(write) if handler.is_large else write()",
+        new="write()",
+        tests=(STEPS,),
     ),
     Plant(
         bug="controller node: records that are only to be validated are written",

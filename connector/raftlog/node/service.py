@@ -31,13 +31,18 @@ APPENDING_APIS: Final = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHandler:
-    """Handler of one API. ``request_class``: the class of its requests, of the newest version."""
+    """Handler of one API. ``request_class``: the class of its requests, of the newest version.
+
+    ``is_large``: long requests are decoded, and responses encoded, in the node's executor, not on
+    the event loop. The requests of one connection do not keep their order then.
+    """
 
     api: Api
     request_class: type[Any]
     handle: Callable[[Request[Any]], Awaitable[object]]
     elements_max: int = WIRE_ELEMENTS_MAX
     """Elements of all arrays of one request together."""
+    is_large: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

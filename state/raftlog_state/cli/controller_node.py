@@ -57,6 +57,7 @@ def create_controller(node: NodeContext) -> Service:
                 request_class=handler.request_class,
                 handle=partial(handler.respond, controller),
                 elements_max=ELEMENTS_MAX,
+                is_large=handler.is_large,
             )
             for key, handler in HANDLERS.items()
         },

@@ -1,13 +1,17 @@
 """Changes of ACLs, and which ACLs match a filter.
 
+The search for the ACLs of many filters compares each filter with each ACL. ``AclSearch`` divides it
+into steps, between which the state may change.
+
 Source: Kafka 4.3 ``AclControlManager``, ``AclBindingFilter``, ``ResourcePatternFilter``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from raftlog_state.enums import (
     ACL_OPERATIONS,
@@ -15,10 +19,16 @@ from raftlog_state.enums import (
     ACL_RESOURCE_TYPES,
     PATTERN_TYPES,
 )
-from raftlog_state.image import AclRow
+from raftlog_state.image import AclRow, Entity, Key
 from raftlog_state.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 
-from .api_exception import RESOURCE_NOT_FOUND, ApiException, check_uuid, enum_number
+from .api_exception import (
+    POLICY_VIOLATION,
+    RESOURCE_NOT_FOUND,
+    ApiException,
+    check_uuid,
+    enum_number,
+)
 from .change_requests import AddAcl, RemoveAcl
 from .controller_state import AclContent, ControllerState
 from .dispatch import write
@@ -32,6 +42,10 @@ prefixed and wildcard patterns that match a resource of the filter's name."""
 LITERAL: Final = 3
 PREFIXED: Final = 4
 WILDCARD: Final = "*"
+
+COMPARISONS_PER_STEP: Final = 20_000
+"""Pairs of a filter and an ACL that one step of a search compares."""
+FILTERS_PER_STEP: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +85,27 @@ class AclFilter:
     host: str | None = None
     operation: int = ANY
     permission: int = ANY
+
+    @property
+    def content(self) -> AclContent | None:
+        """The content of the only ACLs that match, None if others may match, too."""
+        if (
+            ANY in (self.resource_type, self.operation, self.permission)
+            or self.pattern_type in (ANY, MATCH)
+            or self.resource_name is None
+            or self.principal is None
+            or self.host is None
+        ):
+            return None
+        return (
+            self.resource_type,
+            self.resource_name,
+            self.pattern_type,
+            self.principal,
+            self.host,
+            self.operation,
+            self.permission,
+        )
 
     def matches(self, row: AclRow) -> bool:
         """Return whether an ACL matches the filter, which is valid."""
@@ -123,32 +158,108 @@ def create_acls(bindings: Sequence[AclBinding], state: PendingState) -> list[Api
     return found
 
 
-def delete_acls(
-    filters: Sequence[AclFilter], state: PendingState
-) -> list[list[AclRow] | ApiException]:
+Matches: TypeAlias = list[list[AclRow] | ApiException]
+"""ACLs that match each filter, or its refusal."""
+
+
+class AclSearch:
+    """Search for the ACLs that match each of several filters, in steps.
+
+    ``found`` has the result of each filter, complete after the last step. ``count_max``: bound of
+    the ACLs of all results together, None without one.
+    """
+
+    def __init__(self, filters: Sequence[AclFilter], *, count_max: int | None = None) -> None:
+        self.found: Final[Matches] = [[] for _ in filters]
+        self._filters: Final = filters
+        self._left = count_max
+
+    def steps(self, keys: Sequence[Key]) -> Iterator[Callable[[ControllerState], None]]:
+        """Yield the steps of a search among the ACLs with these keys; execute each before the next.
+
+        A step raises ``ApiException`` if there are more ACLs than ``count_max``.
+        """
+        for start in range(0, len(self._filters), FILTERS_PER_STEP):
+            numbers = range(start, min(start + FILTERS_PER_STEP, len(self._filters)))
+            open_numbers: list[int] = []
+            yield partial(self._begin, numbers, open_numbers)
+            if open_numbers:
+                size = COMPARISONS_PER_STEP // len(open_numbers)
+                for at in range(0, len(keys), size):
+                    yield partial(self._compare, open_numbers, keys[at : at + size])
+
+    def _begin(
+        self, numbers: Iterable[int], open_numbers: list[int], state: ControllerState
+    ) -> None:
+        """Check filters, look up those of one content; append the others to ``open_numbers``."""
+        for number in numbers:
+            wanted = self._filters[number]
+            try:
+                wanted.check()
+            except ApiException as refused:
+                self.found[number] = refused
+                continue
+            content = wanted.content
+            if content is None:
+                open_numbers.append(number)
+            else:
+                self._add(number, state.acls_with(content))
+
+    def _compare(self, numbers: Sequence[int], keys: Sequence[Key], state: ControllerState) -> None:
+        rows = [row for key in keys if (row := state.find(AclRow, *key)) is not None]
+        for number in numbers:
+            matches = self._filters[number].matches
+            self._add(number, [row for row in rows if matches(row)])
+
+    def _add(self, number: int, rows: Sequence[AclRow]) -> None:
+        found = self.found[number]
+        assert isinstance(found, list), "a refused filter has no matches"
+        found += rows
+        if self._left is None:
+            return
+        self._left -= len(rows)
+        if self._left < 0:
+            reason = "Unable to perform excessively large batch operation."
+            raise ApiException("the ACL filters", reason, "use fewer filters", POLICY_VIOLATION)
+
+
+def delete_acls(filters: Sequence[AclFilter], state: PendingState) -> Matches:
     """Remove the ACLs that match each filter, and return them, sorted by id; or its refusal.
 
     All filters match the state before the request.
     """
-    found: list[list[AclRow] | ApiException] = []
-    removed: dict[str, AclRow] = {}
-    for one in filters:
-        try:
-            rows = describe_acls(one, state.current)
-        except ApiException as refused:
-            found.append(refused)
+    return remove_found_acls(_search(filters, state.current), state)
+
+
+def remove_found_acls(found: Matches, state: PendingState) -> Matches:
+    """Remove the ACLs that a search has found, and return those that were not removed since."""
+    remaining: Matches = []
+    removed: dict[str, None] = {}
+    for one in found:
+        if isinstance(one, ApiException):
+            remaining.append(one)
             continue
-        found.append(rows)
-        removed.update((row.acl_id, row) for row in rows)
+        rows = [row for row in one if state.current.find(AclRow, row.acl_id) is not None]
+        removed.update((row.acl_id, None) for row in rows)
+        remaining.append(rows)
     for acl_id in removed:
         state.write(RemoveAccessControlEntryRecord(id=acl_id))
-    return found
+    return remaining
 
 
 def describe_acls(wanted: AclFilter, state: ControllerState) -> list[AclRow]:
     """Return the ACLs that match a filter, sorted by id. Raises ``ApiException``."""
-    wanted.check()
-    return [row for row in state.rows_of(AclRow) if wanted.matches(row)]
+    (found,) = _search([wanted], state)
+    if isinstance(found, ApiException):
+        raise found
+    return found
+
+
+def _search(filters: Sequence[AclFilter], state: ControllerState) -> Matches:
+    search = AclSearch(filters)
+    for step in search.steps(sorted(state.keys(Entity.ACL))):
+        step(state)
+    return search.found
 
 
 @write.register

@@ -271,6 +271,11 @@ class ControllerState:
         """Return whether there is an ACL with this content, whatever its id."""
         return (_ACL, *content) in self._small
 
+    def acls_with(self, content: AclContent) -> list[AclRow]:
+        """Return the ACLs with this content, sorted by id."""
+        keys = sorted(self._small.get((_ACL, *content), ()))
+        return [cast("AclRow", self._rows[Entity.ACL][key]) for key in keys]
+
     # --- indexes ----------------------------------------------------------------------------------
 
     def _indexed_partitions(self, index_key: _IndexKey) -> list[PartitionRow]:

@@ -1,11 +1,14 @@
 """CreateAcls, DeleteAcls and DescribeAcls.
 
+The ACLs of filters are searched in steps. What DeleteAcls has found it removes in one write, except
+ACLs that another request has removed since.
+
 Source: Kafka ``AclApis``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from kio.schema.create_acls.v3 import request as create_requests
@@ -17,17 +20,20 @@ from kio.schema.describe_acls.v3 import response as describe_responses
 from kio.schema.errors import ErrorCode
 
 from raftlog.wire.log_identity import duration, int8
+from raftlog_state.controller import ApiException
 from raftlog_state.controller.acls import (
     AclBinding,
     AclFilter,
+    AclSearch,
+    Matches,
     create_acls,
-    delete_acls,
-    describe_acls,
+    remove_found_acls,
 )
-from raftlog_state.image import AclRow
+from raftlog_state.controller.active import RECORDS_PER_OPERATION_MAX
+from raftlog_state.image import AclRow, Entity
 
 from .hosted_controller import HostedController
-from .requests import ControllerRequest, code_and_message
+from .requests import ControllerRequest, code_and_message, map_in_steps
 
 _Create: TypeAlias = ControllerRequest[create_requests.CreateAclsRequest]
 _Delete: TypeAlias = ControllerRequest[delete_requests.DeleteAclsRequest]
@@ -79,15 +85,17 @@ async def handle_delete_acls(
 ) -> delete_responses.DeleteAclsResponse:
     if not request.principal.may_administer:
         return refuse_delete_acls(request, _UNAUTHORIZED, None)
-    filters = [_filter(one) for one in request.body.filters]
-    found = await controller.write("deleteAcls", lambda state: delete_acls(filters, state))
+    filters = await map_in_steps(_filter, request.body.filters)
+    await controller.check_active("deleteAcls")
+    found = await _search(controller, "deleteAcls", filters, count_max=RECORDS_PER_OPERATION_MAX)
+    removed = await controller.write("deleteAcls", lambda state: remove_found_acls(found, state))
     return delete_responses.DeleteAclsResponse(
         throttle_time=duration(0),
         filter_results=tuple(
             _filter_result(*code_and_message(one), ())
             if isinstance(one, Exception)
             else _filter_result(ErrorCode.none, None, one)
-            for one in found
+            for one in removed
         ),
     )
 
@@ -129,17 +137,22 @@ async def handle_describe_acls(
 ) -> describe_responses.DescribeAclsResponse:
     if not request.principal.may_describe:
         return refuse_describe_acls(request, _UNAUTHORIZED, None)
-    wanted = _filter(request.body)
-    rows = await controller.read("describeAcls", lambda state: describe_acls(wanted, state))
+    (rows,) = await _search(controller, "describeAcls", [_filter(request.body)])
+    if isinstance(rows, ApiException):
+        raise rows
     patterns: dict[tuple[int, str, int], list[AclRow]] = {}
-    for row in rows:
+
+    def add(row: AclRow) -> None:
         pattern = (row.resource_type, row.resource_name, row.pattern_type)
         patterns.setdefault(pattern, []).append(row)
+
+    await map_in_steps(add, rows)
+    resources = await map_in_steps(_described, sorted(patterns.items()))
     return describe_responses.DescribeAclsResponse(
         throttle_time=duration(0),
         error_code=ErrorCode.none,
         error_message=None,
-        resources=tuple(_described(pattern, of) for pattern, of in sorted(patterns.items())),
+        resources=tuple(resources),
     )
 
 
@@ -152,9 +165,9 @@ def refuse_describe_acls(
 
 
 def _described(
-    pattern: tuple[int, str, int], rows: Iterable[AclRow]
+    found: tuple[tuple[int, str, int], Sequence[AclRow]],
 ) -> describe_responses.DescribeAclsResource:
-    resource_type, resource_name, pattern_type = pattern
+    (resource_type, resource_name, pattern_type), rows = found
     return describe_responses.DescribeAclsResource(
         resource_type=int8(resource_type),
         resource_name=resource_name,
@@ -169,6 +182,20 @@ def _described(
             for row in rows
         ),
     )
+
+
+async def _search(
+    controller: HostedController,
+    name: str,
+    filters: Sequence[AclFilter],
+    *,
+    count_max: int | None = None,
+) -> Matches:
+    """Return the ACLs that match each filter. Raises ``ApiException``."""
+    keys = await controller.read(name, lambda state: state.keys(Entity.ACL))
+    search = AclSearch(filters, count_max=count_max)
+    await controller.read_in_steps(name, search.steps(keys))
+    return search.found
 
 
 def _filter(

@@ -6,6 +6,9 @@ their defaults, and the broker config that sets a cluster's default.
 A node describes its own configs and the cluster's defaults. Other nodes, which Kafka describes from
 their own files, are described from the log only. Values that are secrets are null, as in Kafka.
 
+Resources are described in steps, each at the state of its own time, as in Kafka. Their number is
+bounded: a topic takes 5 kB of the response.
+
 Source: Kafka ``ControllerApis``, ``ConfigAdminManager``, ``ConfigHelper``,
 ``ServerTopicConfigSynonyms``.
 """
@@ -15,9 +18,10 @@ from __future__ import annotations
 import enum
 import pkgutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kio.schema.alter_configs.v2 import request as legacy_requests
@@ -56,6 +60,10 @@ _Describe: TypeAlias = ControllerRequest[describe_requests.DescribeConfigsReques
 _Refusals: TypeAlias = dict[ConfigResource, ApiException | None]
 
 _LOG: Final = ConfigResource(TOPIC, CLUSTER_METADATA_TOPIC)
+DESCRIBED_MAX: Final = 10_000
+"""Resources of one request that are described."""
+DESCRIBED_PER_STEP: Final = 200
+"""Resources that are described between other events: some 30 ms."""
 _TYPES: Final = {
     "BOOLEAN": 1,
     "STRING": 2,
@@ -249,6 +257,12 @@ async def handle_describe_configs(
     controller: HostedController, request: _Describe
 ) -> describe_responses.DescribeConfigsResponse:
     body, principal = request.body, request.principal
+    if len(body.resources) > DESCRIBED_MAX:
+        reason = (
+            f"The request describes {len(body.resources)} resources, but at most {DESCRIBED_MAX} "
+            "are described at a time: divide it."
+        )
+        raise ApiException("the request", reason, "divide it", ErrorCode.policy_violation)
     repeated = _repeated(body.resources)
     resources = {_resource(one): one for one in body.resources}
 
@@ -263,13 +277,21 @@ async def handle_describe_configs(
             return _described_log(one, principal, controller.log_configs())
         return _described(one, body, principal, state)
 
-    def operation(
+    def step(
+        some: Sequence[tuple[ConfigResource, describe_requests.DescribeConfigsResource]],
         state: ControllerState,
-    ) -> tuple[describe_responses.DescribeConfigsResult, ...]:
-        return tuple(describe(resource, one, state) for resource, one in resources.items())
+    ) -> list[describe_responses.DescribeConfigsResult]:
+        return [describe(resource, one, state) for resource, one in some]
 
-    results = await controller.read("describeConfigs", operation)
-    return describe_responses.DescribeConfigsResponse(throttle_time=duration(0), results=results)
+    all_resources = list(resources.items())
+    steps = [
+        partial(step, all_resources[start : start + DESCRIBED_PER_STEP])
+        for start in range(0, len(all_resources), DESCRIBED_PER_STEP)
+    ]
+    found = await controller.read_in_steps("describeConfigs", steps)
+    return describe_responses.DescribeConfigsResponse(
+        throttle_time=duration(0), results=tuple(chain.from_iterable(found))
+    )
 
 
 def refuse_describe_configs(
@@ -376,17 +398,17 @@ def _topic_entries(resource: ConfigResource, state: ControllerState) -> Iterator
     defaults = resource_configs(ConfigResource(BROKER, ""), state)
     for key in sorted(topic_config_table().keys() | own.keys()):
         config = topic_config_table().get(key)
-        chain: list[tuple[str, str | None, ConfigSource]] = []
+        found: list[tuple[str, str | None, ConfigSource]] = []
         if key in own:
             shown = None if is_secret_config(TOPIC, key) else own[key]
-            chain.append((key, shown, ConfigSource.TOPIC_CONFIG))
+            found.append((key, shown, ConfigSource.TOPIC_CONFIG))
         if config is not None and config.synonym in defaults:
             value = defaults[config.synonym]
             source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-            chain.append((config.synonym, value, source))
+            found.append((config.synonym, value, source))
         if config is not None:
-            chain.append((config.synonym or key, config.default, ConfigSource.DEFAULT_CONFIG))
-        yield ConfigEntry(key, chain[0][1], chain[0][2], tuple(chain))
+            found.append((config.synonym or key, config.default, ConfigSource.DEFAULT_CONFIG))
+        yield ConfigEntry(key, found[0][1], found[0][2], tuple(found))
 
 
 @cache

@@ -57,12 +57,13 @@ class Handler:
     """Handler of one API.
 
     ``request_class``: of its requests, in the newest version. ``refuse`` returns the response with
-    an error of the whole request.
+    an error of the whole request. ``is_large``: encoding a response may take long.
     """
 
     request_class: type[Any]
     handle: Callable[[HostedController, ControllerRequest[Any]], Awaitable[object]]
     refuse: Callable[[ControllerRequest[Any], ErrorCode, str | None], object]
+    is_large: bool = False
 
     async def respond(
         self, controller: HostedController, request: ControllerRequest[Any]
@@ -101,16 +102,19 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
         AlterConfigsRequest, configs.handle_alter_configs, configs.refuse_alter_configs
     ),
     ApiKey.DESCRIBE_CONFIGS: Handler(
-        DescribeConfigsRequest, configs.handle_describe_configs, configs.refuse_describe_configs
+        DescribeConfigsRequest,
+        configs.handle_describe_configs,
+        configs.refuse_describe_configs,
+        is_large=True,
     ),
     ApiKey.CREATE_ACLS: Handler(
         CreateAclsRequest, acls.handle_create_acls, acls.refuse_create_acls
     ),
     ApiKey.DELETE_ACLS: Handler(
-        DeleteAclsRequest, acls.handle_delete_acls, acls.refuse_delete_acls
+        DeleteAclsRequest, acls.handle_delete_acls, acls.refuse_delete_acls, is_large=True
     ),
     ApiKey.DESCRIBE_ACLS: Handler(
-        DescribeAclsRequest, acls.handle_describe_acls, acls.refuse_describe_acls
+        DescribeAclsRequest, acls.handle_describe_acls, acls.refuse_describe_acls, is_large=True
     ),
     ApiKey.ALTER_CLIENT_QUOTAS: Handler(
         AlterClientQuotasRequest,

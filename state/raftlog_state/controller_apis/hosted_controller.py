@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from raftlog.records import RecordBatch
@@ -35,7 +35,7 @@ from raftlog_state.controller.broker_control import BrokerControl
 from raftlog_state.controller.offset_control import Snapshot
 from raftlog_state.controller.partitions import balance_partition_leaders, elect_unclean_leaders
 from raftlog_state.controller.tokens import DelegationTokenControl
-from raftlog_state.errors import ControllerError
+from raftlog_state.errors import ControllerError, ControllerTimeoutError
 from raftlog_state.image import METADATA_VERSION, FeatureRow
 from raftlog_state.image.record_versions import LEVEL_TRANSACTIONS
 
@@ -240,6 +240,28 @@ class HostedController:
             return operation(state.current)
 
         return await self.write(name, query)
+
+    async def read_in_steps(
+        self, name: str, queries: Iterable[Callable[[ControllerState], T]]
+    ) -> list[T]:
+        """Return the results of queries, each a read, and let other events be handled in between.
+
+        Each query reads the state of its own time. Raises ``ControllerTimeoutError`` if they take
+        longer than a request without a timeout may.
+        """
+        found: list[T] = []
+        deadline_us = self._time_us() + DEFAULT_TIMEOUT_MS * 1_000
+        for query in queries:
+            if found:
+                await asyncio.sleep(0)
+            if self._time_us() >= deadline_us:
+                raise ControllerTimeoutError(reason=f"The deadline of {name} was reached.")
+            found.append(await self.read(name, query))
+        return found
+
+    async def check_active(self, name: str) -> None:
+        """Raise the error of a write unless this is the active controller."""
+        await self.write(name, lambda _: None)
 
     def now_us(self) -> int:
         """Return the controller's clock."""

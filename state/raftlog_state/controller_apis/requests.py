@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
@@ -12,9 +14,13 @@ from raftlog.wire.log_identity import milliseconds
 from raftlog_state.controller import ApiException
 
 Body = TypeVar("Body", covariant=True)
+T = TypeVar("T")
+R = TypeVar("R")
 
 MESSAGE_LENGTH_MAX: Final = 4_096
 """Characters of an error message, which may contain names of the request."""
+PARTS_PER_STEP: Final = 5_000
+"""Parts of a request or response that are converted between other events."""
 TIMEOUT_MS_MAX: Final = 3_600_000
 """Longest time that a request may wait: as long as the memory of its response is held."""
 
@@ -66,6 +72,18 @@ class ControllerRequest(Protocol[Body]):
 
     @property
     def principal(self) -> Principal: ...
+
+
+async def map_in_steps(
+    convert: Callable[[T], R], parts: Sequence[T], *, parts_per_step: int = PARTS_PER_STEP
+) -> list[R]:
+    """Convert the parts of a request or response, and let other events be handled in between."""
+    found: list[R] = []
+    for start in range(0, len(parts), parts_per_step):
+        if start:
+            await asyncio.sleep(0)
+        found += map(convert, parts[start : start + parts_per_step])
+    return found
 
 
 def timeout_ms(timeout: timedelta) -> int:

@@ -9,10 +9,11 @@ submitted.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
@@ -38,6 +39,11 @@ from .metadata import handle_describe_topic_partitions, handle_metadata
 from .metadata_cache import MetadataCache
 from .offsets import handle_list_offsets, handle_offset_for_leader_epoch
 from .produce import ProducerIds, handle_produce
+
+T = TypeVar("T")
+
+DECODED_ON_LOOP_BYTES_MAX: Final = 1 << 16
+"""Bytes of a request that is decoded on the event loop, if its handler ``is_large``."""
 
 _Handler: TypeAlias = Callable[[MetadataCache, Request[Any]], Awaitable[object]]
 
@@ -114,7 +120,8 @@ class ClientApis:
             listener = str(request.principal.listener)
             raise UnsupportedApiError(api_key=api_key, version=version, listener=listener)
         if request.body is None:
-            request.body = decode(
+            read = partial(
+                decode,
                 handler.request_class,
                 version,
                 request.frame,
@@ -122,8 +129,17 @@ class ClientApis:
                 elements_max=_elements_max(handler, request.principal),
                 may_trail=True,
             )
+            is_long = handler.is_large and len(request.frame) > DECODED_ON_LOOP_BYTES_MAX
+            request.body = await self._in_executor(read) if is_long else read()
         response = await handler.handle(request)
-        return None if response is None else encode(response, version)
+        if response is None:
+            return None
+        write = partial(encode, response, version)
+        return await self._in_executor(write) if handler.is_large else write()
+
+    async def _in_executor(self, work: Callable[[], T]) -> T:
+        """Return the result of work that is executed outside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
         """Stop the executor. There must be no further requests."""
