@@ -151,6 +151,12 @@ class MemoryWriter:
         builder.append(list(records))
         self.byte_count += len(builder.build(0, 1).data)
 
+    def finish(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
     def freeze(self) -> SnapshotId:
         return self._snapshot_id
 
@@ -271,7 +277,12 @@ def measure_publishing(label: str, snapshot: MemorySnapshot, log: MemoryLog) -> 
     loader.handle_load_snapshot(snapshot)
     log.end_offset = snapshot.snapshot_id.end_offset
     generator = SnapshotGenerator(
-        log, time_ms=lambda: 0, schedule=steps.append, listener=Silent(), bytes_max=1_000_000
+        log,
+        time_ms=lambda: 0,
+        schedule=steps.append,
+        sync=lambda _, when_done: when_done(None),
+        listener=Silent(),
+        bytes_max=1_000_000,
     )
     loader.install(generator)
     values = [encode(record) for record in image_records(small_image())]

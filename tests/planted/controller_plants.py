@@ -23,6 +23,20 @@ STABLE: Final = "            self.last_stable = self.last_committed\n"
 
 CONTROLLER_PLANTS: Final = (
     Plant(
+        bug="publishing: the file of a snapshot is closed while another thread syncs it",
+        path=f"{PUBLISHING}/snapshot_generator.py",
+        old="if writing is not None and not writing.is_syncing:",
+        new="if writing is not None:",
+        tests=(GENERATED,),
+    ),
+    Plant(
+        bug="publishing: a snapshot is synced on the thread that drives the log",
+        path=f"{PUBLISHING}/snapshot_generator.py",
+        old="                writing.is_syncing = True\n",
+        new="                writing.writer.freeze()\n",
+        tests=(GENERATED,),
+    ),
+    Plant(
         bug="controller: the predicted offsets ignore the begin marker",
         path=ACTIVE,
         old="first_offset=base_offset + has_markers,",

@@ -1,7 +1,8 @@
 """Driver of a replica on an event loop: its inputs are time, syncs, requests and appends.
 
 1. Everything except the wait for a sync happens on the event loop, so the replica needs no locks.
-   One sync at a time runs in a thread of its own, for all records appended before it started.
+   One sync of the log at a time runs in another thread, for all records appended before it started.
+   The sync of a snapshot that a state machine writes runs in a second thread, beside it.
 2. The first ``LogError``, or a listener that raises ``RaftlogError``, ends the replica: pending
    appends fail with an unknown outcome, and ``ended`` has the error. Nothing is retried on a failed
    log, and a replica is not used after an incomplete step.
@@ -108,8 +109,9 @@ class Driver:
         """High watermark at the last check of the waiters for records."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-sync")
+        self._sync_threads = ThreadPoolExecutor(2, thread_name_prefix="raftlog-sync")
         self._syncing: asyncio.Future[None] | None = None
+        self._snapshot_syncs: set[asyncio.Future[None]] = set()
         self.raft_client: Final = ReplicaRaftClient(
             replica, self.act, self.time_ms, self._resign_on_disk_full_soon
         )
@@ -318,14 +320,14 @@ class Driver:
         for handle in (self._timer, self._submitting):
             if handle is not None:
                 handle.cancel()
-        while self._syncing is not None:
-            await asyncio.wait([self._syncing])
-            await asyncio.sleep(0)  # let its callback run first
+        while syncs := {*self._snapshot_syncs, *([self._syncing] if self._syncing else ())}:
+            await asyncio.wait(syncs)
+            await asyncio.sleep(0)  # let their callbacks run first
         has_failed = self._is_over
         self._end(None)
         if not has_failed:
-            await self._loop.run_in_executor(self._sync_thread, self.replica.log.close)
-        self._sync_thread.shutdown()
+            await self._loop.run_in_executor(self._sync_threads, self.replica.log.close)
+        self._sync_threads.shutdown()
 
     def _end(self, error: RaftlogError | None) -> None:
         self._is_over = True
@@ -377,7 +379,7 @@ class Driver:
     def _run_sync(self, ticket: PendingSync) -> None:
         assert self._syncing is None, "one sync at a time"
         self.sync_count += 1
-        self._syncing = self._loop.run_in_executor(self._sync_thread, ticket.run)
+        self._syncing = self._loop.run_in_executor(self._sync_threads, ticket.run)
         self._syncing.add_done_callback(lambda done: self._synced(ticket, done))
 
     def _synced(self, ticket: PendingSync, done: asyncio.Future[None]) -> None:
@@ -396,6 +398,22 @@ class Driver:
             if isinstance(error, Exception):
                 self._break(error)
             raise error
+
+    def sync_snapshot(
+        self, sync: Callable[[], None], when_done: Callable[[Exception | None], None]
+    ) -> None:
+        """Run the sync of a snapshot in another thread; then call ``when_done`` with its error."""
+
+        def synced(done: asyncio.Future[None]) -> None:
+            self._snapshot_syncs.discard(done)
+            error = done.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            when_done(error)
+
+        syncing = self._loop.run_in_executor(self._sync_threads, sync)
+        self._snapshot_syncs.add(syncing)
+        syncing.add_done_callback(synced)
 
     def _complete_append(self, request: AppendRequest, result: RequestResult) -> None:
         if isinstance(result, Failed) and isinstance(result.error, DiskFullError):

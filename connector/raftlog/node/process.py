@@ -221,6 +221,7 @@ class Node:
             log_config=lambda: self.driver.replica.log.config,
             cluster_id=cluster_id,
             log=self.driver.raft_client,
+            sync_snapshot=self.driver.sync_snapshot,
             forwarded_principal=self._forwarded_principal,
             token_secret=_read_token_secret(self._config),
             log_line=lambda event, level, text: lines.log(event, level=level, reason=text),

@@ -60,16 +60,18 @@ class Service:
 class NodeContext:
     """What a node offers to a service, for use on its event loop.
 
-    ``log_config``: the current settings of the log. ``forwarded_principal``: the principal of a
-    request that another node has authenticated and forwarded, by that node's principal and the
-    name. ``token_secret``: secret key of delegation tokens, None without one. ``log_line``: logs an
-    event with its level and a text.
+    ``log_config``: the current settings of the log. ``sync_snapshot``: runs the sync of a snapshot
+    in another thread, then calls its second argument, with the error, on the event loop.
+    ``forwarded_principal``: the principal of a request that another node has authenticated and
+    forwarded, by that node's principal and the name. ``token_secret``: secret key of delegation
+    tokens, None without one. ``log_line``: logs an event with its level and a text.
     """
 
     config: NodeConfig
     log_config: Callable[[], LogConfig]
     cluster_id: str
     log: RaftClient
+    sync_snapshot: Callable[[Callable[[], None], Callable[[Exception | None], None]], None]
     forwarded_principal: Callable[[Principal, str], Principal]
     token_secret: str | None = field(repr=False)
     log_line: Callable[[str, str, str], None]

@@ -73,6 +73,7 @@ def create_publishers(node: NodeContext) -> Service:
         node.log,
         time_ms=lambda: time.monotonic_ns() // 1_000_000,
         schedule=asyncio.get_running_loop().call_soon,
+        sync=node.sync_snapshot,
         listener=lines,
     )
     return Service(listener=PublishingLoader(lines, [generator]))

@@ -7,7 +7,8 @@ passes each new one to its publishers:
         listener = ...                                      # log lines and faults
         generator = SnapshotGenerator(
             node.log,
-            time_ms=..., schedule=asyncio.get_running_loop().call_soon, listener=listener,
+            time_ms=..., schedule=asyncio.get_running_loop().call_soon, sync=node.sync_snapshot,
+            listener=listener,
         )
         metrics, watchdog = ControllerMetadataMetricsPublisher(), MetadataVersionWatchdog(listener)
         return Service(listener=PublishingLoader(listener, [generator, metrics, watchdog]))

@@ -3,7 +3,8 @@
 A snapshot is begun with the first update after which the log has ``bytes_max`` bytes more than at
 the last one, or any more and the last one is ``interval_ms`` old (KIP-630). It ends at the image's
 offset, so the log can be trimmed up to there. It is written in steps, between other events of the
-thread that drives the log: an image does not change.
+thread that drives the log: an image does not change. Its sync, which takes as long as the disk
+needs, runs in another thread.
 
 No snapshot is begun if the log has records, or a metadata.version, that this release does not
 support: it would lose records.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final, Protocol
 
@@ -51,6 +53,10 @@ class SnapshotWriter(Protocol):
 
     def append(self, records: Sequence[bytes]) -> None: ...
 
+    def finish(self) -> None: ...
+
+    def sync(self) -> None: ...
+
     def freeze(self) -> SnapshotId: ...
 
     def close(self) -> None: ...
@@ -79,6 +85,7 @@ class _Writing:
 
     writer: SnapshotWriter
     records: Iterator[DecodedRecord]
+    is_syncing: bool = False
 
 
 class SnapshotGenerator:
@@ -88,6 +95,8 @@ class SnapshotGenerator:
         log: of the node.
         time_ms: the monotonic clock.
         schedule: calls its argument later, on the thread that drives the log.
+        sync: calls its first argument in another thread, then the second one, with the error of the
+            first, on the thread that drives the log.
         interval_ms: 0 for no snapshots by age.
     """
 
@@ -97,6 +106,7 @@ class SnapshotGenerator:
         *,
         time_ms: Callable[[], int],
         schedule: Callable[[Callable[[], None]], object],
+        sync: Callable[[Callable[[], None], Callable[[Exception | None], None]], None],
         listener: LoaderListener,
         bytes_max: int = BYTES_BETWEEN_SNAPSHOTS_MAX,
         interval_ms: int = SNAPSHOT_INTERVAL_MS_MAX,
@@ -105,6 +115,7 @@ class SnapshotGenerator:
         self._log: Final = log
         self._time_ms: Final = time_ms
         self._schedule: Final = schedule
+        self._sync: Final = sync
         self._listener: Final = listener
         self._bytes_max: Final = bytes_max
         self._interval_ms: Final = interval_ms
@@ -204,17 +215,36 @@ class SnapshotGenerator:
                 writing.writer.append(values)
                 self._schedule(self._step)
             else:
-                writing.writer.freeze()
-                self._generated_byte_count = writing.writer.byte_count
-                self._generated_ms = self._time_ms()
-                self._writing = None
+                writing.writer.finish()
+                writing.is_syncing = True
+                self._sync(writing.writer.sync, partial(self._synced, writing))
         except Exception as error:  # noqa: BLE001 (of disks, and of records that cannot be encoded)
-            self._drop()
-            self._listener.handle_fault(_FAULT, error)
+            self._fail(error)
+
+    def _synced(self, writing: _Writing, error: Exception | None) -> None:
+        """Publish the snapshot after its sync, unless it failed, or was dropped meanwhile."""
+        writing.is_syncing = False
+        if writing is not self._writing:
+            writing.writer.close()
+            return
+        try:
+            if error is not None:
+                raise error
+            writing.writer.freeze()
+        except Exception as failure:  # noqa: BLE001 (of disks)
+            self._fail(failure)
+            return
+        self._generated_byte_count = writing.writer.byte_count
+        self._generated_ms = self._time_ms()
+        self._writing = None
+
+    def _fail(self, error: Exception) -> None:
+        self._drop()
+        self._listener.handle_fault(_FAULT, error)
 
     def _drop(self) -> None:
         writing, self._writing = self._writing, None
-        if writing is not None:
+        if writing is not None and not writing.is_syncing:  # else it is closed after its sync
             writing.writer.close()
 
     def _reset_counters(self) -> None:

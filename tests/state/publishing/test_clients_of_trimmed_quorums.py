@@ -63,6 +63,7 @@ def test_a_new_client_begins_at_the_snapshot_of_a_trimmed_quorum(tmp_path: Path)
                 driver.raft_client,
                 time_ms=driver.now_ms,
                 schedule=asyncio.get_running_loop().call_soon,
+                sync=driver.sync_snapshot,
                 listener=listener,
                 bytes_max=4_000,
             )

@@ -230,6 +230,7 @@ def test_a_later_metadata_version_is_reported_and_forbids_snapshots_and_writes()
         env.shared.node(NODE),
         time_ms=lambda: 0,
         schedule=lambda act: act(),
+        sync=lambda _, when_done: when_done(None),
         listener=listener,
         bytes_max=1,
     )

@@ -6,6 +6,7 @@ Kafka: ``SnapshotGeneratorTest``; the names of its cases are in docstrings.
 from __future__ import annotations
 
 import random
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,7 @@ from tests.support.controllers import Controllers, Listener, bootstrap, replayed
 from tests.support.one_replica import TIME_MS, OneReplica
 
 from raftlog import ValueKind
-from raftlog.errors import DiskFullError, LogLockedError
+from raftlog.errors import DiskFailedError, DiskFullError, LogError, LogLockedError
 from raftlog.log.writing.properties import LogConfig
 from raftlog_state.controller import CreateTopic, QuorumController
 from raftlog_state.image.delta import diff
@@ -31,14 +32,41 @@ class Scheduled:
     """Calls to make later, and the time."""
 
     calls: deque[Callable[[], None]] = field(default_factory=deque)
+    syncs: deque[tuple[Callable[[], None], Callable[[Exception | None], None]]] = field(
+        default_factory=deque
+    )
     time_ms: int = 0
+
+    def sync(self, sync: Callable[[], None], when_done: Callable[[Exception | None], None]) -> None:
+        self.syncs.append((sync, when_done))
+
+    def step(self) -> bool:
+        """Make the next call, or run the next sync; return whether there was one."""
+        if self.calls:
+            self.calls.popleft()()
+        elif self.syncs:
+            sync, when_done = self.syncs.popleft()
+            try:
+                sync()
+            except LogError as error:
+                when_done(error)
+            else:
+                when_done(None)
+        else:
+            return False
+        return True
 
     def run(self) -> int:
         count = 0
-        while self.calls:
-            self.calls.popleft()()
+        while self.step():
             count += 1
         return count
+
+    def until_sync(self) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
+        """Make calls up to the first sync, and return it."""
+        while not self.syncs:
+            self.calls.popleft()()
+        return self.syncs.popleft()
 
 
 def started(
@@ -55,6 +83,7 @@ def started(
         node,
         time_ms=lambda: later.time_ms,
         schedule=later.calls.append,
+        sync=later.sync,
         listener=listener,
         bytes_max=bytes_max,
         interval_ms=interval_ms,
@@ -123,6 +152,7 @@ def test_a_loaded_snapshot_resets_the_counters() -> None:
         env.shared.node(NODE),
         time_ms=lambda: later.time_ms,
         schedule=later.calls.append,
+        sync=later.sync,
         listener=listener,
         bytes_max=6_000,
         interval_ms=1_000,
@@ -201,6 +231,50 @@ def test_a_full_disk_is_a_fault_and_the_next_snapshot_is_begun_after_as_many_byt
     assert len(env.shared.snapshots) == 1
 
 
+def test_a_snapshot_is_published_after_its_sync_which_may_run_in_another_thread() -> None:
+    env, generator, later, listener = started(bytes_max=2_000)
+    create(env, "a", 60)
+    sync, when_done = later.until_sync()
+    other = threading.Thread(target=sync)
+    other.start()
+    other.join()
+    assert not env.shared.snapshots
+    env.shared.disk.fail_sync_once("*.part")
+    when_done(None)
+    assert not listener.faults, "the file is synced once"
+    assert len(env.shared.snapshots) == 1
+    assert not generator.is_writing
+
+
+def test_a_generator_that_is_closed_during_a_sync_closes_the_file_after_it() -> None:
+    env, generator, later, listener = started(bytes_max=2_000)
+    create(env, "a", 60)
+    sync, when_done = later.until_sync()
+    generator.close()
+    sync()
+    when_done(None)
+    assert (parts(env), env.shared.snapshots, listener.faults) == ([], (), [])
+    create(env, "b", 60)
+    assert not later.calls
+
+
+def test_a_failed_sync_is_a_fault_and_the_snapshot_is_deleted() -> None:
+    env, generator, later, listener = started(bytes_max=2_000)
+    create(env, "a", 60)
+    env.shared.disk.fail_sync_once("*.part")
+    sync, when_done = later.until_sync()
+    assert not listener.faults, "it is synced by `sync` alone"
+    with pytest.raises(DiskFailedError) as failed:
+        sync()
+    when_done(failed.value)
+    assert [error for _, error in listener.faults] == [failed.value]
+    assert (parts(env), env.shared.snapshots, generator.is_writing) == ([], (), False)
+
+
+def parts(env: Controllers) -> list[str]:
+    return [path for path in env.shared.disk.files() if path.endswith(".part")]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_log_of_a_replica_is_trimmed_and_a_new_controller_starts_from_its_snapshot(
     seed: int,
@@ -212,6 +286,7 @@ def test_the_log_of_a_replica_is_trimmed_and_a_new_controller_starts_from_its_sn
         one.log,
         time_ms=lambda: 0,
         schedule=later.calls.append,
+        sync=later.sync,
         listener=listener,
         bytes_max=chance.choice([2_000, 5_000]),
         records_per_step=chance.choice([1, 50]),
@@ -227,8 +302,7 @@ def test_the_log_of_a_replica_is_trimmed_and_a_new_controller_starts_from_its_sn
         assert write(controller, topic).error is None
         one.poll()
         for _ in range(chance.randrange(20)):
-            if later.calls:
-                later.calls.popleft()()
+            later.step()
         with suppress(LogLockedError):  # a snapshot is being written
             one.replica.clean(time_ms=TIME_MS)
     later.run()

@@ -68,7 +68,7 @@ SNAPSHOT_LOCK_NAME: Final = ".snapshot.lock"
 
 
 class RawSnapshotWriter(Closeable):
-    """One checkpoint file that is being written. Not shared between threads.
+    """One checkpoint file that is being written. Not shared between threads, except for ``sync``.
 
     End it with ``freeze``, or with ``close``, which deletes it. Raises ``LogLockedError`` if
     another snapshot is being written in this directory.
@@ -80,6 +80,7 @@ class RawSnapshotWriter(Closeable):
         self.byte_count = 0
         self._directory = directory
         self._file: WritableFile | None = None
+        self._synced_byte_count = 0
         lock = directory.storage.try_lock(directory.file(SNAPSHOT_LOCK_NAME))
         if lock is None:
             raise LogLockedError(path=directory.file(SNAPSHOT_LOCK_NAME), waited_ms=0)
@@ -96,11 +97,19 @@ class RawSnapshotWriter(Closeable):
         self._open_file().write_at(self.byte_count, data)
         self.byte_count += len(data)
 
+    def sync(self) -> None:
+        """Sync the file, in any thread; no other method is called meanwhile.
+
+        Raises ``DiskFailedError``.
+        """
+        self._open_file().sync()
+        self._synced_byte_count = self.byte_count
+
     def freeze(self) -> None:
-        """Sync the file, rename it to its final name, durably, and release the lock."""
-        file = self._open_file()
-        file.sync()
-        file.close()
+        """Sync the file unless it is synced, rename it, durably, and release the lock."""
+        if self._synced_byte_count != self.byte_count:
+            self.sync()
+        self._open_file().close()
         self._file = None
         storage = self._directory.storage
         storage.set_read_only(self.path)
@@ -179,9 +188,10 @@ def snapshot_head(
 
 
 class SnapshotWriter(Closeable):
-    """One checkpoint that is being written. Not shared between threads.
+    """One checkpoint that is being written. Not shared between threads, except for ``sync``.
 
-    End it with ``freeze``, or with ``close``, which deletes it. Raises ``LogLockedError`` if
+    End it with ``freeze``, or with ``close``, which deletes it. ``freeze`` is short if ``finish``
+    and ``sync`` precede it. Raises ``LogLockedError`` if
     another snapshot is being written in this directory.
     """
 
@@ -203,6 +213,7 @@ class SnapshotWriter(Closeable):
         self._on_frozen = on_frozen
         self._next_offset = 0
         self._builder: BatchBuilder | None = None
+        self._is_finished = False
         self._raw = RawSnapshotWriter(directory, snapshot_id)
         try:
             self.append_control(head)
@@ -240,9 +251,22 @@ class SnapshotWriter(Closeable):
         builder.append([NewRecord(*encode_control(record)) for record in records])
         self._write(builder)
 
+    def finish(self) -> None:
+        """Append the footer. May be called twice."""
+        if not self._is_finished:
+            self.append_control([SnapshotFooter()])
+            self._is_finished = True
+
+    def sync(self) -> None:
+        """Sync the finished file, in any thread; no other method is called meanwhile.
+
+        Raises ``DiskFailedError``.
+        """
+        self._raw.sync()
+
     def freeze(self) -> SnapshotId:
-        """Append the footer and rename the file to its final name; durable on return."""
-        self.append_control([SnapshotFooter()])
+        """Finish the file and rename it to its final name; durable on return."""
+        self.finish()
         self._raw.freeze()
         self._on_frozen(self.snapshot_id)
         return self.snapshot_id
