@@ -69,6 +69,14 @@ VARLONG_BYTES_MAX: Final = 10
 STRING_BYTES_MAX: Final = 32_767
 """Longest string in a Kafka message (its length is an int16)."""
 
+SNAPSHOT_BYTES_DEFAULT: Final = 20 * MIB
+"""Bytes of a metadata log between two snapshots that a node writes (Kafka:
+`metadata.log.max.record.bytes.between.snapshots`)."""
+
+SNAPSHOT_INTERVAL_MS_DEFAULT: Final = 3_600_000
+"""Age of the last snapshot at which a node writes another one, if there are new records (Kafka:
+`metadata.log.max.snapshot.interval.ms`)."""
+
 WIRE_FRAME_BYTES_MAX: Final = 100 * MIB
 """Largest frame (Kafka: `socket.request.max.bytes`). Before authentication the limit is lower."""
 

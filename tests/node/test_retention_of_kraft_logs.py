@@ -1,4 +1,4 @@
-"""A node whose log cannot be trimmed logs a warning if retention is configured for it."""
+"""A node that writes no snapshots logs a warning if retention is configured for a kraft log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def warnings_of(home: Path, extra: str) -> list[dict[str, Any]]:
 def test_retention_of_a_kraft_log_is_warned_of(tmp_path: Path, setting: str) -> None:
     (warning,) = warnings_of(tmp_path, f'[log]\nvalues = "kraft"\n{setting}\n')
     assert warning["level"] == "warning"
-    assert "a node writes no snapshots, so it keeps every record" in warning["reason"]
+    assert "this program writes none, so it keeps every record" in warning["reason"]
 
 
 @pytest.mark.parametrize("extra", ['[log]\nvalues = "kraft"\n', "[log]\nretention_ms = 1000\n"])

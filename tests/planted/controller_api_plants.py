@@ -12,6 +12,8 @@ HOSTING: Final = "tests/state/controller_apis/test_hosting.py"
 ADMIN: Final = "tests/state/controller_apis/test_admin_requests.py"
 BROKERS: Final = "tests/state/controller_apis/test_broker_requests.py"
 STEPS: Final = "tests/state/controller_apis/test_bounded_steps.py"
+REGISTRATION: Final = f"{APIS}/registration.py"
+REGISTRATIONS: Final = "tests/state/controller_apis/test_registration.py"
 RIGHTS: Final = "tests/state/controller_apis/test_rights.py"
 
 CONTROLLER_API_PLANTS: Final = (
@@ -56,6 +58,27 @@ CONTROLLER_API_PLANTS: Final = (
         old="await self._in_executor(write) if handler.is_large else write()",
         new="write()",
         tests=(STEPS,),
+    ),
+    Plant(
+        bug="controller node: the registration of an earlier process stays",
+        path=REGISTRATION,
+        old="is_registered = incarnation_id == uuid_text(self._request.incarnation_id)",
+        new="is_registered = incarnation_id is not None",
+        tests=(REGISTRATIONS,),
+    ),
+    Plant(
+        bug="controller node: a refused registration is not sent again",
+        path=REGISTRATION,
+        old="        if response.error_code is ErrorCode.none:\n",
+        new="        if True:\n",
+        tests=(REGISTRATIONS,),
+    ),
+    Plant(
+        bug="controller node: it does not register itself",
+        path="state/raftlog_state/cli/controller_node.py",
+        old="PublishingLoader(lines, [generator, registration])",
+        new="PublishingLoader(lines, [generator])",
+        tests=(REGISTRATIONS,),
     ),
     Plant(
         bug="controller node: records that are only to be validated are written",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from raftlog.node.config import parse_config
 from raftlog.node.formatting import format_directory, random_id, read_identity
 from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
+from raftlog.node.service import CreateService
 from raftlog.node.tls import TlsContexts
 from raftlog.storage.local import ReservedDescriptorStorage
 from raftlog.wire import ApiKey, decode, encode
@@ -91,7 +92,7 @@ async def eventually(is_true: Callable[[], bool]) -> None:
 
 
 def hosted(node: ServedNode) -> HostedController:
-    (service,) = node.node.services
+    service = node.node.services[0]
     assert isinstance(service.listener, HostedController)
     return service.listener
 
@@ -123,9 +124,14 @@ async def ask(
 
 @contextlib.asynccontextmanager
 async def controller_nodes(
-    home: Path, count: int = 1, *, extra: str = "", bootstrap: bytes | None = None
+    home: Path,
+    count: int = 1,
+    *,
+    extra: str = "",
+    bootstrap: bytes | None = None,
+    services: Sequence[CreateService] = (create_controller,),
 ) -> AsyncIterator[ControllerNodes]:
-    """Run the nodes of a quorum; shut them down at the end."""
+    """Run the nodes of a quorum; shut them down at the end. The first service is a controller."""
     ids = [random_id() for _ in range(count)]
     ports = free_ports(count)
     voters = ",".join(
@@ -156,7 +162,7 @@ async def controller_nodes(
                 storage,
                 tls=TlsContexts(config),
                 lines=LogLines(lines, node_id),
-                services=[create_controller],
+                services=services,
             )
             stack.push_async_callback(node.close)
             await node.start()

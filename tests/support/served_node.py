@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from raftlog.node.config import NodeConfig, parse_config
 from raftlog.node.formatting import format_directory, random_id, read_identity
 from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
+from raftlog.node.service import CreateService
 from raftlog.node.tls import TlsContexts
 from raftlog.quorum.messages import FetchRequest
 from raftlog.storage.local import ReservedDescriptorStorage
@@ -137,7 +138,11 @@ def transport_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
 
 @contextlib.asynccontextmanager
 async def served_node(
-    home: Path, extra: str = "", *, listeners: str | None = None
+    home: Path,
+    extra: str = "",
+    *,
+    listeners: str | None = None,
+    services: Sequence[CreateService] = (),
 ) -> AsyncIterator[ServedNode]:
     """Run a node that leads; shut it down at the end. ``extra`` is added to its configuration, and
     ``listeners`` replaces the default listener."""
@@ -156,6 +161,7 @@ async def served_node(
         storage,
         tls=TlsContexts(config),
         lines=LogLines(lines, config.node_id),
+        services=services,
     )
     try:
         await node.start()

@@ -58,8 +58,8 @@ snapshot_max_bytes = 1048576
 [log]                                   # used to create the log; afterwards: `raftlog configure`
 values = "bytes"                        # or "msgpack", "kraft"
 batch_bytes_max = 8388608
-retention_ms = -1                       # unlimited. No effect if values = "kraft": such a log is
-                                        # deleted below snapshots only, and a node writes none
+retention_ms = -1                       # unlimited. A log with values = "kraft" is deleted below
+                                        # its snapshots only
 linger_ms = 0                           # time that an append waits for others to share its sync
 
 [limits]                                # all keys: ``LimitsConfig``
@@ -74,6 +74,10 @@ enabled = false                         # true: the node hosts the controller of
 session_timeout_ms = 9000               # time without a heartbeat until a broker is fenced
 # token_secret = "tokens.key"           # file with the secret key of delegation tokens, mode 0600;
                                         # without it they are disabled
+snapshot_bytes = 20971520               # bytes of a log with values = "kraft" between snapshots,
+                                        # also without a controller
+snapshot_interval_ms = 3600000          # age of a snapshot until the next one, if there are new
+                                        # records; 0: none by age
 
 [metrics]                               # Prometheus text format over HTTP, on loopback only
 address = "127.0.0.1:9194"
@@ -100,6 +104,8 @@ from raftlog.limits import (
     COMMITS_PER_PRINCIPAL_MAX,
     KIB,
     MIB,
+    SNAPSHOT_BYTES_DEFAULT,
+    SNAPSHOT_INTERVAL_MS_DEFAULT,
     WIRE_FRAME_BYTES_MAX,
 )
 from raftlog.log.reading.transactions import ValueKind
@@ -218,6 +224,18 @@ class ControllerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotsConfig:
+    """When a node writes snapshots of a metadata log: the keys ``snapshot_*`` of ``[controller]``.
+
+    ``bytes_max``: of the log since the last one. ``interval_ms``: age of the last one; 0: none by
+    age.
+    """
+
+    bytes_max: int = SNAPSHOT_BYTES_DEFAULT
+    interval_ms: int = SNAPSHOT_INTERVAL_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """Configuration of a node.
 
@@ -238,6 +256,7 @@ class NodeConfig:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     metrics: MetricsConfig | None = None
     controller: ControllerConfig | None = None
+    snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
     retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS
     allow_plaintext_beyond_loopback: bool = False
     path: str | None = field(default=None, compare=False)
@@ -303,7 +322,7 @@ def reload_access(config: NodeConfig) -> AccessTable:
 def _parsed(root: ConfigTable, path: str) -> NodeConfig:
     node = root.required_table("node")
     clients, voters = _listeners(root)
-    controller = _controller(root.table("controller"))
+    controller, snapshots = _controller(root.table("controller"))
     config = NodeConfig(
         node_id=node.number("id", at_least=0, at_most=NODE_ID_MAX),
         directory=node.file("directory"),
@@ -325,6 +344,7 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
         limits=_numbers(root.table("limits"), LimitsConfig(), at_most=_INT32_MAX),
         metrics=_metrics(root.table("metrics")),
         controller=controller,
+        snapshots=snapshots,
         path=path,
     )
     node.finish()
@@ -541,18 +561,27 @@ def _log(table: ConfigTable | None) -> LogConfig:
     return LogConfig(**values)
 
 
-def _controller(table: ConfigTable | None) -> ControllerConfig | None:
+def _controller(table: ConfigTable | None) -> tuple[ControllerConfig | None, SnapshotsConfig]:
+    default = SnapshotsConfig()
     if table is None:
-        return None
+        return None, default
     is_enabled = table.flag("enabled")
     usual = ControllerConfig()
     session_timeout_ms = table.number(
         "session_timeout_ms", at_least=1, at_most=_DAY_MS, default=usual.session_timeout_ms
     )
     token_secret = table.file("token_secret") if table.has("token_secret") else None
+    snapshots = SnapshotsConfig(
+        bytes_max=table.number(
+            "snapshot_bytes", at_least=1, at_most=2**63 - 1, default=default.bytes_max
+        ),
+        interval_ms=table.number(
+            "snapshot_interval_ms", at_least=0, at_most=2**63 - 1, default=default.interval_ms
+        ),
+    )
     table.finish()
     found = ControllerConfig(session_timeout_ms=session_timeout_ms, token_secret=token_secret)
-    return found if is_enabled else None
+    return found if is_enabled else None, snapshots
 
 
 def _metrics(table: ConfigTable | None) -> MetricsConfig | None:

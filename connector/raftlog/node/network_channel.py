@@ -4,8 +4,8 @@
    means that the older one has timed out, so its connection is closed (Kafka: ``NetworkClient`` on
    a request timeout). A response is never matched to another request.
 2. Every connection starts with ApiVersions. Malformed bytes close it.
-3. Every request ends with a response or a ``SendFailed`` event. Repeated failures of a node are
-   reported with an increasing delay, so that an unreachable node does not cause continuous
+3. Every request of the core ends with a response or a ``SendFailed`` event. Repeated failures of a
+   node are reported with an increasing delay, so that an unreachable node does not cause continuous
    connection attempts (Kafka: ``reconnect.backoff.ms``).
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from raftlog.errors import NoCommonVersionError, UnsupportedFieldError, WireError
 from raftlog.quorum.effects import Send
@@ -22,7 +22,6 @@ from raftlog.quorum.events import Event, ResponseReceived, SendFailed
 from raftlog.quorum.messages import Response, VersionsRequest
 from raftlog.quorum.voters import Endpoint
 from raftlog.wire import (
-    APIS,
     ApiKey,
     FrameDecoder,
     LogIdentity,
@@ -30,9 +29,11 @@ from raftlog.wire import (
     RequestHeader,
     VersionRange,
     common_version,
+    decode,
     decode_response,
     decode_response_header,
     decode_versions_response,
+    encode,
     encode_request,
     encode_request_header,
     encode_versions_request,
@@ -85,6 +86,26 @@ class NetworkChannel:
             under_way.cancel()
             self._disconnect(node_id)
         self._in_flight[node_id] = asyncio.get_running_loop().create_task(self._send(outgoing))
+
+    async def ask(
+        self,
+        node_id: int,
+        endpoints: tuple[Endpoint, ...],
+        key: ApiKey,
+        request: object,
+        response_class: type[Any],
+    ) -> Any:
+        """Return a node's response to a request that is not of the core, on a new connection.
+
+        Raises ``OSError``, ``EOFError`` and ``WireError``.
+        """
+        connection = await self._open(node_id, self._endpoint(endpoints))
+        try:
+            version = common_version(key, connection.api_versions)
+            data, start = await connection.exchange(key, version, encode(request, version))
+            return decode(response_class, version, data, start=start)
+        finally:
+            connection.close()
 
     def disconnect(self) -> None:
         """Close all connections, so that nodes authenticate again. Requests in flight fail."""
@@ -140,15 +161,22 @@ class NetworkChannel:
         return decode_response(key, version, data, self._identity, start=start)
 
     async def _connection(self, node_id: int, endpoints: tuple[Endpoint, ...]) -> _Connection:
-        name = self._identity.listener_name
-        found = [one for one in endpoints if one.name == name] or list(endpoints)
-        if not found:
-            raise ConnectionError("no endpoint of the node is known")
-        endpoint = found[0]
+        endpoint = self._endpoint(endpoints)
         connection = self._connections.get(node_id)
         if connection is not None and connection.endpoint == endpoint:
             return connection
         self._disconnect(node_id)
+        connection = self._connections[node_id] = await self._open(node_id, endpoint)
+        return connection
+
+    def _endpoint(self, endpoints: tuple[Endpoint, ...]) -> Endpoint:
+        name = self._identity.listener_name
+        found = [one for one in endpoints if one.name == name] or list(endpoints)
+        if not found:
+            raise ConnectionError("no endpoint of the node is known")
+        return found[0]
+
+    async def _open(self, node_id: int, endpoint: Endpoint) -> _Connection:
         tls = self._tls(node_id)
         reader, writer = await asyncio.open_connection(
             endpoint.host,
@@ -164,7 +192,6 @@ class NetworkChannel:
         except BaseException:
             connection.close()
             raise
-        self._connections[node_id] = connection
         return connection
 
     def _disconnect(self, node_id: int) -> None:
@@ -211,7 +238,7 @@ class _Connection:
         """
         self._last_id += 1
         header = RequestHeader(
-            api_key=APIS[key].key,
+            api_key=key,
             api_version=version,
             correlation_id=self._last_id,
             client_id=self._client_id,

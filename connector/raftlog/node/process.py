@@ -17,7 +17,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from raftlog import __version__
 from raftlog.client.log_handle import Clock
@@ -34,7 +34,7 @@ from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import VoterSet
 from raftlog.storage.local import ReservedDescriptorStorage
 from raftlog.types import TopicPartition
-from raftlog.wire import LogIdentity
+from raftlog.wire import ApiKey, LogIdentity
 
 from .access import AccessTable, Principal, forwarded_principal, principal_of
 from .addresses import CONTROLLER_NAME
@@ -200,7 +200,8 @@ class Node:
             tls=tls.for_peer,
             frame_bytes_max=config.limits.frame_bytes_max,
         )
-        self.services: Final = [create(self._context(meta.cluster_id)) for create in services]
+        context = self._context(meta.cluster_id)
+        self.services: Final = [one for create in services if (one := create(context)) is not None]
         is_one_socket = config.clients is config.voters
         self._apis = ClientApis(self.driver, is_one_socket=is_one_socket, services=self.services)
         self.server: Final = Server(
@@ -222,6 +223,7 @@ class Node:
             cluster_id=cluster_id,
             log=self.driver.raft_client,
             sync_snapshot=self.driver.sync_snapshot,
+            ask_leader=self._ask_leader,
             forwarded_principal=self._forwarded_principal,
             token_secret=_read_token_secret(self._config),
             log_line=lambda event, level, text: lines.log(event, level=level, reason=text),
@@ -260,15 +262,15 @@ class Node:
         self._clean_later()
 
     def _warn_of_retention(self) -> None:
-        """Log a warning if retention is configured for a kraft log, where it has no effect."""
+        """Log a warning if retention is configured for a kraft log without snapshots."""
         config = self.driver.replica.log.config
-        if config.values is ValueKind.KRAFT and (
+        if (not self.services and config.values is ValueKind.KRAFT) and (
             config.retention_ms is not None or config.retention_bytes is not None
         ):
             reason = (
                 "retention has no effect: a log with values=kraft is deleted below snapshots only, "
-                "and a node writes no snapshots, so it keeps every record; `raftlog snapshot "
-                "--bootstrap-server` writes the state to a file outside the node"
+                "and this program writes none, so it keeps every record: start the node with "
+                "`raftlog node start`, which writes them"
             )
             self._lines.log("retention", level="warning", reason=reason)
 
@@ -325,6 +327,14 @@ class Node:
             authenticate=authenticate,
             tls=lambda: self._tls.for_listener(listener),
         )
+
+    async def _ask_leader(self, key: ApiKey, request: object, response_class: type[Any]) -> Any:
+        core = self.driver.replica.core
+        leader_id = core.leader_id
+        if leader_id is None:
+            raise ConnectionError("no leader is known")
+        endpoints = core.endpoints_of(leader_id)
+        return await self._channel.ask(leader_id, endpoints, key, request, response_class)
 
     def _forwarded_principal(self, sender: Principal, name: str) -> Principal:
         return forwarded_principal(sender, name, self._tls.access)

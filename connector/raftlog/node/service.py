@@ -62,6 +62,8 @@ class NodeContext:
 
     ``log_config``: the current settings of the log. ``sync_snapshot``: runs the sync of a snapshot
     in another thread, then calls its second argument, with the error, on the event loop.
+    ``ask_leader``: sends a request to the leader's listener for voters, and returns its response,
+    of the class of the third argument; raises ``OSError``, ``EOFError`` and ``WireError``.
     ``forwarded_principal``: the principal of a request that another node has authenticated and
     forwarded, by that node's principal and the name. ``token_secret``: secret key of delegation
     tokens, None without one. ``log_line``: logs an event with its level and a text.
@@ -72,9 +74,10 @@ class NodeContext:
     cluster_id: str
     log: RaftClient
     sync_snapshot: Callable[[Callable[[], None], Callable[[Exception | None], None]], None]
+    ask_leader: Callable[[ApiKey, object, type[Any]], Awaitable[Any]]
     forwarded_principal: Callable[[Principal, str], Principal]
     token_secret: str | None = field(repr=False)
     log_line: Callable[[str, str, str], None]
 
 
-CreateService: TypeAlias = Callable[[NodeContext], Service]
+CreateService: TypeAlias = Callable[[NodeContext], Service | None]

@@ -59,7 +59,7 @@ from .messages import (
 from .request_manager import InFlightRequest
 from .roles import Leader, Role
 from .state import InitialState, ReplicaState
-from .voters import VoterSet
+from .voters import Endpoint, VoterSet
 
 
 class QuorumCore:
@@ -96,6 +96,10 @@ class QuorumCore:
     def leader_id(self) -> int | None:
         """Leader of this epoch; None while this replica does not know it."""
         return self._state.leader_and_epoch.leader_id
+
+    def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
+        """Return the known endpoints of a node; empty if unknown."""
+        return self._state.endpoints_of(node_id)
 
     @property
     def leader_and_epoch(self) -> LeaderAndEpoch:

@@ -221,7 +221,7 @@ def common_version(key: ApiKey, node_versions: Mapping[int, VersionRange]) -> in
 
     Raises ``NoCommonVersionError``.
     """
-    own, peer = APIS[key].versions, node_versions.get(key)
+    own, peer = (CONTROLLER_APIS.get(key) or APIS[key]).versions, node_versions.get(key)
     if peer is not None:
         highest = min(own.last, peer.last)
         if highest in own and highest in peer:

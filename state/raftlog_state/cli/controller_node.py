@@ -1,4 +1,7 @@
-"""Controller of a node as a service of ``raftlog.node``: its listener, its requests, its log lines.
+"""Services of ``raftlog.node`` that know metadata: the controller, and the publishers.
+
+Publishers are for every log of metadata: they write the snapshots below which it is trimmed. With a
+controller they register it, too.
 
 Only this module and its neighbours import both ``raftlog.node`` and the controller.
 """
@@ -10,27 +13,45 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
+from kio.schema.controller_registration.v0.request import Listener
+from kio.schema.controller_registration.v0.response import ControllerRegistrationResponse
+
+from raftlog import ValueKind
+from raftlog.node.addresses import CONTROLLER_NAME
 from raftlog.node.apis.configs import topic_settings
+from raftlog.node.config import NodeConfig
+from raftlog.node.formatting import random_id
 from raftlog.node.service import NodeContext, RequestHandler, Service
-from raftlog.wire import APIS, CONTROLLER_APIS
+from raftlog.wire import APIS, CONTROLLER_APIS, ApiKey
+from raftlog.wire.log_identity import int16, port
 from raftlog_state.controller_apis import ELEMENTS_MAX, HANDLERS, HostedController
 from raftlog_state.controller_apis.bootstrap import read_bootstrap
+from raftlog_state.controller_apis.registration import (
+    ControllerRegistrationManager,
+    registration_request,
+)
 from raftlog_state.publishing import PublishingLoader, SnapshotGenerator
+
+_PLAINTEXT: Final = 0
+_SSL: Final = 1
+"""Kafka's ``SecurityProtocol``."""
 
 
 class ControllerLines:
-    """Log lines of a controller."""
+    """Log lines of a controller, or of publishers."""
 
-    def __init__(self, log_line: Callable[[str, str, str], None]) -> None:
+    def __init__(self, log_line: Callable[[str, str, str], None], event: str) -> None:
         self._log_line = log_line
+        self._event = event
 
     def log(self, message: str) -> None:
-        self._log_line("controller", "info", message)
+        self._log_line(self._event, "info", message)
 
     def handle_fault(self, message: str, error: Exception) -> None:
         trace = "".join(traceback.format_exception(error))
-        self._log_line("controller", "error", f"{message}\n{trace}")
+        self._log_line(self._event, "error", f"{message}\n{trace}")
 
     def handle_fatal_fault(self, message: str, error: Exception) -> None:
         self.handle_fault(message, error)
@@ -42,7 +63,7 @@ def create_controller(node: NodeContext) -> Service:
     controller = HostedController(
         node.log,
         cluster_id=node.cluster_id,
-        listener=ControllerLines(node.log_line),
+        listener=ControllerLines(node.log_line, "controller"),
         session_timeout_ms=node.config.controller.session_timeout_ms,
         bootstrap_features=read_bootstrap(node.config.directory),
         token_secret=node.token_secret,
@@ -66,14 +87,39 @@ def create_controller(node: NodeContext) -> Service:
     )
 
 
-def create_publishers(node: NodeContext) -> Service:
-    """Return the publishers of a node with a controller: its log is trimmed by snapshots."""
-    lines = ControllerLines(node.log_line)
+def create_publishers(node: NodeContext) -> Service | None:
+    """Return the publishers of a node, None if its log has no metadata."""
+    if node.log_config().values is not ValueKind.KRAFT:
+        return None
+    lines = ControllerLines(node.log_line, "metadata")
     generator = SnapshotGenerator(
         node.log,
         time_ms=lambda: time.monotonic_ns() // 1_000_000,
         schedule=asyncio.get_running_loop().call_soon,
         sync=node.sync_snapshot,
         listener=lines,
+        bytes_max=node.config.snapshots.bytes_max,
+        interval_ms=node.config.snapshots.interval_ms,
     )
-    return Service(listener=PublishingLoader(lines, [generator]))
+    if node.config.controller is None:
+        return Service(listener=PublishingLoader(lines, [generator]))
+    registration = ControllerRegistrationManager(
+        registration_request(node.config.node_id, random_id(), _listener(node.config)),
+        send=lambda request: node.ask_leader(
+            ApiKey.CONTROLLER_REGISTRATION, request, ControllerRegistrationResponse
+        ),
+        listener=lines,
+    )
+    return Service(listener=PublishingLoader(lines, [generator, registration]))
+
+
+def _listener(config: NodeConfig) -> Listener:
+    """Return the listener for voters as Kafka registers that of a controller."""
+    voters = config.voters
+    assert voters is not None, "checked with the configuration"
+    return Listener(
+        name=CONTROLLER_NAME,
+        host=voters.advertised_host,
+        port=port(voters.advertised_port),
+        security_protocol=int16(_PLAINTEXT if voters.tls is None else _SSL),
+    )

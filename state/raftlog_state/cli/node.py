@@ -265,13 +265,12 @@ def _run_start(arguments: argparse.Namespace, output: Output, console: Console) 
     config = read_config(arguments.config)
 
     from raftlog.node.process import run_node
-    from raftlog.node.service import CreateService
 
-    services: list[CreateService] = []
+    from .controller_node import create_controller, create_publishers
+
+    services = [create_publishers]
     if config.controller is not None:
-        from .controller_node import create_controller, create_publishers
-
-        services += [create_controller, create_publishers]
+        services.insert(0, create_controller)
     return run_node(config, services=services)
 
 

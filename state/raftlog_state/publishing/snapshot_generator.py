@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from raftlog.errors import LogLockedError, RaftlogError
+from raftlog.limits import SNAPSHOT_BYTES_DEFAULT, SNAPSHOT_INTERVAL_MS_DEFAULT
 from raftlog.types import SnapshotId
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.image_writer import image_records
@@ -34,12 +35,6 @@ from .publisher import (
     MetadataUpdate,
 )
 from .watchdog import unsupported_reason
-
-BYTES_BETWEEN_SNAPSHOTS_MAX: Final = 20 * 1024 * 1024
-"""Kafka: ``metadata.log.max.record.bytes.between.snapshots``."""
-
-SNAPSHOT_INTERVAL_MS_MAX: Final = 3_600_000
-"""Kafka: ``metadata.log.max.snapshot.interval.ms``."""
 
 RECORDS_PER_STEP: Final = 1_000
 _FAULT: Final = "KRaft snapshot file generation error"
@@ -108,8 +103,8 @@ class SnapshotGenerator:
         schedule: Callable[[Callable[[], None]], object],
         sync: Callable[[Callable[[], None], Callable[[Exception | None], None]], None],
         listener: LoaderListener,
-        bytes_max: int = BYTES_BETWEEN_SNAPSHOTS_MAX,
-        interval_ms: int = SNAPSHOT_INTERVAL_MS_MAX,
+        bytes_max: int = SNAPSHOT_BYTES_DEFAULT,
+        interval_ms: int = SNAPSHOT_INTERVAL_MS_DEFAULT,
         records_per_step: int = RECORDS_PER_STEP,
     ) -> None:
         self._log: Final = log

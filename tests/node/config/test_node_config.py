@@ -19,6 +19,7 @@ from raftlog.node.config import (
     QUORUM_DEFAULT,
     LimitsConfig,
     NodeConfig,
+    SnapshotsConfig,
     parse_config,
     read_config,
     reload_access,
@@ -178,6 +179,7 @@ def test_settings_have_the_names_of_their_fields() -> None:
         (SMALLEST + "[metrics]\n", "metrics.address", "missing"),
         (SMALLEST + "[controller]\nenabled = true\n", "log.values", 'values = "kraft"'),
         (SMALLEST + "[controller]\nenabled = 1\n", "controller.enabled", "true or false"),
+        (SMALLEST + "[controller]\nsnapshot_bytes = 0\n", "controller.snapshot_bytes", "from 1"),
         (
             NODE + "topic = 'a'\n" + BOTH + "[controller]\nenabled = true\n",
             "node.topic",
@@ -392,3 +394,13 @@ def test_any_file_is_accepted_or_raises_one_type_of_error() -> None:
         except ConfigError:
             continue
     assert read
+
+
+def test_snapshots_have_thresholds_without_a_controller_too() -> None:
+    table = "[controller]\nsnapshot_bytes = 5\nsnapshot_interval_ms = 0\n"
+    config = parse_config(SMALLEST + table, "node.toml")
+    assert config.controller is None
+    assert config.snapshots == SnapshotsConfig(bytes_max=5, interval_ms=0)
+    assert parse_config(SMALLEST, "node.toml").snapshots == SnapshotsConfig(
+        bytes_max=20 * 1024 * 1024, interval_ms=3_600_000
+    )

@@ -7,20 +7,23 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.controllers import Listener
+from tests.support.controller_nodes import eventually
 from tests.support.rival_changes import replayed_image
 from tests.support.served_node import served_node
 
 import raftlog
 from raftlog.errors import DataLossError
 from raftlog_state import apply_changes
+from raftlog_state.cli.controller_node import create_publishers
 from raftlog_state.image import MetadataImage, TopicRow
-from raftlog_state.publishing import PublishingLoader, SnapshotGenerator
+from raftlog_state.publishing import PublishingLoader
 
 SETTINGS = """[log]
 values = "kraft"
 segment_bytes = 4096
 retention_bytes = 8192
+[controller]
+snapshot_bytes = 4000
 """
 FIRST = [
     {"change": "set_feature", "feature": "metadata.version", "level": 30},
@@ -56,26 +59,23 @@ def test_a_new_client_begins_at_the_snapshot_of_a_trimmed_quorum(tmp_path: Path)
                 list(log.read(0))
 
     async def run() -> MetadataImage:
-        async with served_node(tmp_path, SETTINGS) as served:
+        async with served_node(tmp_path, SETTINGS, services=[create_publishers]) as served:
             driver = served.node.driver
-            listener = Listener()
-            generator = SnapshotGenerator(
-                driver.raft_client,
-                time_ms=driver.now_ms,
-                schedule=asyncio.get_running_loop().call_soon,
-                sync=driver.sync_snapshot,
-                listener=listener,
-                bytes_max=4_000,
-            )
-            loader = PublishingLoader(listener, [generator])
-            driver.register(loader)
+            (service,) = served.node.services
+            loader = service.listener
+            assert isinstance(loader, PublishingLoader)
             bootstrap = f"127.0.0.1:{served.port}"
             await asyncio.to_thread(change, bootstrap)
-            while generator.is_writing:
-                await asyncio.sleep(0)
-            driver.replica.clean(time_ms=time.time_ns() // 1_000_000)
+
+            def is_trimmed() -> bool:
+                if list(tmp_path.rglob("*.part")):
+                    return False  # a snapshot is being written
+                driver.replica.clean(time_ms=time.time_ns() // 1_000_000)
+                return driver.replica.log.log_start_offset > 0
+
+            await eventually(is_trimmed)
             await asyncio.to_thread(read, bootstrap)
-            assert not listener.faults
+            assert not [one for one in served.lines("metadata") if one["level"] == "error"]
             return loader.image
 
     last = asyncio.run(run())

@@ -35,8 +35,8 @@ class LogConfig:
     - ``batch_bytes_max``: maximum size of one batch in bytes, including its header.
     - ``segment_ms``: maximum time span of a segment in ms, by its records' timestamps.
     - ``retention_ms``, ``retention_bytes``: None for no limit by age or by size. A ``KRAFT`` log is
-      deleted only below snapshots: an embedded log's application writes them by ``snapshot``; a
-      node of a quorum writes none, and so keeps every record.
+      deleted only below snapshots: an embedded log's application writes them by ``snapshot``, a
+      node of a quorum by itself.
     - ``linger_ms``: how long an append waits for others to share its batch and its sync, in ms.
       Appends that arrive during a sync share the next one in any case (KRaft's default is 25).
     """
