@@ -87,8 +87,8 @@ TABLES_WRITER_PLANTS: Final = (
     Plant(
         bug="a truncation reverts the last change of a key alone",
         path=LATEST,
-        old="first = later.take(_last_of_each_key(later, is_first=True)).combine_chunks()",
-        new="first = later.take(_last_of_each_key(later)).combine_chunks()",
+        old="first = _taken(later, _last_of_each_key(later, is_first=True))",
+        new="first = _taken(later, _last_of_each_key(later))",
         tests=(f"{WRITES}::test_a_truncation_gives_the_tables_of_that_offset[11-None]",),
     ),
     Plant(

@@ -70,6 +70,10 @@ class MemoryTables:
     lock: Lock = field(default_factory=Lock)
     _in_one_chunk: dict[str, tuple[pa.Table, pa.Table]] = field(default_factory=dict, repr=False)
 
+    def copy(self) -> MemoryTables:
+        """Return other tables with the same content, which no reader has pinned."""
+        return MemoryTables(dict(self.contents), dict(self.transactions), list(self.commits))
+
     def in_one_chunk(self, name: str, content: pa.Table) -> pa.Table:
         """Return the same rows: filters of many chunks with nested columns are slow."""
         kept = self._in_one_chunk.get(name)

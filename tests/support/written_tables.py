@@ -52,7 +52,7 @@ def _only_cluster(tables: MemoryTables) -> str:
 
 
 def _content(tables: MemoryTables, table: StoredTable, cluster_id: str) -> pa.Table:
-    found = tables.contents.get(table.name, table.schema.empty_table())
+    found = tables.contents.get(table.name, table.no_rows)
     return rows_where(tables.in_one_chunk(table.name, found), ("cluster_id", "=", cluster_id))
 
 
@@ -95,9 +95,14 @@ def contents(tables: MemoryTables, cluster_id: str | None = None) -> list[tuple[
 
 
 class History:
-    """Records of a log as rows of the source, and the image after each offset."""
+    """Records of a log as rows of the source, and the image after each offset.
+
+    The tables of a range that is written in one batch are written once.
+    """
 
     def __init__(self, log: MetadataLog) -> None:
+        self._written: dict[tuple[str, int], MemoryTables] = {}
+        self._contents: dict[tuple[str, int], list[tuple[str, str]]] = {}
         self.rows = source_rows(log.records)
         self.images: dict[int, MetadataImage] = {}
         loader = MetadataLoader()
@@ -109,6 +114,22 @@ class History:
     def range(self, start_offset: int, end_offset: int) -> pa.Table:
         return self.rows.slice(start_offset, end_offset - start_offset)
 
+    def written(self, end_offset: int, cluster_id: str = CLUSTER) -> MemoryTables:
+        """Return new tables of the records before an offset, written in one batch."""
+        found = self._written.get((cluster_id, end_offset))
+        if found is None:
+            found = self._written[cluster_id, end_offset] = MemoryTables()
+            writer = writer_of(found, cluster_id=cluster_id)
+            assert writer.apply(self.range(0, end_offset), cluster_id)
+        return found.copy()
+
+    def contents(self, end_offset: int, cluster_id: str = CLUSTER) -> list[tuple[str, str]]:
+        """Return the contents of these tables."""
+        key = (cluster_id, end_offset)
+        if key not in self._contents:
+            self._contents[key] = contents(self.written(end_offset, cluster_id))
+        return self._contents[key]
+
     def check(self, view: View) -> None:
         """Compare what a reader sees with the replay up to that offset."""
         expected = self.images[view.offset].maps
@@ -116,13 +137,6 @@ class History:
         for row in view.rows:
             found.setdefault(row.ENTITY, {})[row.key] = row
         assert found == {entity: dict(rows) for entity, rows in expected.items() if rows}
-
-
-def written(history: History, end_offset: int) -> MemoryTables:
-    """Return tables of the records before an offset, written in one batch."""
-    tables = MemoryTables()
-    assert writer_of(tables).apply(history.range(0, end_offset), CLUSTER)
-    return tables
 
 
 def writer_of(

@@ -214,7 +214,7 @@ class _BucketReplay:
         log = open_reader(parse_location(task.options))
         state = self._state()
         self._buckets = TopicBuckets(task.bucket_count, () if state is None else topics_of(state))
-        rows = split_state(STATE_TABLE.schema.empty_table()) if state is None else state
+        rows = split_state(STATE_TABLE.no_rows) if state is None else state
         own = stored_rows(rows_of_bucket(rows, self._bucket, task.bucket_count))
         self._loader = MetadataLoader(
             None if task.before.offset == NOTHING else image_of(own, task.before)

@@ -53,7 +53,7 @@ from .materialize import (
     trigger_options,
 )
 from .micro_batches import batch_function
-from .stored_rows import by_cluster
+from .stored_rows import rows_by
 from .stores.spark import SparkStore, for_each
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class GroupSink:
             ClustersFailedError: rows of clusters were rejected; those of the others are published.
             TablesError: Delta failed.
         """
-        batches = by_cluster(rows, SOURCE_CLUSTER_ID)
+        batches = rows_by(rows, SOURCE_CLUSTER_ID)
         applied = self._writer.apply(
             {name: part.drop_columns([SOURCE_CLUSTER_ID]) for name, part in batches.items()}
         )

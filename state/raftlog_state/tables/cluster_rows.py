@@ -58,9 +58,9 @@ from .schema import (
 )
 from .stored_rows import (
     StateParts,
-    by_cluster,
     read_state,
     read_states,
+    rows_by,
     split_state,
     stored_rows,
 )
@@ -153,8 +153,8 @@ class ClusterRows:
         states = read_states(self.store, cluster_ids)
         names = [Progress(cluster_id=name, log_cluster_id=name) for name in cluster_ids]
         bases = [progress_of(states[str(named.cluster_id)].others) or named for named in names]
-        tails = by_cluster(self._later_changes(bases))
-        no_tail = CHANGES_TABLE.schema.empty_table()
+        tails = rows_by(self._later_changes(bases))
+        no_tail = CHANGES_TABLE.no_rows
         found: dict[str, ClusterCache | TablesError] = {}
         for name, named in zip(cluster_ids, names, strict=True):
             try:
@@ -219,7 +219,7 @@ class ClusterRows:
             origins=RowOrigins(rows),
             base_offset=base.offset,
             tail=[tail],
-            log_ahead=LOG_TABLE.schema.empty_table().select(RECORD_IDENTITY),
+            log_ahead=LOG_TABLE.no_rows.select(RECORD_IDENTITY),
             versions={} if versions is None else versions,
         )
 
@@ -233,7 +233,7 @@ class ClusterRows:
         """Return rows of a cluster, none if the table does not exist."""
         if cluster_id is not None and self.store.exists(table):
             return self.store.read(table, (_of_cluster(cluster_id), *where), columns)
-        empty = table.schema.empty_table()
+        empty = table.no_rows
         return empty if columns is None else empty.select(list(columns))
 
     def _rows_of(self, named: Progress) -> tuple[StateParts, pa.Table]:
@@ -245,7 +245,7 @@ class ClusterRows:
         """Return the changes of clusters that ``state`` does not include."""
         any_of = tuple(one for base in bases if base.cluster_id is not None for one in _tail(base))
         if not any_of or not self.store.exists(CHANGES_TABLE):
-            return CHANGES_TABLE.schema.empty_table()
+            return CHANGES_TABLE.no_rows
         return self.store.read(CHANGES_TABLE, any_of=any_of)
 
     def _valid_tail(self, base: Progress, tail: pa.Table, versions: Versions | None) -> pa.Table:
@@ -285,7 +285,7 @@ class ClusterRows:
         """
         columns = (*RECORD_IDENTITY, "incarnation")
         if not self.writes_log:
-            return LOG_TABLE.schema.empty_table().select(RECORD_IDENTITY)
+            return LOG_TABLE.no_rows.select(RECORD_IDENTITY)
         at_end: Condition = ("offset", ">=", progress.offset)
         rows = self.read(LOG_TABLE, progress.cluster_id, at_end, columns=columns)
         if rows.num_rows == 0 and progress.offset != NOTHING:

@@ -57,6 +57,8 @@ DIFFERENCE_COLUMNS: Final[Columns] = {
 
 _ROW_AT: Final = STATE_TABLE.schema.get_field_index("row")
 _ORDER: Final = ("incarnation", "visible_offset", "offset", "seq")
+SPACE: Final = pa.scalar(" ")
+"""pyarrow tries to import packages for dates to find the type of a text in each call."""
 
 
 def state_rows(changes: pa.Table) -> pa.Table:
@@ -64,7 +66,7 @@ def state_rows(changes: pa.Table) -> pa.Table:
 
     A deleted row has its last values, and the offset at which it was deleted.
     """
-    changes = changes.take(_last_of_each_key(changes)).combine_chunks()
+    changes = _taken(changes, _last_of_each_key(changes))
     row = _first_not_null(changes["after"], changes["before"])
     created = pc.struct_field(changes["before_origin"], ["created_offset"])
     columns = {
@@ -85,7 +87,7 @@ def rows_before(later: pa.Table, offset: int, incarnation: int) -> pa.Table:
 
     ``offset`` is before all of these changes. A key without a row then is a deleted row.
     """
-    first = later.take(_last_of_each_key(later, is_first=True)).combine_chunks()
+    first = _taken(later, _last_of_each_key(later, is_first=True))
     is_new = first["before"].is_null()
     count = first.num_rows
     columns: dict[str, Any] = {
@@ -256,8 +258,15 @@ def _last_of_each_key(changes: pa.Table, *, is_first: bool = False) -> pa.Array:
     return pa.array(sorted(last.values()), pa.int64())
 
 
+def _taken(rows: pa.Table, positions: pa.Array) -> pa.Table:
+    """Return the rows at increasing positions, in one chunk; all of them are not copied twice."""
+    return (rows if len(positions) == rows.num_rows else rows.take(positions)).combine_chunks()
+
+
 def _first_not_null(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values of ``first``, or of ``second`` where they are null; of any type."""
+    if first.null_count == 0:
+        return first
     count = len(first)
     positions = np.arange(count) + np.where(first.is_null().to_numpy(), count, 0)
     return pa.chunked_array([*first.chunks, *second.chunks], first.type).take(pa.array(positions))
@@ -269,4 +278,4 @@ def _identity(rows: pa.Table) -> pa.ChunkedArray:
     Partitions of one cluster (``StateParts``) have no column for it.
     """
     names = [name for name in ("entity", "key", CLUSTER_ID) if name in rows.column_names]
-    return pc.binary_join_element_wise(*(rows[name] for name in names), " ")
+    return pc.binary_join_element_wise(*(rows[name] for name in names), SPACE)

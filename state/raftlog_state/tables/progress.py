@@ -43,6 +43,11 @@ SOFTWARE: Final = f"raftlog {raftlog.__version__}"
 PROGRESS_KEY: Final = "[]"
 PROGRESS_SEQ: Final = -1
 CLUSTERS_LISTED_MAX: Final = 10
+_PLAIN: Final = (
+    *("cluster_id", "topic", "partition"),
+    *("_incarnation", "_visible_offset", "_leader_epoch", "_log_time"),
+)
+"""Columns of ``state`` that are fields of a progress."""
 IS_PROGRESS: Final[Condition] = ("entity", "=", PROGRESS)
 IS_NOT_PROGRESS: Final[Condition] = ("entity", "!=", PROGRESS)
 
@@ -175,7 +180,7 @@ def changes_progress(found: Iterable[Progress], committed_at: int) -> pa.Table:
 
 def progress_of(rows: pa.Table) -> Progress | None:
     """Return the newest progress in rows of ``state``, or None if there is no progress row."""
-    found = rows_where(rows, IS_PROGRESS)
+    found = _progress_rows(rows)
     if found.num_rows == 0:
         return None
     ends = zip(
@@ -184,8 +189,7 @@ def progress_of(rows: pa.Table) -> Progress | None:
         range(found.num_rows),
         strict=True,
     )
-    newest = found.slice(max(ends)[2], 1)
-    return progress_rows_of(newest)[0]
+    return _all_progress(found.slice(max(ends)[2], 1))[0]
 
 
 def _progress(plain: Mapping[str, Any], detail: Mapping[str, Any]) -> Progress:
@@ -209,11 +213,19 @@ def _progress(plain: Mapping[str, Any], detail: Mapping[str, Any]) -> Progress:
 
 def progress_rows_of(rows: pa.Table) -> list[Progress]:
     """Return the progress of each progress row of ``state``, of any clusters."""
-    found = rows_where(rows, IS_PROGRESS)
-    names = [name for name in found.column_names if name != "row"]
-    columns = (plain_values(found[name]) for name in names)
-    plains = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-    details = pc.struct_field(found["row"], [PROGRESS]).to_pylist()
+    return _all_progress(_progress_rows(rows))
+
+
+def _progress_rows(rows: pa.Table) -> pa.Table:
+    """Return progress rows without the structs of other entities, which would be copied."""
+    detail = pc.struct_field(rows["row"], [PROGRESS])
+    return rows_where(rows.select(["entity", *_PLAIN]).append_column(PROGRESS, detail), IS_PROGRESS)
+
+
+def _all_progress(found: pa.Table) -> list[Progress]:
+    columns = (plain_values(found[name]) for name in _PLAIN)
+    plains = [dict(zip(_PLAIN, values, strict=True)) for values in zip(*columns, strict=True)]
+    details = found[PROGRESS].to_pylist()
     return [_progress(plain, detail) for plain, detail in zip(plains, details, strict=True)]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
@@ -197,7 +198,7 @@ ROW: Final = pa.struct(_ENTITIES)
 """One struct for each entity, null but for the one that ``entity`` names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StoredTable:
     """A Delta table.
 
@@ -211,10 +212,15 @@ class StoredTable:
     skipping: tuple[str, ...]
     partitioned_by: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """All its columns."""
         return pa.schema(dict(self.columns))
+
+    @cached_property
+    def no_rows(self) -> pa.Table:
+        """All its columns, without rows. Creating hundreds of nested ones takes a millisecond."""
+        return self.schema.empty_table()
 
     @property
     def properties(self) -> dict[str, str]:

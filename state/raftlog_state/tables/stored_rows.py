@@ -28,7 +28,7 @@ from raftlog_state.image.metadata_image import Group
 from raftlog_state.image.rows import Entity, Key, Row
 
 from .convert import plain_values, rows_of
-from .latest import living
+from .latest import SPACE, living
 from .schema import CLUSTER_ID, ORIGIN_COLUMNS, STATE_TABLE
 from .stores.protocol import (
     AnyOf,
@@ -37,7 +37,6 @@ from .stores.protocol import (
     TableStore,
     filtered,
     mask_of,
-    rows_where,
 )
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
@@ -133,7 +132,9 @@ class StoredRows(Mapping[Key, Row]):
         """Positions of the rows in the order of their groups, and the part of each group."""
         names = _GROUP_COLUMNS[self._entity]
         columns = [self._columns[name].combine_chunks() for name in names]
-        texts = pc.binary_join_element_wise(*(column.cast(pa.string()) for column in columns), " ")
+        texts = pc.binary_join_element_wise(
+            *(column.cast(pa.string()) for column in columns), SPACE
+        )
         codes = texts.dictionary_encode().indices.to_numpy(zero_copy_only=False)
         order = np.argsort(codes, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
@@ -166,7 +167,7 @@ class StoredGroups(Mapping[Group, tuple[Key, ...]]):
 def read_state(store: TableStore, cluster_id: str | None) -> StateParts:
     """Return the rows of a cluster in the newest version of ``state``."""
     if cluster_id is None or not store.exists(STATE_TABLE):
-        return split_state(STATE_TABLE.schema.empty_table())
+        return split_state(STATE_TABLE.no_rows)
     of_cluster: Condition = (CLUSTER_ID, "=", cluster_id)
     version = store.version(STATE_TABLE)
     return StateParts(
@@ -179,14 +180,14 @@ def read_state(store: TableStore, cluster_id: str | None) -> StateParts:
 
 def read_states(store: TableStore, cluster_ids: Sequence[str]) -> dict[str, StateParts]:
     """Return the rows of each cluster in the newest version of ``state``, which is read once."""
-    nothing = split_state(STATE_TABLE.schema.empty_table())
+    nothing = split_state(STATE_TABLE.no_rows)
     if not cluster_ids or not store.exists(STATE_TABLE):
         return dict.fromkeys(cluster_ids, nothing)
     version = store.version(STATE_TABLE)
     any_of: AnyOf = tuple(((CLUSTER_ID, "=", name),) for name in cluster_ids)
     columns = (CLUSTER_ID, *_PARTITION_COLUMNS)
-    others = by_cluster(store.read(STATE_TABLE, (_IS_OTHER,), any_of=any_of, version=version))
-    partitions = by_cluster(
+    others = rows_by(store.read(STATE_TABLE, (_IS_OTHER,), any_of=any_of, version=version))
+    partitions = rows_by(
         store.read(STATE_TABLE, (_IS_PARTITION,), columns, any_of=any_of, version=version)
     )
     return {
@@ -200,9 +201,12 @@ def read_states(store: TableStore, cluster_ids: Sequence[str]) -> dict[str, Stat
     }
 
 
-def by_cluster(rows: pa.Table, column: str = CLUSTER_ID) -> dict[str, pa.Table]:
-    """Return the rows of each cluster, whose id is in ``column``; their order is kept."""
-    rows = rows.take(pc.sort_indices(rows[column])).combine_chunks()
+def rows_by(rows: pa.Table, column: str = CLUSTER_ID) -> dict[str, pa.Table]:
+    """Return the rows of each value of a column; their order is kept."""
+    names = pc.unique(rows[column])
+    if len(names) > 1:
+        rows = rows.take(pc.sort_indices(rows[column]))
+    rows = rows.combine_chunks()
     ends = pc.run_end_encode(rows[column].combine_chunks())
     starts = [0, *ends.run_ends.to_pylist()]
     return {
@@ -226,10 +230,10 @@ def stored_rows(parts: StateParts) -> dict[Entity, StoredRows]:
     """Return the rows of ``state`` that are not deleted; no progress row."""
     others, partitions = map(living, parts)
     found = {Entity.PARTITION: StoredRows(Entity.PARTITION, partitions)}
+    of_entities = rows_by(others, "entity")
     for entity in Entity:
-        of_entity = rows_where(others, ("entity", "=", str(entity)))
-        if of_entity.num_rows:
-            found[entity] = StoredRows(entity, of_entity)
+        if entity in of_entities:
+            found[entity] = StoredRows(entity, of_entities[entity])
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from tests.log.writing.test_quorum_log import DIRECTORY, follow, new_disk, opened
@@ -21,15 +22,24 @@ BASE_OFFSET_LAST_BYTE, EPOCH_LAST_BYTE = 7, 15
 """Positions in a batch of the least significant bytes of its base offset and leader epoch."""
 
 
-def flipped(offset: int, bit: int, last_byte: int = BASE_OFFSET_LAST_BYTE) -> SimulatedDisk:
-    """Return a cleanly closed log with one changed field of one batch."""
+@cache
+def closed_log() -> tuple[SimulatedDisk, list[int]]:
+    """Return a cleanly closed log, and the base offsets of its segments."""
     disk = new_disk()
     log = opened(disk)
     follow(log, 0, END)
     segments = [one.base_offset for one in log._segments.sealed]
     assert len(segments) > 3
-    assert offset < log._segments.active.base_offset, "recovery does not scan it"
+    segments.append(log._segments.active.base_offset)
     log.close()
+    return disk, segments
+
+
+def flipped(offset: int, bit: int, last_byte: int = BASE_OFFSET_LAST_BYTE) -> SimulatedDisk:
+    """Return a cleanly closed log with one changed field of one batch."""
+    closed, segments = closed_log()
+    assert offset < segments[-1], "recovery does not scan it"
+    disk = closed.copy()
     segment = max(base for base in segments if base <= offset)
     path = f"{DIRECTORY}/{offset_name(segment, LOG_SUFFIX)}"
     data = disk.files()[path]

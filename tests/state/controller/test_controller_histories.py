@@ -248,18 +248,13 @@ def _deletes_a_name(change: ChangeRequest) -> bool:
     return isinstance(change, DeleteConfig) and change.name.startswith("write-")
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_no_write_is_lost_or_applied_twice_and_states_equal_a_replay(seed: int) -> None:
-    history = History(seed)
-    history.run()
-    assert history.counts["completed"] > 5
-
-
-def test_the_histories_have_every_kind_of_event() -> None:
+def test_no_write_is_lost_or_applied_twice_and_states_equal_a_replay() -> None:
+    """The histories have every kind of event."""
     total: Counter[str] = Counter()
-    for seed in range(100, 107):
+    for seed in range(12):
         history = History(seed)
         history.run()
+        assert history.counts["completed"] > 5, seed
         total += history.counts
     assert set(total) >= {
         "abort",

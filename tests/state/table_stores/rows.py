@@ -85,7 +85,9 @@ def changes(from_offset: int, end_offset: int) -> pa.Table:
 
 def of_cluster(table: StoredTable, rows: pa.Table, cluster_id: str) -> pa.Table:
     """Return the same rows of another cluster."""
-    return table_of(table, [{**row, "cluster_id": cluster_id} for row in rows.to_pylist()])
+    at = table.schema.get_field_index("cluster_id")
+    names = pa.array([cluster_id] * rows.num_rows, pa.string())
+    return rows.set_column(at, table.schema.field(at), names)
 
 
 def state_row(

@@ -548,7 +548,8 @@ def test_an_append_has_rows_of_many_clusters_in_one_transaction(store_at: StoreA
     names = [f"cluster-{at}'" for at in range(400)]
     store, other = store_at(), store_at()
     store.prepare()
-    parts = [of_cluster(CHANGES_TABLE, changes(0, at % 3), name) for at, name in enumerate(names)]
+    appends = [changes(0, last) for last in range(3)]
+    parts = [of_cluster(CHANGES_TABLE, appends[at % 3], name) for at, name in enumerate(names)]
     store.append(CHANGES_TABLE, pa.concat_tables(parts), transaction(1, "group"))
     commits = store_at.commit_count(CHANGES_TABLE)
     assert sorted(store.cluster_ids(CHANGES_TABLE)) == sorted(names)

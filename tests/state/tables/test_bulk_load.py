@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ from raftlog_state.tables.topic_buckets import bucket_of
 
 SEEDS = int(os.environ.get("RAFTLOG_LOAD_SEEDS", "4"))
 USUAL = ("three-nodes-4.3.1/node-100", "trimmed-3.9.2/node-1")
+
+
+RandomLogOf = Callable[[int, int], tuple[Path, list[tuple[str, str]]]]
 
 
 class Tasks:
@@ -93,6 +97,18 @@ def load(
     ).run()
 
 
+@pytest.fixture(scope="module")
+def random_log(tmp_path_factory: pytest.TempPathFactory) -> RandomLogOf:
+    """Return a random log by seed and size, and the contents that single batches give."""
+
+    @cache
+    def log_of(seed: int, record_count: int) -> tuple[Path, list[tuple[str, str]]]:
+        log = write_random_log(tmp_path_factory.mktemp("log"), seed, record_count).directory
+        return log, contents(followed(log))
+
+    return log_of
+
+
 def rows_in(tables: MemoryTables) -> ClusterRows:
     return ClusterRows(
         MemoryStore(tables),
@@ -111,7 +127,7 @@ def test_a_load_of_a_random_log_gives_the_tables_of_single_batches(
 ) -> None:
     chance = random.Random(seed)
     log = write_random_log(tmp_path, seed, 600).directory
-    expected = contents(followed(log))
+    expected = followed(log)
     tables = MemoryTables()
     load(
         log,
@@ -120,8 +136,8 @@ def test_a_load_of_a_random_log_gives_the_tables_of_single_batches(
         bucket_count=chance.randint(1, 4),
         range_records=chance.choice((40, 200, 800)),
     )
-    assert contents(tables) == expected
-    assert _end(tables) == _end(followed(log))
+    assert contents(tables) == contents(expected)
+    assert _end(tables) == _end(expected)
 
 
 def _end(tables: MemoryTables) -> Progress:
@@ -150,10 +166,9 @@ def test_a_load_of_a_real_log_gives_the_tables_of_single_batches(
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_step_is_continued(tmp_path: Path) -> None:
+def test_a_crash_at_any_step_is_continued(random_log: RandomLogOf, tmp_path: Path) -> None:
     """Before each task, after the tasks, and after each commit."""
-    log = write_random_log(tmp_path, 3, 200).directory
-    expected = contents(followed(log))
+    log, expected = random_log(3, 200)
     steps: list[str] = []
     tasks = Tasks()
     load(log, MemoryTables(), tmp_path / "staging", tasks=tasks, after_step=steps.append)
@@ -198,38 +213,42 @@ def crash_at_publication(step: str) -> None:
     ],
 )
 def test_rows_of_an_interrupted_load_with_other_settings_are_not_published(
-    first: dict[str, Any], tmp_path: Path
+    first: dict[str, Any], random_log: RandomLogOf, tmp_path: Path
 ) -> None:
-    log, staging = write_random_log(tmp_path, 3, 120).directory, tmp_path / "staging"
+    (log, expected), staging = random_log(3, 120), tmp_path / "staging"
     tables = MemoryTables()
     with pytest.raises(CrashError):
         load(log, tables, staging, after_step=crash_at_publication, **first)
     assert list(staging.glob("*/*/pending.json"))
     load(log, tables, staging)
-    assert contents(tables) == contents(followed(log))
+    assert contents(tables) == expected
     assert not list(staging.iterdir()), "revealed secrets are not left there"
 
 
-def test_rows_of_an_interrupted_load_of_another_log_are_not_published(tmp_path: Path) -> None:
-    other = write_random_log(tmp_path / "other", 3, 120).directory
-    log, staging = write_random_log(tmp_path / "log", 5, 120).directory, tmp_path / "staging"
+def test_rows_of_an_interrupted_load_of_another_log_are_not_published(
+    random_log: RandomLogOf, tmp_path: Path
+) -> None:
+    other, _ = random_log(3, 120)
+    (log, expected), staging = random_log(5, 120), tmp_path / "staging"
     tables = MemoryTables()
     with pytest.raises(CrashError):
         load(other, tables, staging, after_step=crash_at_publication)
     assert not tables.commits
     load(log, tables, staging)
-    assert contents(tables) == contents(followed(log))
+    assert contents(tables) == expected
 
 
-def test_an_incomplete_file_of_an_interrupted_load_is_written_again(tmp_path: Path) -> None:
-    log, staging = write_random_log(tmp_path, 3, 120).directory, tmp_path / "staging"
+def test_an_incomplete_file_of_an_interrupted_load_is_written_again(
+    random_log: RandomLogOf, tmp_path: Path
+) -> None:
+    (log, expected), staging = random_log(3, 120), tmp_path / "staging"
     tables = MemoryTables()
     with pytest.raises(CrashError):
         load(log, tables, staging, after_step=crash_at_publication)
     for path in staging.rglob("*.json"):
         path.write_bytes(b"")
     load(log, tables, staging)
-    assert contents(tables) == contents(followed(log))
+    assert contents(tables) == expected
 
 
 @pytest.mark.parametrize("settings", [{"bucket_count": 0}, {"range_records": 0}])
@@ -309,9 +328,10 @@ def test_a_topic_id_with_a_second_name_is_left_to_one_process(tmp_path: Path) ->
     assert contents(tables) == contents(followed(log.directory))
 
 
-def test_another_writer_between_the_tasks_and_the_append_is_noticed(tmp_path: Path) -> None:
-    log = write_random_log(tmp_path, 3, 200).directory
-    expected = contents(followed(log))
+def test_another_writer_between_the_tasks_and_the_append_is_noticed(
+    random_log: RandomLogOf, tmp_path: Path
+) -> None:
+    log, expected = random_log(3, 200)
     tables = MemoryTables()
     rivals = [30]
 
@@ -332,10 +352,11 @@ def write_part(log: Path, tables: MemoryTables, record_count: int) -> None:
     ).append_next()
 
 
-def test_records_in_log_that_are_not_published_are_written_once(tmp_path: Path) -> None:
+def test_records_in_log_that_are_not_published_are_written_once(
+    random_log: RandomLogOf, tmp_path: Path
+) -> None:
     """An interrupted load left its own; one of single batches left some of them."""
-    log = write_random_log(tmp_path, 3, 200).directory
-    expected = contents(followed(log))
+    log, expected = random_log(3, 200)
     for table in ("log", "changes"):
         tables = MemoryTables()
 

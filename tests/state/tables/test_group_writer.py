@@ -83,19 +83,11 @@ def filled(history: History, ends: dict[str, int], name: str = "one") -> MemoryT
     return tables
 
 
-def alone(history: History, cluster_id: str, end: int) -> MemoryTables:
-    """Return tables with one cluster's records before an end, written by a writer of its own."""
-    tables = MemoryTables()
-    assert writer_of(tables, cluster_id=cluster_id).apply(history.range(0, end), cluster_id)
-    return tables
-
-
 def check(tables: MemoryTables, history: History, ends: dict[str, int]) -> None:
     """Compare clusters with those in tables of their own."""
     for cluster_id, end in ends.items():
         history.check(read_view(tables, cluster_id))
-        expected = contents(alone(history, cluster_id, end), cluster_id)
-        assert contents(tables, cluster_id) == expected
+        assert contents(tables, cluster_id) == history.contents(end, cluster_id)
 
 
 def in_epoch(rows: pa.Table, epoch: int) -> pa.Table:
@@ -236,7 +228,7 @@ def test_a_cluster_that_was_written_without_log_is_not_continued_with_it(
 def test_a_cluster_of_another_owner_is_taken_over_only_if_that_is_allowed(
     history: History, owner: str | None
 ) -> None:
-    tables = alone(history, "cluster-a", 40)
+    tables = history.written(40, "cluster-a")
     if owner is not None:
         tables = filled(history, {"cluster-a": 40, "cluster-b": 40}, owner)
     batches = {"cluster-a": history.range(40, 60), "it's c": history.range(0, 60)}
@@ -264,7 +256,7 @@ def test_a_cluster_of_another_owner_is_taken_over_only_if_that_is_allowed(
 def test_a_cluster_whose_rows_are_rejected_stays_with_its_owner(
     history: History, what: str
 ) -> None:
-    tables = alone(history, "cluster-a", 40)
+    tables = history.written(40, "cluster-a")
     rows = {
         "gap": history.range(50, 60),
         "diverged": in_epoch(history.range(30, 60), 9),
@@ -675,7 +667,7 @@ def test_groups_and_writers_with_crashes_write_each_record_of_each_cluster_once(
     history: History, seeds: range
 ) -> None:
     crash_count = move_count = 0
-    expected = {name: contents(alone(history, name, END), name) for name in CLUSTERS}
+    expected = {name: history.contents(END, name) for name in CLUSTERS}
     for seed in seeds:
         processes = Processes(history, seed)
         for _ in range(40):

@@ -23,7 +23,6 @@ from tests.support.written_tables import (
     contents,
     read_view,
     writer_of,
-    written,
 )
 
 from raftlog.errors import DivergedLogError, OffsetOutOfRangeError, WrongClusterError
@@ -49,7 +48,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 @pytest.mark.slow
 def test_any_split_into_batches_gives_the_same_tables(history: History) -> None:
-    expected = contents(written(history, END))
+    expected = history.contents(END)
     for size in (1, 7, 50):
         tables = MemoryTables()
         writer = writer_of(tables)
@@ -73,7 +72,7 @@ def test_a_new_writer_has_the_state_of_the_one_before(history: History) -> None:
             assert first.unmerged_row_count() == second_count(tables) == 0
     second = writer_of(tables)
     second.apply(history.range(END, END + 30), CLUSTER)
-    assert contents(tables) == contents(written(history, END + 30))
+    assert contents(tables) == history.contents(END + 30)
 
 
 def second_count(tables: MemoryTables) -> int:
@@ -81,29 +80,29 @@ def second_count(tables: MemoryTables) -> int:
 
 
 def test_a_merge_changes_nothing_that_a_reader_sees(history: History) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     writer = writer_of(tables)
     writer.merge_state()
     assert tables.commits[-1].table == STATE_TABLE.name
     commit_count = len(tables.commits)
     writer.merge_state()
     assert len(tables.commits) == commit_count, "nothing is later than the state"
-    assert contents(tables) == contents(written(history, 60))
+    assert contents(tables) == history.contents(60)
 
 
 def test_a_late_merge_of_another_writer_reverts_nothing(history: History) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     late, prompt = writer_of(tables), writer_of(tables)
     assert late.unmerged_row_count() > 0, "it has read the tables"
     prompt.apply(history.range(60, END), CLUSTER)
     prompt.merge_state()
     late.merge_state()
     history.check(read_view(tables))
-    assert contents(tables) == contents(written(history, END))
+    assert contents(tables) == history.contents(END)
 
 
 def test_refused_batches_write_nothing(history: History) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     before = contents(tables)
     commit_count = len(tables.commits)
     writer = writer_of(tables)
@@ -138,19 +137,19 @@ def test_a_batch_that_ends_inside_a_transaction_waits_for_its_end(history: Histo
 
 def test_two_writers_write_every_record_once(history: History) -> None:
     """Each continues from its own state, which is stale after the commits of the other."""
-    tables = written(history, 40)
+    tables = history.written(40)
     first, second = writer_of(tables), writer_of(tables)
     assert first.progress() == second.progress()
     first.apply(history.range(40, 50), CLUSTER)
     second.apply(history.range(40, 60), CLUSTER)
     first.apply(history.range(60, END), CLUSTER)
-    assert contents(tables) == contents(written(history, END))
+    assert contents(tables) == history.contents(END)
     second.apply(history.range(END - 1, END), CLUSTER)
     assert second.progress() == first.progress()
 
 
 def test_a_writer_between_whose_appends_another_one_commits_retries(history: History) -> None:
-    tables = written(history, 40)
+    tables = history.written(40)
     rival = writer_of(tables)
     is_rival_due = [True]
 
@@ -164,11 +163,11 @@ def test_a_writer_between_whose_appends_another_one_commits_retries(history: His
 
     writer = writer_of(tables, before_commit=twice)
     writer.apply(history.range(40, 60), CLUSTER)
-    assert contents(tables) == contents(written(history, 60))
+    assert contents(tables) == history.contents(60)
 
 
 def test_a_writer_that_always_loses_raises_an_error(history: History) -> None:
-    tables = written(history, 40)
+    tables = history.written(40)
     ends = iter(range(41, 60))
 
     def before_commit(operation: str, table: str) -> None:
@@ -195,34 +194,34 @@ def test_a_truncation_gives_the_tables_of_that_offset(
     assert writer.truncate_to(offset) == offset
     history.check(read_view(tables))
     assert writer.progress() == writer_of(tables).progress()
-    assert contents(tables) == contents(written(history, offset + 1))
+    assert contents(tables) == history.contents(offset + 1)
     writer.apply(history.range(offset, END + 10), CLUSTER)
-    assert contents(tables) == contents(written(history, END + 10))
+    assert contents(tables) == history.contents(END + 10)
 
 
 @pytest.mark.parametrize("step", ["truncate", "truncate fence", "truncate log"])
 def test_an_interrupted_truncation_is_completed(history: History, step: str) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     with pytest.raises(CrashError):
         crashing(tables, step).truncate_to(40)
     assert read_view(tables).offset == 40, "readers continue immediately"
     history.check(read_view(tables))
     writer = writer_of(tables)
     assert writer.progress().offset == 40
-    assert contents(tables) == contents(written(history, 41))
+    assert contents(tables) == history.contents(41)
     writer.apply(history.range(41, END), CLUSTER)
-    assert contents(tables) == contents(written(history, END))
+    assert contents(tables) == history.contents(END)
 
 
 def test_a_truncation_into_a_transaction_ends_before_it(history: History) -> None:
-    tables = written(history, END)
+    tables = history.written(END)
     writer = writer_of(tables)
     assert writer.truncate_to(7) == 2
-    assert contents(tables) == contents(written(history, 3))
+    assert contents(tables) == history.contents(3)
 
 
 def test_a_truncation_outside_of_the_tables_is_refused(history: History) -> None:
-    tables = written(history, 40)
+    tables = history.written(40)
     before = contents(tables)
     for offset in (-1, 40, 10**12):
         with pytest.raises(OffsetOutOfRangeError):
@@ -231,7 +230,7 @@ def test_a_truncation_outside_of_the_tables_is_refused(history: History) -> None
 
 
 def test_a_diverged_log_is_resolved_by_a_truncation(history: History) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     other = in_epoch(history.range(50, END), 5)
     writer = writer_of(tables)
     with pytest.raises(DivergedLogError, match=r"truncate_to\(49\)"):
@@ -281,7 +280,7 @@ def test_expired_changes_are_in_the_state(history: History, merged_at: int | Non
 
 
 def test_a_writer_of_an_earlier_incarnation_commits_nothing(history: History) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     stale, merging, other = writer_of(tables), writer_of(tables), writer_of(tables)
     for writer in (stale, merging):
         assert writer.progress().offset == 59
@@ -301,20 +300,20 @@ def test_a_writer_of_an_earlier_incarnation_commits_nothing(history: History) ->
 @pytest.mark.slow
 def test_records_of_an_earlier_incarnation_in_log_are_not_read(history: History) -> None:
     """The next append to ``log`` fences the earlier writer from it; until then it can append."""
-    tables = written(history, 60)
+    tables = history.written(60)
     stale, other = writer_of(tables), writer_of(tables)
     for writer in (stale, other):
         assert writer.progress().offset == 59
     other.expire(30)
     stale.apply(history.range(60, 70), CLUSTER)
-    assert contents(tables) == expired(contents(written(history, 70)), 30)
+    assert contents(tables) == expired(history.contents(70), 30)
     other.forget()
     other.truncate_to(50)
     with pytest.raises(OffsetGapError):
         stale.apply(history.range(70, 80), CLUSTER)
     other.apply(history.range(51, 90), CLUSTER)
     other.expire(60)
-    assert contents(tables) == expired(contents(written(history, 90)), 60)
+    assert contents(tables) == expired(history.contents(90), 60)
     offsets = tables.contents[LOG_TABLE.name]["offset"].to_pylist()
     assert sorted(offsets) == list(range(90))
 
@@ -330,7 +329,7 @@ def expired(found: list[tuple[str, str]], offset: int | None) -> list[tuple[str,
 
 @pytest.mark.parametrize("step", ["state", "fence", "expire"])
 def test_an_interrupted_expiry_is_completed(history: History, step: str) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     with pytest.raises(CrashError):
         crashing(tables, step).expire(30)
     history.check(read_view(tables))
@@ -338,12 +337,12 @@ def test_an_interrupted_expiry_is_completed(history: History, step: str) -> None
     assert writer.expire(30) == 30
     assert min(tables.contents[CHANGES_TABLE.name]["visible_offset"].to_pylist()) > 30
     writer.apply(history.range(60, END), CLUSTER)
-    assert contents(tables) == expired(contents(written(history, END)), 30)
+    assert contents(tables) == expired(history.contents(END), 30)
 
 
 @pytest.mark.slow
 def test_the_latest_time_of_expired_changes_is_known(history: History) -> None:
-    tables = written(history, END)
+    tables = history.written(END)
     times = history.rows["timestamp"].cast(pa.int64()).to_pylist()
     writer = writer_of(tables)
     for offset in (30, 79):
@@ -365,23 +364,23 @@ def test_the_latest_time_of_expired_changes_is_known(history: History) -> None:
 
 @pytest.mark.slow
 def test_a_truncation_that_has_only_begun_changes_no_rows(history: History) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     stale = writer_of(tables)
     assert stale.progress().offset == 59
     with pytest.raises(CrashError):
         crashing(tables, "fence").truncate_to(40)
-    assert contents(tables) == contents(written(history, 60))
+    assert contents(tables) == history.contents(60)
     stale.apply(history.range(60, 70), CLUSTER)
-    assert contents(tables) == contents(written(history, 70))
+    assert contents(tables) == history.contents(70)
     assert writer_of(tables).truncate_to(40) == 40
-    assert contents(tables) == contents(written(history, 41))
+    assert contents(tables) == history.contents(41)
 
 
 @pytest.mark.parametrize("what", ["append", "expiry"])
 def test_an_expiry_reverts_nothing_that_another_process_does_meanwhile(
     history: History, what: str
 ) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     rival = writer_of(tables)
     assert rival.progress().offset == 59
     is_done = False
@@ -400,12 +399,12 @@ def test_an_expiry_reverts_nothing_that_another_process_does_meanwhile(
     writer.apply(history.range(60, END), CLUSTER)
     found = writer_of(tables).progress()
     assert found.expired_to == 30
-    assert contents(tables) == expired(contents(written(history, END)), 30)
+    assert contents(tables) == expired(history.contents(END), 30)
 
 
 def test_rows_that_readers_do_not_see_are_found_by_the_next_merge(history: History) -> None:
     """Another process reads the tables in the middle of a truncation that is interrupted."""
-    tables = written(history, 60)
+    tables = history.written(60)
     other = writer_of(tables)
 
     def interrupt(operation: str, table: str) -> None:
@@ -424,28 +423,28 @@ def test_rows_that_readers_do_not_see_are_found_by_the_next_merge(history: Histo
     other.merge_state()
     assert other.progress().offset == 40
     other.apply(history.range(41, END), CLUSTER)
-    assert contents(tables) == contents(written(history, END))
+    assert contents(tables) == history.contents(END)
 
 
 @pytest.mark.slow
 def test_a_truncation_reads_the_tables_again(history: History) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     stale = writer_of(tables)
     assert stale.progress().offset == 59
     writer_of(tables).truncate_to(30)
     with pytest.raises(OffsetOutOfRangeError) as raised:
         stale.truncate_to(45)
     assert raised.value.log_end_offset == 31
-    assert contents(tables) == contents(written(history, 31))
+    assert contents(tables) == history.contents(31)
     assert stale.progress().offset == 30
     writer_of(tables).apply(history.range(31, 50), CLUSTER)
     assert stale.truncate_to(45) == 45
-    assert contents(tables) == contents(written(history, 46))
+    assert contents(tables) == history.contents(46)
 
 
 @pytest.mark.slow
 def test_truncations_in_a_row_give_the_tables_of_the_last_one(history: History) -> None:
-    tables = written(history, 60)
+    tables = history.written(60)
     for offset in (50, 40, 30):
         with pytest.raises(CrashError):
             crashing(tables, "truncate").truncate_to(offset)
@@ -453,9 +452,9 @@ def test_truncations_in_a_row_give_the_tables_of_the_last_one(history: History) 
         history.check(read_view(tables))
     writer = writer_of(tables)
     assert writer.progress().offset == 30
-    assert contents(tables) == contents(written(history, 31))
+    assert contents(tables) == history.contents(31)
     writer.apply(history.range(31, 60), CLUSTER)
-    assert contents(tables) == contents(written(history, 60))
+    assert contents(tables) == history.contents(60)
 
 
 def crashing(tables: MemoryTables, step: str) -> Writer:
@@ -473,29 +472,29 @@ def test_records_that_a_crash_left_in_log_alone_give_way_to_others(
     history: History, start: int
 ) -> None:
     """The source was replaced, or delivers other ranges."""
-    tables = written(history, 40)
+    tables = history.written(40)
     with pytest.raises(CrashError):
         crashing(tables, "log").apply(history.range(40, 60), CLUSTER)
     kept = history.range(40, start)
     rewritten = in_epoch(history.range(start, 70), 5)
     writer_of(tables).apply(pa.concat_tables([kept, rewritten]), CLUSTER)
-    expected = written(history, start)
+    expected = history.written(start)
     writer_of(expected).apply(rewritten, CLUSTER)
     assert contents(tables) == contents(expected)
 
 
 def test_a_shorter_range_after_a_crash_is_written_once(history: History) -> None:
-    tables = written(history, 40)
+    tables = history.written(40)
     with pytest.raises(CrashError):
         crashing(tables, "log").apply(history.range(40, 60), CLUSTER)
     writer = writer_of(tables)
     for start, end in ((40, 45), (45, 70)):
         writer.apply(history.range(start, end), CLUSTER)
-    assert contents(tables) == contents(written(history, 70))
+    assert contents(tables) == history.contents(70)
 
 
 def test_a_missing_append_is_reported(history: History) -> None:
-    tables = written(history, 20)
+    tables = history.written(20)
     for start in (20, 40):
         writer_of(tables).apply(history.range(start, start + 20), CLUSTER)
     changes = tables.contents[CHANGES_TABLE.name]
@@ -522,7 +521,7 @@ def snapshot(history: History, end_offset: int, epoch: int) -> pa.Table:
 
 def with_gap(history: History) -> tuple[MemoryTables, Writer]:
     """Return tables of [0, 20), a snapshot with end offset 50, and [50, 80) in epoch 3."""
-    tables = written(history, 20)
+    tables = history.written(20)
     writer = writer_of(tables)
     later = in_epoch(history.range(50, 80), 3)
     writer.apply(pa.concat_tables([snapshot(history, 50, 3), later]), CLUSTER)
@@ -541,7 +540,7 @@ def test_a_gap_remains_after_a_truncation(history: History) -> None:
         assert not opened.progress().is_in_gap(49)
     assert writer.truncate_to(30) == 19, "before the gap"
     assert writer_of(tables).progress().gaps == ()
-    assert contents(tables) == contents(written(history, 20))
+    assert contents(tables) == history.contents(20)
 
 
 def test_a_gap_over_a_change_of_leaders_is_no_divergence(history: History) -> None:
@@ -562,7 +561,7 @@ def test_a_batch_in_slices_gives_the_same_tables(history: History, slice_rows: i
     later = in_epoch(history.range(50, 80), 3)
     loaded = pa.concat_tables([snapshot(history, 50, 3), later])
     for merges in (False, True):
-        tables = written(history, 12)
+        tables = history.written(12)
         writer = writer_of(tables, slice_rows=slice_rows)
         writer.apply(history.range(12, 20), CLUSTER)
         if merges:
@@ -593,7 +592,7 @@ def test_tables_without_log_have_the_same_changes(history: History) -> None:
     writer = Writer(MemoryStore(tables), writes_log=False, clock_us=lambda: 1)
     writer.apply(history.range(0, END), CLUSTER)
     assert LOG_TABLE.name not in tables.contents
-    expected = [row for row in contents(written(history, END)) if row[0] != LOG_TABLE.name]
+    expected = [row for row in history.contents(END) if row[0] != LOG_TABLE.name]
     assert contents(tables) == expected
     with pytest.raises(TablesError, match="log=False"):
         writer_of(tables).progress()
@@ -639,7 +638,7 @@ def test_crashes_between_any_commits_lose_and_repeat_nothing(
     history: History, seeds: range, end_offset: int
 ) -> None:
     """Two processes take turns, each with its own cache of the tables."""
-    expected = contents(written(history, end_offset))
+    expected = history.contents(end_offset)
     crash_count = 0
     for seed in seeds:
         chance = random.Random(seed)

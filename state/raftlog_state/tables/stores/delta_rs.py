@@ -183,7 +183,7 @@ class DeltaRsStore:
             handle = self._open(table)
             missing = [one for one in transactions if not _is_committed(handle, one)]
             if missing:
-                _write(handle, table, table.schema.empty_table(), _properties(missing))
+                _write(handle, table, table.no_rows, _properties(missing))
 
     def version(self, table: StoredTable) -> int:
         """Return the newest version of an existing table."""
