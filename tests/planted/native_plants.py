@@ -18,6 +18,7 @@ CONFIGS: Final = f"{JSON}::test_a_secret_is_given_back_and_a_public_config_is_wr
 LINES: Final = f"{JSON}::test_lines_have_the_places_and_only_the_selected_types"
 
 BUILD: Final = "tests/records/test_native_build.py"
+MEMORY: Final = "tests/records/test_native_memory.py"
 
 NATIVE_PLANTS: Final = (
     Plant(
@@ -89,6 +90,13 @@ NATIVE_PLANTS: Final = (
         old="catch_unwind(AssertUnwindSafe(work)).unwrap_or(Ok(None))",
         new="work()",
         tests=(f"{SCAN}::test_a_panic_of_the_core_is_caught_and_the_scan_is_done_in_python",),
+    ),
+    Plant(
+        bug="the core ends the process where memory is exhausted",
+        path=f"{RUST}/memory.rs",
+        old="self.try_reserve_exact(count).ok()",
+        new="Some(self.reserve_exact(count))",
+        tests=(f"{MEMORY}::test_an_exhausted_memory_is_given_back_and_ends_no_process",),
     ),
     Plant(
         bug="the core gives back an interrupt during decompression",

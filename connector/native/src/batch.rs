@@ -3,6 +3,7 @@
 //! Kafka: `DefaultRecordBatch`. The checks are those of `raftlog/records/header.py`; this module
 //! decides only whether a batch passes them, Python finds the reason if it does not.
 
+use crate::memory::Grow;
 use crate::reader::Reader;
 
 /// Size of a batch header.
@@ -214,8 +215,8 @@ pub struct Walked {
     pub stop: Stop,
 }
 
-/// Walk the batches of `data` that are in `range`.
-pub fn walk(data: &[u8], range: Range, checks: Checks) -> Walked {
+/// Walk the batches of `data` that are in `range`. `None` without memory.
+pub fn walk(data: &[u8], range: Range, checks: Checks) -> Option<Walked> {
     let mut batches = Walk::new(data);
     let mut headers = Vec::new();
     for batch in batches.by_ref() {
@@ -233,21 +234,21 @@ pub fn walk(data: &[u8], range: Range, checks: Checks) -> Walked {
             None
         };
         if let Some((end_position, stop)) = ended {
-            return Walked {
+            return Some(Walked {
                 headers,
                 end_position,
                 stop,
-            };
+            });
         }
-        headers.push((batch.position, header));
+        headers.try_push((batch.position, header))?;
     }
     let end_position = batches.position();
     let stop = end_of(data, end_position);
-    Walked {
+    Some(Walked {
         headers,
         end_position,
         stop,
-    }
+    })
 }
 
 /// Return why a walk that reached `position` has no more batches.

@@ -62,7 +62,7 @@ impl Block {
 macro_rules! from_vector {
     ($number:ty, $variant:ident) => {
         impl From<Vec<$number>> for Block {
-            /// Take the numbers; memory reserved for more than as many again is returned.
+            /// Take the numbers; memory reserved for more than as many again is returned, in place.
             fn from(mut vector: Vec<$number>) -> Self {
                 if vector.capacity() > 2 * vector.len() {
                     vector.shrink_to_fit();

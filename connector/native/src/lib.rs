@@ -7,12 +7,15 @@
 //!    then handles all of it, or the batch or row that is named.
 //! 2. No indexing that can fail, no `unwrap`: bytes are hostile (lints in `Cargo.toml`).
 //! 3. A panic is caught at the boundary and counts as given back.
-//! 4. Memory is bounded by the input, or by limits that Python passes.
+//! 4. Memory is bounded by the input, or by limits that Python passes. Where it is exhausted, the call
+//!    is given back (`memory.rs`): Python raises the `MemoryError`.
 //! 5. `unsafe` is in `block.rs` only.
 
 mod batch;
 mod block;
 mod build;
+mod memory;
+#[allow(clippy::disallowed_methods)] // not yet
 mod program;
 mod python;
 mod reader;

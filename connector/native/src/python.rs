@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::batch::{self, Checks, Header, Range, Walked};
 use crate::block::Block;
 use crate::build::{self, Fields, Writer};
+use crate::memory::Grow;
 use crate::program::{self, Places, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
 
@@ -37,16 +38,17 @@ type NumberBlocks = (usize, Block, Block, Block, Block, Block);
 /// Offsets of the headers of each record, their keys and values.
 type RecordHeaderBlocks = (Block, StringBlocks, StringBlocks);
 
-fn walked_blocks(walked: Walked, file_position: i64) -> WalkedBlocks {
+/// Return the columns of the headers; `None` without memory.
+fn walked_blocks(walked: Walked, file_position: i64) -> Option<WalkedBlocks> {
     let Walked {
         headers,
         end_position,
         stop,
     } = walked;
     let count = headers.len();
-    let mut wide: Vec<i64> = Vec::with_capacity(6 * count);
-    let mut middle: Vec<i32> = Vec::with_capacity(4 * count);
-    let mut narrow: Vec<i16> = Vec::with_capacity(2 * count);
+    let mut wide: Vec<i64> = Vec::with_room(6 * count)?;
+    let mut middle: Vec<i32> = Vec::with_room(4 * count)?;
+    let mut narrow: Vec<i16> = Vec::with_room(2 * count)?;
     let all = || headers.iter().map(|(_, header)| header);
     wide.extend(
         headers
@@ -64,12 +66,12 @@ fn walked_blocks(walked: Walked, file_position: i64) -> WalkedBlocks {
     middle.extend(all().map(|header| header.record_count));
     narrow.extend(all().map(|header| header.attributes));
     narrow.extend(all().map(|header| header.producer_epoch));
-    (
+    Some((
         stop as u8,
         end_position,
         count,
         (wide.into(), middle.into(), narrow.into()),
-    )
+    ))
 }
 
 fn string_blocks(column: Option<StringBuffers>) -> StringBlocks {
@@ -100,9 +102,10 @@ pub fn walk(
     };
     let checks = if crcs { Checks::Crcs } else { Checks::Headers };
     guarded(|| {
-        Ok(Some(py.detach(|| {
-            walked_blocks(crate::batch::walk(bytes, range, checks), file_position)
-        })))
+        Ok(py.detach(|| {
+            let walked = crate::batch::walk(bytes, range, checks)?;
+            walked_blocks(walked, file_position)
+        }))
     })
 }
 
@@ -141,17 +144,12 @@ pub fn scan(
     };
     guarded(|| {
         py.detach(|| {
-            Ok(
-                crate::scan::scan(bytes, request, expand)?.map(|Scanned { walked, records }| {
-                    let (numbers, strings, headers) = record_blocks(records);
-                    (
-                        walked_blocks(walked, file_position),
-                        numbers,
-                        strings,
-                        headers,
-                    )
-                }),
-            )
+            let scanned = crate::scan::scan(bytes, request, expand)?;
+            Ok(scanned.and_then(|Scanned { walked, records }| {
+                let (numbers, strings, headers) = record_blocks(records);
+                let walked = walked_blocks(walked, file_position)?;
+                Some((walked, numbers, strings, headers))
+            }))
         })
     })
 }

@@ -1,9 +1,11 @@
 //! Scan of a buffer of batches to columns of headers and records (`raftlog/records/scan.py`).
 //!
 //! The scan ends at the first batch that fails a check; Python finds the reason. It is given back as
-//! a whole (`None`) where it would need more headers than a scan may return.
+//! a whole (`None`) where it would need more headers than a scan may return, or more memory than
+//! there is.
 
 use crate::batch::{Batch, Header, Range, Stop, Walk, Walked, end_of};
+use crate::memory::Grow;
 use crate::reader::Reader;
 
 /// Smallest record: seven fields of one byte each.
@@ -58,24 +60,26 @@ pub struct StringBuffers {
 }
 
 impl Strings {
-    /// Add a row. `None` if the bytes exceed Arrow's 32-bit offsets.
+    /// Add a row. `None` if the bytes exceed Arrow's 32-bit offsets, or the memory.
     #[inline]
     fn push(&mut self, value: Option<&[u8]>, reserve: (usize, usize)) -> Option<()> {
         if let Some(bytes) = value {
             if self.offsets.is_empty() {
-                self.begin(reserve);
+                self.begin(reserve)?;
             }
-            self.data.extend_from_slice(bytes);
-            self.offsets.push(i32::try_from(self.data.len()).ok()?);
+            self.data.try_extend(bytes)?;
+            self.offsets
+                .try_push(i32::try_from(self.data.len()).ok()?)?;
             if !self.valid.is_empty() {
-                self.valid.push(1);
+                self.valid.try_push(1)?;
             }
         } else if !self.offsets.is_empty() {
             if self.valid.is_empty() {
-                self.valid.resize(self.rows, 1);
+                self.valid.try_resize(self.rows, 1)?;
             }
-            self.offsets.push(i32::try_from(self.data.len()).ok()?);
-            self.valid.push(0);
+            self.offsets
+                .try_push(i32::try_from(self.data.len()).ok()?)?;
+            self.valid.try_push(0)?;
         }
         self.rows += 1;
         Some(())
@@ -83,11 +87,11 @@ impl Strings {
 
     /// Write the rows that are null so far, before the first string.
     #[cold]
-    fn begin(&mut self, (rows, bytes): (usize, usize)) {
-        self.offsets.reserve(rows + 1);
-        self.data.reserve(bytes);
-        self.offsets.resize(self.rows + 1, 0);
-        self.valid.resize(self.rows, 0);
+    fn begin(&mut self, (rows, bytes): (usize, usize)) -> Option<()> {
+        self.offsets.try_room(rows + 1)?;
+        self.data.try_room(bytes)?;
+        self.offsets.try_resize(self.rows + 1, 0)?;
+        self.valid.try_resize(self.rows, 0)
     }
 
     const fn mark(&self) -> (usize, usize) {
@@ -102,23 +106,26 @@ impl Strings {
         self.valid.truncate(rows);
     }
 
-    /// Return the buffers; `None` if all rows are null.
-    fn finish(self) -> Option<StringBuffers> {
+    /// Return the buffers; the inner `None` if all rows are null, the outer one without memory.
+    fn finish(self) -> Option<Option<StringBuffers>> {
         let has_null = self.valid.contains(&0);
         if self.offsets.len() < 2 || (has_null && !self.valid.contains(&1)) {
-            return None;
+            return Some(None);
         }
-        let valid = has_null.then(|| {
-            self.valid
-                .chunks(8)
-                .map(|rows| rows.iter().rev().fold(0, |bits, row| bits << 1 | row))
-                .collect()
-        });
-        Some(StringBuffers {
+        let valid = if has_null {
+            let mut bitmap = Vec::with_room(self.valid.len().div_ceil(8))?;
+            for rows in self.valid.chunks(8) {
+                bitmap.try_push(rows.iter().rev().fold(0, |bits, row| bits << 1 | row))?;
+            }
+            Some(bitmap)
+        } else {
+            None
+        };
+        Some(Some(StringBuffers {
             valid,
             offsets: self.offsets,
             data: self.data,
-        })
+        }))
     }
 }
 
@@ -167,7 +174,7 @@ struct Builder {
 enum Refused {
     /// They fail a check.
     Damaged,
-    /// They exceed what a scan returns.
+    /// They exceed what a scan returns, or the memory.
     TooMany,
 }
 
@@ -212,27 +219,32 @@ impl<'a> Record<'a> {
 }
 
 impl Builder {
-    fn new(request: Request, reserve: (usize, usize)) -> Self {
+    /// Return empty columns; `None` without memory for `reserve`.
+    fn new(request: Request, reserve: (usize, usize)) -> Option<Self> {
         let (rows, _) = reserve;
         let wanted = |column| {
             if request.columns.has(column) { rows } else { 0 }
         };
-        Self {
+        let mut header_offsets = Vec::new();
+        if request.columns.has(Columns::HEADERS) {
+            header_offsets.try_push(0)?;
+        }
+        Some(Self {
             request,
             reserve,
             rows: 0,
             header_count: 0,
-            ordinals: Vec::with_capacity(rows),
-            is_control: Vec::with_capacity(rows),
-            offsets: Vec::with_capacity(wanted(Columns::OFFSET)),
-            timestamps_ms: Vec::with_capacity(wanted(Columns::TIMESTAMP)),
-            leader_epochs: Vec::with_capacity(wanted(Columns::LEADER_EPOCH)),
+            ordinals: Vec::with_room(rows)?,
+            is_control: Vec::with_room(rows)?,
+            offsets: Vec::with_room(wanted(Columns::OFFSET))?,
+            timestamps_ms: Vec::with_room(wanted(Columns::TIMESTAMP))?,
+            leader_epochs: Vec::with_room(wanted(Columns::LEADER_EPOCH))?,
             keys: Strings::default(),
             values: Strings::default(),
-            header_offsets: Vec::new(),
+            header_offsets,
             header_keys: Strings::default(),
             header_values: Strings::default(),
-        }
+        })
     }
 
     /// Add the records of a batch whose header is valid; all of them or none.
@@ -247,12 +259,7 @@ impl Builder {
         .map(Strings::mark);
         let added = self.add_records(header, payload);
         if added.is_ok() {
-            self.ordinals.resize(self.rows, ordinal);
-            self.is_control
-                .resize(self.rows, header.is_control().into());
-            if self.request.columns.has(Columns::LEADER_EPOCH) {
-                self.leader_epochs.resize(self.rows, header.leader_epoch);
-            }
+            self.add_fields(header, ordinal).ok_or(Refused::TooMany)?;
         } else {
             let [keys, values, header_keys, header_values] = marks;
             self.rows = before.0;
@@ -265,6 +272,19 @@ impl Builder {
             self.header_values.truncate(header_values);
         }
         added
+    }
+
+    /// Add what the records of a batch have in common.
+    #[inline]
+    fn add_fields(&mut self, header: &Header, ordinal: i32) -> Option<()> {
+        self.ordinals.try_resize(self.rows, ordinal)?;
+        self.is_control
+            .try_resize(self.rows, header.is_control().into())?;
+        if self.request.columns.has(Columns::LEADER_EPOCH) {
+            self.leader_epochs
+                .try_resize(self.rows, header.leader_epoch)?;
+        }
+        Some(())
     }
 
     fn add_records(&mut self, header: &Header, payload: &[u8]) -> Result<(), Refused> {
@@ -308,16 +328,19 @@ impl Builder {
             return Ok(());
         }
         if columns.has(Columns::OFFSET) {
-            self.offsets.push(offset);
+            self.offsets.try_push(offset).ok_or(Refused::TooMany)?;
         }
         if columns.has(Columns::TIMESTAMP) {
-            self.timestamps_ms.push(if header.is_log_append_time() {
+            let timestamp_ms = if header.is_log_append_time() {
                 header.max_timestamp_ms
             } else {
                 header
                     .base_timestamp_ms
                     .wrapping_add(record.timestamp_delta)
-            });
+            };
+            self.timestamps_ms
+                .try_push(timestamp_ms)
+                .ok_or(Refused::TooMany)?;
         }
         if columns.has(Columns::KEY) {
             self.keys
@@ -331,7 +354,7 @@ impl Builder {
         }
         if columns.has(Columns::HEADERS) {
             let end = i32::try_from(self.header_keys.rows).map_err(|_| Refused::TooMany)?;
-            self.header_offsets.push(end);
+            self.header_offsets.try_push(end).ok_or(Refused::TooMany)?;
         }
         self.rows += 1;
         Ok(())
@@ -367,23 +390,20 @@ impl Builder {
         }
     }
 
-    fn finish(mut self) -> Records {
-        if self.request.columns.has(Columns::HEADERS) {
-            self.header_offsets.insert(0, 0);
-        }
-        Records {
+    fn finish(self) -> Option<Records> {
+        Some(Records {
             rows: self.rows,
             ordinals: self.ordinals,
             is_control: self.is_control,
             offsets: self.offsets,
             timestamps_ms: self.timestamps_ms,
             leader_epochs: self.leader_epochs,
-            keys: self.keys.finish(),
-            values: self.values.finish(),
+            keys: self.keys.finish()?,
+            values: self.values.finish()?,
             header_offsets: self.header_offsets,
-            header_keys: self.header_keys.finish(),
-            header_values: self.header_values.finish(),
-        }
+            header_keys: self.header_keys.finish()?,
+            header_values: self.header_values.finish()?,
+        })
     }
 }
 
@@ -397,7 +417,9 @@ pub fn scan<D: AsRef<[u8]>, E>(
     mut decompress: impl FnMut(usize, usize, i16) -> Result<Option<D>, E>,
 ) -> Result<Option<Scanned>, E> {
     let mut batches = Walk::new(data);
-    let mut builder = Builder::new(request, capacity(data, request.range));
+    let Some(mut builder) = Builder::new(request, capacity(data, request.range)) else {
+        return Ok(None);
+    };
     let mut headers: Vec<(usize, Header)> = Vec::new();
     let mut expanded = 0;
     let mut stopped = None;
@@ -436,8 +458,8 @@ pub fn scan<D: AsRef<[u8]>, E>(
             }
         };
         match added {
-            Ok(()) => headers.push((batch.position, header)),
-            Err(Refused::TooMany) => return Ok(None),
+            Ok(()) if headers.try_push((batch.position, header)).is_some() => {}
+            Ok(()) | Err(Refused::TooMany) => return Ok(None),
             Err(Refused::Damaged) => {
                 stopped = Some((batch.position, Stop::Damaged));
                 break;
@@ -446,13 +468,13 @@ pub fn scan<D: AsRef<[u8]>, E>(
     }
     let (end_position, stop) =
         stopped.unwrap_or_else(|| (batches.position(), end_of(data, batches.position())));
-    Ok(Some(Scanned {
+    Ok(builder.finish().map(|records| Scanned {
         walked: Walked {
             headers,
             end_position,
             stop,
         },
-        records: builder.finish(),
+        records,
     }))
 }
 

@@ -1,0 +1,103 @@
+"""The compiled core without memory gives the call back; the process goes on."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
+from tests.support.batch_strategies import resealed
+from tests.support.both_implementations import differences, in_both
+
+from raftlog import compiled
+from raftlog.records.batch import Header, NewRecord
+from raftlog.records.scan import Column, Stop, scan
+
+HOME = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(not compiled.is_native, reason="the compiled core is not built")
+
+CALLS = """
+import json, os, resource, sys
+from collections import Counter
+from pathlib import Path
+from raftlog import compiled
+
+def call(data):
+    limits = (2**40, 2**40, 2**20, 2**20)
+    scanned = compiled.core.scan(data, 63, None, None, 0, limits, lambda *_: None)
+    walked = compiled.core.walk(data, None, None, 0, True)
+    return scanned is not None and walked is not None
+
+def room_left(byte_count):
+    mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + byte_count, resource.RLIM_INFINITY))
+
+def outcome(data, room):
+    child = os.fork()
+    if not child:
+        room_left(room)
+        try:
+            found = call(data)
+        except MemoryError:
+            os._exit(2)
+        os._exit(0 if found else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+names = {0: "done", 1: "given back", 2: "MemoryError"}
+print(json.dumps([
+    Counter(names.get(code, code) for code in (outcome(data, k << 18) for k in range(64)))
+    for data in (Path(name).read_bytes() for name in sys.argv[1:])
+]))
+"""
+"""Outcomes of scan and walk of each file with memory from none to 16 MiB, each in its own process.
+
+The buffers are files, so that no memory is free that was needed to build them.
+"""
+
+
+def batch_of(records: tuple[NewRecord, ...], offset: int = 0) -> bytes:
+    new = NewRecordBatch(records=records, base_timestamp_ms=5)
+    return encode_batch(new, base_offset=offset, leader_epoch=1)
+
+
+def buffers() -> list[bytes]:
+    """Return a batch of many small records, one of many headers, and many batches of one record."""
+    header = Header("k", b"v")
+    sparse = tuple(NewRecord(None if n % 3 else b"k", b"v") for n in range(100_000))
+    return [
+        batch_of(sparse),
+        batch_of((NewRecord(b"k", b"v", None, (header,) * 1000),) * 100),
+        b"".join(batch_of((NewRecord(None, b""),), offset) for offset in range(20_000)),
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
+def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -> None:
+    files = [tmp_path / str(n) for n in range(3)]
+    for file, data in zip(files, buffers(), strict=True):
+        file.write_bytes(data)
+    command = [sys.executable, "-c", CALLS, *map(str, files)]
+    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for counted in json.loads(done.stdout):
+        assert set(counted) <= {"done", "given back", "MemoryError"}
+        assert counted["done"] > 0
+        assert counted.get("given back", 0) > 2
+
+
+@pytest.mark.parametrize("count", [3, 2**20, 2**31 - 1, -1])
+def test_a_header_that_names_more_records_than_there_are_is_damage_in_both(count: int) -> None:
+    """No memory is reserved for records that the bytes cannot hold: 2^31 would be 80 GiB."""
+    valid = batch_of((NewRecord(None, b"v"), NewRecord(b"k", None)))
+    lying = bytearray(valid)
+    struct.pack_into(">i", lying, 57, count)
+    data = valid + resealed(bytes(lying)) + valid
+    native, python = in_both(lambda: scan(data, columns=Column.ALL))
+    assert differences(native, python) == []
+    assert native.stop is Stop.DAMAGED
+    assert native.end_position == len(valid)
