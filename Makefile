@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
 CRATE := connector/native
-NATIVE_SOURCES := setup.py $(CRATE)/Cargo.toml $(CRATE)/Cargo.lock $(wildcard $(CRATE)/src/*.rs)
+NATIVE_SOURCES := setup.py $(CRATE)/Cargo.toml $(CRATE)/Cargo.lock $(CRATE)/build.rs $(wildcard $(CRATE)/src/*.rs)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check types words native-check format-check imports quick long nightly durations kafka crash sim rewrite diagram planted bench wheel format clean

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 
 INTERFACE: int
+SOURCES: str
+"""Hash of the sources that it was built from."""
 
 class Block:
     """Frozen vector of numbers, readable as a buffer."""

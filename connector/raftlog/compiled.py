@@ -1,9 +1,11 @@
 """The compiled core ``raftlog._native``: whether it is used.
 
 It is built from ``connector/native`` where cargo is installed. Without it, with
-``RAFTLOG_NATIVE=0`` in the environment, or if it was built from other sources, the same functions
-run in Python, with the same results and errors. A function of the core returns None for what it
-gives back to Python: whatever is not plain, so that each error has one place and one text.
+``RAFTLOG_NATIVE=0`` in the environment, or if it has another interface than this package, the same
+functions run in Python, with the same results and errors. A function of the core returns None for
+what it gives back to Python: whatever is not plain, so that each error has one place and one text.
+
+``make check`` fails for a core that was built from other sources than those beside this package.
 """
 
 from __future__ import annotations

@@ -1,19 +1,25 @@
-"""The crates that the compiled core is built from, and the form of its sources."""
+"""The crates that the compiled core is built from, the form of its sources, and what was built."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 import tomllib
+from functools import reduce
 from pathlib import Path
 
 import pytest
+
+from raftlog import compiled
 
 pytestmark = pytest.mark.style
 
 CRATE = Path(__file__).parents[2] / "connector/native"
 ALLOWED = {"Apache-2.0", "MIT", "Unicode-3.0", "Apache-2.0 WITH LLVM-exception"}
 LICENCES = {
-    # as `cargo metadata` prints them; a new crate or version is reviewed and added here
+    # a new crate or version is reviewed and added here
     "crc32c 0.6.9": "MIT OR Apache-2.0",
     "heck 0.5.0": "MIT OR Apache-2.0",
     "itoa 1.0.19": "MIT OR Apache-2.0",
@@ -42,6 +48,18 @@ def test_every_locked_crate_was_reviewed() -> None:
     assert {f"{one['name']} {one['version']}" for one in locked} == set(LICENCES)
 
 
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="there is no cargo")
+def test_the_licences_are_those_that_the_crates_declare() -> None:
+    """Of the crates that are on this machine; without a network there may be none."""
+    command = ["cargo", "metadata", "--format-version=1", "--locked", "--offline"]
+    done = subprocess.run(command, cwd=CRATE, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("the crates are not on this machine")
+    packages = json.loads(done.stdout)["packages"]
+    found = {f"{one['name']} {one['version']}": one["license"] for one in packages}
+    assert found == LICENCES
+
+
 def test_every_licence_is_permissive() -> None:
     names = (re.split(r" OR | AND |[()]", text) for text in LICENCES.values())
     assert {name for parts in names for name in parts if name} <= ALLOWED
@@ -61,3 +79,27 @@ def test_unsafe_code_is_rare_and_argued() -> None:
     blocks = [block for text in sources for block in re.findall(r"unsafe \{", text)]
     argued = [found for text in sources for found in re.findall(r"// SAFETY:", text)]
     assert len(blocks) == len(argued) <= UNSAFE_BLOCKS_MAX
+
+
+needs_core = pytest.mark.skipif(not compiled.is_native, reason="the compiled core is not built")
+
+
+@needs_core
+def test_the_core_was_built_from_the_sources_beside_it() -> None:
+    """FNV-1a, as in ``connector/native/build.rs``. After a change of the sources run ``make``."""
+    names = [CRATE / name for name in ("Cargo.lock", "Cargo.toml", "build.rs")]
+    files = sorted([*names, *(CRATE / "src").iterdir()])
+    data = b"".join(file.read_bytes() for file in files)
+    found = reduce(
+        lambda state, byte: (state ^ byte) * 0x100000001B3 % 2**64, data, 0xCBF29CE484222325
+    )
+    assert f"{found:016x}" == compiled.core.SOURCES
+
+
+@needs_core
+def test_the_core_has_no_path_of_the_machine_that_built_it() -> None:
+    """``setup.py`` replaces them; a panic would print them."""
+    built = Path(str(compiled.core.__file__)).read_bytes()
+    for place in (Path.home(), CRATE.parents[1].resolve()):
+        assert str(place).encode() not in built
+    assert b"/cargo/registry/src/" in built

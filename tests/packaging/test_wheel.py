@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -84,6 +85,21 @@ def test_a_wheel_with_the_compiled_core_is_for_one_platform_and_every_python(
     ]
     assert version_of(wheel, tmp_path) == "(compiled core)"
     assert version_of(wheel, tmp_path, RAFTLOG_NATIVE="0") == "(pure Python)"
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not compiled.is_native, reason="the compiled core is not built")
+def test_a_build_in_another_directory_has_the_same_compiled_core(
+    wheel: Path, tmp_path: Path
+) -> None:
+    copy, again = tmp_path / "sources", tmp_path / "wheel"
+    left_out = shutil.ignore_patterns(".*", "target", "build", "tests", "*.so", "*.egg-info")
+    shutil.copytree(HOME, copy, ignore=left_out)
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(again), str(copy)]
+    subprocess.run(pip, check=True, capture_output=True)
+    (built,) = again.glob("*.whl")
+    name = "raftlog/_native.abi3.so"
+    assert zipfile.ZipFile(built).read(name) == zipfile.ZipFile(wheel).read(name)
 
 
 def version_of(wheel: Path, site: Path, **environment: str) -> str:

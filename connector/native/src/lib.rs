@@ -34,6 +34,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         return Err(PyImportError::new_err("disabled by RAFTLOG_NATIVE=0"));
     }
     module.add("INTERFACE", INTERFACE)?;
+    module.add("SOURCES", env!("RAFTLOG_SOURCES"))?;
     module.add_class::<block::Block>()?;
     module.add_class::<python::Program>()?;
     module.add_function(wrap_pyfunction!(python::walk, module)?)?;
