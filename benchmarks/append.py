@@ -42,7 +42,7 @@ from raftlog.limits import MIB
 from raftlog.log.reading.transactions import encoded_metadata
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records import BatchAccumulator, BatchBuilder
+from raftlog.records import BatchAccumulator, build_batch
 from raftlog.storage.local import WritableLocalStorage
 
 HOME = Path(__file__).parents[1]
@@ -62,9 +62,13 @@ def values_of(count: int) -> list[bytes]:
 
 
 def build_raftlog(values: list[bytes]) -> bytes:
-    builder = BatchBuilder(base_timestamp_ms=TIME_MS, byte_count_max=64 * MIB)
-    builder.append(values)
-    return builder.build(0, 1).data
+    return build_batch(
+        values,
+        base_offset=0,
+        leader_epoch=1,
+        base_timestamp_ms=TIME_MS,
+        byte_count_max=64 * MIB,
+    ).data
 
 
 def build_aiokafka(values: list[bytes]) -> bytes:

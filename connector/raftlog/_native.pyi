@@ -40,6 +40,18 @@ def scan(
 def encode_values(
     records: Sequence[object], first_delta: int, byte_count_max: int, /
 ) -> bytes | None: ...
+def build_batch(
+    records: Sequence[object],
+    byte_count_max: int,
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    /,
+) -> bytes | None: ...
 def seal_batch(
     payload: bytes,
     base_offset: int,

@@ -197,6 +197,20 @@ NATIVE_PLANTS: Final = (
         tests=(f"{BUILD}::test_values_are_encoded_alike",),
     ),
     Plant(
+        bug="the core builds batches without their last offset",
+        path=f"{RUST}/python.rs",
+        old="fields.last_offset_delta = count - 1;",
+        new="fields.last_offset_delta = count.min(1) - 1;",
+        tests=(f"{BUILD}::test_a_batch_is_built_in_one_step_as_by_a_builder",),
+    ),
+    Plant(
+        bug="a standalone batch has the offset of the batch before it",
+        path="connector/raftlog/records/builder.py",
+        old="        self._next_offset += batch.record_count\n",
+        new="",
+        tests=("tests/records/test_builder.py",),
+    ),
+    Plant(
         bug="the core encodes one byte more than fits",
         path=f"{RUST}/python.rs",
         old="if byte_count > byte_count_max {",

@@ -16,7 +16,14 @@ from raftlog import compiled
 from raftlog.errors import RaftlogError
 from raftlog.limits import MIB
 from raftlog.records.batch import Compression, NewRecord
-from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp, finish_batch
+from raftlog.records.builder import (
+    NO_PRODUCER,
+    BatchBuilder,
+    EncodedBatch,
+    ProducerStamp,
+    build_batch,
+    finish_batch,
+)
 from raftlog.records.encoding import RecordToAppend, encode_records
 from raftlog.records.scan import Column, scan
 
@@ -34,8 +41,8 @@ STAMPS = st.builds(
 )
 
 
-def outcome(call: Callable[[], bytes]) -> tuple[object, ...]:
-    """Return the bytes, or the type, text and facts of the error."""
+def outcome(call: Callable[[], object]) -> tuple[object, ...]:
+    """Return the result, or the type, text and facts of the error."""
     try:
         return (call(),)
     except (RaftlogError, struct.error) as error:
@@ -107,6 +114,79 @@ def test_batches_are_built_alike_and_hold_the_values(
     assert found.records.value.to_pylist() == [value for values in parts for value in values]
 
 
+def in_one_step(
+    records: Sequence[RecordToAppend],
+    codec: Compression = Compression.NONE,
+    stamp: ProducerStamp = NO_PRODUCER,
+    place: tuple[int, int] = (7, 3),
+    byte_count_max: int = MIB,
+    is_control: bool = False,
+) -> EncodedBatch:
+    return build_batch(
+        records,
+        base_offset=place[0],
+        leader_epoch=place[1],
+        base_timestamp_ms=1_700_000_000_000,
+        byte_count_max=byte_count_max,
+        compression=codec,
+        producer=stamp,
+        is_control=is_control,
+    )
+
+
+RECORDS = st.binary(max_size=9) | st.builds(NewRecord, st.none() | st.just(b"k"), st.just(b"v"))
+
+
+@given(
+    VALUES | st.lists(RECORDS, max_size=4),
+    st.sampled_from([Compression.NONE, Compression.LZ4]),
+    STAMPS,
+    st.tuples(st.integers(0, 2**62), st.integers(-1, 2**31 - 1)),
+    st.booleans(),
+    st.sampled_from([list, tuple]),
+)
+def test_a_batch_is_built_in_one_step_as_by_a_builder(
+    records: list[RecordToAppend],
+    codec: Compression,
+    stamp: ProducerStamp,
+    place: tuple[int, int],
+    is_control: bool,
+    kind: Callable[[list[RecordToAppend]], Sequence[RecordToAppend]],
+) -> None:
+    records = records or [b""]
+    native, python = in_both(
+        lambda: in_one_step(kind(records), codec, stamp, place, is_control=is_control)
+    )
+    assert native == python
+    builder = BatchBuilder(
+        base_timestamp_ms=1_700_000_000_000,
+        compression=codec,
+        producer=stamp,
+        is_control=is_control,
+    )
+    builder.append(records)
+    assert native == builder.build(*place)
+
+
+@given(VALUES.filter(bool))
+def test_a_batch_in_one_step_has_at_most_the_bytes_of_its_limit(values: list[bytes]) -> None:
+    size = len(in_one_step(values).data)
+    arguments = (7, 3, 0, 5, -1, -1, -1)
+    assert len(compiled.core.build_batch(values, size, *arguments) or b"") == size
+    assert compiled.core.build_batch(values, size - 1, *arguments) is None
+    for limit in (size - 1, size):
+        build = partial(in_one_step, values, byte_count_max=limit)
+        native, python = in_both(partial(outcome, build))
+        assert native == python
+
+
+@pytest.mark.parametrize("place", [(2**63, 1), (0, 2**31), (5, 2**70)])
+def test_a_number_that_does_not_fit_has_the_same_error_in_one_step(place: tuple[int, int]) -> None:
+    native, python = in_both(lambda: outcome(lambda: in_one_step([b"v"], place=place).data))
+    assert native == python
+    assert native[0] is struct.error
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_batch_that_is_too_large_has_the_same_error(seed: int) -> None:
     chance = random.Random(seed)
@@ -160,4 +240,6 @@ def test_a_panic_of_the_core_is_caught_and_python_builds_the_batch(
 
     monkeypatch.setattr(compiled.core, "encode_values", panicking)
     monkeypatch.setattr(compiled.core, "seal_batch", panicking)
+    monkeypatch.setattr(compiled.core, "build_batch", panicking)
     assert built([[b"a", b"bc"]]) == expected
+    assert in_one_step([b"a", b"bc"]).data == expected

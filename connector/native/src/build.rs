@@ -80,8 +80,8 @@ impl<'a> Writer<'a> {
         self.byte(0)
     }
 
-    /// Write a batch: its header, with length and CRC, and its records.
-    pub fn batch(&mut self, fields: &Fields, payload: &[u8]) -> Option<()> {
+    /// Write the header of a batch, with length and CRC.
+    pub fn header(&mut self, fields: &Fields, payload: &[u8]) -> Option<()> {
         let length = i32::try_from(HEADER_BYTES - 12 + payload.len()).ok()?;
         let mut covered = [0; HEADER_BYTES - 21];
         let mut header = Writer::new(&mut covered);
@@ -99,7 +99,12 @@ impl<'a> Writer<'a> {
         self.put(&fields.leader_epoch.to_be_bytes())?;
         self.byte(2)?; // magic
         self.put(&crc.to_be_bytes())?;
-        self.put(&covered)?;
+        self.put(&covered)
+    }
+
+    /// Write a batch: its header and its records.
+    pub fn batch(&mut self, fields: &Fields, payload: &[u8]) -> Option<()> {
+        self.header(fields, payload)?;
         self.put(payload)
     }
 }

@@ -265,47 +265,123 @@ pub fn encode_values<'py>(
     first_delta: usize,
     byte_count_max: i64,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    encode(py, records, first_delta, byte_count_max, None)
+}
+
+/// Build a batch of records that are only values.
+///
+/// `None` if there are none, one of them is no value, or the batch has more than `byte_count_max`
+/// bytes.
+#[pyfunction]
+#[pyo3(signature = (records, byte_count_max, base_offset, leader_epoch, attributes, timestamp_ms,
+    producer_id, producer_epoch, base_sequence, /))]
+#[allow(clippy::too_many_arguments)]
+pub fn build_batch<'py>(
+    py: Python<'py>,
+    records: &Bound<'py, PyAny>,
+    byte_count_max: i64,
+    base_offset: i64,
+    leader_epoch: i32,
+    attributes: i16,
+    timestamp_ms: i64,
+    producer_id: i64,
+    producer_epoch: i16,
+    base_sequence: i32,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let fields = Fields {
+        base_offset,
+        leader_epoch,
+        attributes,
+        last_offset_delta: -1, // as `record_count`, when the records are counted
+        base_timestamp_ms: timestamp_ms,
+        max_timestamp_ms: timestamp_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count: 0,
+    };
+    encode(py, records, 0, byte_count_max, Some(fields))
+}
+
+/// Encode values, after the header of their batch if there are `fields`.
+fn encode<'py>(
+    py: Python<'py>,
+    records: &Bound<'py, PyAny>,
+    first_delta: usize,
+    byte_count_max: i64,
+    fields: Option<Fields>,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let Ok(byte_count_max) = usize::try_from(byte_count_max) else {
         return Ok(None);
     };
     guarded(|| {
         if let Ok(list) = records.cast_exact::<PyList>() {
-            encode(py, || list.iter(), first_delta, byte_count_max)
+            encode_all(py, || list.iter(), first_delta, byte_count_max, fields)
         } else if let Ok(tuple) = records.cast_exact::<PyTuple>() {
-            encode(py, || tuple.iter(), first_delta, byte_count_max)
+            encode_all(py, || tuple.iter(), first_delta, byte_count_max, fields)
         } else {
             Ok(None)
         }
     })
 }
 
-fn encode<'py, I: Iterator<Item = Bound<'py, PyAny>>>(
+fn encode_all<'py, I: Iterator<Item = Bound<'py, PyAny>>>(
     py: Python<'py>,
     records: impl Fn() -> I,
     first_delta: usize,
     byte_count_max: usize,
+    mut fields: Option<Fields>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let mut byte_count = 0_usize;
-    for (record, delta) in records().zip(first_delta..) {
+    let header_bytes = fields.as_ref().map_or(0, |_| batch::HEADER_BYTES);
+    let mut byte_count = header_bytes;
+    let mut count = 0_usize;
+    for record in records() {
         let Ok(value) = record.cast_exact::<PyBytes>() else {
             return Ok(None);
         };
-        byte_count = byte_count.saturating_add(build::record_bytes(value.as_bytes().len(), delta));
+        let encoded = build::record_bytes(value.as_bytes().len(), first_delta.wrapping_add(count));
+        byte_count = byte_count.saturating_add(encoded);
+        count += 1;
     }
     if byte_count > byte_count_max {
         return Ok(None);
     }
-    let mut is_whole = true;
+    if let Some(fields) = fields.as_mut() {
+        match i32::try_from(count) {
+            Ok(count) if count > 0 => {
+                fields.record_count = count;
+                fields.last_offset_delta = count - 1;
+            }
+            _ => return Ok(None),
+        }
+    }
+    let mut is_whole = false;
     let encoded = PyBytes::new_with(py, byte_count, |out| {
-        let mut out = Writer::new(out);
-        is_whole = records().zip(first_delta..).all(|(record, delta)| {
-            record
-                .cast_exact::<PyBytes>()
-                .is_ok_and(|value| out.record(value.as_bytes(), delta).is_some())
-        }) && out.is_full();
+        is_whole = write(out, header_bytes, records(), first_delta, fields.as_ref()).is_some();
         Ok(())
     })?;
     Ok(is_whole.then_some(encoded))
+}
+
+/// Write the records, then the header before them; `None` if they do not fill `out`.
+fn write<'py>(
+    out: &mut [u8],
+    header_bytes: usize,
+    records: impl Iterator<Item = Bound<'py, PyAny>>,
+    first_delta: usize,
+    fields: Option<&Fields>,
+) -> Option<()> {
+    let (header, payload) = out.split_at_mut_checked(header_bytes)?;
+    let mut left = Writer::new(payload);
+    for (record, delta) in records.zip(first_delta..) {
+        left.record(record.cast_exact::<PyBytes>().ok()?.as_bytes(), delta)?;
+    }
+    if !left.is_full() {
+        return None;
+    }
+    fields.map_or(Some(()), |fields| {
+        Writer::new(header).header(fields, payload)
+    })
 }
 
 /// Build a batch of encoded records: the header, with length and CRC, before them.

@@ -17,7 +17,7 @@ from .batch import (
     iter_batches,
     read_batch,
 )
-from .builder import BatchAccumulator, BatchBuilder, ProducerStamp
+from .builder import BatchAccumulator, BatchBuilder, ProducerStamp, build_batch
 from .control import ControlRecord, ControlType, decode_control, encode_control
 from .encoding import RecordToAppend
 
@@ -35,6 +35,7 @@ __all__ = [
     "RecordToAppend",
     "TimestampType",
     "TornTail",
+    "build_batch",
     "decode_control",
     "encode_control",
     "iter_batches",

@@ -316,8 +316,7 @@ class BatchBuilder:
             leader_epoch=leader_epoch,
             byte_count_max=self.byte_count_max,
             compression=codec,
-            flags=(CONTROL_BIT if self.is_control else 0)
-            | (TRANSACTIONAL_BIT if producer.is_transactional else 0),
+            flags=_flags(producer, self.is_control),
             last_offset_delta=self._record_count - 1,
             base_timestamp_ms=self.base_timestamp_ms,
             max_timestamp_ms=self._max_timestamp_ms,
@@ -333,6 +332,63 @@ class BatchBuilder:
             producer,
             self.is_control,
         )
+
+
+def build_batch(
+    records: Sequence[RecordToAppend],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    base_timestamp_ms: int,
+    byte_count_max: int = BATCH_BYTES_MAX,
+    compression: Compression = Compression.NONE,
+    producer: ProducerStamp = NO_PRODUCER,
+    is_control: bool = False,
+) -> EncodedBatch:
+    """Build a batch of all these records, which ``BatchBuilder`` does in several steps.
+
+    Raises ``RecordBatchTooLargeError``, or ``InvalidAppendError`` for too many headers.
+    """
+    if compiled.is_native and compression is Compression.NONE:  # values only
+        try:
+            data = compiled.core.build_batch(
+                records,
+                byte_count_max,
+                base_offset,
+                leader_epoch,
+                _flags(producer, is_control),
+                base_timestamp_ms,
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.base_sequence,
+            )
+        except OverflowError:  # a number that does not fit into its field: struct names it
+            data = None
+        if data is not None:
+            return EncodedBatch(
+                data,
+                base_offset,
+                leader_epoch,
+                base_timestamp_ms,
+                len(records),
+                producer,
+                is_control,
+            )
+    builder = BatchBuilder(
+        base_timestamp_ms=base_timestamp_ms,
+        byte_count_max=byte_count_max,
+        compression=compression,
+        producer=producer,
+        is_control=is_control,
+    )
+    builder.append(records)
+    return builder.build(base_offset, leader_epoch)
+
+
+def _flags(producer: ProducerStamp, is_control: bool) -> int:
+    """Return the attributes of a batch without the compression bits."""
+    transactional = TRANSACTIONAL_BIT if producer.is_transactional else 0
+    return transactional | CONTROL_BIT if is_control else transactional
 
 
 # --- Accumulator of the records of one leader epoch: checks, offsets, batches ---------------------
@@ -435,8 +491,7 @@ class BatchAccumulator:
         if standalone or has_required_offset or producer is not None or is_packed:
             base_ms = records.base_timestamp_ms if isinstance(records, PackedRecords) else None
             base_ms = now_ms if base_ms is None else base_ms
-            builder = self._new_builder(base_ms, producer or NO_PRODUCER)
-            self._append_standalone(builder, records, now_ms)
+            self._append_standalone(records, base_ms, producer or NO_PRODUCER, now_ms)
             return self._next_offset - 1
         current = self._current_batch or self._new_builder(now_ms)
         parts = self._encode_whole(current, records, now_ms)
@@ -476,12 +531,11 @@ class BatchAccumulator:
                 log_end_offset=self._next_offset,
             )
 
-    def _new_builder(self, now_ms: int, producer: ProducerStamp = NO_PRODUCER) -> BatchBuilder:
+    def _new_builder(self, now_ms: int) -> BatchBuilder:
         return BatchBuilder(
             base_timestamp_ms=now_ms,
             byte_count_max=self._byte_count_max,
             compression=self._compression,
-            producer=producer,
         )
 
     def _encode_whole(
@@ -516,21 +570,30 @@ class BatchAccumulator:
         return self._new_builder(now_ms).too_large(records)
 
     def _append_standalone(
-        self, builder: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
+        self,
+        records: Sequence[RecordToAppend],
+        base_timestamp_ms: int,
+        producer: ProducerStamp,
+        now_ms: int,
     ) -> None:
-        encoded = builder.encode(records)
-        if encoded is None:
-            raise self._too_large(records, now_ms)
-        self._add([encoded], now_ms)
+        """Complete a batch of these records, after the current one."""
+        batch = build_batch(
+            records,
+            base_offset=self._next_offset,
+            leader_epoch=self._epoch,
+            base_timestamp_ms=base_timestamp_ms,
+            byte_count_max=self._byte_count_max,
+            compression=self._compression,
+            producer=producer,
+        )
+        _check_timestamp(batch.max_timestamp_ms, now_ms)
         self._complete()
+        self._completed.append(batch)
+        self._next_offset += batch.record_count
 
     def _add(self, parts: list[EncodedPart], now_ms: int) -> None:
-        """Add encoded records and advance the next offset: the only step that changes state."""
-        latest_ms = max(part.max_timestamp_ms for part in parts)
-        if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:
-            raise InvalidTimestampError(
-                timestamp_ms=latest_ms, now_ms=now_ms, after_ms_max=TIMESTAMP_AFTER_MS_MAX
-            )
+        """Add encoded records and advance the next offset, after all checks."""
+        _check_timestamp(max(part.max_timestamp_ms for part in parts), now_ms)
         for part in parts:
             if self._current_batch is not part.builder:
                 self._complete()
@@ -543,3 +606,10 @@ class BatchAccumulator:
         if builder is not None:
             base_offset = self._next_offset - builder.record_count
             self._completed.append(builder.build(base_offset, self._epoch))
+
+
+def _check_timestamp(latest_ms: int, now_ms: int) -> None:
+    if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:
+        raise InvalidTimestampError(
+            timestamp_ms=latest_ms, now_ms=now_ms, after_ms_max=TIMESTAMP_AFTER_MS_MAX
+        )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
-from raftlog.records import BatchBuilder, NewRecord, RecordToAppend
+from raftlog.records import NewRecord, RecordToAppend, build_batch
 from raftlog.records.control import (
     ControlRecord,
     KRaftVersion,
@@ -51,11 +51,14 @@ def snapshot_bytes(
     written = bytearray()
     offset = 0
     for records, is_control in batches:
-        batch = BatchBuilder(
-            base_timestamp_ms=written_ms, byte_count_max=batch_bytes_max, is_control=is_control
-        )
-        batch.append(records)
-        written += batch.build(offset, image.leader_epoch).data
+        written += build_batch(
+            records,
+            base_offset=offset,
+            leader_epoch=image.leader_epoch,
+            base_timestamp_ms=written_ms,
+            byte_count_max=batch_bytes_max,
+            is_control=is_control,
+        ).data
         offset += len(records)
     return bytes(written)
 

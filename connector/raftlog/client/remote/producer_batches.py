@@ -19,7 +19,13 @@ from raftlog.append import AppendRequest, AppendResult, named_records
 from raftlog.errors import AppendUnknownError, RaftlogError
 from raftlog.limits import MIB
 from raftlog.log.reading.transactions import TAKE_OVER_HEADER, ValueKind
-from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp, finish_batch
+from raftlog.records.builder import (
+    NO_PRODUCER,
+    BatchBuilder,
+    ProducerStamp,
+    build_batch,
+    finish_batch,
+)
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import Header, NewRecord
@@ -223,12 +229,7 @@ def single_batch(
     """
     records = _records_to_send(request, settings.values)
     stamp = request.producer or (NO_PRODUCER if producer_state is None else producer_state.stamp())
-    if records:
-        builder = _builder(settings, now_ms, stamp)
-        builder.append(records)
-        data = builder.build(-1, -1).data
-    else:
-        data = _empty_batch(now_ms)
+    data = _built(records, settings, now_ms, stamp) if records else _empty_batch(now_ms)
     if producer_state is not None:
         producer_state.advance(len(records))
     return ProducerBatch(
@@ -253,13 +254,12 @@ def split_batches(
     split = SplitAppend(request, len(parts))
     batches = []
     for records in parts:
-        builder = _builder(settings, now_ms, producer_state.stamp())
-        builder.append(records)
+        data = _built(records, settings, now_ms, producer_state.stamp())
         producer_state.advance(len(records))
         batches.append(
             ProducerBatch(
                 requests=(request,),
-                data=bytearray(builder.build(-1, -1).data),
+                data=bytearray(data),
                 record_count=len(records),
                 split=split,
             )
@@ -341,6 +341,21 @@ def _builder(settings: LogSettings, now_ms: int, stamp: ProducerStamp) -> BatchB
         compression=settings.compression,
         producer=stamp,
     )
+
+
+def _built(
+    records: Sequence[RecordToAppend], settings: LogSettings, now_ms: int, stamp: ProducerStamp
+) -> bytes:
+    """Build the batch of these records; its offset and epoch are the leader's to assign."""
+    return build_batch(
+        records,
+        base_offset=-1,
+        leader_epoch=-1,
+        base_timestamp_ms=now_ms,
+        byte_count_max=settings.batch_bytes_max,
+        compression=settings.compression,
+        producer=stamp,
+    ).data
 
 
 def _empty_batch(now_ms: int) -> bytes:

@@ -62,7 +62,7 @@ from raftlog.log.reading.transactions import (
 from raftlog.log.recovery.recover import RecoveredLog, RecoveryReport, recover
 from raftlog.log.segment import read_batches
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
-from raftlog.records.builder import BatchBuilder
+from raftlog.records.builder import build_batch
 from raftlog.records.control import (
     ControlRecord,
     KRaftVoters,
@@ -70,6 +70,7 @@ from raftlog.records.control import (
     LeaderChangeVoter,
     encode_control,
 )
+from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import NewRecord, Record
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import OffsetAndEpoch, Position, SnapshotId, ValidOffsetAndEpoch
@@ -580,24 +581,29 @@ class ReplicatedLog:
             self.flush()
 
     def _append_abort(self, now_ms: int) -> None:
-        builder = BatchBuilder(base_timestamp_ms=now_ms)
-        builder.append([marker_value(Marker.ABORT, ABORT_REASON)])
         marker = MetadataMarker(self._end_offset, Marker.ABORT)
-        self._append_built(builder, markers=(marker,))
+        value = marker_value(Marker.ABORT, ABORT_REASON)
+        self._append_batch([value], now_ms, markers=(marker,))
 
     def _append_control(self, controls: Sequence[ControlRecord], now_ms: int) -> None:
-        builder = BatchBuilder(base_timestamp_ms=now_ms, is_control=True)
-        builder.append([NewRecord(*encode_control(control)) for control in controls])
-        self._append_built(builder, control=controls)
+        records = [NewRecord(*encode_control(control)) for control in controls]
+        self._append_batch(records, now_ms, control=controls)
 
-    def _append_built(
+    def _append_batch(
         self,
-        builder: BatchBuilder,
+        records: Sequence[RecordToAppend],
+        now_ms: int,
         *,
         markers: Sequence[MetadataMarker] = (),
         control: Sequence[ControlRecord] = (),
     ) -> None:
-        batch = builder.build(self._end_offset, self.epoch)
+        batch = build_batch(
+            records,
+            base_offset=self._end_offset,
+            leader_epoch=self.epoch,
+            base_timestamp_ms=now_ms,
+            is_control=bool(control),
+        )
         metadata = encoded_metadata(batch, self.config.values, markers=markers, control=control)
         self.append_as_leader([(batch.data, metadata)])
 
