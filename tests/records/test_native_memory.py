@@ -1,4 +1,4 @@
-"""The compiled core without memory gives the call back; the process goes on."""
+"""The compiled core gives a call back where memory is exhausted, and no process ends."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -
 def test_a_header_that_names_more_records_than_there_are_is_damage_in_both(count: int) -> None:
     """No memory is reserved for records that the bytes cannot hold: 2^31 would be 80 GiB."""
     valid = batch_of((NewRecord(None, b"v"), NewRecord(b"k", None)))
-    lying = bytearray(valid)
-    struct.pack_into(">i", lying, 57, count)
-    data = valid + resealed(bytes(lying)) + valid
+    damaged = bytearray(valid)
+    struct.pack_into(">i", damaged, 57, count)
+    data = valid + resealed(bytes(damaged)) + valid
     native, python = in_both(lambda: scan(data, columns=Column.ALL))
     assert differences(native, python) == []
     assert native.stop is Stop.DAMAGED

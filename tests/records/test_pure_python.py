@@ -1,4 +1,4 @@
-"""Without the compiled core the tests of records and of reading pass too."""
+"""Without the compiled core the tests of records, of reading and of metadata pass too."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ TESTS = (
     "tests/log/test_damaged_logs.py",
     "tests/log/test_read_plans.py",
     "tests/log/recovery",
+    "tests/state/records",
+    "tests/state/source_rows",
+    "tests/state/loader",
+    "tests/state/cli/test_cli_cat.py",
+    "tests/state/cli/test_cli_state.py",
+    "tests/state/cli/test_cli_check.py",
 )
 
 
