@@ -21,11 +21,14 @@ from .codec import encode_request_frame
 from .controllers import ReplayedLog
 from .counters import Counted
 from .driven_node import LISTENER_NAME, Setting
+from .event_loop import Peers
 from .invariants import InvariantViolationError, Witness
 from .node import Node, describe_message
 from .world import Network, World
 
 REPLACE_EVERY_US: Final = 1_000_000
+CLIENTS_FROM: Final = 200
+"""Ids on the network of the product's clients, from this one on."""
 
 
 class Caller(Protocol):
@@ -75,6 +78,7 @@ class Cluster:
         has_counters: bool = False,
         has_controllers: bool = False,
         has_old_versions: bool = False,
+        has_clients: bool = False,
     ) -> None:
         self.world = world
         self.has_old_versions = has_old_versions
@@ -82,6 +86,8 @@ class Cluster:
         self.has_controllers = has_controllers
         self.counted = Counted()
         self.network = Network(world)
+        self.has_clients = has_clients
+        self.peers = Peers(world, self.network)
         self.witness = Witness()
         self.replayed = ReplayedLog(self)
         replicas = [
@@ -100,6 +106,7 @@ class Cluster:
         """Keys of voters whose disks were formatted again."""
         self._replacing: dict[ReplicaKey, Node] = {}
         self.nodes = {voter.key.node_id: Node(self, voter) for voter in replicas}
+        self.peers.listeners.update((one.node_id, one.accept) for one in self.nodes.values())
         self._asked: dict[int, tuple[AppendRequest, Caller, int, int]] = {}
         self.on_hook: Callable[[str, Node], None] = lambda _hook, _node: None
         self.on_failure: Callable[[Node], None] = lambda _node: None

@@ -24,7 +24,7 @@ from typing import Final
 from raftlog.quorum.messages import AddVoterRequest, RemoveVoterRequest
 from tests.simulated_disk.crash_model import Survival
 
-from .cluster import Cluster
+from .cluster import CLIENTS_FROM, Cluster
 from .damage import flip_bit_of_any_segment, restore_older_chunk, truncate_file
 from .node import Node
 from .world import Link
@@ -76,8 +76,8 @@ class Hook(enum.Enum):
 LATER: Final = (Fault.DISK_FULL, Fault.RETENTION)
 LATEST: Final = (Fault.WIPE, Fault.FLIP_ANY, Fault.CUT_FILE, Fault.OLD_CHUNK)
 """Kinds of a later round, drawn last: the meaning of earlier seeds must not change."""
-ROUNDS: Final = 3
-"""Number of rounds of kinds: the first ones, ``LATER`` and ``LATEST``."""
+ROUNDS: Final = 4
+"""Number of rounds of kinds: the first ones, ``LATER``, ``LATEST``, and the product's clients."""
 LOSSES: Final = (Fault.DAMAGE, Fault.FLIP_ANY, Fault.CUT_FILE, Fault.OLD_CHUNK)
 """Kinds that damage durable data."""
 _AT_HOOKS: Final = (Fault.KILL, Fault.POWER, Fault.ISOLATE, Fault.CUT_FROM)
@@ -124,6 +124,8 @@ class Plan:
     has_controllers: bool = False
     has_old_versions: bool = False
     """Whether nodes have older versions of Kafka's requests, each its own."""
+    client_user_counts: tuple[int, ...] = ()
+    """Number of users of each handle of the product's client."""
 
 
 def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:
@@ -133,6 +135,10 @@ def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:
         plan = _with_later(plan, Random(f"{seed}:plan of what came later"))
     if rounds >= 3:
         plan = _with_latest(plan, Random(f"{seed}:plan of round 3"))
+    if rounds >= 4:
+        chance = Random(f"{seed}:plan of round 4")
+        counts = [chance.randrange(1, 5) for _ in range(chance.choice((0, 1, 1, 2)))]
+        plan = replace(plan, client_user_counts=tuple(counts))
     return plan
 
 
@@ -253,7 +259,8 @@ class FaultDriver:
     def begin(self) -> None:
         """Set the rates of the network, and schedule the plan's faults."""
         plan, cluster = self._plan, self._cluster
-        users = range(100, 100 + plan.user_count)
+        clients = range(CLIENTS_FROM, CLIENTS_FROM + len(plan.client_user_counts))
+        users = (*range(100, 100 + plan.user_count), *clients)
         for source in (*cluster.nodes, *users):
             for target in (*cluster.nodes, *users):
                 link = cluster.network.link(source, target)
@@ -356,6 +363,7 @@ class FaultDriver:
             case Fault.RESET:
                 for other in cluster.nodes:
                     cluster.network.reset(node.node_id, other)
+                node.reset_clients()
             case _:
                 self._cut(one, node)
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,7 @@ from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import encode
 from tests.simulated_disk.crash_model import Survival
 
+from .client_port import ClientPort
 from .codec import (
     SentRequest,
     decode_request_frame,
@@ -43,6 +45,7 @@ from .codec import (
 from .controllers import WatchedController
 from .counters import WatchedCounter
 from .driven_node import DIRECTORY, TIME_MS, DrivenNode, new_disk
+from .event_loop import SimulatedLoop, SimulatedTransport
 from .world import US_PER_MS
 
 if TYPE_CHECKING:
@@ -89,6 +92,7 @@ class Node(DrivenNode):
         self._answer_to: dict[int, tuple[Node | None, int, SentRequest]] = {}
         """By request: the sending node, its incarnation and the version; None for an operator."""
         self._timer_ms: int | None = None
+        self._port: ClientPort | None = None
 
     @property
     def replica(self) -> Replica | None:
@@ -136,6 +140,8 @@ class Node(DrivenNode):
             return
         if self._cluster.has_counters or self._cluster.has_controllers:
             self._register_state_machines(replica)
+        if self._cluster.has_clients:
+            self._port = ClientPort(self, self._cluster, self._later)
         self.seen = (replica.log.log_start_offset, replica.log.end_offset)
         self._note(f"starts, end offset {replica.log.end_offset}")
         self.handle(TimePassed())
@@ -170,6 +176,7 @@ class Node(DrivenNode):
     def lose_power(self, survival: Survival = Survival.MIXED) -> None:
         """Cut the power of the machine: unsynced data may be lost."""
         self._note("loses power")
+        self._close_port(is_silent=True)
         self._die()
         self.disk.crash(survival)
 
@@ -200,12 +207,18 @@ class Node(DrivenNode):
             act()
 
     def _die(self, reason: str = "the node died") -> None:
+        self._close_port()
         self.is_paused, self._held, self._answer_to = False, [], {}
         self.listeners = self.counter = self.controller = None
         super()._die(reason)
         unplaced, self._unplaced = self._unplaced, []
         for request in unplaced:
             self._cluster.answered(request, failed(_unknown(reason)))
+
+    def _close_port(self, *, is_silent: bool = False) -> None:
+        port, self._port = self._port, None
+        if port is not None:
+            port.close(is_silent=is_silent)
 
     def _ended(self, error: LogError) -> None:
         self._note(f"fails: {error.code}")
@@ -269,6 +282,8 @@ class Node(DrivenNode):
         if replica is not None:
             self._notify_listeners()
             self._cluster.after_step(self)
+            if self._port is not None:
+                self._port.poll()
             if self.replica is replica and not self.is_paused:
                 self._set_timer(replica)
 
@@ -363,6 +378,17 @@ class Node(DrivenNode):
             self.complete_sync(sync)
 
     # --- users ------------------------------------------------------------------------------------
+
+    def accept(
+        self, transport: SimulatedTransport
+    ) -> tuple[SimulatedLoop, asyncio.Protocol] | None:
+        """Accept a connection of a client; None while the process is dead."""
+        return None if self._port is None else self._port.accept(transport)
+
+    def reset_clients(self) -> None:
+        """Reset the connections of clients."""
+        for transport in self._cluster.peers.ends_at(self.node_id):
+            transport.abort()
 
     def append(self, request: AppendRequest) -> None:
         """Receive a user's append."""

@@ -22,6 +22,7 @@ from typing import Final
 from raftlog import ValueKind
 
 from .checker import check_book
+from .clients import Client, ClientUser, check_order
 from .cluster import Cluster, small_log_config
 from .controllers import Changing
 from .counters import Counting, check_counters
@@ -85,6 +86,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
         has_counters=plan.has_counters,
         has_controllers=plan.has_controllers,
         has_old_versions=plan.has_old_versions,
+        has_clients=bool(plan.client_user_counts),
     )
     failure = None
     try:
@@ -108,8 +110,27 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
 
 
 def _run(cluster: Cluster, plan: Plan) -> None:
-    world, book = cluster.world, list[Operation]()
-    users = [User(cluster, number, book, plan.pause_us) for number in range(plan.user_count)]
+    book = list[Operation]()
+    users: list[User] = [
+        User(cluster, number, book, plan.pause_us) for number in range(plan.user_count)
+    ]
+    clients = [Client(cluster, number) for number in range(len(plan.client_user_counts))]
+    users += [
+        ClientUser(cluster, client, number, book, plan.pause_us)
+        for client, count in zip(clients, plan.client_user_counts, strict=True)
+        for number in range(count)
+    ]
+    try:
+        _run_users(cluster, plan, users, book)
+    finally:
+        for client in clients:
+            client.close()
+    for client in clients:
+        check_order(client)
+
+
+def _run_users(cluster: Cluster, plan: Plan, users: list[User], book: list[Operation]) -> None:
+    world = cluster.world
     driver, counting = FaultDriver(cluster, plan), Counting(cluster)
     changing = Changing(cluster)
     cluster.start()

@@ -62,6 +62,7 @@ _CALM: dict[str, Any] = {
     "retention_bytes": None,
     "has_counters": False,
     "has_old_versions": False,
+    "client_user_counts": (),
     "user_count": 1,
     "observer_count": 0,
     "is_dynamic": False,

@@ -179,7 +179,8 @@ class User:
         elif isinstance(error, AppendUnknownError):
             self._not_known(operation, attempt)
         elif isinstance(error, DiskFullError):
-            self._disk_full(operation, attempt)
+            self._cluster.count("no room")
+            self._nothing_written(operation, attempt)
         else:
             self._fault(operation, error)
 
@@ -199,9 +200,8 @@ class User:
         else:
             self._later(attempt)
 
-    def _disk_full(self, operation: Operation, attempt: int) -> None:
-        """Handle a full disk: this attempt wrote nothing; an earlier one of its name may have."""
-        self._cluster.count("no room")
+    def _nothing_written(self, operation: Operation, attempt: int) -> None:
+        """Handle an attempt that wrote nothing; an earlier one of its name may have."""
         if operation.kind in (Kind.PLAIN, Kind.CONDITIONAL):
             self._ended(operation, Outcome.REFUSED)
         else:

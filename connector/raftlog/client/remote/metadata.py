@@ -22,7 +22,7 @@ import contextlib
 import copy
 import random
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -91,10 +91,14 @@ class Metadata:
         bootstrap: tuple[Address, ...],
         context: ssl.SSLContext | None,
         cluster_id: str | None = None,
+        *,
+        draw: Callable[[], float] = random.random,
     ) -> None:
+        """``draw`` returns random numbers from 0 to 1, for the jitter of retries."""
         self.path: Final = ",".join(map(str, bootstrap))
         self._bootstrap = bootstrap
         self._context = context
+        self._draw = draw
         self._nodes: dict[int, Address] = {}
         self._connections: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
@@ -132,7 +136,7 @@ class Metadata:
                     self._leader = None
                     self._leader = await self._find(grace_s)
                     if self._leader is None:
-                        await asyncio.sleep(pause_s * (0.5 + random.random() / 2))
+                        await asyncio.sleep(pause_s * (0.5 + self._draw() / 2))
                     pause_s = min(pause_s * 2, PAUSE_LONGEST_S)
                     grace_s = min(grace_s * 2, GRACE_LONGEST_S)
                 return self._leader
@@ -219,7 +223,7 @@ class Metadata:
         without a response.
         """
         addresses = tuple(dict.fromkeys((*self._nodes.values(), *self._bootstrap)))
-        asking = {asyncio.ensure_future(self._leader_info_from(address)) for address in addresses}
+        asking = [asyncio.ensure_future(self._leader_info_from(address)) for address in addresses]
         for one in asking:  # one may fail after the search has ended
             one.add_done_callback(self._note_cluster)
         best: _LeaderInfo | None = None
@@ -227,11 +231,11 @@ class Metadata:
         problem: AccessDeniedError | NodeRefusedError | None = None
         try:
             while asking:
-                done, asking = await asyncio.wait(
-                    asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-                )
+                await asyncio.wait(asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                done = [one for one in asking if one.done()]
                 if not done:
                     break
+                asking = [one for one in asking if not one.done()]
                 for one in done:
                     try:
                         info = one.result()

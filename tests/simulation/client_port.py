@@ -1,0 +1,186 @@
+"""Listener for clients of a simulated node: connections and request handlers of the product.
+
+What the product's ``Server`` and ``Driver`` add are sockets, threads and quotas; here the node of
+the simulation has their part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from raftlog.append import AppendRequest, RequestResult
+from raftlog.errors import WireError
+from raftlog.limits import MIB, WIRE_FRAME_BYTES_MAX
+from raftlog.node.access import ANONYMOUS, Principal, Rights
+from raftlog.node.apis.client_apis import ClientApis
+from raftlog.node.connection import Connection, TransferDeadline
+from raftlog.node.driver import Driver
+from raftlog.node.memory_pool import MemoryPool
+from raftlog.node.replica import Replica
+from raftlog.node.request import Request
+from raftlog.wire import ApiKey, Listener, LogIdentity, encode_versions_response
+
+from .driven_node import LISTENER_NAME, TIME_MS, TOPIC_ID
+from .event_loop import SimulatedLoop, SimulatedTransport
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .node import Node
+
+IDENTITY: Final = LogIdentity(
+    topic="orders", topic_id=TOPIC_ID, cluster_id="simulated", listener_name=LISTENER_NAME
+)
+CLIENT: Final = Principal(
+    name=ANONYMOUS,
+    node_id=None,
+    listener=Listener.CLIENTS,
+    rights=Rights.DESCRIBE | Rights.READ | Rights.APPEND,
+)
+STALLED_S: Final = 30
+BYTES_PER_SECOND_MIN: Final = 4096
+
+
+class ClientPort:
+    """Connections of clients to one node, from its start to its end."""
+
+    def __init__(self, node: Node, cluster: Cluster, later: Callable[..., None]) -> None:
+        self._node = node
+        self._cluster = cluster
+        self._loop: Final = SimulatedLoop(cluster.peers, node.node_id, later)
+        self._driver: Final = NodeDriver(self._loop, node, cluster)
+        self._apis: Final = ClientApis(cast("Driver", self._driver), is_one_socket=True)
+        self._memory: Final = MemoryPool(64 * MIB)
+
+    def poll(self) -> None:
+        """Call what waits for the log, after a step of the replica."""
+        self._driver.poll()
+
+    def close(self, *, is_silent: bool) -> None:
+        """End with the process."""
+        for transport in self._cluster.peers.ends_at(self._node.node_id):
+            transport.die(is_silent=is_silent)
+
+    def accept(self, transport: SimulatedTransport) -> tuple[SimulatedLoop, asyncio.Protocol]:
+        """Return the protocol of a connection."""
+        where = f"client {transport.there}"
+        return self._loop, self._loop.run_in(
+            lambda: Connection(
+                where=where,
+                authenticate=lambda _: CLIENT,
+                handle=self._handle,
+                closed=lambda _: None,
+                log_event=self._log_event,
+                apis=self._apis.served,
+                frame_bytes_max=lambda _: WIRE_FRAME_BYTES_MAX,
+                in_flight_max=100,
+                memory_share=lambda _: self._memory.share_of(where),
+                deadline=TransferDeadline(STALLED_S, BYTES_PER_SECOND_MIN),
+            )
+        )
+
+    def _log_event(self, what: str, where: str, reason: str) -> None:
+        raise AssertionError(f"node {self._node.node_id} ends {where}: {what}: {reason}")
+
+    def _handle(self, connection: Connection, request: Request[Any]) -> None:
+        """Start a request, as the product's ``Server`` does."""
+        key = ApiKey(request.header.api_key)
+        self._cluster.count(f"request {key.name}")
+        if key is ApiKey.API_VERSIONS:
+            request.respond(
+                encode_versions_response(
+                    request.version,
+                    request.principal.listener,
+                    kraft_version=None,
+                    features_epoch=None,
+                    apis=self._apis.served,
+                    features=self._apis.features(),
+                )
+            )
+            return
+        task = self._loop.create_task(self._respond(connection, request))
+        connection.tasks.add(task)
+        task.add_done_callback(connection.tasks.discard)
+
+    async def _respond(self, connection: Connection, request: Request[Any]) -> None:
+        try:
+            body = await self._apis.handle(request)
+        except WireError as error:
+            connection.refuse(error.message())
+            return
+        except Exception as bug:
+            connection.refuse(repr(bug))
+            raise
+        request.respond(body)
+        if request.closes_connection:
+            connection.finish()
+
+
+class NodeDriver:
+    """The part of ``Driver`` that request handlers use."""
+
+    identity: Final = IDENTITY
+
+    def __init__(self, loop: SimulatedLoop, node: Node, cluster: Cluster) -> None:
+        assert node.replica is not None, "it is alive"
+        self.replica: Final[Replica] = node.replica
+        self._loop = loop
+        self._node_id = node.node_id
+        self._cluster = cluster
+        self._waiting: dict[asyncio.Future[bool], Callable[[], bool]] = {}
+        self._futures: dict[int, asyncio.Future[RequestResult]] = {}
+
+    def now_ms(self) -> int:
+        return self._cluster.world.now_ms
+
+    def time_ms(self) -> int:
+        return TIME_MS + self._cluster.world.now_ms
+
+    def append(self, request: AppendRequest) -> asyncio.Future[RequestResult]:
+        """Submit an append to the replica, with those of the same turn."""
+        number = len(self._futures)
+        self._futures[number] = future = self._loop.create_future()
+        self._cluster.users_append(self._node_id, request, self, number)
+        return future
+
+    def receive_result(
+        self, target: int, attempt: int, answer: RequestResult, leader_id: int | None
+    ) -> None:
+        """Complete an append. Its number is ``attempt``."""
+        del target, leader_id
+        if not self._futures[attempt].done():
+            self._futures[attempt].set_result(answer)
+
+    async def wait_until(
+        self,
+        is_due: Callable[[], bool],
+        *,
+        timeout_ms: int,
+        after: Callable[[], int] | None = None,
+    ) -> bool:
+        """Wait until ``is_due`` returns True; return False after the timeout."""
+        del after
+        if is_due():
+            return True
+        if timeout_ms <= 0:
+            return False
+        due: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting[due] = is_due
+        timer = self._loop.call_later(timeout_ms / 1000, _complete, due, False)
+        try:
+            return await due
+        finally:
+            timer.cancel()
+            self._waiting.pop(due, None)
+
+    def poll(self) -> None:
+        """Complete the waits that are due."""
+        for future, is_due in list(self._waiting.items()):
+            if not future.done() and is_due():
+                future.set_result(True)
+
+
+def _complete(future: asyncio.Future[bool], value: bool) -> None:
+    if not future.done():
+        future.set_result(value)
