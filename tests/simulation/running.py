@@ -44,9 +44,14 @@ EXPECTED: Final = (
     "stood still",
     "appends submitted together",
     "increment committed",
+    "request PRODUCE",
+    "result of a client: done",
+    "result of a client: AppendUnknownError",
+    "result of a client: QuorumUnavailableError",
+    "result of a client: UnexpectedEndOffsetError",
 )
 """Counts expected in every large set of seeds: faults with an effect, hooks that were called,
-faults at each of them, and effects of the network.
+faults at each of them, effects of the network, and results of the product's client.
 """
 SEEDS_FOR_EVERY_FAULT: Final = 500
 """Number of seeds in which all of ``EXPECTED`` must occur."""
