@@ -380,6 +380,10 @@ class TruncationRefusedError(LogError, code="RAFTLOG_TRUNCATION_REFUSED"):
         )
 
 
+_MILLISECONDS_MIN: Final = 10**12
+"""Offsets from here on may be milliseconds since 1970 that were taken for offsets."""
+
+
 class OffsetOutOfRangeError(LogError, code="RAFTLOG_OFFSET_OUT_OF_RANGE", kafka_code=1):
     """A requested offset that the log does not have. ``log_end_offset`` is exclusive."""
 
@@ -392,7 +396,19 @@ class OffsetOutOfRangeError(LogError, code="RAFTLOG_OFFSET_OUT_OF_RANGE", kafka_
         return (
             f"offset {self.offset} is out of range for {self.path}: log start offset "
             f"{self.log_start_offset}, log end offset {self.log_end_offset} (exclusive)"
+            + (f"; a time is timestamp:{self.offset}" if self.offset >= _MILLISECONDS_MIN else "")
         )
+
+
+class OffsetNotFoundError(LogError, code="RAFTLOG_OFFSET_NOT_FOUND"):
+    """An offset that was specified by a leader epoch or snapshot which the log does not have."""
+
+    path: str
+    wanted: str
+    remedy: str
+
+    def message(self) -> str:
+        return f"{self.path} has no {self.wanted}; {self.remedy}"
 
 
 class SegmentDeletedError(LogError, code="RAFTLOG_SEGMENT_DELETED", retriable=True):

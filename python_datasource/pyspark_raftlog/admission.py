@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raftlog.client import LogKind, LogReader, SourceKind
+from raftlog.client.offset_spec import SNAPSHOT
 from raftlog.errors import DataLossError
 from raftlog_state.source_rows.data_loss import DataLoss
 
 from .errors import data_loss
 from .offsets import StreamOffset
-from .options import OffsetSpec, RaftlogOptions
+from .options import RaftlogOptions
 from .planning import StartPosition, starting_offset_spec
 
 
@@ -84,7 +85,7 @@ def check_data_loss(log: LogReader, position: StreamOffset, options: RaftlogOpti
 
 def earliest_position(log: LogReader, options: RaftlogOptions) -> StartPosition:
     """Return where a stream restarts: at the newest snapshot if it began with one."""
-    if starting_offset_spec(log, options, streaming=True) is OffsetSpec.SNAPSHOT:
+    if starting_offset_spec(log, options, streaming=True) == SNAPSHOT:
         newest = log.newest_snapshot()
         if newest is not None:
             return StartPosition(offset=newest.end_offset, snapshot=newest)

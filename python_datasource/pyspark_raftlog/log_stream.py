@@ -130,7 +130,10 @@ class LogStream:
     def initial_position(self) -> StreamOffset:
         """Return the start of a new query."""
         log, end = self.refresh()
-        start = start_position(log, self.options, end_offset=end.offset, streaming=True)
+        now_ms = self._clock.wall_ms()
+        start = start_position(
+            log, self.options, end_offset=end.offset, streaming=True, now_ms=now_ms
+        )
         return StreamOffset(
             offset=start.offset,
             epoch=epoch_before(log, start.offset),

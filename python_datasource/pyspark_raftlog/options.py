@@ -16,7 +16,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import CommitName, ValueKind, limits
@@ -33,6 +32,7 @@ from raftlog.client.location import (
 )
 from raftlog.client.log_handle import duration_ms as duration_ms
 from raftlog.client.log_handle import isolation_of
+from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, iso_ms, parse_offset_spec
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.errors import LogNotFoundError, OptionError
 
@@ -140,17 +140,11 @@ def timestamp_ms(name: str, value: str) -> int:
     stripped = value.strip()
     if re.fullmatch(r"\d{1,18}", stripped, re.ASCII):
         return int(stripped)
-    try:
-        moment = datetime.fromisoformat(stripped)
-    except ValueError:
-        raise OptionError(
-            option=name,
-            reason="must be milliseconds since 1970, or ISO 8601 (e.g. 2026-03-01T12:00:00Z)",
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
+    found = iso_ms(stripped)
+    if found is None:
+        reason = "must be milliseconds since 1970, or ISO 8601 (e.g. 2026-03-01T12:00:00Z)"
+        raise OptionError(option=name, reason=reason)
+    return found
 
 
 # --- Location of the log: a path or bootstrap servers ---------------------------------------------
@@ -217,14 +211,6 @@ def open_log_settings(log: ConnectedLog | Any) -> LogSettings:
 # --- Options of the source ------------------------------------------------------------------------
 
 
-class OffsetSpec(enum.Enum):
-    """Symbolic offset."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    SNAPSHOT = "snapshot"
-
-
 class TimestampStrategy(enum.Enum):
     """Behaviour if no record has a timestamp >= ``startingTimestamp``."""
 
@@ -245,10 +231,10 @@ class RaftlogOptions:
     nodes: QuorumNodes | None = None
     cluster_id: str | None = None
     sources: tuple[RaftlogOptions, ...] = ()
-    starting_offset: OffsetSpec | int | None = None
+    starting_offset: OffsetSpec | None = None
     starting_timestamp_ms: int | None = None
     starting_timestamp_strategy: TimestampStrategy = TimestampStrategy.ERROR
-    ending_offset: OffsetSpec | int = OffsetSpec.LATEST
+    ending_offset: OffsetSpec = LATEST
     ending_timestamp_ms: int | None = None
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
@@ -337,7 +323,7 @@ class RaftlogOptions:
             source.check_no_end()
         if self.ending_timestamp_ms is not None:
             raise OptionError(option="endingTimestamp", reason="is allowed in batch reads only")
-        if self.ending_offset is not OffsetSpec.LATEST:
+        if self.ending_offset != LATEST:
             raise OptionError(option="endingOffset", reason="is allowed in batch reads only")
 
 
@@ -375,20 +361,11 @@ def duplicate_cluster(cluster_id: str, first: int, second: int) -> OptionError:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _offset_or(*specs: OffsetSpec) -> Callable[[str, str], OffsetSpec | int]:
-    def parse(name: str, value: str) -> OffsetSpec | int:
-        text = value.strip().lower()
-        for spec in specs:
-            if text == spec.value:
-                return spec
-        if re.fullmatch(r"\d{1,18}", text, re.ASCII):
-            return int(text)
-        words = ", ".join(spec.value for spec in specs)
-        raise OptionError(
-            option=name, reason=f"must be {words} or an offset (a log is one partition)"
-        )
-
-    return parse
+def _ending_offset(name: str, value: str) -> OffsetSpec:
+    spec = parse_offset_spec(name, value)
+    if spec == EARLIEST:
+        raise OptionError(option=name, reason="must be after the start of the log")
+    return spec
 
 
 def _strategy(name: str, value: str) -> TimestampStrategy:
@@ -440,19 +417,18 @@ def _secret(name: str, value: str) -> bytes:
 # --- names ----------------------------------------------------------------------------------------
 
 _EPOCH_MAX: Final = 2**31 - 1
-_STARTING: Final = _offset_or(OffsetSpec.EARLIEST, OffsetSpec.LATEST, OffsetSpec.SNAPSHOT)
 
 OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     **CONNECTION_OPTIONS,
     "paths": ("path", paths),
     "sources": ("sources", source_list),
-    "startingOffset": ("starting_offset", _STARTING),
-    "startingOffsets": ("starting_offset", _STARTING),
+    "startingOffset": ("starting_offset", parse_offset_spec),
+    "startingOffsets": ("starting_offset", parse_offset_spec),
     "startingTimestamp": ("starting_timestamp_ms", timestamp_ms),
     "startingTimestampStrategy": ("starting_timestamp_strategy", _strategy),
     "startingOffsetsByTimestampStrategy": ("starting_timestamp_strategy", _strategy),
-    "endingOffset": ("ending_offset", _offset_or(OffsetSpec.LATEST)),
-    "endingOffsets": ("ending_offset", _offset_or(OffsetSpec.LATEST)),
+    "endingOffset": ("ending_offset", _ending_offset),
+    "endingOffsets": ("ending_offset", _ending_offset),
     "endingTimestamp": ("ending_timestamp_ms", timestamp_ms),
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", integer(1)),
     "maxBytesPerTrigger": ("max_bytes_per_trigger", byte_count),

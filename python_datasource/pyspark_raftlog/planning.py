@@ -16,12 +16,20 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from raftlog.client import LogKind, LogReader, SourceKind, Split
+from raftlog.client.offset_spec import (
+    EARLIEST,
+    LATEST,
+    SNAPSHOT,
+    OffsetSpec,
+    OffsetSpecKind,
+    resolve,
+)
 from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog.types import SnapshotId
 from raftlog_state.source_rows.data_loss import DataLoss
 
 from .errors import data_loss
-from .options import OffsetSpec, RaftlogOptions, TimestampStrategy
+from .options import RaftlogOptions, TimestampStrategy
 
 RECORDS_PER_PARTITION_DEFAULT: Final = 250_000
 """Default of ``maxRecordsPerPartition``: a task of one or two seconds, JSON included."""
@@ -80,22 +88,20 @@ class StartPosition:
     snapshot: SnapshotId | None = None
 
 
-def starting_offset_spec(
-    log: LogReader, options: RaftlogOptions, *, streaming: bool
-) -> OffsetSpec | int:
+def starting_offset_spec(log: LogReader, options: RaftlogOptions, *, streaming: bool) -> OffsetSpec:
     """Return ``startingOffset``, or its default for this log and kind of read."""
     given = options.starting_offset
     if given is None:
         if log.source is SourceKind.CHECKPOINT or (streaming and log.kind is LogKind.METADATA):
-            return OffsetSpec.SNAPSHOT
-        return OffsetSpec.LATEST if streaming else OffsetSpec.EARLIEST
-    if given is OffsetSpec.EARLIEST and log.source is SourceKind.CHECKPOINT:
-        return OffsetSpec.SNAPSHOT
+            return SNAPSHOT
+        return LATEST if streaming else EARLIEST
+    if given == EARLIEST and log.source is SourceKind.CHECKPOINT:
+        return SNAPSHOT
     return given
 
 
 def start_position(
-    log: LogReader, options: RaftlogOptions, *, end_offset: int, streaming: bool
+    log: LogReader, options: RaftlogOptions, *, end_offset: int, streaming: bool, now_ms: int
 ) -> StartPosition:
     """Return the start of a new read.
 
@@ -103,25 +109,27 @@ def start_position(
         end_offset: the offset of ``latest``, exclusive.
 
     Raises:
-        OptionError: the option does not apply to this log, or no record has a timestamp >=
-            ``startingTimestamp``.
+        OptionError: the option does not apply to this log, or no record has a timestamp >= the
+            time to start at.
+        OffsetNotFoundError: the log does not have the leader epoch to start at.
         DataLossError: OFFSETS_DELETED, a numeric offset is below the log start offset.
         OffsetOutOfRangeError: a numeric offset is above the log end offset.
     """
     if options.starting_timestamp_ms is not None:
-        return StartPosition(
-            offset=_offset_at(log, options, options.starting_timestamp_ms, end_offset)
-        )
-    match starting_offset_spec(log, options, streaming=streaming):
-        case OffsetSpec.EARLIEST:
+        time_ms = options.starting_timestamp_ms
+        offset = _offset_at(log, options, time_ms, end_offset, "startingTimestamp")
+        return StartPosition(offset=offset)
+    spec = starting_offset_spec(log, options, streaming=streaming).at(now_ms)
+    match spec.kind:
+        case OffsetSpecKind.EARLIEST:
             return _earliest(log)
-        case OffsetSpec.LATEST:
+        case OffsetSpecKind.LATEST:
             if not streaming:
                 raise OptionError(
                     option="startingOffset", reason="latest is allowed in streams only"
                 )
             return StartPosition(offset=end_offset)
-        case OffsetSpec.SNAPSHOT:
+        case OffsetSpecKind.SNAPSHOT:
             if log.kind is not LogKind.METADATA and log.source is not SourceKind.CHECKPOINT:
                 raise OptionError(
                     option="startingOffset",
@@ -131,8 +139,11 @@ def start_position(
             if newest is None:
                 return _earliest(log)
             return StartPosition(offset=newest.end_offset, snapshot=newest)
-        case int(offset):
-            return StartPosition(offset=_check_exists(log, options, offset))
+        case OffsetSpecKind.TIME:
+            offset = _offset_at(log, options, spec.number, end_offset, "startingOffset")
+            return StartPosition(offset=offset)
+    found = resolve(spec, log, now_ms=now_ms, read_end=lambda: end_offset)
+    return StartPosition(offset=_check_exists(log, options, found.offset))
 
 
 def _earliest(log: LogReader) -> StartPosition:
@@ -146,15 +157,17 @@ def _earliest(log: LogReader) -> StartPosition:
     return StartPosition(offset=start)
 
 
-def _offset_at(log: LogReader, options: RaftlogOptions, timestamp_ms: int, end_offset: int) -> int:
+def _offset_at(
+    log: LogReader, options: RaftlogOptions, timestamp_ms: int, end_offset: int, option: str
+) -> int:
     offset = log.offset_for_timestamp(timestamp_ms)
     if offset is not None:
         return min(offset, end_offset)
     if options.starting_timestamp_strategy is TimestampStrategy.LATEST:
         return end_offset
     raise OptionError(
-        option="startingTimestamp",
-        reason="no record has this timestamp or a later one; set "
+        option=option,
+        reason="no record has this time or a later one; set "
         "startingTimestampStrategy=latest to start at the end",
     )
 
@@ -193,23 +206,24 @@ def batch_end_offset(log: LogReader, options: RaftlogOptions, *, now_ms: int) ->
     if options.ending_timestamp_ms is not None:
         offset = log.offset_for_timestamp(options.ending_timestamp_ms)
         return end.offset if offset is None else min(offset, end.offset)
-    if isinstance(options.ending_offset, OffsetSpec):
+    if options.ending_offset == LATEST:
         return end.offset
-    if options.ending_offset > log.log_end_offset:
+    ending = resolve(options.ending_offset, log, now_ms=now_ms, read_end=lambda: end.offset)
+    if ending.offset > log.log_end_offset:
         raise OffsetOutOfRangeError(
             path=log.path,
-            offset=options.ending_offset,
+            offset=ending.offset,
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )
-    if options.ending_offset > end.offset:
+    if ending.offset > end.offset:
         _LOGGER.warning(
             "%s: reading only up to offset %d, not to endingOffset: %s",
             log.path,
             end.offset,
             end.explanation,
         )
-    return min(options.ending_offset, end.offset)
+    return min(ending.offset, end.offset)
 
 
 def batch_range(
@@ -221,8 +235,9 @@ def batch_range(
     is below the start.
     """
     end_offset = batch_end_offset(log, options, now_ms=now_ms)
-    start = start_position(log, options, end_offset=end_offset, streaming=False)
-    if isinstance(options.ending_offset, int) and options.ending_offset < start.offset:
+    start = start_position(log, options, end_offset=end_offset, streaming=False, now_ms=now_ms)
+    ending = options.ending_offset
+    if ending.kind is OffsetSpecKind.OFFSET and ending.number < start.offset:
         raise OptionError(option="endingOffset", reason="is less than the start of the read")
     return start, end_offset
 

@@ -112,16 +112,17 @@ class RaftlogDataSource(DataSource):
     startingOffset (alias startingOffsets)
         ``earliest``, the log start offset, with a warning if earlier records were deleted;
         ``latest`` (streams only); ``snapshot``, the newest snapshot and then the log from its end
-        offset, or ``earliest`` if there is no snapshot; or an offset. Applies to new queries only.
-        Default: ``earliest`` in a batch; in a stream ``snapshot`` for metadata logs, otherwise
-        ``latest``.
+        offset, or ``earliest`` if there is no snapshot; an offset; or a time, an age or a leader
+        epoch, as ``2026-11-21T03:12:00Z``, ``-15m`` or ``epoch:5`` (``raftlog.client.offset_spec``
+        has all forms). Applies to new queries only. Default: ``earliest`` in a batch; in a stream
+        ``snapshot`` for metadata logs, otherwise ``latest``.
     startingTimestamp
         Starts at the first record whose timestamp is >= this: milliseconds since 1970, or ISO 8601
         (UTC without a time zone). Takes precedence over ``startingOffset``.
     startingTimestampStrategy (alias startingOffsetsByTimestampStrategy)
         If there is no such record: ``error`` (default), or ``latest``.
     endingOffset (alias endingOffsets)
-        Batch only. ``latest`` (default), or an offset.
+        Batch only. ``latest`` (default), or an offset, exclusive, or what ``startingOffset`` has.
     endingTimestamp
         Batch only. Ends before the first record whose timestamp is >= this. Takes precedence over
         ``endingOffset``.

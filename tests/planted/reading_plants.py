@@ -54,6 +54,37 @@ READING_PLANTS: Final = (
 """,
         tests=(f"{FAILS_CLOSED}::test_a_log_of_other_records_is_refused_without_a_declaration",),
     ),
+    # --- offsets by time ----------------------------------------------------------------------
+    Plant(
+        bug="the zone of a time is ignored",
+        path="connector/raftlog/client/offset_spec.py",
+        old="""(moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _ZERO
+""",
+        new="""moment.replace(tzinfo=UTC) - _ZERO
+""",
+        tests=("tests/client/test_offset_spec.py::test_each_form_is_parsed",),
+    ),
+    Plant(
+        bug="a time may be after the committed end",
+        path="connector/raftlog/client/offset_spec.py",
+        old="""    if found > end_offset:
+""",
+        new="""    if found > log.log_end_offset:
+""",
+        tests=("tests/client/test_offset_spec.py::test_a_time_is_never_after_the_committed_end",),
+    ),
+    Plant(
+        bug="a state at a time before the log's start is that at its start",
+        path="connector/raftlog/client/offset_spec.py",
+        old="""    if 0 < found == start and is_state:
+""",
+        new="""    if found is None:
+""",
+        tests=(
+            "tests/client/test_offset_spec.py"
+            "::test_a_state_at_a_time_whose_records_were_deleted_is_refused",
+        ),
+    ),
     # --- snapshots ----------------------------------------------------------------------------
     Plant(
         bug="every snapshot is checked as one of metadata",

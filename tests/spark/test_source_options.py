@@ -13,16 +13,20 @@ from hypothesis import strategies as st
 
 from pyspark_raftlog.options import (
     OPTIONS,
-    OffsetSpec,
     RaftlogOptions,
     TimestampStrategy,
     WriteOptions,
 )
 from pyspark_raftlog.source import RaftlogDataSource
 from raftlog.client import Isolation
+from raftlog.client.offset_spec import EARLIEST, LATEST, SNAPSHOT, OffsetSpec, OffsetSpecKind
 from raftlog.errors import OptionError
 
 SECRET = "correct horse battery staple"
+
+
+def offset(number: int) -> OffsetSpec:
+    return OffsetSpec(OffsetSpecKind.OFFSET, number)
 
 
 def parse(**options: str) -> RaftlogOptions:
@@ -39,7 +43,7 @@ def test_defaults_equal_those_of_the_manual() -> None:
     options = parse()
     assert options.path == "/logs"
     assert options.starting_offset is None
-    assert options.ending_offset is OffsetSpec.LATEST
+    assert options.ending_offset == LATEST
     assert options.isolation is Isolation.READ_COMMITTED
     assert options.fail_on_data_loss
     assert options.redact
@@ -52,10 +56,18 @@ def test_defaults_equal_those_of_the_manual() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "attribute", "expected"),
     [
-        ("startingOffset", "Earliest", "starting_offset", OffsetSpec.EARLIEST),
-        ("startingOffsets", "latest", "starting_offset", OffsetSpec.LATEST),
-        ("startingOffset", "snapshot", "starting_offset", OffsetSpec.SNAPSHOT),
-        ("STARTINGOFFSET", " 17 ", "starting_offset", 17),
+        ("startingOffset", "Earliest", "starting_offset", EARLIEST),
+        ("startingOffsets", "latest", "starting_offset", LATEST),
+        ("startingOffset", "snapshot", "starting_offset", SNAPSHOT),
+        ("startingOffset", "epoch:2", "starting_offset", OffsetSpec(OffsetSpecKind.EPOCH, 2)),
+        ("startingOffset", "-2m", "starting_offset", OffsetSpec(OffsetSpecKind.AGE, 120_000)),
+        (
+            "endingOffset",
+            "1970-01-01 00:01",
+            "ending_offset",
+            OffsetSpec(OffsetSpecKind.TIME, 60_000),
+        ),
+        ("STARTINGOFFSET", " 17 ", "starting_offset", offset(17)),
         ("startingTimestamp", "1795248203359", "starting_timestamp_ms", 1795248203359),
         ("startingTimestamp", "1970-01-01T00:00:01", "starting_timestamp_ms", 1_000),
         ("startingTimestamp", "1970-01-01T01:00:00.5+01:00", "starting_timestamp_ms", 500),
@@ -65,8 +77,8 @@ def test_defaults_equal_those_of_the_manual() -> None:
             "starting_timestamp_strategy",
             TimestampStrategy.LATEST,
         ),
-        ("endingOffset", "9", "ending_offset", 9),
-        ("endingOffsets", "latest", "ending_offset", OffsetSpec.LATEST),
+        ("endingOffset", "9", "ending_offset", offset(9)),
+        ("endingOffsets", "latest", "ending_offset", LATEST),
         ("endingTimestamp", "5", "ending_timestamp_ms", 5),
         ("maxOffsetsPerTrigger", "100", "max_offsets_per_trigger", 100),
         ("maxBytesPerTrigger", "64m", "max_bytes_per_trigger", 64 * 1024 * 1024),
@@ -235,11 +247,11 @@ def test_a_source_has_its_own_options_and_the_shared_ones() -> None:
     )
     first, second = parsed.sources
     assert (first.path, first.nodes, first.cluster_id) == ("/a", None, None)
-    assert (first.starting_offset, first.fail_on_data_loss) == (17, False)
+    assert (first.starting_offset, first.fail_on_data_loss) == (offset(17), False)
     assert first.tail_holdback_ms == 60_000
     assert (second.path, second.cluster_id) == ("one:9092", "fleet-b")
     assert second.nodes is not None
-    assert (second.starting_offset, second.fail_on_data_loss) == (OffsetSpec.EARLIEST, True)
+    assert (second.starting_offset, second.fail_on_data_loss) == (EARLIEST, True)
     for one in (parsed, first, second):
         assert one.max_offsets_per_trigger == 9
         assert one.redact_key == SECRET.encode()
@@ -247,7 +259,7 @@ def test_a_source_has_its_own_options_and_the_shared_ones() -> None:
 
 def test_the_offset_of_a_source_replaces_a_shared_timestamp() -> None:
     (source,) = several({"path": "/a", "startingOffset": 5}, startingTimestamp="1000").sources
-    assert (source.starting_offset, source.starting_timestamp_ms) == (5, None)
+    assert (source.starting_offset, source.starting_timestamp_ms) == (offset(5), None)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 
 from .output import Console, Output
-from .parser import Commands, add_redaction, offset, redactor
+from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
 from .source import add_decompression_limit, add_kind, add_source, open_source
 
-ABOUT = """
+ABOUT = f"""
 Print the records of a log, one JSON object a line:
 
-  {"offset":4,"leaderEpoch":1,"timestamp":1795248204043,"type":"TOPIC_RECORD","version":0,
-   "data":{...}}
+  {{"offset":4,"leaderEpoch":1,"timestamp":1795248204043,"type":"TOPIC_RECORD","version":0,
+   "data":{{...}}}}
 
 type, version and data are printed as kafka-dump-log prints them; timestamp is in milliseconds.
 From one directory or file, all records are printed, committed or not; from the directories of
@@ -20,11 +20,12 @@ several voters, or from running nodes, only committed records. The end offset in
 stderr. Records of an ordinary partition have key, value and headers, as text if they are valid
 UTF-8, otherwise as base64 in keyBase64 and valueBase64. Records of a .checkpoint have offsets that
 begin at 0 and are not offsets of the log.
-"""
+{OFFSET_FORMS}"""
 
 EXAMPLES = """
 raftlog cat __cluster_metadata-0 --type topic --type partition_change
 raftlog cat __cluster_metadata-0 --from 1200 --to 1300 --control --noop
+raftlog cat __cluster_metadata-0 --from '2026-11-21 10:02' --to '2026-11-21 10:05'
 raftlog cat 00000000000000001022-0000000002.checkpoint | jq -r .type | sort | uniq -c
 raftlog cat orders-0 --batches | jq 'select(.isTransactional)'
 raftlog cat --bootstrap-server controller-1:9093 --from 1200 --type config
@@ -40,14 +41,14 @@ def add_cat(commands: Commands) -> None:
         "--from",
         dest="start_offset",
         metavar="OFFSET",
-        type=offset,
+        type=offset_spec,
         help="first offset to print; default: the log start offset",
     )
     command.add_argument(
         "--to",
         dest="end_offset",
         metavar="OFFSET",
-        type=offset,
+        type=offset_spec,
         help="print records below this offset; default: the end of the log",
     )
     command.add_argument(

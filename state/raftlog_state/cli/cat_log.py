@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 
 from raftlog import compiled
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
+from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, OffsetSpecKind
 from raftlog.errors import CorruptBatchError, OffsetOutOfRangeError, OptionError
 from raftlog.limits import KIB, MIB
 from raftlog.records import RecordBatch, TimestampType
@@ -47,6 +48,7 @@ from raftlog_state.records.native_json import TYPES_MAX, LineStart, NativeJson, 
 
 from .output import Console, Line, Output, json_text
 from .parser import nearest
+from .source import offset_in
 
 RecordJson = Callable[[bytes], str]
 OnDamage = Callable[[int, str], None]
@@ -141,8 +143,8 @@ def _control_names() -> Mapping[str, str]:
 
 def print_records(
     log: LogReader,
-    start_offset: int | None,
-    end_offset: int | None,
+    start: OffsetSpec | None,
+    end: OffsetSpec | None,
     selection: Selection,
     redactor: Redactor,
     output: Output,
@@ -152,7 +154,7 @@ def print_records(
     damaged = _DamagedValues(log.path, console)
     is_metadata = log.kind is LogKind.METADATA
     columns = Column.ALL_BUT_HEADERS if is_metadata else Column.ALL
-    for scan in _scans(log, start_offset, end_offset, columns, output, console):
+    for scan in _scans(log, start, end, columns, output, console):
         for part in slices(scan.records):
             if is_metadata:
                 print_metadata(part, selection, redactor, output, damaged.report)
@@ -163,14 +165,14 @@ def print_records(
 
 def print_batches(
     log: LogReader,
-    start_offset: int | None,
-    end_offset: int | None,
+    start: OffsetSpec | None,
+    end: OffsetSpec | None,
     output: Output,
     console: Console,
 ) -> int:
     """Print the batches that overlap the range, one line each; return the exit code."""
     is_remote = log.source is SourceKind.QUORUM
-    for batch in _batches(log, start_offset, end_offset, console):
+    for batch in _batches(log, start, end, console):
         output.line(batch_line(batch, None if is_remote else _file_name(batch)))
     return 0
 
@@ -200,8 +202,8 @@ class _DamagedValues:
 
 def _scans(
     log: LogReader,
-    start_offset: int | None,
-    end_offset: int | None,
+    start: OffsetSpec | None,
+    end: OffsetSpec | None,
     columns: Column,
     output: Output,
     console: Console,
@@ -209,64 +211,86 @@ def _scans(
     if output.is_terminal():
         console.disable_progress_bar()
     if log.source is SourceKind.CHECKPOINT:
-        yield from _snapshot_scans(log, start_offset, end_offset, columns)
+        yield from _snapshot_scans(log, start, end, columns)
         return
-    start, end = _range(log, start_offset, end_offset, console)
-    for scan in log.scan(start, end, columns=columns):
+    start_offset, end_offset = _range(log, start, end, console)
+    for scan in log.scan(start_offset, end_offset, columns=columns):
         yield scan
         if len(scan.batches):
-            console.progress(int(scan.batches.last_offset[-1]) - start, end - start)
+            done = int(scan.batches.last_offset[-1]) - start_offset
+            console.progress(done, end_offset - start_offset)
 
 
 def _snapshot_scans(
-    log: LogReader, start_offset: int | None, end_offset: int | None, columns: Column
+    log: LogReader, start: OffsetSpec | None, end: OffsetSpec | None, columns: Column
 ) -> Iterator[Scan]:
     """Yield the scans of a snapshot file, whose offsets begin at 0."""
     snapshot_id = log.newest_snapshot()
     assert snapshot_id is not None, "opened as a snapshot"
-    start = 0 if start_offset is None else start_offset
-    end = _OFFSET_END if end_offset is None else end_offset
+    start_offset, end_offset = _snapshot_range(start, end)
     for scan in log.read_snapshot(snapshot_id).scan(columns=columns):
-        yield replace(scan, records=_clip(scan.records, start, end))
+        yield replace(scan, records=_clip(scan.records, start_offset, end_offset))
+
+
+def _snapshot_range(start: OffsetSpec | None, end: OffsetSpec | None) -> tuple[int, int]:
+    """Return the offsets to print of a snapshot. Raises ``OptionError`` for those of the log."""
+
+    def offset(option: str, spec: OffsetSpec) -> int:
+        if spec.kind is OffsetSpecKind.OFFSET:
+            return spec.number
+        if spec in (EARLIEST, LATEST):
+            return 0 if spec == EARLIEST else _OFFSET_END
+        reason = "a snapshot has offsets of its own: a number, start or end is allowed"
+        raise OptionError(option=option, reason=reason)
+
+    return offset("--from", start or EARLIEST), offset("--to", end or LATEST)
 
 
 def _batches(
-    log: LogReader, start_offset: int | None, end_offset: int | None, console: Console
+    log: LogReader, start: OffsetSpec | None, end: OffsetSpec | None, console: Console
 ) -> Iterator[RecordBatch]:
     if log.source is not SourceKind.CHECKPOINT:
-        start, end = _range(log, start_offset, end_offset, console)
-        yield from log.batches(start, end)
+        yield from log.batches(*_range(log, start, end, console))
         return
     snapshot_id = log.newest_snapshot()
     assert snapshot_id is not None, "opened as a snapshot"
-    start = 0 if start_offset is None else start_offset
-    end = _OFFSET_END if end_offset is None else end_offset
+    start_offset, end_offset = _snapshot_range(start, end)
     for batch in log.read_snapshot(snapshot_id).batches():
-        if batch.last_offset >= start and batch.base_offset < end:
+        if batch.last_offset >= start_offset and batch.base_offset < end_offset:
             yield batch
 
 
 def _range(
-    log: LogReader, start_offset: int | None, end_offset: int | None, console: Console
+    log: LogReader, start: OffsetSpec | None, end: OffsetSpec | None, console: Console
 ) -> tuple[int, int]:
-    """Return the start and end offset to print. Raises ``OffsetOutOfRangeError``."""
+    """Return the start and end offset to print.
+
+    Raises ``OffsetOutOfRangeError``, and what ``offset_in`` raises.
+    """
     log_start_offset = log.log_start_offset
-    end = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
-    log_end_offset = end.offset
-    if end_offset is None:
-        console.log(f"reading up to offset {log_end_offset} (exclusive): {end.explanation}")
-    elif end.basis in (EndBasis.DIRECTORY, EndBasis.FILE):
-        console.log(f"the log ends at offset {log_end_offset} (exclusive): {end.explanation}")
+    found = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
+    log_end_offset = found.offset
+    if end is None:
+        console.log(f"reading up to offset {log_end_offset} (exclusive): {found.explanation}")
+    elif found.basis in (EndBasis.DIRECTORY, EndBasis.FILE):
+        console.log(f"the log ends at offset {log_end_offset} (exclusive): {found.explanation}")
+
+    def offset(option: str, spec: OffsetSpec | None, default: int) -> int:
+        if spec is None:
+            return default
+        return offset_in(log, option, spec, lambda: log_end_offset, console)
+
+    start_offset = offset("--from", start, log_start_offset)
+    end_offset = offset("--to", end, log_end_offset)
     for wanted in (start_offset, end_offset):
-        if wanted is not None and not log_start_offset <= wanted <= log_end_offset:
+        if not log_start_offset <= wanted <= log_end_offset:
             raise OffsetOutOfRangeError(
                 path=log.path,
                 offset=wanted,
                 log_start_offset=log_start_offset,
                 log_end_offset=log_end_offset,
             )
-    start = log_start_offset if start_offset is None else start_offset
-    return start, log_end_offset if end_offset is None else end_offset
+    return start_offset, end_offset
 
 
 def _clip(records: RecordColumns, start_offset: int, end_offset: int) -> RecordColumns:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from .output import Console, Output
 
 if TYPE_CHECKING:
+    from raftlog.client.offset_spec import OffsetSpec
     from raftlog_state.records import Redactor
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
@@ -78,7 +79,7 @@ class Parser(argparse.ArgumentParser):
             return self._parse_command(self._commands, argv)
         if not {"-h", "--help"}.isdisjoint(argv):
             return self._help()
-        found, unknown = self.parse_known_intermixed_args(argv)
+        found, unknown = self.parse_known_intermixed_args(_join_ages(argv))
         if unknown:
             name = unknown[0].partition("=")[0]
             if not name.startswith("-"):
@@ -122,6 +123,41 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
     near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else None
+
+
+def _join_ages(argv: Sequence[str]) -> list[str]:
+    """Join ages to the options before them: argparse takes ``-15m`` for an option."""
+    joined: list[str] = []
+    for word in argv:
+        is_value = joined and joined[-1].startswith("--") and "=" not in joined[-1]
+        if is_value and word[:1] == "-" and word[1:2].isdigit():
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+OFFSET_FORMS: Final = """
+OFFSET is an offset; a time (2026-11-21T03:12:00Z, or 2026-11-21 03:12, which is UTC too);
+timestamp: and milliseconds since 1970; an age such as -15m, -2h or -1d; epoch: and a leader epoch;
+snapshot, the end of the newest one; start or end. A time is the first offset whose timestamp is not
+earlier. As clocks differ, a record after that offset can have an earlier time, none before it has a
+later one. What OFFSET was taken for is printed to stderr.
+"""
+"""Paragraph of the help text of a command with offsets."""
+
+
+def offset_spec(text: str) -> OffsetSpec:
+    """Parse an offset, or what specifies one."""
+    from raftlog.client.offset_spec import FORMS, parse_offset_spec
+    from raftlog.errors import OptionError
+
+    try:
+        return parse_offset_spec("OFFSET", text)
+    except OptionError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an offset; allowed are {FORMS}"
+        ) from None
 
 
 def offset(text: str) -> int:

@@ -6,16 +6,18 @@ A command that reads a log calls ``add_source``, which adds both; ``open_source`
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
 
+from .output import Console
 from .parser import Parser
 
 if TYPE_CHECKING:
     from raftlog.client import LogKind, LogReader
+    from raftlog.client.offset_spec import OffsetSpec
     from raftlog.client.remote.leader_client import LeaderClient
 
 Options: TypeAlias = "argparse._ActionsContainer"
@@ -171,6 +173,30 @@ def open_source(arguments: argparse.Namespace) -> Iterator[LogReader]:
 
     with closing(leader_client(arguments)) as leader:
         yield RemoteLog(leader, decompressed_bytes_max=arguments.max_decompressed_bytes)
+
+
+def offset_in(
+    log: LogReader,
+    option: str,
+    spec: OffsetSpec,
+    read_end: Callable[[], int],
+    console: Console,
+    *,
+    is_state: bool = False,
+) -> int:
+    """Return the offset that an option's value is in a log; print it unless it is a number.
+
+    Arguments and errors are those of ``raftlog.client.offset_spec.resolve``.
+    """
+    import time
+
+    from raftlog.client.offset_spec import OffsetSpecKind, resolve
+
+    now_ms = time.time_ns() // 1_000_000
+    found = resolve(spec, log, now_ms=now_ms, read_end=read_end, is_state=is_state)
+    if spec.kind is not OffsetSpecKind.OFFSET:
+        console.log(f"{option} is offset {found.offset}: {found.reason}")
+    return found.offset
 
 
 def check_no_node_options(arguments: argparse.Namespace) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import TYPE_CHECKING
 
 from .output import Console, Output, json_text
-from .parser import Commands, add_redaction, nearest, offset, redactor
-from .source import add_decompression_limit, add_source, open_source
+from .parser import OFFSET_FORMS, Commands, add_redaction, nearest, offset_spec, redactor
+from .source import add_decompression_limit, add_source, offset_in, open_source
 
 if TYPE_CHECKING:
+    from raftlog.client import LogReader
+    from raftlog.client.offset_spec import OffsetSpec
     from raftlog_state.image import MetadataImage
+    from raftlog_state.loader.image_reader import ImageReader
 
 # --- raftlog state --------------------------------------------------------------------------------
 
@@ -44,11 +48,12 @@ its start offset on.
 committed end of several voters' directories and of running nodes. The end offset in use and the
 loaded snapshot are printed to stderr. Records of an open metadata transaction are not part of the
 state.
-"""
+{OFFSET_FORMS}"""
 
 STATE_EXAMPLES = """
 raftlog state __cluster_metadata-0 topics | jq -r .name
 raftlog state __cluster_metadata-0 --at 1022 partitions
+raftlog state __cluster_metadata-0 --at 2026-11-21T03:12:00Z partitions
 raftlog state node-1,node-2,node-3 brokers
 raftlog state --bootstrap-server controller-1:9093 partitions
 raftlog state __cluster_metadata-0 --at 1022 --format records
@@ -64,7 +69,10 @@ def add_state(commands: Commands) -> None:
         "kind", metavar="KIND", nargs="?", type=_kind, help="print only these rows"
     )
     command.add_argument(
-        "--at", metavar="OFFSET", type=offset, help="print the state of all records below OFFSET"
+        "--at",
+        metavar="OFFSET",
+        type=offset_spec,
+        help="print the state of all records below OFFSET",
     )
     command.add_argument(
         "--format",
@@ -92,7 +100,7 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     from_oldest = arguments.kind in HISTORY_KINDS
     with open_source(arguments) as log:
         images = ImageReader(log, hide, console, from_oldest=from_oldest)
-        image = images.image_at(images.end_offset() if arguments.at is None else arguments.at)
+        image = images.image_at(_end_offset(arguments.at, log, images, console))
     if arguments.format == "records":
         print_records(image, output)
     elif arguments.kind:
@@ -100,6 +108,15 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     else:
         print_image(image, output)
     return 0
+
+
+def _end_offset(
+    at: OffsetSpec | None, log: LogReader, images: ImageReader, console: Console
+) -> int:
+    """Return the end offset that ``--at`` specifies; without it the committed end."""
+    if at is None:
+        return images.end_offset()
+    return offset_in(log, "--at", at, images.end_offset, console, is_state=True)
 
 
 def _take_kind_from_path(arguments: argparse.Namespace) -> None:
@@ -127,7 +144,7 @@ def _kind(name: str) -> str:
 
 # --- raftlog diff ---------------------------------------------------------------------------------
 
-DIFF_ABOUT = """
+DIFF_ABOUT = f"""
 Print the rows that differ between two cluster states, one JSON object a line: entity, key, op
 (c created, u updated, d deleted), and the row after, the row before, or each changed field before
 and after.
@@ -141,11 +158,11 @@ snapshots.
 `raftlog apply`. They leave out what cannot be chosen: ids, epochs, leaders, ISRs, directories.
 Passwords in configs require --reveal; credentials and tokens cannot be derived from a state. What
 is left out is printed to stderr.
-"""
+{OFFSET_FORMS}"""
 
 DIFF_EXAMPLES = """
 raftlog diff __cluster_metadata-0 --from 1200 --to 1300
-raftlog diff --bootstrap-server controller-1:9093 --from 1200
+raftlog diff --bootstrap-server controller-1:9093 --from -15m
 raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition") | .changed.isr'
 raftlog diff cluster-0 desired.checkpoint --changes --reveal > changes.json
 """
@@ -163,14 +180,14 @@ def add_diff(commands: Commands) -> None:
         "--from",
         dest="start_offset",
         metavar="OFFSET",
-        type=offset,
+        type=offset_spec,
         help="first state: all records below this offset; required without OTHER",
     )
     command.add_argument(
         "--to",
         dest="end_offset",
         metavar="OFFSET",
-        type=offset,
+        type=offset_spec,
         help="second state: all records below this offset; default: the end of the log",
     )
     command.add_argument(
@@ -189,8 +206,6 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
         arguments.parser.error("--from and --to are offsets of one log, without OTHER")
     if arguments.other is None and start is None:
         arguments.parser.error("--from, or OTHER, is required")
-    if start is not None and end is not None and end < start:
-        arguments.parser.error(f"--to {end} is less than --from {start}")
 
     from raftlog_state.image.delta import diff
 
@@ -227,19 +242,21 @@ def _states_to_compare(
                 open_path(arguments.other, decompressed_bytes_max=limit), hide, console
             )
             return before, other.image_at(other.end_offset())
-        if end is None:
-            end = images.end_offset()
-            if end < start:
-                raise OptionError(
-                    option="--from", reason=f"exceeds the end offset of the log, {end}"
-                )
-        before = images.image_at(start)
-        return before, images.image_at(end)
+        read_end = functools.cache(images.end_offset)
+        from_offset = offset_in(log, "--from", start, read_end, console, is_state=True)
+        to_offset = read_end()
+        if end is not None:
+            to_offset = offset_in(log, "--to", end, read_end, console, is_state=True)
+        if to_offset < from_offset:
+            reason = f"offset {from_offset} is after that of --to, {to_offset}"
+            raise OptionError(option="--from", reason=reason)
+        before = images.image_at(from_offset)
+        return before, images.image_at(to_offset)
 
 
 # --- raftlog snapshot -----------------------------------------------------------------------------
 
-SNAPSHOT_ABOUT = """
+SNAPSHOT_ABOUT = f"""
 Write the state of a metadata log to a snapshot: a .checkpoint file that kafka-dump-log and
 kafka-metadata-shell read, and that a Kafka controller loads from its metadata directory.
 
@@ -255,7 +272,7 @@ values=kraft. The log of the nodes is not trimmed.
 
 A snapshot contains secrets in clear text, like Kafka's own: passwords in configs and the keys of
 SCRAM credentials. Its file mode is 0600, and --reveal is required as a confirmation.
-"""
+{OFFSET_FORMS}"""
 
 SNAPSHOT_EXAMPLES = """
 raftlog snapshot cluster-0 backup/ --reveal
@@ -273,7 +290,10 @@ def add_snapshot(commands: Commands) -> None:
         "to", metavar="TO", help="directory, or name of a file that ends in .checkpoint"
     )
     command.add_argument(
-        "--at", metavar="OFFSET", type=offset, help="write the state of all records below OFFSET"
+        "--at",
+        metavar="OFFSET",
+        type=offset_spec,
+        help="write the state of all records below OFFSET",
     )
     command.add_argument(
         "--reveal", action="store_true", help="confirm that the file contains secrets in clear text"
@@ -291,7 +311,9 @@ def run_snapshot(arguments: argparse.Namespace, output: Output, console: Console
     from raftlog_state.snapshot_writer import export_snapshot
 
     with open_source(arguments) as log:
-        done = export_snapshot(log, arguments.to, end_offset=arguments.at)
+        at = arguments.at
+        end_offset = None if at is None else _committed(log, at, console)
+        done = export_snapshot(log, arguments.to, end_offset=end_offset)
     found = {
         "path": done.path,
         "end_offset": done.snapshot_id.end_offset,
@@ -300,3 +322,13 @@ def run_snapshot(arguments: argparse.Namespace, output: Output, console: Console
     }
     output.line(json_text(found))
     return 0
+
+
+def _committed(log: LogReader, at: OffsetSpec, console: Console) -> int:
+    """Return the offset that ``--at`` specifies, a time at most the committed end."""
+    from raftlog.client import Isolation
+
+    def read_end() -> int:
+        return log.read_end(isolation=Isolation.READ_COMMITTED).offset
+
+    return offset_in(log, "--at", at, read_end, console, is_state=True)

@@ -22,6 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.client import open_path
+from raftlog.client.log_handle import Clock
+from raftlog.client.offset_spec import OffsetSpecKind, parse_word
 from raftlog.errors import OptionError
 from raftlog_state.image import MetadataImage
 from raftlog_state.records import Redactor
@@ -37,6 +39,7 @@ from .bucket_replay import (
 )
 from .bulk_load import RANGE_RECORDS, BulkLoad, LoadSettings, RunTasks
 from .cluster_rows import Step, no_step
+from .convert import US_PER_MS
 from .exporting import export, image_of
 from .history import change_feed, difference
 from .invariants import Violation
@@ -303,7 +306,8 @@ class ClusterTables:
                 newest one. A ``datetime``, text that Spark casts to a TIMESTAMP, such as
                 ``"2026-11-21T03:12:00Z"``, or text with milliseconds since 1970. Without a
                 zone, text is in the session's time zone and a ``datetime`` in the driver's, as
-                PySpark returns them.
+                PySpark returns them. Or the state at an age such as ``"-15m"``, the one before
+                ``"epoch:5"``, the ``"start"`` or the ``"end"``.
 
         Raises:
             OptionError: neither or both are given, or one is invalid.
@@ -467,7 +471,10 @@ class ClusterTables:
         return publication.changes(*offsets_between(publication, since, until, self._to_micros))
 
     def _to_micros(self, time: datetime | str) -> int | None:
-        """Return a time as Spark casts it, in microseconds since 1970."""
+        """Return a time as Spark casts it, or that of an age, in microseconds since 1970."""
+        spec = parse_word(time) if isinstance(time, str) else None
+        if spec is not None and spec.kind is OffsetSpecKind.AGE:
+            return spec.at(Clock().wall_ms()).number * US_PER_MS
         as_micros = sf.unix_micros(sf.lit(time).try_cast("timestamp"))
         with self._store.errors(CHANGES):
             micros: int | None = self._spark.range(1).select(as_micros).collect()[0][0]

@@ -20,6 +20,7 @@ from .history import changes_of, last_rows, living_rows, rows_after, rows_before
 from .pinning import PinnedVersions, newest_version, pin_newest
 from .progress import NOTHING, Progress, progress_of
 from .schema import (
+    BY_NAME,
     CHANGES_TABLE,
     CLUSTER_ID,
     LOG_TABLE,
@@ -110,6 +111,14 @@ class Publication:
         with self.store.errors(CHANGES_TABLE.name):
             found: int | None = later.agg(sf.min("visible_offset")).collect()[0][0]
         return found
+
+    def epoch_start(self, leader_epoch: int) -> int | None:
+        """Return the start offset of a leader epoch; None if it is unknown."""
+        of_epoch = sf.col("leader_epoch") == leader_epoch
+        rows = self.rows(BY_NAME["epochs"], self.offset).where(of_epoch).select("start_offset")
+        with self.store.errors(CHANGES_TABLE.name):
+            found = rows.collect()
+        return found[0][0] if found else None
 
     def last_time_us(self, offset: int) -> int | None:
         """Return the time of the last change or append up to an offset, or of an expired one."""

@@ -20,8 +20,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute
 
+from raftlog.client.log_handle import Clock
+from raftlog.client.offset_spec import OffsetSpecKind, iso_micros, parse_word
 from raftlog_state.image.rows import Entity
 
+from .convert import US_PER_MS
 from .latest import (
     difference,
     overlay,
@@ -35,6 +38,7 @@ from .named_tables import NamedTables
 from .pinning import PinnedVersions, newest_version, pin_newest
 from .progress import IS_NOT_PROGRESS, IS_PROGRESS, NOTHING, Progress, progress_of
 from .schema import (
+    BY_NAME,
     CHANGES,
     CHANGES_TABLE,
     CLUSTER_ID,
@@ -60,7 +64,6 @@ from .stores.protocol import Condition, TableStore, Where, columns_of, rows_wher
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
 _CHANGE_ORDER: Final = [(name, "ascending") for name in ("visible_offset", "offset", "seq")]
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,12 @@ class _Publication:
         found: int | None = pc.min(later["visible_offset"]).as_py()
         return found
 
+    def epoch_start(self, leader_epoch: int) -> int | None:
+        """Return the start offset of a leader epoch; None if it is unknown."""
+        rows = self.rows(BY_NAME["epochs"], self.progress.offset)
+        found = rows_where(rows, ("leader_epoch", "=", leader_epoch))
+        return found["start_offset"][0].as_py() if found.num_rows else None
+
     def log_offset(self) -> int:
         """Return the last offset in ``log``, which may be after the published one; -1 without."""
         if self.versions.log_version is None:
@@ -215,9 +224,12 @@ class ArrowTables:
     which DuckDB, Polars and pandas accept, and that text of times is in ISO 8601 or milliseconds.
     """
 
-    def __init__(self, store: TableStore, cluster_id: str | None = None) -> None:
+    def __init__(
+        self, store: TableStore, cluster_id: str | None = None, clock: Clock | None = None
+    ) -> None:
         self._store = store
         self._cluster_id = cluster_id
+        self._clock = clock or Clock()
 
     def __repr__(self) -> str:
         return f"ArrowTables({self._store.place!r})"
@@ -233,8 +245,9 @@ class ArrowTables:
         Args:
             offset: the last offset of the state.
             time: the state before the first change with a later timestamp took effect, or the
-                newest one. A ``datetime``, or text in ISO 8601; without a zone in that of this
-                process. Or text with milliseconds since 1970, as in ``raftlog cat``.
+                newest one. A ``datetime``, without a zone in that of this process; or text in ISO
+                8601, in UTC without a zone, or with milliseconds since 1970. Or the state at an age
+                such as ``"-15m"``, the one before ``"epoch:5"``, the ``"start"`` or the ``"end"``.
 
         Raises:
             OptionError: neither or both are given, or one is invalid.
@@ -243,7 +256,7 @@ class ArrowTables:
                 or the tables begin after the time.
         """
         publication = self._newest()
-        return ArrowView(publication, offset_of_state(publication, offset, time, to_micros))
+        return ArrowView(publication, offset_of_state(publication, offset, time, self._to_micros))
 
     def history(self, name: str) -> pa.Table:
         """Return each version of each row of a typed table; see ``ClusterView.history``.
@@ -272,7 +285,7 @@ class ArrowTables:
         """
         where: list[Condition] = []
         publication = self._newest()
-        between = offsets_between(publication, since, until, to_micros)
+        between = offsets_between(publication, since, until, self._to_micros)
         if table is not None:
             entity: Entity = typed_table(table, publication.place).entity
             where.append(("entity", "=", str(entity)))
@@ -287,7 +300,7 @@ class ArrowTables:
             As ``changes``.
         """
         publication = self._newest()
-        between = offsets_between(publication, since, until, to_micros)
+        between = offsets_between(publication, since, until, self._to_micros)
         return with_cluster(difference(publication.changes(*between)), publication.cluster_id)
 
     def status(self) -> ClusterStatus:
@@ -302,6 +315,9 @@ class ArrowTables:
             raise nothing_published(self._store.place, self._cluster_id)
         self._cluster_id = publication.cluster_id  # also if others are added later
         return publication
+
+    def _to_micros(self, time: datetime | str) -> int | None:
+        return to_micros(time, self._clock.wall_ms())
 
 
 def open_tables(path: str, *, cluster_id: str | None = None) -> ArrowTables:
@@ -321,14 +337,17 @@ def open_tables(path: str, *, cluster_id: str | None = None) -> ArrowTables:
     return ArrowTables(DeltaRsStore(path), cluster_id)
 
 
-def to_micros(time: datetime | str) -> int | None:
-    """Return a time in microseconds since 1970; None for text that is not ISO 8601."""
+def to_micros(time: datetime | str, now_ms: int) -> int | None:
+    """Return a time or an age in microseconds since 1970; None for text that is neither."""
+    if isinstance(time, str):
+        spec = parse_word(time)
+        if spec is not None and spec.kind is OffsetSpecKind.AGE:
+            return spec.at(now_ms).number * US_PER_MS
+        return iso_micros(time)
     try:
-        moment = datetime.fromisoformat(time.strip()) if isinstance(time, str) else time
-        since = moment.astimezone(UTC) - _EPOCH
+        return iso_micros(time.astimezone(UTC).isoformat())
     except (ValueError, OverflowError):
         return None
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def _newest_publication(store: TableStore, cluster_id: str | None) -> _Publication | None:

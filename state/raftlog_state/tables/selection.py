@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol, SupportsIndex, TypeAlias
 
+from raftlog.client.offset_spec import OffsetSpec, OffsetSpecKind, parse_word
 from raftlog.errors import OptionError
 from raftlog_state.errors import TablesError
 from raftlog_state.image.delta import key_json
@@ -21,7 +22,8 @@ _MILLISECONDS: Final = re.compile(r"[0-9]{10,15}")
 """A time in milliseconds, as in options of the source; fewer digits are a year or a date."""
 
 OffsetOrTime: TypeAlias = int | datetime | str
-"""Offset (inclusive) or time of a state."""
+"""Offset (inclusive) or time of a state; text may also be an age, an epoch, ``start`` or ``end``.
+"""
 ToMicros: TypeAlias = Callable[[datetime | str], int | None]
 """Conversion of a time to microseconds since 1970; None if the text is no time."""
 
@@ -41,6 +43,10 @@ class Published(Protocol):
 
     def first_offset_later_than(self, time_us: int) -> int | None:
         """Return where the first change or append with a later time took effect, or None."""
+        ...
+
+    def epoch_start(self, leader_epoch: int) -> int | None:
+        """Return the start offset of a leader epoch; None if it is unknown."""
         ...
 
 
@@ -162,10 +168,19 @@ def _offset_at(published: Published, time: datetime | str, option: str, to_micro
     """Return the last offset of the state at a time."""
     if not isinstance(time, str | datetime):
         raise OptionError(option=option, reason="must be a datetime or text")
+    spec = parse_word(time) if isinstance(time, str) else None
+    if spec is not None and spec.kind not in (OffsetSpecKind.TIME, OffsetSpecKind.AGE):
+        return _offset_of_word(published, spec, option)
     is_ms = isinstance(time, str) and _MILLISECONDS.fullmatch(time.strip()) is not None
-    micros = int(str(time)) * US_PER_MS if is_ms else to_micros(time)
+    if spec is not None and spec.kind is OffsetSpecKind.TIME:
+        micros: int | None = spec.number * US_PER_MS
+    else:
+        micros = int(str(time)) * US_PER_MS if is_ms else to_micros(time)
     if micros is None:
-        reason = "must be a time such as 2026-11-21T03:12:00Z, or milliseconds since 1970"
+        reason = (
+            "must be a time such as 2026-11-21T03:12:00Z, milliseconds since 1970, an age (-15m, "
+            "-2h, -1d), epoch:N, start or end"
+        )
         raise OptionError(option=option, reason=reason)
     expired_time_us = published.progress.expired_time_us
     if expired_time_us is not None and micros < expired_time_us:
@@ -183,6 +198,25 @@ def _offset_at(published: Published, time: datetime | str, option: str, to_micro
             remedy="use a later time, or an offset from that of status().oldest_offset on",
         )
     return offset
+
+
+def _offset_of_word(published: Published, spec: OffsetSpec, option: str) -> int:
+    """Return the last offset of the state before an epoch, or at the start or end."""
+    match spec.kind:
+        case OffsetSpecKind.EARLIEST:
+            return published.progress.oldest_offset
+        case OffsetSpecKind.LATEST:
+            return published.progress.offset
+        case OffsetSpecKind.EPOCH:
+            start = published.epoch_start(spec.number)
+            if start is not None:
+                return start - 1
+            raise TablesError(
+                place=published.place,
+                reason=f"the start of {spec} is unknown",
+                remedy="use an epoch whose start_offset the table epochs has",
+            )
+    raise OptionError(option=option, reason="tables have no snapshots: use an offset or a time")
 
 
 def key_text(key: str | int | Sequence[str | int]) -> str:

@@ -269,5 +269,51 @@ def test_a_partition_is_named_by_its_topic() -> None:
 def test_the_default_of_to_is_the_end() -> None:
     explicit = rows("diff", NODE, "--from", "3000", "--to", "3131")
     assert rows("diff", NODE, "--from", "3000") == explicit != []
-    status, out, _ = run("diff", NODE, "--from", "3132")
+    status, out, err = run("diff", NODE, "--from", "3132")
     assert (status, out) == (2, "")
+    assert "--from: offset 3132 is after that of --to, 3131" in err
+
+
+def test_states_and_records_are_found_by_time() -> None:
+    # A broker was fenced by one batch, whose records are those from offset 799 to 1231.
+    fenced_ms = 1795248258007
+    assert rows("cat", NODE, "--from", "799", "--to", "1232")[-1]["timestamp"] == fenced_ms
+    times = ("--from", "2026-11-21 08:04:18.007", "--to", "timestamp:1795248258008")
+    status, out, err = run("diff", NODE, *times)
+    assert status == 0
+    assert [json.loads(line) for line in out.splitlines()] == rows(
+        "diff", NODE, "--from", "799", "--to", "1232"
+    )
+    assert (
+        "raftlog: --from is offset 799: the first record at or after 2026-11-21T08:04:18.007Z, "
+        "its time is 2026-11-21T08:04:18.007Z\n"
+    ) in err
+    printed = rows("cat", NODE, *times)
+    assert (printed[0]["offset"], printed[-1]["offset"]) == (799, 1231)
+    assert {row["timestamp"] for row in printed} == {fenced_ms}
+    later = rows("state", NODE, "--at", "2026-11-21T08:04:18.008Z", "brokers")
+    assert [row["broker_id"] for row in later if row["fenced"]] == [3]
+    assert rows("state", NODE, "--at", "timestamp:1795248258007", "brokers") != later
+
+
+def test_states_are_found_by_epoch_snapshot_and_age() -> None:
+    assert image(NODE, "--at", "epoch:2")["end_offset"] == 721
+    assert image(NODE, "--at", "snapshot")["end_offset"] == 3128
+    assert image(NODE, "--at", "-1d") == image(NODE, "--at=-1s") == image(NODE, "--at", "end")
+    status, out, err = run("state", NODE, "--at", "epoch:7")
+    assert (status, out) == (1, "")
+    assert "has no leader epoch 7; its leader epochs are 1, 2" in err
+
+
+def test_milliseconds_that_are_taken_for_an_offset_are_explained() -> None:
+    status, _, err = run("state", NODE, "--at", "1795248258007")
+    assert status == 1
+    assert "a time is timestamp:1795248258007" in err
+
+
+def test_a_snapshot_file_has_no_offsets_by_time() -> None:
+    checkpoint = CHECKPOINTS[0]
+    assert rows("cat", checkpoint, "--from", "start", "--to", "end") == rows("cat", checkpoint)
+    status, _, err = run("cat", checkpoint, "--from", "-1d")
+    assert status == 2
+    assert "option --from: a snapshot has offsets of its own" in err

@@ -19,6 +19,7 @@ from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import MetadataLog, at
 from tests.support.source_rows import checkpoint_rows, source_rows, without_secrets
 
+from raftlog.client.log_handle import Clock
 from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage
@@ -27,7 +28,8 @@ from raftlog_state.image.rows import Entity, Key, Row, table_of
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import BeginTransactionRecord, ConfigRecord, EndTransactionRecord
 from raftlog_state.tables.convert import rows_of
-from raftlog_state.tables.reader import ArrowTables, to_micros
+from raftlog_state.tables.reader import ArrowTables
+from raftlog_state.tables.reader import to_micros as micros_at
 from raftlog_state.tables.schema import (
     BY_NAME,
     CHANGES_TABLE,
@@ -74,8 +76,8 @@ def written(replayed: Replayed) -> MemoryTables:
     return tables
 
 
-def open_memory(tables: MemoryTables) -> ArrowTables:
-    return ArrowTables(MemoryStore(tables))
+def open_memory(tables: MemoryTables, now_ms: int = 0) -> ArrowTables:
+    return ArrowTables(MemoryStore(tables), clock=Clock(wall_ms=lambda: now_ms))
 
 
 def rows_at(image: MetadataImage, entity: Entity) -> dict[Key, Row]:
@@ -230,12 +232,15 @@ def test_changes_are_found_by_table_key_range_and_time(written: MemoryTables) ->
 def test_a_time_is_the_state_before_the_first_later_record(
     three_nodes: MetadataLog, written: MemoryTables
 ) -> None:
-    opened = open_memory(written)
     times = [record.timestamp_ms for record in three_nodes.records[:END]]
     expected = next(offset for offset, time in enumerate(times) if time > times[150]) - 1
+    opened = open_memory(written, times[150] + 7_000)
     moment = datetime.fromtimestamp(times[150] / 1000, UTC)
     local = moment.astimezone()
-    texts = (moment.isoformat(), local.isoformat(), str(times[150]))
+    texts = (
+        *(moment.isoformat(), local.isoformat(), moment.replace(tzinfo=None).isoformat()),
+        *(str(times[150]), f"timestamp:{times[150]}", "-7s"),
+    )
     for time in (moment, *texts, local.replace(tzinfo=None)):
         assert opened.at(time=time).offset == expected
     assert opened.at(time=moment + timedelta(days=9)).offset == END - 1
@@ -243,7 +248,30 @@ def test_a_time_is_the_state_before_the_first_later_record(
         opened.at(time="1999-12-31T23:59:59+01:00")
 
 
+def test_a_word_is_the_state_before_an_epoch_or_at_an_end(
+    three_nodes: MetadataLog,
+) -> None:
+    tables, second = MemoryTables(), 721
+    assert [three_nodes.records[at].leader_epoch for at in (second - 1, second)] == [1, 2]
+    Writer(MemoryStore(tables)).apply(source_rows(three_nodes.records[: second + 9]), "cluster-a")
+    opened = open_memory(tables)
+    assert opened.at(time="epoch:2").offset == second - 1
+    assert opened.at(time="end").offset == opened.at(time="latest").offset == second + 8
+    assert opened.at(time="start").offset == opened.status().oldest_offset
+    since = opened.changes(since="epoch:2")["visible_offset"]
+    assert since.to_pylist() == [
+        offset for offset in opened.changes()["visible_offset"].to_pylist() if offset >= second
+    ]
+    with pytest.raises(TablesError, match="the start of leader epoch 9 is unknown"):
+        opened.at(time="epoch:9")
+    with pytest.raises(OptionError, match="tables have no snapshots"):
+        opened.at(time="snapshot")
+
+
 def test_microseconds_of_times() -> None:
+    to_micros = partial(micros_at, now_ms=90_000)
+    assert to_micros("-1m") == 30_000_000
+    assert to_micros("1970-01-01 00:00:01") == 1_000_000
     assert to_micros("1970-01-01T00:00:00Z") == 0
     assert to_micros("1969-12-31T23:59:59.999999Z") == -1
     assert to_micros("2026-11-21T03:12:00.5+01:00") == 1_795_227_120_500_000

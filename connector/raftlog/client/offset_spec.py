@@ -1,0 +1,276 @@
+"""Specifications of an offset: the offset itself, a time, an age, a leader epoch or a name.
+
+``1231``
+    An offset. A number of any size is one.
+``2026-11-21T03:12:00Z``, ``2026-11-21 03:12``
+    A time in ISO 8601, in UTC if it has no zone: the result must not depend on the machine.
+``timestamp:1795248204043``
+    The same in milliseconds since 1970, as records have it.
+``-15m``
+    A time before the present, in s, m, h or d.
+``epoch:5``
+    The start offset of a leader epoch.
+``snapshot``, ``start``, ``end``
+    The end offset of the newest snapshot, the log start offset, the end of what is read. Kafka's
+    names of the last two are allowed: ``earliest`` and ``latest``.
+
+A time is the first offset whose timestamp is >= it (Kafka: ``ListOffsets``), or the end if there is
+none. As an end offset it excludes that record. Timestamps are those of the leaders' clocks and need
+not ascend: every record before the offset has an earlier time, and so may records after it.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from raftlog.errors import DataLossError, OffsetNotFoundError, OptionError
+
+if TYPE_CHECKING:
+    from raftlog.log.reading.log_reader import LogReader
+
+FORMS: Final = (
+    "an offset (0, 1, 2, ...), a time (2026-11-21T03:12:00Z; 2026-11-21 03:12 is UTC), "
+    "timestamp:MILLISECONDS, an age (-15m, -2h, -1d), epoch:N, snapshot, start or end"
+)
+"""The forms, for error messages."""
+
+_INT64_MAX: Final = 2**63 - 1
+_EPOCH_MAX: Final = 2**31 - 1
+_DIGITS: Final = re.compile(r"[0-9]{1,19}")
+_AGE: Final = re.compile(r"-([0-9]{1,9})([smhd])")
+_NUMBERED: Final = re.compile(r"(timestamp|epoch):([0-9]{1,19})")
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class OffsetSpecKind(enum.Enum):
+    """Kind of a specification."""
+
+    OFFSET = "offset"
+    TIME = "timestamp"
+    AGE = "age"
+    EPOCH = "epoch"
+    SNAPSHOT = "snapshot"
+    EARLIEST = "start"
+    LATEST = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpec:
+    """Specification of an offset in a log (Kafka: ``OffsetSpec``).
+
+    ``number``: an offset, an epoch, or the milliseconds of a time or an age.
+    """
+
+    kind: OffsetSpecKind
+    number: int = 0
+
+    def __str__(self) -> str:
+        match self.kind:
+            case OffsetSpecKind.OFFSET:
+                return str(self.number)
+            case OffsetSpecKind.TIME:
+                return time_text(self.number)
+            case OffsetSpecKind.AGE:
+                return f"{self.number} ms ago"
+            case OffsetSpecKind.EPOCH:
+                return f"leader epoch {self.number}"
+        return str(self.kind.value)
+
+    def at(self, now_ms: int) -> OffsetSpec:
+        """Return the time of an age; any other specification unchanged."""
+        if self.kind is OffsetSpecKind.AGE:
+            return OffsetSpec(OffsetSpecKind.TIME, now_ms - self.number)
+        return self
+
+
+EARLIEST: Final = OffsetSpec(OffsetSpecKind.EARLIEST)
+LATEST: Final = OffsetSpec(OffsetSpecKind.LATEST)
+SNAPSHOT: Final = OffsetSpec(OffsetSpecKind.SNAPSHOT)
+_WORDS: Final = {
+    "start": EARLIEST,
+    "earliest": EARLIEST,
+    "end": LATEST,
+    "latest": LATEST,
+    "snapshot": SNAPSHOT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Offset that a specification is in a log, and the reason for it as text."""
+
+    offset: int
+    reason: str
+
+
+# --- Text to specification ------------------------------------------------------------------------
+
+
+def parse_offset_spec(option: str, text: str) -> OffsetSpec:
+    """Parse a specification. Raises ``OptionError`` of the named option, with the forms."""
+    stripped = text.strip()
+    found = parse_word(stripped)
+    if found is None and _DIGITS.fullmatch(stripped):
+        found = _within(OffsetSpecKind.OFFSET, int(stripped), _INT64_MAX)
+    elif found is None:
+        time_ms = iso_ms(stripped)
+        found = None if time_ms is None else OffsetSpec(OffsetSpecKind.TIME, time_ms)
+    if found is None:
+        raise OptionError(option=option, reason=f"must be {FORMS}")
+    return found
+
+
+def parse_word(text: str) -> OffsetSpec | None:
+    """Parse a text that is neither a number nor in ISO 8601; None if it is no specification."""
+    stripped = text.strip().lower()
+    if stripped in _WORDS:
+        return _WORDS[stripped]
+    age = _AGE.fullmatch(stripped)
+    if age is not None:
+        return OffsetSpec(OffsetSpecKind.AGE, int(age[1]) * _UNIT_MS[age[2]])
+    numbered = _NUMBERED.fullmatch(stripped)
+    if numbered is None:
+        return None
+    if numbered[1] == "epoch":
+        return _within(OffsetSpecKind.EPOCH, int(numbered[2]), _EPOCH_MAX)
+    return _within(OffsetSpecKind.TIME, int(numbered[2]), _INT64_MAX)
+
+
+def is_age(text: str) -> bool:
+    """Return whether a text is an age, which begins as an option of a command does."""
+    return _AGE.fullmatch(text) is not None
+
+
+def iso_ms(text: str) -> int | None:
+    """Return a time in ISO 8601 in milliseconds since 1970; None if the text is no such time."""
+    micros = iso_micros(text)
+    return None if micros is None else micros // 1_000
+
+
+def iso_micros(text: str) -> int | None:
+    """Return a time in ISO 8601 as ``iso_ms`` does, in microseconds; without a zone it is UTC."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _ZERO
+    except (ValueError, OverflowError):
+        return None
+    return since // timedelta(microseconds=1)
+
+
+def time_text(time_ms: int) -> str:
+    """Return a time in ISO 8601, in UTC; milliseconds since 1970 if it has no such text."""
+    try:
+        moment = _ZERO + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return f"timestamp:{time_ms}"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _within(kind: OffsetSpecKind, number: int, most: int) -> OffsetSpec | None:
+    return OffsetSpec(kind, number) if number <= most else None
+
+
+# --- Specification to offset ----------------------------------------------------------------------
+
+
+def resolve(
+    spec: OffsetSpec,
+    log: LogReader,
+    *,
+    now_ms: int,
+    read_end: Callable[[], int],
+    is_state: bool = False,
+) -> Resolved:
+    """Return the offset that a specification is in a log.
+
+    An offset is returned unchanged, whether the log has it or not.
+
+    Args:
+        read_end: returns the end of what is read. A time is never after it.
+        is_state: whether the state before the offset is requested, for which the records before a
+            time must be known.
+
+    Raises:
+        OffsetNotFoundError: the log has no such epoch or snapshot.
+        DataLossError: with ``is_state``, the records of the time were deleted.
+    """
+    match spec.kind:
+        case OffsetSpecKind.OFFSET:
+            return Resolved(spec.number, "as requested")
+        case OffsetSpecKind.EARLIEST:
+            return Resolved(log.log_start_offset, "the log start offset")
+        case OffsetSpecKind.LATEST:
+            return Resolved(read_end(), "the end of the log")
+        case OffsetSpecKind.EPOCH:
+            return _epoch_start(spec, log)
+        case OffsetSpecKind.SNAPSHOT:
+            newest = log.newest_snapshot()
+            if newest is None:
+                raise OffsetNotFoundError(
+                    path=log.path, wanted="snapshot", remedy="choose an offset or a time"
+                )
+            return Resolved(newest.end_offset, f"the end offset of snapshot {newest}")
+    return _first_at(spec.at(now_ms).number, log, read_end(), is_state)
+
+
+def _epoch_start(spec: OffsetSpec, log: LogReader) -> Resolved:
+    entries = log.epochs.entries
+    for entry in entries:
+        if entry.epoch == spec.number:
+            start = max(entry.start_offset, log.log_start_offset)
+            reason = f"the start of {spec}"
+            if 0 < start == log.log_start_offset:
+                reason += " or later: the log starts there"
+            return Resolved(start, reason)
+    known = ", ".join(str(entry.epoch) for entry in entries[-10:])
+    remedy = f"its leader epochs are {known}" if known else "it has no leader epochs"
+    if len(entries) > 10:
+        remedy = f"its newest leader epochs are {known}"
+    raise OffsetNotFoundError(path=log.path, wanted=str(spec), remedy=remedy)
+
+
+def _first_at(time_ms: int, log: LogReader, end_offset: int, is_state: bool) -> Resolved:
+    """Return the first offset at or after a time, at most ``end_offset``."""
+    wanted = time_text(time_ms)
+    found = log.offset_for_timestamp(time_ms)
+    if found is None:
+        return Resolved(end_offset, f"the end: no record is as late as {wanted}")
+    if found > end_offset:
+        reason = f"the end of what is read: the first record at or after {wanted} is not committed"
+        return Resolved(end_offset, reason)
+    first_ms = _timestamp_of(log, found)
+    actual = "unknown" if first_ms is None else time_text(first_ms)
+    start = log.log_start_offset
+    if 0 < found == start and is_state:
+        raise DataLossError(
+            path=log.path,
+            condition="OFFSETS_DELETED",
+            reason=f"the records before {wanted} were deleted: the log starts at offset {start}, "
+            f"whose time is {actual}",
+            remedy="choose a later time, or snapshot",
+        )
+    reason = f"the first record at or after {wanted}, its time is {actual}"
+    if 0 < found == start:
+        reason += "; earlier records were deleted"
+    return Resolved(found, reason)
+
+
+def _timestamp_of(log: LogReader, offset: int) -> int | None:
+    from raftlog.records.batch_columns import Column
+
+    for scan in log.scan(offset, offset + 1, columns=Column.OFFSET | Column.TIMESTAMP):
+        records = scan.records
+        assert records.offset is not None, "a requested column"
+        assert records.timestamp_ms is not None, "a requested column"
+        for at, time_ms in zip(
+            records.offset.to_pylist(), records.timestamp_ms.to_pylist(), strict=True
+        ):
+            if at == offset:
+                return int(time_ms)
+    return None
