@@ -380,10 +380,6 @@ class TruncationRefusedError(LogError, code="RAFTLOG_TRUNCATION_REFUSED"):
         )
 
 
-_MILLISECONDS_MIN: Final = 10**12
-"""Offsets from here on may be milliseconds since 1970 that were taken for offsets."""
-
-
 class OffsetOutOfRangeError(LogError, code="RAFTLOG_OFFSET_OUT_OF_RANGE", kafka_code=1):
     """A requested offset that the log does not have. ``log_end_offset`` is exclusive."""
 
@@ -396,7 +392,7 @@ class OffsetOutOfRangeError(LogError, code="RAFTLOG_OFFSET_OUT_OF_RANGE", kafka_
         return (
             f"offset {self.offset} is out of range for {self.path}: log start offset "
             f"{self.log_start_offset}, log end offset {self.log_end_offset} (exclusive)"
-            + (f"; a time is timestamp:{self.offset}" if self.offset >= _MILLISECONDS_MIN else "")
+            + (f"; a time is timestamp:{self.offset}" if self.offset >= 10**12 else "")
         )
 
 

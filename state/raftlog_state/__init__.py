@@ -1,8 +1,8 @@
 """State of a cluster from its KRaft metadata log: records, loader, tables, command line.
 
-``apply_changes`` appends changes of a cluster's metadata to a log, embedded or of a quorum,
-``export_snapshot`` writes a snapshot that an Apache Kafka node starts from, ``snapshot_log`` writes
-one into the log.
+``read_changes`` returns the history of a topic, a broker or another entity. ``apply_changes``
+appends changes of a cluster's metadata to a log, embedded or of a quorum. ``export_snapshot``
+writes a snapshot that an Apache Kafka node starts from, ``snapshot_log`` writes one into the log.
 These names are imported on first access.
 """
 
@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .changes import AppliedChanges, apply_changes
+    from .log_changes import LoggedChange, read_changes
     from .snapshot_writer import ExportedSnapshot, export_snapshot, snapshot_log, write_snapshot
 
 __all__ = [
     "AppliedChanges",
     "ExportedSnapshot",
+    "LoggedChange",
     "apply_changes",
     "export_snapshot",
+    "read_changes",
     "snapshot_log",
     "write_snapshot",
 ]
@@ -26,6 +29,8 @@ __all__ = [
 _MODULES = {
     "AppliedChanges": "raftlog_state.changes",
     "apply_changes": "raftlog_state.changes",
+    "LoggedChange": "raftlog_state.log_changes",
+    "read_changes": "raftlog_state.log_changes",
     "ExportedSnapshot": "raftlog_state.snapshot_writer",
     "export_snapshot": "raftlog_state.snapshot_writer",
     "snapshot_log": "raftlog_state.snapshot_writer",

@@ -85,6 +85,33 @@ READING_PLANTS: Final = (
             "::test_a_state_at_a_time_whose_records_were_deleted_is_refused",
         ),
     ),
+    # --- histories by name --------------------------------------------------------------------
+    Plant(
+        bug="the changes of a history begin with the next scan",
+        path="state/raftlog_state/loader/image_reader.py",
+        old="""        begin = loader.next_offset
+        for scan in self._log.scan(begin, end_offset, columns=LOADER_COLUMNS):
+            yield from append_scan(loader, scan.records)
+""",
+        new="""        begin = loader.next_offset
+        for scan in self._log.scan(begin, end_offset, columns=LOADER_COLUMNS):
+            yield from append_scan(loader, scan.records)[1:]
+""",
+        tests=(
+            "tests/state/cli/test_cli_log.py"
+            "::test_all_changes_from_an_offset_lead_to_the_state_at_the_end",
+        ),
+    ),
+    Plant(
+        bug="a topic that has existed before the first offset is not found by its id",
+        path="state/raftlog_state/cli/record_filter.py",
+        old="""        if self._topic is None or start_offset == 0""",
+        new="""        if self._topic is None or start_offset >= 0""",
+        tests=(
+            "tests/state/cli/test_cli_log.py"
+            "::test_records_of_a_topic_are_those_with_its_name_or_id",
+        ),
+    ),
     # --- snapshots ----------------------------------------------------------------------------
     Plant(
         bug="every snapshot is checked as one of metadata",

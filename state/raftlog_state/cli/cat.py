@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .output import Console, Output
-from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
+from .parser import OFFSET_FORMS, Commands, add_redaction, offset, offset_spec, redactor
 from .source import add_decompression_limit, add_kind, add_source, open_source
 
 ABOUT = f"""
@@ -26,6 +26,7 @@ EXAMPLES = """
 raftlog cat __cluster_metadata-0 --type topic --type partition_change
 raftlog cat __cluster_metadata-0 --from 1200 --to 1300 --control --noop
 raftlog cat __cluster_metadata-0 --from '2026-11-21 10:02' --to '2026-11-21 10:05'
+raftlog cat __cluster_metadata-0 --topic orders --from -1h
 raftlog cat 00000000000000001022-0000000002.checkpoint | jq -r .type | sort | uniq -c
 raftlog cat orders-0 --batches | jq 'select(.isTransactional)'
 raftlog cat --bootstrap-server controller-1:9093 --from 1200 --type config
@@ -60,6 +61,19 @@ def add_cat(commands: Commands) -> None:
         help="print only records of this type; can be repeated. PARTITION_RECORD, PartitionRecord, "
         "partition and 3 (the API key) are equivalent",
     )
+    command.add_argument(
+        "--topic",
+        metavar="NAME",
+        help="print only records of this topic: also those that have only its id, and its configs "
+        "and ACLs",
+    )
+    command.add_argument(
+        "--broker",
+        metavar="ID",
+        type=offset,
+        help="print only the registration, the state changes and the configs of this broker; "
+        "`raftlog log` also prints what happened to partitions",
+    )
     command.add_argument("--control", action="store_true", help="also print control records")
     command.add_argument("--noop", action="store_true", help="also print NoOpRecords")
     command.add_argument(
@@ -72,10 +86,17 @@ def add_cat(commands: Commands) -> None:
 
 def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print records or batches; return the exit code."""
-    if arguments.batches and (arguments.types or arguments.control or arguments.noop):
-        arguments.parser.error("--batches cannot be combined with --type, --control or --noop")
+    names = arguments.topic, arguments.broker
+    if arguments.batches and (
+        arguments.types or arguments.control or arguments.noop or names != (None, None)
+    ):
+        reason = "--batches cannot be combined with --type, --topic, --broker, --control or --noop"
+        arguments.parser.error(reason)
+    if None not in names:
+        arguments.parser.error("--topic and --broker are mutually exclusive")
 
     from .cat_log import print_batches, print_records, select
+    from .record_filter import record_filter
 
     selection = select(arguments.types, control=arguments.control, noop=arguments.noop)
     hide = redactor(arguments)
@@ -83,4 +104,5 @@ def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> 
     with open_source(arguments) as log:
         if arguments.batches:
             return print_batches(log, start, end, output, console)
-        return print_records(log, start, end, selection, hide, output, console)
+        wanted = record_filter(*names, log)
+        return print_records(log, start, end, selection, hide, output, console, wanted)

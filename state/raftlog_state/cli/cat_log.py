@@ -48,6 +48,7 @@ from raftlog_state.records.native_json import TYPES_MAX, LineStart, NativeJson, 
 
 from .output import Console, Line, Output, json_text
 from .parser import nearest
+from .record_filter import RecordFilter
 from .source import offset_in
 
 RecordJson = Callable[[bytes], str]
@@ -149,18 +150,28 @@ def print_records(
     redactor: Redactor,
     output: Output,
     console: Console,
+    wanted: RecordFilter | None = None,
 ) -> int:
     """Print records, one line each; return the exit code, 1 if a value is damaged."""
     damaged = _DamagedValues(log.path, console)
     is_metadata = log.kind is LogKind.METADATA
     columns = Column.ALL_BUT_HEADERS if is_metadata else Column.ALL
-    for scan in _scans(log, start, end, columns, output, console):
+    for scan in _scans(log, start, end, columns, output, console, wanted):
         for part in slices(scan.records):
+            if wanted is not None:
+                part = _filtered(part, wanted)
             if is_metadata:
                 print_metadata(part, selection, redactor, output, damaged.report)
             else:
                 output.lines(partition_lines(part, selection, damaged.report))
     return damaged.finish()
+
+
+def _filtered(records: RecordColumns, wanted: RecordFilter) -> RecordColumns:
+    """Return the records that a filter selects; control records are of no topic and no broker."""
+    values = _list(records.value, len(records))
+    rows = np.array(wanted.rows(values), np.int32)
+    return _take(records, rows[~records.is_control[rows]])
 
 
 def print_batches(
@@ -207,6 +218,7 @@ def _scans(
     columns: Column,
     output: Output,
     console: Console,
+    wanted: RecordFilter | None,
 ) -> Iterator[Scan]:
     if output.is_terminal():
         console.disable_progress_bar()
@@ -214,6 +226,8 @@ def _scans(
         yield from _snapshot_scans(log, start, end, columns)
         return
     start_offset, end_offset = _range(log, start, end, console)
+    if wanted is not None:
+        wanted.read_topic_ids(log, start_offset, console)
     for scan in log.scan(start_offset, end_offset, columns=columns):
         yield scan
         if len(scan.batches):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from raftlog import __version__, compiled
 
-from . import apply, cat, maintenance, node, quorum, state, tables
+from . import apply, cat, log, maintenance, node, quorum, state, tables
 from .output import Console, Output, OutputFailedError
 from .parser import Parser, WrongCallError
 
@@ -42,6 +42,7 @@ locks, and without writing to them. Secrets are redacted.
 
 commands:
   cat        print records or record batches, one JSON object a line
+  log        print what happened to a topic, a broker, a config, ..., one line for each change
   state      print the cluster state at an offset
   diff       print the differences between two states, or the changes that lead to the second
   check      verify a log; exit code 0: no damage, 1: damaged
@@ -59,11 +60,12 @@ commands for a log replicated by a raftlog quorum:
 
 PATH is a metadata directory, a log directory of a broker or controller, a partition directory, a
 .log segment, a .checkpoint file, or several replicas of one log, comma-separated or as a glob.
-cat, state, diff and snapshot can read from the controllers of a running cluster instead, with
+cat, log, state, diff and snapshot can read from the controllers of a running cluster instead, with
 --bootstrap-server HOST:PORT,...
 
 examples:
   raftlog cat /var/lib/kafka/__cluster_metadata-0 --type partition | jq .
+  raftlog log /var/lib/kafka topic/orders --partitions --from -1h
   raftlog state /var/lib/kafka topics
   raftlog diff /var/lib/kafka --from 1200 --to 1300
   raftlog state --bootstrap-server controller-1:9093 brokers
@@ -117,6 +119,7 @@ def parser() -> Parser:
     commands = root.add_commands()
     for add_command in (
         cat.add_cat,
+        log.add_log,
         state.add_state,
         state.add_diff,
         maintenance.add_check,

@@ -209,7 +209,7 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
 
     from raftlog_state.image.delta import diff
 
-    from .state_text import change_line
+    from .state_text import change_json
 
     before, after = _states_to_compare(arguments, console)
     if arguments.changes:
@@ -218,7 +218,7 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
         print_changes(before, after, output, console)
     else:
         for change in diff(before, after):
-            output.line(change_line(change))
+            output.line(json_text(change_json(change)))
     return 0
 
 

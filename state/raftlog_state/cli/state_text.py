@@ -66,15 +66,15 @@ def print_records(image: MetadataImage, output: Output) -> None:
         offset += 1
 
 
-def change_line(change: RowChange) -> str:
-    """Return the line of one difference."""
+def change_json(change: RowChange) -> dict[str, Any]:
+    """Return one difference as JSON data."""
     line: dict[str, Any] = {"entity": change.entity, "key": list(change.key)}
     row = change.after or change.before
     if isinstance(row, PartitionRow):
         line["topic_name"] = row.topic_name
     line["op"] = change.op
     if change.before is not None and change.after is not None:
-        assert change.op is Op.UPDATE, "a row in both states"
+        assert change.op in (Op.UPDATE, Op.READ), "a row in both states"
         before, after = _row(change.before), _row(change.after)
         line["changed"] = {
             name: {"before": before[name], "after": after[name]}
@@ -85,7 +85,7 @@ def change_line(change: RowChange) -> str:
         line["after"] = _row(change.after)
     elif change.before is not None:
         line["before"] = _row(change.before)
-    return json_text(line)
+    return line
 
 
 def _row(row: Row) -> dict[str, object]:

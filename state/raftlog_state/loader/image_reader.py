@@ -11,6 +11,7 @@ Records are redacted before they reach the loader, so rows hold no secrets unles
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from raftlog.client import Isolation, LogKind, LogReader, SourceKind, open_path
@@ -22,6 +23,7 @@ from raftlog.errors import (
 )
 from raftlog.types import SnapshotId
 from raftlog_state.image import MetadataImage
+from raftlog_state.image.delta import RecordChanges
 from raftlog_state.records import DecodedRecord, Redactor, decode
 
 from .metadata_loader import MetadataLoader
@@ -67,6 +69,7 @@ class ImageReader:
         self._from_oldest = from_oldest
         self._loader: MetadataLoader | None = None
         self._base = ""
+        self._base_changes: list[RecordChanges] = []
         self._read_extent()
 
     @property
@@ -109,13 +112,7 @@ class ImageReader:
             ReplayError: a record contradicts the state before it.
             Also the errors of reading a log.
         """
-        if end_offset > self._log_end_offset:
-            raise OffsetOutOfRangeError(
-                path=self._log.path,
-                offset=end_offset,
-                log_start_offset=self._log_start_offset,
-                log_end_offset=self._log_end_offset,
-            )
+        self._check_end(end_offset)
         loader = self._loader = self._loader_before(end_offset)
         start_offset = loader.next_offset
         for scan in self._log.scan(start_offset, end_offset, columns=LOADER_COLUMNS):
@@ -124,6 +121,43 @@ class ImageReader:
         self._log_omissions(loader)
         self._console.log(f"the state at end offset {end_offset} is built from {self._base}")
         return loader.image
+
+    def _check_end(self, end_offset: int) -> None:
+        if end_offset > self._log_end_offset:
+            raise OffsetOutOfRangeError(
+                path=self._log.path,
+                offset=end_offset,
+                log_start_offset=self._log_start_offset,
+                log_end_offset=self._log_end_offset,
+            )
+
+    def changes(self, start_offset: int | None, end_offset: int) -> Iterator[RecordChanges]:
+        """Yield the changes that take effect in [start_offset, end_offset), in order.
+
+        Without ``start_offset`` the first are those of the oldest snapshot, if the log begins with
+        one. The next call must begin where this one ended; it reads no record again.
+
+        Raises:
+            As ``image_at``.
+        """
+        if self._loader is None or start_offset is not None:
+            base = end_offset if start_offset is None else start_offset
+            self._check_end(base)
+            loader = self._loader_before(base)
+            if start_offset is None:
+                yield from self._base_changes
+                self._base_changes = []
+            else:
+                for scan in self._log.scan(loader.next_offset, base, columns=LOADER_COLUMNS):
+                    append_scan(loader, scan.records)
+            self._loader = loader
+        self._check_end(end_offset)
+        loader = self._loader
+        begin = loader.next_offset
+        for scan in self._log.scan(begin, end_offset, columns=LOADER_COLUMNS):
+            yield from append_scan(loader, scan.records)
+            self._console.progress(loader.next_offset - begin, end_offset - begin)
+        self._log_omissions(loader)
 
     def _loader_before(self, end_offset: int) -> MetadataLoader:
         """Return a loader at the best base at or below ``end_offset``."""
@@ -154,11 +188,12 @@ class ImageReader:
     def _load_snapshot(self, snapshot_id: SnapshotId) -> MetadataLoader | None:
         loader = MetadataLoader(decode=self._decode)
         try:
-            load_snapshot(loader, self._log.read_snapshot(snapshot_id))
+            changes = load_snapshot(loader, self._log.read_snapshot(snapshot_id))
         except CorruptSnapshotError as error:
             self._console.log(f"skipped: {error}")
             return None
         self._base = f"snapshot {snapshot_id}"
+        self._base_changes = changes if self._from_oldest else []
         return loader
 
     def _no_base_error(self, end_offset: int) -> DataLossError:

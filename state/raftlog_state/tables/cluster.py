@@ -11,10 +11,11 @@ nothing. Several can be open.
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from pyspark.errors import PySparkException
@@ -26,6 +27,7 @@ from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import OffsetSpecKind, parse_word
 from raftlog.errors import OptionError
 from raftlog_state.image import MetadataImage
+from raftlog_state.image.entity_names import row_filters
 from raftlog_state.records import Redactor
 from raftlog_state.snapshot_writer import ExportedSnapshot
 
@@ -41,7 +43,7 @@ from .bulk_load import RANGE_RECORDS, BulkLoad, LoadSettings, RunTasks
 from .cluster_rows import Step, no_step
 from .convert import US_PER_MS
 from .exporting import export, image_of
-from .history import change_feed, difference
+from .history import change_feed, difference, matching
 from .invariants import Violation
 from .log_follower import FollowSettings
 from .materialize import (
@@ -331,6 +333,9 @@ class ClusterTables:
         *,
         table: str | None = None,
         key: str | int | Sequence[str | int] | None = None,
+        entity: str | None = None,
+        name: str | None = None,
+        partitions: bool = False,
         since: OffsetOrTime | None = None,
         until: OffsetOrTime | None = None,
     ) -> DataFrame:
@@ -340,6 +345,10 @@ class ClusterTables:
             table: name of a typed table; None: all of them.
             key: the values of the table's key, or their JSON in the column ``key``, such as
                 ``'["topic id",0]'``; None: all rows.
+            entity, name: what ``raftlog log`` prints for ``entity/name``: ``topic`` and ``orders``
+                are a topic and its configs, with ``partitions`` also its partitions. All names are
+                in ``raftlog_state.image.entity_names``.
+            partitions: whether partitions are among the changes of topics.
             since: offset or time of the state before the changes, as for ``at``; None: before all.
             until: the same of the state after them; None: the newest publication.
 
@@ -349,10 +358,13 @@ class ClusterTables:
         """
         found = self._changes_between(since, until)
         if table is not None:
-            entity = typed_table(table, self._store.place).entity
-            found = found.where(sf.col("entity") == str(entity))
+            of_table = typed_table(table, self._store.place).entity
+            found = found.where(sf.col("entity") == str(of_table))
         if key is not None:
             found = found.where(sf.col("key") == key_text(key))
+        if entity is not None or name is not None:
+            filters = row_filters(entity, name, partitions=partitions)
+            found = found.where(reduce(operator.or_, map(matching, filters)))
         return found.orderBy("visible_offset", "offset", "seq")
 
     def diff(self, since: OffsetOrTime, until: OffsetOrTime | None = None) -> DataFrame:

@@ -17,6 +17,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
+from raftlog_state.image.entity_names import RowFilter
+
 from .schema import ORIGIN_COLUMNS, PROGRESS, TypedTable
 
 OP: Final = "_op"
@@ -142,6 +144,19 @@ def change_feed(table: TypedTable, changes: DataFrame) -> DataFrame:
         for side, is_there, kind in sides
     ]
     return frames[0].unionByName(frames[1])
+
+
+def matching(wanted: RowFilter) -> Column:
+    """Return whether the row of a change, after or before, is one of those of a filter."""
+    entity = str(wanted.entity)
+
+    def column(name: str) -> Column:
+        return sf.coalesce(*(sf.col(f"{side}.{entity}.{name}") for side in ("after", "before")))
+
+    found = sf.col("entity") == entity
+    for name, value in wanted.values:
+        found = found & (column(name) == value)
+    return found & column("entity_key").contains(wanted.quota_of) if wanted.quota_of else found
 
 
 def changed_keys(table: TypedTable, changes: DataFrame) -> DataFrame:

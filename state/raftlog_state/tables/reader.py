@@ -22,6 +22,7 @@ import pyarrow.compute
 
 from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import OffsetSpecKind, iso_micros, parse_word
+from raftlog_state.image.entity_names import RowFilter, row_filters
 from raftlog_state.image.rows import Entity
 
 from .convert import US_PER_MS
@@ -271,13 +272,16 @@ class ArrowTables:
         *,
         table: str | None = None,
         key: str | int | Sequence[str | int] | None = None,
+        entity: str | None = None,
+        name: str | None = None,
+        partitions: bool = False,
         since: OffsetOrTime | None = None,
         until: OffsetOrTime | None = None,
     ) -> pa.Table:
         """Return the published changes between two states, in the order in which they took effect.
 
         Args:
-            table, key, since, until: as for ``ClusterTables.changes``.
+            table, key, entity, name, partitions, since, until: as for ``ClusterTables.changes``.
 
         Raises:
             As ``at``; OptionError: ``since`` is after ``until``; TablesError: there is no such
@@ -287,11 +291,18 @@ class ArrowTables:
         publication = self._newest()
         between = offsets_between(publication, since, until, self._to_micros)
         if table is not None:
-            entity: Entity = typed_table(table, publication.place).entity
-            where.append(("entity", "=", str(entity)))
+            of_table: Entity = typed_table(table, publication.place).entity
+            where.append(("entity", "=", str(of_table)))
         if key is not None:
             where.append(("key", "=", key_text(key)))
-        return publication.changes(*between, *where).sort_by(_CHANGE_ORDER)
+        if entity is None and name is None:
+            return publication.changes(*between, *where).sort_by(_CHANGE_ORDER)
+        found = []
+        for one in row_filters(entity, name, partitions=partitions):
+            of_entity: Condition = ("entity", "=", str(one.entity))
+            rows = publication.changes(*between, *where, of_entity)
+            found.append(rows.filter(_matching(rows, one)))
+        return pa.concat_tables(found).sort_by(_CHANGE_ORDER)
 
     def diff(self, since: OffsetOrTime, until: OffsetOrTime | None = None) -> pa.Table:
         """Return the rows that differ between two published states, as ``ClusterTables.diff``.
@@ -348,6 +359,22 @@ def to_micros(time: datetime | str, now_ms: int) -> int | None:
         return iso_micros(time.astimezone(UTC).isoformat())
     except (ValueError, OverflowError):
         return None
+
+
+def _matching(rows: pa.Table, wanted: RowFilter) -> pa.ChunkedArray:
+    """Return for which changes of an entity a filter selects the row, after or before."""
+
+    def column(name: str) -> pa.ChunkedArray:
+        path = [str(wanted.entity), name]
+        return pc.coalesce(*(pc.struct_field(rows[side], path) for side in ("after", "before")))
+
+    mask = pc.equal(rows["entity"], str(wanted.entity))
+    for name, value in wanted.values:
+        values = column(name)
+        mask = pc.and_kleene(mask, pc.equal(values, pa.scalar(value, values.type)))
+    if wanted.quota_of:
+        mask = pc.and_kleene(mask, pc.match_substring(column("entity_key"), wanted.quota_of))
+    return mask
 
 
 def _newest_publication(store: TableStore, cluster_id: str | None) -> _Publication | None:

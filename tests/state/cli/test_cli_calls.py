@@ -17,7 +17,7 @@ from raftlog import __version__, compiled
 from raftlog_state.cli.main import main
 from raftlog_state.cli.output import Console, Output
 
-COMMANDS = ("cat", "state", "diff", "check", "snapshot", "apply", "configure", "repair")
+COMMANDS = ("cat", "log", "state", "diff", "check", "snapshot", "apply", "configure", "repair")
 
 
 def modules_after(code: str) -> set[str]:
@@ -56,7 +56,7 @@ def test_version_is_one_line_with_the_implementation_that_runs() -> None:
         (["stat", "x"], "did you mean state?"),
         (
             ["frobnicate"],
-            "the commands are cat, state, diff, check, snapshot, tables, apply, configure, repair",
+            "the commands are cat, log, state, diff, check, snapshot, tables, apply, configure, ",
         ),
         (["cat"], "PATH"),
         (["cat", "x", "--frm", "1"], "did you mean --from?"),

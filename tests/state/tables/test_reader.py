@@ -24,8 +24,10 @@ from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import key_json
+from raftlog_state.image.entity_names import row_filters
 from raftlog_state.image.rows import Entity, Key, Row, table_of
 from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.log_changes import selected
 from raftlog_state.records import BeginTransactionRecord, ConfigRecord, EndTransactionRecord
 from raftlog_state.tables.convert import rows_of
 from raftlog_state.tables.reader import ArrowTables
@@ -41,6 +43,15 @@ from raftlog_state.tables.schema import (
 from raftlog_state.tables.writer import Writer
 
 END = 300
+NAMED = (
+    ("topic", "orders-0", False),
+    ("topic", "orders-0", True),
+    ("config", "topic/orders-0/max.message.bytes", False),
+    ("broker", "1", False),
+    ("quota", "user/orders", False),
+    ("acl", None, False),
+    ("partition", "orders-0/1", False),
+)
 SEEDS = int(os.environ.get("RAFTLOG_READER_SEEDS", "4"))
 
 
@@ -48,6 +59,7 @@ class Replayed:
     """Rows of a log, and the state after each offset that is outside a transaction."""
 
     def __init__(self, log: MetadataLog) -> None:
+        self.log = log
         self.rows = source_rows(log.records[:END])
         self.images: dict[int, MetadataImage] = {}
         loader = MetadataLoader()
@@ -207,7 +219,9 @@ def test_a_view_is_fixed_while_the_tables_advance(replayed: Replayed) -> None:
     assert pc.max(opened.latest().table("log")["offset"]).as_py() == 100
 
 
-def test_changes_are_found_by_table_key_range_and_time(written: MemoryTables) -> None:
+def test_changes_are_found_by_table_key_name_range_and_time(
+    replayed: Replayed, written: MemoryTables
+) -> None:
     opened = open_memory(written)
     everything = opened.changes()
     assert everything.schema == CHANGES_TABLE.schema
@@ -221,6 +235,14 @@ def test_changes_are_found_by_table_key_range_and_time(written: MemoryTables) ->
     key = part["key"][0].as_py()
     (one,) = {row["key"] for row in opened.changes(key=key).to_pylist()}
     assert one == key
+    for entity, name, partitions in NAMED:
+        filters = row_filters(entity, name, partitions=partitions)
+        loader = MetadataLoader()
+        logged = selected(loader.append(without_secrets(replayed.log.records[:END])), filters)
+        expected = [(one.offset, one.change.key_json, str(one.change.op)) for one in logged]
+        found = opened.changes(entity=entity, name=name, partitions=partitions)
+        rows = found.select(["offset", "key", "op"]).to_pylist()
+        assert [tuple(row.values()) for row in rows] == expected != []
     brokers = opened.changes(table="brokers", key=1)
     assert set(brokers["key"].to_pylist()) == {"[1]"}
     moment = everything["log_time"][100].as_py()

@@ -1,0 +1,191 @@
+"""``raftlog log``: print what happened to a topic, a broker, a config or another entity."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from .output import Console, Output, json_text
+from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
+from .source import add_decompression_limit, add_source, offset_in, open_source
+
+if TYPE_CHECKING:
+    from raftlog_state.image.delta import RowChange
+    from raftlog_state.log_changes import LoggedChange
+
+ABOUT = f"""
+Print the history of an entity of a cluster, one line for each change: time, offset, leader epoch of
+the quorum, name, and what changed, before and after.
+
+WHAT is one of the following; fewer parts select more, and without WHAT everything is printed:
+
+  topic/orders                        a topic and its configs, with --partitions its partitions
+  partition/orders/0                  one partition
+  broker/3, controller/100            a registration, and the configs of a broker
+  config/topic/orders/retention.ms    one config
+  acl/User:alice                      the ACLs of a principal
+  quota/user/alice, scram/alice       quotas; credentials
+  token/ID, feature/NAME, epoch/N     a delegation token, a feature, an election of the quorum
+
+A topic that was deleted and created again has one history. If the log begins with a snapshot, its
+rows are printed first. The last offset is that of `raftlog state`; records of an open metadata
+transaction are not printed.
+{OFFSET_FORMS}"""
+
+EXAMPLES = """
+raftlog log /var/lib/kafka topic/orders --partitions
+raftlog log /var/lib/kafka broker/3 --from -2h
+raftlog log /var/lib/kafka --from '2026-11-21 10:02' --to '2026-11-21 10:05' --partitions
+raftlog log --bootstrap-server controller-1:9093 config/topic/orders/retention.ms --json
+"""
+
+_NAMES_OF_ROWS: Final = frozenset(
+    {"name", "topic_name", "partition_id", "broker_id", "controller_id", "principal", "user"}
+)
+"""Columns that are in the name of a row already, or that the name of an enum value repeats."""
+_ALWAYS_CHANGED: Final = "partition_epoch"
+
+
+def add_log(commands: Commands) -> None:
+    """Add ``raftlog log``."""
+    command = commands.add_parser("log", about=ABOUT, examples=EXAMPLES)
+    command.set_defaults(run=run_log)
+    add_source(command)
+    command.add_argument("what", metavar="WHAT", nargs="?", help="what to print the history of")
+    command.add_argument(
+        "--partitions", action="store_true", help="also print the changes of partitions of topics"
+    )
+    command.add_argument(
+        "--from",
+        dest="start_offset",
+        metavar="OFFSET",
+        type=offset_spec,
+        help="print changes from this offset on; default: the log start offset",
+    )
+    command.add_argument(
+        "--to",
+        dest="end_offset",
+        metavar="OFFSET",
+        type=offset_spec,
+        help="print changes below this offset; default: the end of the log",
+    )
+    command.add_argument(
+        "--json", action="store_true", help="print one JSON object for each change"
+    )
+    add_redaction(command)
+    add_decompression_limit(command)
+
+
+def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Print the changes; return the exit code."""
+    if arguments.bootstrap_server is not None and arguments.what is None:
+        arguments.what, arguments.path = arguments.path, None
+    hide = redactor(arguments)
+
+    from raftlog.errors import OptionError
+    from raftlog_state.image.entity_names import row_filters, split_name
+    from raftlog_state.loader.image_reader import ImageReader
+    from raftlog_state.log_changes import selected
+
+    entity, name = (None, None) if arguments.what is None else split_name(arguments.what)
+    filters = row_filters(entity, name, partitions=arguments.partitions, option="WHAT")
+    start, end = arguments.start_offset, arguments.end_offset
+    if output.is_terminal():
+        console.disable_progress_bar()
+    with open_source(arguments) as log:
+        images = ImageReader(log, hide, console, from_oldest=start is None)
+        start_offset = None
+        if start is not None:
+            start_offset = offset_in(
+                log, "--from", start, images.end_offset, console, is_state=True
+            )
+        end_offset = (
+            images.end_offset()
+            if end is None
+            else offset_in(log, "--to", end, images.end_offset, console)
+        )
+        if start_offset is not None and end_offset < start_offset:
+            reason = f"offset {start_offset} is after that of --to, {end_offset}"
+            raise OptionError(option="--from", reason=reason)
+        line = json_line if arguments.json else text_line
+        for change in selected(images.changes(start_offset, end_offset), filters):
+            output.line(line(change))
+    return 0
+
+
+def json_line(logged: LoggedChange) -> str:
+    """Return a change as a JSON object: its record, then a difference as of ``raftlog diff``."""
+    from raftlog.client.offset_spec import time_text
+
+    from .state_text import change_json
+
+    found: dict[str, Any] = {
+        "offset": logged.offset,
+        "visible_offset": logged.visible_offset,
+        "leader_epoch": logged.leader_epoch,
+        "timestamp_ms": logged.timestamp_ms,
+        "time": time_text(logged.timestamp_ms),
+        "record_type": logged.record_type,
+        "name": logged.name,
+    }
+    return json_text(found | change_json(logged.change))
+
+
+def text_line(logged: LoggedChange) -> str:
+    """Return a change as text: time, offset, leader epoch, name, and what changed."""
+    from raftlog.client.offset_spec import time_text
+
+    at = f"{time_text(logged.timestamp_ms)}  {logged.offset:>8}  {logged.leader_epoch:>5}"
+    return f"{at}  {logged.name}  {_what(logged)}"
+
+
+def _what(logged: LoggedChange) -> str:
+    from raftlog_state.image import Entity
+    from raftlog_state.image.delta import Op
+
+    from .state_text import change_json
+
+    found = change_json(logged.change)
+    if logged.change.entity is Entity.CONFIG:
+        return _change_of_config(logged.change)
+    if logged.change.op is Op.DELETE:
+        return "deleted"
+    if "after" in found:
+        verb = "in the snapshot" if logged.change.op is Op.READ else "created"
+        values = (f"{name} {_text(value)}" for name, value in _shown(found["after"]))
+        return f"{verb}: {', '.join(values)}"
+    changed = dict(found["changed"])
+    if len(changed) > 1:
+        changed.pop(_ALWAYS_CHANGED, None)
+    if not changed:
+        return "written again, no visible change"
+    return ", ".join(
+        f"{name} {_text(values['before'])} -> {_text(values['after'])}"
+        for name, values in changed.items()
+    )
+
+
+def _change_of_config(change: RowChange) -> str:
+    from raftlog_state.image import ConfigRow
+    from raftlog_state.image.delta import Op
+
+    before, after = (
+        row.value if isinstance(row, ConfigRow) else "(not set)"
+        for row in (change.before, change.after)
+    )
+    return f"in the snapshot: {after}" if change.op is Op.READ else f"{before} -> {after}"
+
+
+def _shown(row: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [
+        (name, value)
+        for name, value in row.items()
+        if name not in _NAMES_OF_ROWS and f"{name}_name" not in row and value not in (None, "", [])
+    ]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,198 @@
+"""Names of entities, as users write them: ``topic/orders``, ``config/topic/orders/retention.ms``.
+
+=====================================  =========================================================
+``topic/NAME``                         a topic and its configs; with partitions also these
+``partition/TOPIC/ID``                 one partition, of all topics that had the name
+``broker/ID``                          a registration and the broker's configs
+``controller/ID``                      a registration
+``config/TYPE/RESOURCE/NAME``          one config; TYPE is topic, broker, client_metrics or group.
+                                       The resource of the default of all brokers is empty
+``acl/PRINCIPAL``                      the ACLs of a principal, as ``acl/User:alice``
+``quota/TYPE/ENTITY``                  quotas; TYPE is user, client-id or ip
+``scram/USER``, ``token/ID``           credentials of a user; a delegation token
+``feature/NAME``, ``epoch/N``, ...     a row of any other entity, by its key
+=====================================  =========================================================
+
+Fewer parts name more: ``config/topic/orders`` all configs of a topic, ``acl`` all ACLs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.errors import OptionError
+from raftlog_state.enums import CONFIG_RESOURCE_TYPES
+
+from .rows import (
+    AclRow,
+    ConfigRow,
+    Entity,
+    PartitionRow,
+    ProducerIdsRow,
+    QuotaRow,
+    Row,
+    ScramRow,
+    TokenRow,
+    TopicRow,
+    ZkMigrationRow,
+)
+
+_PARTS: Final[Mapping[Entity, tuple[str, ...]]] = {
+    Entity.FEATURE: ("name",),
+    Entity.BROKER: ("broker_id",),
+    Entity.CONTROLLER: ("controller_id",),
+    Entity.TOPIC: ("name",),
+    Entity.PARTITION: ("topic_name", "partition_id"),
+    Entity.CONFIG: ("resource_type", "resource_name", "name"),
+    Entity.ACL: ("principal",),
+    Entity.SCRAM: ("user",),
+    Entity.TOKEN: ("token_id",),
+    Entity.EPOCH: ("leader_epoch",),
+    Entity.TRANSACTION: ("begin_offset",),
+}
+"""Columns whose values are the parts of a name."""
+_NUMBERS: Final = frozenset(
+    {"broker_id", "controller_id", "partition_id", "leader_epoch", "begin_offset"}
+)
+_RESOURCE_TYPES: Final = {name.lower(): number for number, name in CONFIG_RESOURCE_TYPES.items()}
+_TOPIC: Final = _RESOURCE_TYPES["topic"]
+_BROKER: Final = _RESOURCE_TYPES["broker"]
+
+Values = tuple[tuple[str, str | int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """Rows of an entity that have these values in these columns.
+
+    ``quota_of``: what the ``entity_key`` of a quota contains.
+    """
+
+    entity: Entity
+    values: Values = ()
+    quota_of: str = ""
+
+    def matches(self, row: Row) -> bool:
+        """Return whether a row is one of them."""
+        if row.ENTITY is not self.entity:
+            return False
+        if isinstance(row, QuotaRow):
+            return self.quota_of in row.entity_key
+        return all(getattr(row, name) == value for name, value in self.values)
+
+
+def row_filters(
+    entity: str | None, name: str | None, *, partitions: bool = False, option: str = "name"
+) -> tuple[RowFilter, ...]:
+    """Return filters of the rows that a name selects; a row is selected if one of them matches.
+
+    Args:
+        entity: an entity, such as ``topic``; None: all of them.
+        name: the parts after the entity; None: all of its rows.
+        partitions: whether the partitions of topics are selected, too.
+        option: what a user gave, for errors.
+
+    Raises ``OptionError`` if there is no such entity or name.
+    """
+    if entity is None:
+        if name is not None:
+            raise OptionError(option=option, reason="a name requires an entity, as topic/orders")
+        chosen = (one for one in Entity if partitions or one is not Entity.PARTITION)
+        return tuple(RowFilter(one) for one in chosen)
+    kind = _entity(entity, option)
+    if kind is Entity.QUOTA and name:
+        # A pair of a JSON object: quotes in a value are escaped, so no value contains it.
+        quota_type, slash, quota_name = name.partition("/")
+        pair = json.dumps(quota_type, ensure_ascii=False) + ":"
+        if slash:
+            pair += json.dumps(quota_name, ensure_ascii=False)
+        return (RowFilter(kind, quota_of=pair),)
+    own = RowFilter(kind, () if name is None else _values(kind, name, option))
+    if kind is Entity.TOPIC:
+        values = dict(own.values)
+        of_topic = (("topic_name", values["name"]),) if values else ()
+        configs = RowFilter(Entity.CONFIG, _configs(_TOPIC, values.get("name")))
+        of_partitions = RowFilter(Entity.PARTITION, of_topic)
+        return (own, configs, of_partitions) if partitions else (own, configs)
+    if kind is Entity.BROKER:
+        return own, RowFilter(Entity.CONFIG, _configs(_BROKER, dict(own.values).get("broker_id")))
+    return (own,)
+
+
+def split_name(text: str) -> tuple[str, str | None]:
+    """Return entity and name of a text such as ``topic/orders``."""
+    entity, slash, name = text.partition("/")
+    return entity, name if slash else None
+
+
+def name_of(row: Row) -> str:
+    """Return the name of a row, which ``row_filters`` accepts."""
+    match row:
+        case TopicRow(name=name):
+            return f"topic/{name}"
+        case PartitionRow():
+            return f"partition/{row.topic_name}/{row.partition_id}"
+        case ConfigRow():
+            kind = row.resource_type_name.lower()
+            return f"config/{kind}/{row.resource_name}/{row.name}"
+        case AclRow():
+            return f"acl/{row.principal}"
+        case QuotaRow():
+            pairs = [f"{kind}/{'<default>' if name is None else name}" for kind, name in row.entity]
+            return f"quota/{','.join(pairs)}"
+        case ScramRow():
+            return f"scram/{row.user}"
+        case TokenRow():
+            return f"token/{row.token_id}"
+        case ProducerIdsRow() | ZkMigrationRow():
+            return str(row.ENTITY)
+    return "/".join([str(row.ENTITY), *map(str, row.key)])
+
+
+def _configs(resource_type: int, resource_name: str | int | None) -> Values:
+    found: Values = (("resource_type", resource_type),)
+    return found if resource_name is None else (*found, ("resource_name", str(resource_name)))
+
+
+def _entity(text: str, option: str) -> Entity:
+    wanted = text.lower().replace("-", "_")
+    names = [str(entity) for entity in Entity]
+    for plain in (wanted, wanted.removesuffix("s")):
+        if plain in names:
+            return Entity(plain)
+    near = difflib.get_close_matches(wanted, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"entities are {', '.join(names)}"
+    raise OptionError(option=option, reason=f"unknown entity {text!r}; {hint}")
+
+
+def _values(kind: Entity, name: str, option: str) -> Values:
+    """Return the columns and values that a name's parts select."""
+    columns = _PARTS.get(kind, ())
+    if not columns:
+        raise OptionError(option=option, reason=f"{kind} is one row: it has no name")
+    parts = name.split("/", len(columns) - 1)
+    if kind is Entity.CONFIG and len(parts) == len(columns):
+        # A resource may contain a slash, the name of a config does not.
+        parts = [parts[0], *"/".join(parts[1:]).rsplit("/", 1)]
+    return tuple(
+        (column, _value(column, part, option)) for column, part in zip(columns, parts, strict=False)
+    )
+
+
+def _value(column: str, text: str, option: str) -> str | int:
+    if column == "resource_type":
+        number = _RESOURCE_TYPES.get(text.lower().replace("-", "_"))
+        if number is None:
+            known = ", ".join(_RESOURCE_TYPES)
+            reason = f"unknown resource type {text!r} of configs; known are {known}"
+            raise OptionError(option=option, reason=reason)
+        return number
+    if column in _NUMBERS:
+        if not (text.isascii() and text.isdigit() and len(text) <= 18):
+            raise OptionError(option=option, reason=f"{text!r} is not a number")
+        return int(text)
+    return text

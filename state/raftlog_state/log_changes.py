@@ -1,0 +1,129 @@
+"""Changes of named entities in a metadata log, one for each row that a record changed.
+
+``read_changes`` is what ``ClusterTables.changes(entity=, name=)`` is of tables, without tables.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from raftlog.client import LogReader, open_path
+from raftlog.client.offset_spec import (
+    EARLIEST,
+    OffsetSpec,
+    OffsetSpecKind,
+    parse_offset_spec,
+    resolve,
+)
+from raftlog.errors import OptionError
+
+from .image.delta import RecordChanges, RowChange
+from .image.entity_names import RowFilter, name_of, row_filters
+from .loader.image_reader import ImageReader
+from .records import Redactor
+
+Offset: TypeAlias = int | str | datetime
+"""Offset in a log, or a text or time that ``raftlog.client.offset_spec`` converts to one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChange:
+    """Change of one row, and the record that caused it.
+
+    ``offset`` is the record's, ``visible_offset`` that at which the change took effect.
+    """
+
+    offset: int
+    visible_offset: int
+    leader_epoch: int
+    timestamp_ms: int
+    record_type: str
+    change: RowChange
+
+    @property
+    def name(self) -> str:
+        """The name of what was changed, such as ``topic/orders``."""
+        row = self.change.after or self.change.before
+        assert row is not None, "a change has a row"
+        return name_of(row)
+
+
+def selected(
+    changes: Iterable[RecordChanges], filters: Sequence[RowFilter]
+) -> Iterator[LoggedChange]:
+    """Yield the changes of rows that match any of the filters, before or after."""
+    for record in changes:
+        for change in record.changes:
+            row = change.after or change.before
+            assert row is not None, "a change has a row"
+            if any(one.matches(row) for one in filters):
+                yield LoggedChange(
+                    record.offset,
+                    record.visible_offset,
+                    record.leader_epoch,
+                    record.timestamp_ms,
+                    record.record_type,
+                    change,
+                )
+
+
+def read_changes(
+    source: str | os.PathLike[str] | LogReader,
+    *,
+    entity: str | None = None,
+    name: str | None = None,
+    since: Offset | None = None,
+    until: Offset | None = None,
+    partitions: bool = False,
+    redactor: Redactor | None = None,
+) -> Iterator[LoggedChange]:
+    """Yield the changes of what a name selects, in the order in which they took effect.
+
+    Args:
+        source: the log, or an argument of ``raftlog.client.open_path``.
+        entity, name: as in ``raftlog_state.image.entity_names``: ``topic`` and ``orders``,
+            ``config`` and ``topic/orders/retention.ms``.
+        since: the first offset, or a time, an age or a name; None: the start of the log, whose
+            first changes are the rows of its oldest snapshot if it begins with one.
+        until: the end offset, exclusive, or as ``since``; None: the committed end.
+        partitions: whether partitions are among the changes of topics.
+        redactor: what hides secrets; None hides all of them.
+
+    Raises:
+        OptionError: an argument is invalid. Also the errors of ``ImageReader.changes``.
+    """
+    filters = row_filters(entity, name, partitions=partitions)
+    first, last = (_spec(option, value) for option, value in (("since", since), ("until", until)))
+    log = source if isinstance(source, LogReader) else open_path(os.fspath(source))
+    from_oldest = first in (None, EARLIEST)
+    images = ImageReader(log, redactor or Redactor(), from_oldest=from_oldest)
+    now_ms = time.time_ns() // 1_000_000
+
+    def offset(spec: OffsetSpec) -> int:
+        return resolve(spec, log, now_ms=now_ms, read_end=images.end_offset, is_state=True).offset
+
+    start_offset = None if first is None or from_oldest else offset(first)
+    end_offset = images.end_offset() if last is None else offset(last)
+    if start_offset is not None and start_offset > end_offset:
+        reason = f"offset {start_offset} is after that of until, {end_offset}"
+        raise OptionError(option="since", reason=reason)
+    return selected(images.changes(start_offset, end_offset), filters)
+
+
+def _spec(option: str, value: Offset | None) -> OffsetSpec | None:
+    """Return an argument as a specification. A ``datetime`` without a zone is in the local one."""
+    match value:
+        case None:
+            return None
+        case str():
+            return parse_offset_spec(option, value)
+        case datetime():
+            return parse_offset_spec(option, value.astimezone(UTC).isoformat())
+        case int() if not isinstance(value, bool) and value >= 0:
+            return OffsetSpec(OffsetSpecKind.OFFSET, value)
+    raise OptionError(option=option, reason="must be an offset, a text or a datetime")
