@@ -110,7 +110,7 @@ def test_every_option_is_parsed(name: str, value: str, attribute: str, expected:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("startingOffset", "-2"),
+        ("startingOffset", "-7"),
         ("startingOffset", '{"t":{"0":1}}'),
         ("endingOffset", "earliest"),
         ("startingTimestamp", "yesterday"),
