@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import argparse
 import base64
+import itertools
 import json
 import random
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 from benchmarks.decode import batch_counts
 from benchmarks.run import Row, row
 from tests.support.small_logs import TIME_MS, write_epochs
@@ -40,10 +44,23 @@ from raftlog_state.records import (
     TopicRecord,
     encode,
 )
+from raftlog_state.records.typed_columns import frames
 from raftlog_state.replay.topics import LEADER_UNCHANGED
+from raftlog_state.tables.bucket_parts import (
+    BucketRecords,
+    LoaderPart,
+    Part,
+    PartSettings,
+    TopicsPart,
+)
 from raftlog_state.tables.bucket_replay import replay_bucket
 from raftlog_state.tables.bulk_load import BulkLoad, LoadSettings
+from raftlog_state.tables.columnar_replay import RecordColumns
 from raftlog_state.tables.log_follower import FollowSettings, LogFollower
+from raftlog_state.tables.progress import Progress
+from raftlog_state.tables.row_versions import TOPIC_RECORDS
+from raftlog_state.tables.schema import STATE_TABLE
+from raftlog_state.tables.stored_rows import split_state
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 
 RECORDS = 300_000
@@ -54,6 +71,13 @@ PARTITIONS_OF_A_TOPIC = 20
 METADATA_VERSION_LEVEL = 25
 RECORDS_PER_S = 50
 _TOPIC = 2
+_SHARED = {
+    "cluster_id": "busy",
+    "topic": "__cluster_metadata",
+    "partition": 0,
+    "incarnation": 0,
+    "committed_at": 0,
+}
 _CONFIGS = ("retention.ms", "segment.bytes", "cleanup.policy")
 
 
@@ -162,6 +186,7 @@ def _records(record_count: int) -> Iterator[MetadataRecord]:
 
 
 def measure(directory: Path, record_count: int) -> Iterator[Row]:
+    yield _replayed(record_count)
     log = write_log(directory, record_count)
     settings = FollowSettings(redactor=Redactor(), writes_log=False, is_once=True, holdback_ms=0)
     follower = LogFollower(
@@ -182,6 +207,33 @@ def measure(directory: Path, record_count: int) -> Iterator[Row]:
     followed_us, loaded_us = (_cpu_us(run.run) / record_count for run in (follower, load))
     title = f"records of a log of {record_count} into tables, {BUCKETS} buckets one after another"
     yield row(f"{title}, CPU of a record", loaded_us, "us", followed_us, "batches in one process")
+
+
+def _replayed(record_count: int) -> Row:
+    """Measure the replay of the topics' records into change rows as Arrow, without files."""
+    values = pa.array(itertools.islice(mixed_values(record_count), record_count), pa.binary())
+    of_topics = np.isin(frames(values)[0], [kind.schema.api_key for kind in TOPIC_RECORDS])
+    offsets = np.flatnonzero(of_topics)
+    columns = RecordColumns(
+        offsets=offsets,
+        leader_epochs=np.ones_like(offsets),
+        times_ms=TIME_MS + offsets,
+        values=values.filter(pa.array(of_topics)),
+    )
+    records = BucketRecords(columns, {}, 0, (record_count - 1, 1, TIME_MS + record_count))
+    settings = PartSettings(Progress(), Redactor(), _SHARED, lambda rows: None)
+    nothing = split_state(STATE_TABLE.no_rows)
+    by_columns, by_loader = (
+        _cpu_us(partial(_replay, part, records)) / len(offsets)
+        for part in (TopicsPart(settings, nothing), LoaderPart(settings, nothing))
+    )
+    title = f"{len(offsets)} records of topics into change rows by columns, CPU of a record"
+    return row(title, by_columns, "us", by_loader, "a loader")
+
+
+def _replay(part: Part, records: BucketRecords) -> None:
+    part.append(records)
+    part.complete()
 
 
 def _cpu_us(run: Callable[[], None]) -> float:

@@ -7,7 +7,6 @@ secrets are errors. Its secrets are in clear text, so the file is readable by it
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +21,10 @@ from raftlog_state.errors import InvalidRecordError, UnsupportedVersionError
 from .image import ConfigRow, MetadataImage, ScramRow
 from .image.image_writer import image_records
 from .loader.image_reader import ImageReader
-from .records import MASK, Redactor, encode
+from .records import Redactor, encode, is_redacted
 from .snapshots import snapshot_bytes
 
 SUFFIX: Final = ".checkpoint"
-_HIDDEN: Final = re.compile(re.escape(MASK) + r"|hmac:[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +124,6 @@ def _check_nothing_skipped(images: ImageReader) -> None:
                 reason=f"this release does not support it (offset {skipped.first_offset}), so a "
                 "snapshot would lose it; use a newer release",
             )
-
-
-def is_redacted(text: str) -> bool:
-    """Return whether a value is what redaction leaves of a secret."""
-    return _HIDDEN.fullmatch(text) is not None
 
 
 def hidden_secrets(image: MetadataImage) -> Iterator[tuple[str, str, str]]:

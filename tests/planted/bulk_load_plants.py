@@ -9,9 +9,13 @@ from tests.planted.plant import Plant
 TABLES: Final = "state/raftlog_state/tables"
 BUCKETS: Final = f"{TABLES}/topic_buckets.py"
 REPLAY: Final = f"{TABLES}/bucket_replay.py"
+PARTS: Final = f"{TABLES}/bucket_parts.py"
+VERSIONS: Final = f"{TABLES}/row_versions.py"
 WRITER: Final = f"{TABLES}/writer.py"
 LOADED: Final = "tests/state/tables/test_bulk_load.py"
 RANDOM: Final = f"{LOADED}::test_a_load_of_a_random_log_gives_the_tables_of_single_batches"
+COLUMNS: Final = "tests/state/tables/test_columnar_replay.py"
+RANDOM_COLUMNS: Final = f"{COLUMNS}::test_changes_of_random_topics_are_those_of_a_loader"
 FILES: Final = (
     "tests/state/table_stores/test_store_contract.py::test_rows_of_files_are_written_in_one_commit"
 )
@@ -43,7 +47,7 @@ BULK_LOAD_PLANTS: Final = (
     ),
     Plant(
         bug="a range may end inside of a transaction",
-        path=REPLAY,
+        path=PARTS,
         old="        if begin_offset is not None:\n",
         new="        if begin_offset == -1:\n",
         tests=(
@@ -52,9 +56,9 @@ BULK_LOAD_PLANTS: Final = (
     ),
     Plant(
         bug="each bucket writes the rows of transactions",
-        path=REPLAY,
-        old="record.changes[0].entity not in _MARKED]",
-        new="record.changes]",
+        path=PARTS,
+        old="one.changes[0].entity not in self._without]",
+        new="one.changes]",
         tests=(RANDOM,),
     ),
     Plant(
@@ -70,6 +74,55 @@ BULK_LOAD_PLANTS: Final = (
         old="pa.array(which, mask=is_control)",
         new="pa.array(which)",
         tests=(f"{LOADED}::test_ranges_with_leader_changes_are_split",),
+    ),
+    Plant(
+        bug="by columns: a row that was deleted is the one before its next version",
+        path=VERSIONS,
+        old="        found[1:] &= ~self.is_deleted[:-1]\n",
+        new="",
+        tests=(RANDOM_COLUMNS,),
+    ),
+    Plant(
+        bug="by columns: a change of leader does not increment the leader epoch",
+        path=VERSIONS,
+        old="    elects = is_change & ",
+        new="    elects = ~is_change & ",
+        tests=(RANDOM_COLUMNS,),
+    ),
+    Plant(
+        bug="by columns: an empty list is no change",
+        path=VERSIONS,
+        old="self.events.filled(codes, codes != NULL)",
+        new="self.events.filled(codes, (codes != NULL) & (codes != empty))",
+        tests=(RANDOM_COLUMNS,),
+    ),
+    Plant(
+        bug="by columns: directories of new replicas are those of the old ones",
+        path=VERSIONS,
+        old="    codes[unknown] = added[which]\n",
+        new="",
+        tests=(RANDOM_COLUMNS,),
+    ),
+    Plant(
+        bug="by columns: configs stay when their topic is removed",
+        path=VERSIONS,
+        old="is_set & of_name & (found",
+        new="~is_set & of_name & (found",
+        tests=(RANDOM_COLUMNS,),
+    ),
+    Plant(
+        bug="by columns: an aborted transaction takes effect",
+        path=f"{TABLES}/columnar_replay.py",
+        old="~is_inside | (api_keys[ends] == _END)",
+        new="~is_inside | (api_keys[ends] != _BEGIN)",
+        tests=(RANDOM_COLUMNS,),
+    ),
+    Plant(
+        bug="by columns: a change of a partition that was never created is filled from another",
+        path=VERSIONS,
+        old="        require(is_plain=np.all(self.events.is_whole[self.events.is_first]))",
+        new="        require(is_plain=True)",
+        tests=(f"{COLUMNS}::test_records_that_a_loader_rejects_are_left_to_it",),
     ),
     Plant(
         bug="delta-rs: statistics of an added file have its least values as the greatest",

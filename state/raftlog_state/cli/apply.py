@@ -180,7 +180,7 @@ def print_changes(
 ) -> None:
     """Print the changes from one state to another; log what they leave out."""
     from raftlog_state.desired_state import change_row, plan
-    from raftlog_state.snapshot_writer import is_redacted
+    from raftlog_state.records import is_redacted
 
     planned = plan(before, after)
     left_out = list(planned.left_out)

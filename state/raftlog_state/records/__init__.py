@@ -5,7 +5,7 @@ from __future__ import annotations
 from .config_types import config_type, is_secret_config
 from .declare import FieldSchema, MetadataRecord, RecordSchema, Struct, UnknownTag
 from .decoded import DecodedRecord, UnknownReason, UnknownRecord
-from .redaction import MASK, Redactor
+from .redaction import MASK, Redactor, is_redacted
 from .schema import RECORD_TYPES
 from .schema_access import (
     AccessControlEntryRecord,
@@ -70,6 +70,7 @@ __all__ = [
     "MASK",
     "Redactor",
     "config_type",
+    "is_redacted",
     "is_secret_config",
     # the schema
     "RECORD_TYPES",

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -38,7 +39,13 @@ MASK: Final = "[redacted]"
 
 HASH_PREFIX: Final = "hmac:"
 _HASH_BYTES: Final = 16
+_REPLACEMENT: Final = re.compile(f"{re.escape(MASK)}|{HASH_PREFIX}[0-9a-f]{{{2 * _HASH_BYTES}}}")
 _ANY_TEXT: Final = ("utf-8", "surrogatepass")
+
+
+def is_redacted(text: str) -> bool:
+    """Return whether a value is the replacement of a secret."""
+    return _REPLACEMENT.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from .state import ReplayState
 
 LEADER_UNCHANGED: Final = -2
 RECOVERY_UNCHANGED: Final = -1
+RECOVERY_STATES: Final = (0, 1)
+_CHANGED_RECOVERY_STATES: Final = (RECOVERY_UNCHANGED, *RECOVERY_STATES)
 CONFIG_OF_TOPIC: Final = 2
 
 _topic_row = row_reader(TopicRow, TopicRecord)
@@ -68,7 +70,7 @@ def partition(record: PartitionRecord, state: ReplayState, at: Position) -> None
     row = state.find(TopicRow, record.topic_id)
     if row is None:
         raise contradiction(record, at, f"there is no topic with id {record.topic_id}")
-    if record.leader_recovery_state not in (0, 1):
+    if record.leader_recovery_state not in RECOVERY_STATES:
         raise contradiction(record, at, _unknown_recovery_state(record.leader_recovery_state))
     directories = _directories(record, record.directories, len(record.replicas), at)
     state.put(_partition_row(record, row.name, directories))
@@ -85,7 +87,7 @@ def partition_change(record: PartitionChangeRecord, state: ReplayState, at: Posi
     if row is None:
         what = f"topic id {record.topic_id} has no partition {record.partition_id}"
         raise contradiction(record, at, what)
-    if record.leader_recovery_state not in (RECOVERY_UNCHANGED, 0, 1):
+    if record.leader_recovery_state not in _CHANGED_RECOVERY_STATES:
         raise contradiction(record, at, _unknown_recovery_state(record.leader_recovery_state))
     leader_epoch = row.leader_epoch
     if record.leader != LEADER_UNCHANGED:

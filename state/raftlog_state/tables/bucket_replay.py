@@ -3,10 +3,10 @@
 Rules of this file:
 
 1. Each task reads the whole range, decodes and replays the records of its bucket, and writes their
-   changes to a file of its own. The same functions replay them as in a replay of the whole log.
+   changes to a file of its own (``bucket_parts``). One of the tasks has the cluster's rows, too.
 2. The result is a file, too: a task that is run again returns it, if its files are there. It
    depends on the task alone.
-3. Memory is that of the bucket's rows and of one slice of the changes.
+3. Memory is that of the bucket's rows and records, and of one slice of the changes.
 4. A range that cannot be split into buckets, and one whose replay fails, is a result: no file of it
    is used. What is wrong with it is found out by the writer, which reads it again.
 """
@@ -17,10 +17,11 @@ import json
 import os
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -34,26 +35,30 @@ from raftlog.records.control import decode_control
 from raftlog.records.scan import Column, Scan
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.garbage_collection import collection_paused
-from raftlog_state.image.delta import RecordChanges, RowChange
-from raftlog_state.image.rows import Entity, Key, table_of
-from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.payload import Payload
-from raftlog_state.records import Redactor, decode
+from raftlog_state.records import Redactor
 from raftlog_state.source_rows.columns import arrow_schema
 from raftlog_state.source_rows.data_loss import DataLoss
 from raftlog_state.source_rows.reading import RowSettings, log_rows
 
 from .batch import SOURCE_COLUMNS, check_batch
-from .cluster_cache import image_of
-from .convert import US_PER_MS, rows_of_changes, sequence_numbers
-from .latest import state_rows
+from .bucket_parts import (
+    SLICE_ROWS,
+    BucketRecords,
+    LoaderPart,
+    Part,
+    PartSettings,
+    RejectedRecordsError,
+    TopicsPart,
+)
+from .columnar_replay import RecordColumns
+from .convert import US_PER_MS
 from .logrows import log_rows as rows_of_log
-from .origins import Origin, RowOrigins
-from .progress import NOTHING, Progress, row_counts_of
+from .progress import NOTHING, Progress
 from .schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
-from .stored_rows import StateParts, split_state, stored_rows
+from .stored_rows import StateParts, split_state
 from .topic_buckets import (
-    CLUSTER_BUCKET,
+    CLUSTER,
     EVERY_BUCKET,
     TopicBuckets,
     UnsplitRecordError,
@@ -62,12 +67,10 @@ from .topic_buckets import (
 )
 
 _COLUMNS: Final = Column.OFFSET | Column.TIMESTAMP | Column.LEADER_EPOCH | Column.KEY | Column.VALUE
-_SLICE_ROWS: Final = 20_000
-"""Changes, or records of ``log``, in memory at a time."""
 _TIMESTAMP_MS_MAX: Final = (2**63 - 1) // US_PER_MS
-_MARKED: Final = (Entity.TRANSACTION, Entity.EPOCH)
-"""Entities whose rows all buckets change, and the cluster's bucket writes."""
-_OF_CLUSTER: Final = frozenset(map(table_of, _MARKED))
+_BUCKET_WITH_CLUSTER: Final = 0
+"""Bucket whose task also has the rows that belong to no topic."""
+_OF_LOG: Final = ("cluster_id", "topic", "partition", "incarnation")
 OTHERS_FILE: Final = "others.arrow"
 PARTITIONS_FILE: Final = "partitions.arrow"
 
@@ -142,6 +145,8 @@ def replay_bucket(task: RangeOfLog, bucket: int) -> BucketResult | NotSplit:
             result = replay.run()
     except UnsplitRecordError as error:
         return NotSplit(offset=error.row, reason="it cannot be split, or begins a transaction")
+    except RejectedRecordsError as error:
+        return NotSplit(offset=error.offset, reason=error.reason)
     except (RaftlogError, MetadataParseError) as error:
         return NotSplit(offset=replay.next_offset, reason=str(error))
     staged = done.with_name(f"{done.name}.{uuid.uuid4().hex}")
@@ -174,15 +179,6 @@ def _known_result(done: Path) -> BucketResult | None:
     return found if all(map(os.path.exists, found.files)) else None
 
 
-class _Change(NamedTuple):
-    """A row change with its record, its number among those of the offset, and its row's origin."""
-
-    record: RecordChanges
-    change: RowChange
-    number: int
-    before: Origin | None
-
-
 class _BucketReplay:
     """One run of a task."""
 
@@ -196,57 +192,61 @@ class _BucketReplay:
             table.name: _FileWriter(Path(task.directory), table)
             for table in (CHANGES_TABLE, STATE_TABLE, LOG_TABLE)
         }
-        self._shared = {
-            name: getattr(task.before, name)
-            for name in ("cluster_id", "topic", "partition", "incarnation")
-        } | {"committed_at": task.committed_at}
-        self._unwritten: list[_Change] = []
-        self._last_changes: dict[Entity, dict[Key, _Change]] = {entity: {} for entity in Entity}
 
     def run(self) -> BucketResult:
         """Read the range and write the files.
 
         Raises:
             UnsplitRecordError: with the offset of the record.
-            RaftlogError: the log cannot be read, or a record contradicts the state.
+            RejectedRecordsError: a record contradicts the state.
+            RaftlogError: the log cannot be read.
         """
         task = self._task
         log = open_reader(parse_location(task.options))
-        state = self._state()
-        self._buckets = TopicBuckets(task.bucket_count, () if state is None else topics_of(state))
-        rows = split_state(STATE_TABLE.no_rows) if state is None else state
-        own = stored_rows(rows_of_bucket(rows, self._bucket, task.bucket_count))
-        self._loader = MetadataLoader(
-            None if task.before.offset == NOTHING else image_of(own, task.before)
-        )
-        self._origins = RowOrigins(own)
+        self._begin()
         for scan in log.scan(self.next_offset, task.end_offset, columns=_COLUMNS):
             self._append(scan)
         assert self.next_offset == task.end_offset, "the scan ends at the end of the range"
-        begin_offset = self._loader.open_transaction_offset
-        if begin_offset is not None:
-            raise UnsplitRecordError(begin_offset)
-        self._flush()
-        self._write_state()
+        parts = self._parts.values()
+        counts = Counter[str]()
+        for part in parts:
+            counts.update(part.complete())
+        for part in parts:
+            for rows in part.state_rows():
+                self._writers[STATE_TABLE.name].write(rows)
         if task.log_shares:
             self._write_log(log)
-        image = self._loader.image
         files = {name: writer.close() for name, writer in self._writers.items()}
-        counts = row_counts_of(image)
-        if self._bucket != CLUSTER_BUCKET:
-            counts = {name: count for name, count in counts.items() if name not in _OF_CLUSTER}
+        of_cluster = self._parts.get(CLUSTER)
         return BucketResult(
             **files,
-            row_counts=counts,
-            metadata_version=image.metadata_version,
+            row_counts=dict(counts),
+            metadata_version=None if of_cluster is None else of_cluster.metadata_version,
             last=self._last,
             checksum=self._checksums["epochs"] << 32 | self._checksums["times"],
         )
 
-    def _state(self) -> StateParts | None:
-        if self._task.before.offset == NOTHING:
-            return None
-        return read_parts(Path(self._task.directory))
+    def _begin(self) -> None:
+        """Read the rows of ``state``."""
+        task, count = self._task, self._task.bucket_count
+        state = split_state(STATE_TABLE.no_rows)
+        if task.before.offset != NOTHING:
+            state = read_parts(Path(task.directory))
+        self._buckets = TopicBuckets(count, topics_of(state))
+        settings = PartSettings(
+            before=task.before,
+            redactor=task.redactor,
+            shared={
+                **{name: getattr(task.before, name) for name in _OF_LOG},
+                "committed_at": task.committed_at,
+            },
+            write=self._writers[CHANGES_TABLE.name].write,
+        )
+        self._parts: dict[int, Part] = {
+            self._bucket: TopicsPart(settings, rows_of_bucket(state, self._bucket, count))
+        }
+        if self._bucket == _BUCKET_WITH_CLUSTER:
+            self._parts[CLUSTER] = LoaderPart(settings, rows_of_bucket(state, CLUSTER, count))
 
     def _append(self, scan: Scan) -> None:
         records = scan.records
@@ -267,18 +267,18 @@ class _BucketReplay:
             buckets = self._buckets.buckets(records.value, records.is_control)
         except UnsplitRecordError as error:
             raise UnsplitRecordError(int(offsets[error.row])) from None
-        which = np.flatnonzero((buckets == self._bucket) | (buckets == EVERY_BUCKET))
-        payloads = self._payloads(scan, which)
         last = (int(offsets[-1]), int(epochs[-1]), int(times[-1]))
-        changes = self._loader.append_selected(
-            offsets[which].tolist(),
-            epochs[which].tolist(),
-            times[which].tolist(),
-            payloads,
-            last=last,
-        )
-        self._write_changes(changes)
-        _ = self._loader.image  # applies the delta, whose memory would grow
+        for bucket, part in self._parts.items():
+            which = np.flatnonzero((buckets == bucket) | (buckets == EVERY_BUCKET))
+            is_control = records.is_control[which]
+            columns = RecordColumns(
+                offsets[which],
+                epochs[which],
+                times[which],
+                records.value.take(pa.array(which, mask=is_control)),
+            )
+            controls = _controls(scan, which, is_control)
+            part.append(BucketRecords(columns, controls, self.next_offset, last))
         self.next_offset = last[0] + 1
         self._last = last[1:]
 
@@ -295,62 +295,6 @@ class _BucketReplay:
         if wrong.any():
             raise UnsplitRecordError(int(np.argmax(wrong)) + self.next_offset)
 
-    def _payloads(self, scan: Scan, which: npt.NDArray[np.int64]) -> list[Payload]:
-        """Return the redacted records at these rows; equal ones are decoded once."""
-        values, redact = scan.records.value, self._task.redactor.redact
-        assert values is not None
-        assert scan.records.key is not None
-        is_control = scan.records.is_control[which]
-        encoded = values.take(pa.array(which, mask=is_control)).dictionary_encode()
-        decoded = [
-            None if value is None else redact(decode(value))
-            for value in encoded.dictionary.to_pylist()
-        ]
-        payloads: list[Payload] = [
-            None if index is None else decoded[index] for index in encoded.indices.to_pylist()
-        ]
-        for at in np.flatnonzero(is_control).tolist():
-            row = int(which[at])
-            payloads[at] = decode_control(scan.records.key[row].as_py(), values[row].as_py())
-        return payloads
-
-    # --- files ------------------------------------------------------------------------------------
-
-    def _write_changes(self, found: list[RecordChanges]) -> None:
-        if self._bucket != CLUSTER_BUCKET:
-            found = [record for record in found if record.changes[0].entity not in _MARKED]
-        befores = self._origins.apply(found)
-        records = [record for record in found for _ in record.changes]
-        numbers = sequence_numbers(records)
-        changes = [change for record in found for change in record.changes]
-        rows = list(map(_Change, records, changes, numbers, befores))
-        for row in rows:
-            self._last_changes[row.change.entity][row.change.key] = row
-        self._unwritten += rows
-        if len(self._unwritten) >= _SLICE_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Write the changes: of few, a file with many columns takes ten times as long."""
-        self._writers[CHANGES_TABLE.name].write(self._table(self._unwritten))
-        self._unwritten = []
-
-    def _write_state(self) -> None:
-        """Write the rows of ``state`` whose keys have changed."""
-        rows = [row for found in self._last_changes.values() for row in found.values()]
-        for start in range(0, len(rows), _SLICE_ROWS):
-            part = state_rows(self._table(rows[start : start + _SLICE_ROWS]))
-            self._writers[STATE_TABLE.name].write(part)
-
-    def _table(self, rows: Sequence[_Change]) -> pa.Table:
-        return rows_of_changes(
-            [row.record for row in rows],
-            [row.change for row in rows],
-            [row.number for row in rows],
-            [row.before for row in rows],
-            self._shared,
-        )
-
     def _write_log(self, log: LogReader) -> None:
         """Write this bucket's share of the rows of ``log``."""
         task, before = self._task, self._task.before
@@ -360,7 +304,7 @@ class _BucketReplay:
         )
         while start_offset < end_offset:
             boundary = log.next_boundary(
-                start_offset, end_offset=end_offset, max_records=_SLICE_ROWS
+                start_offset, end_offset=end_offset, max_records=SLICE_ROWS
             )
             plan = log.plan(
                 start_offset, boundary, isolation=Isolation.READ_COMMITTED, with_producers=False
@@ -374,6 +318,17 @@ class _BucketReplay:
                 rows_of_log(batch, cluster_id=before.cluster_id, incarnation=before.incarnation)
             )
             start_offset = boundary
+
+
+def _controls(
+    scan: Scan, which: npt.NDArray[np.int64], is_control: npt.NDArray[np.bool_]
+) -> dict[int, Payload]:
+    """Return the control records among these rows, by their place there."""
+    keys, values = scan.records.key, scan.records.value
+    assert keys is not None
+    assert values is not None
+    rows = zip(np.flatnonzero(is_control).tolist(), which[is_control].tolist(), strict=True)
+    return {at: decode_control(keys[row].as_py(), values[row].as_py()) for at, row in rows}
 
 
 class _FileWriter:

@@ -183,7 +183,7 @@ class ClusterTables:
             staging: directory that the driver and the executors have, for the rows that are written
                 next. It is empty when the load has ended.
             bucket_count: number of Spark tasks; each reads all records of a range, and has the
-                rows of its topics in memory.
+                rows of its topics in memory, and their records, up to 256 MiB.
             range_records: how many records are published at a time, about.
 
         Returns:

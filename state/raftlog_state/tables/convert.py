@@ -11,7 +11,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -26,14 +25,13 @@ from raftlog_state.fast_dataclass import positional_constructor
 from raftlog_state.image.delta import RecordChanges, RowChange
 from raftlog_state.image.row_schema import ColumnSchema, Kind, Parts, Special, row_schema
 from raftlog_state.image.rows import ROW_TYPES, ConfigRow, Entity, Row
-from raftlog_state.records import MASK
+from raftlog_state.records import is_redacted
 from raftlog_state.records.declare import Array
 
 from .schema import BY_ENTITY, CHANGES_TABLE, PROGRESS, ROW, column_type
 
 US_PER_MS: Final = 1_000
 _LONG_MAX: Final = 2**63 - 1
-_KEYED_HASH: Final = re.compile(r"hmac:[0-9a-f]{32}")
 _CHANGES_ARROW: Final = CHANGES_TABLE.schema
 _ORIGIN_FIELDS: Final = list(_CHANGES_ARROW.field("before_origin").type)
 
@@ -198,13 +196,13 @@ def _to_columns(entity: Entity) -> dict[str, ToArray]:
                 attrgetter(declared[name].name), _to_array(declared[name].kind)
             )
         else:
-            get = _is_redacted if name == "redacted" else attrgetter(name)
+            get = _has_redacted_value if name == "redacted" else attrgetter(name)
             found[name] = _to_column(get, partial(pa.array, type=column))
     return found
 
 
-def _is_redacted(row: ConfigRow) -> bool:
-    return row.value == MASK or _KEYED_HASH.fullmatch(row.value) is not None
+def _has_redacted_value(row: ConfigRow) -> bool:
+    return is_redacted(row.value)
 
 
 def _to_column(get: Callable[[Any], Any], to_array: ToArray) -> ToArray:

@@ -66,7 +66,11 @@ def state_rows(changes: pa.Table) -> pa.Table:
 
     A deleted row has its last values, and the offset at which it was deleted.
     """
-    changes = _taken(changes, _last_of_each_key(changes))
+    return state_rows_of(_taken(changes, _last_of_each_key(changes)))
+
+
+def state_rows_of(changes: pa.Table) -> pa.Table:
+    """Return the rows of ``state`` after changes, of which each key has one."""
     row = _first_not_null(changes["after"], changes["before"])
     created = pc.struct_field(changes["before_origin"], ["created_offset"])
     columns = {

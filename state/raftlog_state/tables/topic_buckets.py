@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-1. A topic, its partitions and its configs are in the bucket of the topic's name. Bucket 0 has
+1. A topic, its partitions and its configs are in the bucket of the topic's name. ``CLUSTER`` has
    everything else, and each record that replay rejects: it does not find the topic there.
 2. Markers of metadata transactions are of every bucket, NoOps of none.
 3. A record that changes rows of several buckets cannot be split (``UnsplitRecordError``): it is
@@ -54,7 +54,7 @@ Bools = npt.NDArray[np.bool_]
 
 NO_BUCKET: Final = -1
 EVERY_BUCKET: Final = -2
-CLUSTER_BUCKET: Final = 0
+CLUSTER: Final = -3
 """Bucket of the rows that belong to no topic."""
 
 _SIZES: Final = {Scalar.INT32: 4, Scalar.INT64: 8, Scalar.INT16: 2, Scalar.INT8: 1}
@@ -86,7 +86,7 @@ class TopicBuckets:
         self._of_ids = {_id_bytes(id_): bucket_of(name, bucket_count) for id_, name in topics}
 
     def buckets(self, values: pa.BinaryArray, is_control: Bools) -> Int32s:
-        """Return the bucket of each record, ``NO_BUCKET`` or ``EVERY_BUCKET``.
+        """Return the bucket of each record: a topic's, or one of the constants above.
 
         Raises:
             UnsplitRecordError: a record changes rows of several buckets.
@@ -96,7 +96,7 @@ class TopicBuckets:
             kept = pc.if_else(pa.array(is_control), pa.scalar(None, pa.binary()), values)
             values = kept.combine_chunks() if isinstance(kept, pa.ChunkedArray) else kept
         api_keys, versions = frames(values)
-        found = np.full(len(values), CLUSTER_BUCKET, dtype=np.int32)
+        found = np.full(len(values), CLUSTER, dtype=np.int32)
         found[np.isin(api_keys, _MARKER_KEYS)] = EVERY_BUCKET
         is_no_op = api_keys == NoOpRecord.schema.api_key
         found[np.flatnonzero(is_no_op)[_are_equal(values, is_no_op, NO_OP_VALUE)]] = NO_BUCKET
@@ -104,7 +104,7 @@ class TopicBuckets:
             found[row] = self._add(record, row)
         # A record before that of its topic is rejected in any bucket.
         rows, ids, which = _topic_ids(values, api_keys, versions)
-        of_ids = [self._of_ids.get(topic_id, CLUSTER_BUCKET) for topic_id in ids]
+        of_ids = [self._of_ids.get(topic_id, CLUSTER) for topic_id in ids]
         found[rows] = np.array(of_ids, dtype=np.int32)[which]
         for row, record in _decoded(values, api_keys, versions, ConfigRecord):
             if record.resource_type == CONFIG_OF_TOPIC:
@@ -126,7 +126,7 @@ class TopicBuckets:
 def rows_of_bucket(parts: StateParts, bucket: int, bucket_count: int) -> StateParts:
     """Return the rows of ``state`` that are of a bucket."""
     others, partitions = parts
-    buckets = np.full(others.num_rows, CLUSTER_BUCKET, dtype=np.int32)
+    buckets = np.full(others.num_rows, CLUSTER, dtype=np.int32)
     for entity, name in ((Entity.TOPIC, "name"), (Entity.CONFIG, "resource_name")):
         of_topics = mask_of(others, ("entity", "=", str(entity)))
         if entity is Entity.CONFIG:

@@ -1,0 +1,185 @@
+"""Columns of row versions: values as numbers, so that they are compared and filled by numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from raftlog.types import ZERO_UUID
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+NULL: Final = -1
+"""Code of a null."""
+_INT_BYTES: Final = 4
+_UUID_CHARS: Final = len(ZERO_UUID)
+_BYTES_MAX: Final = 2**31 - 1
+"""Bytes of an array of text."""
+
+
+class NotPlainError(Exception):
+    """Records or rows that are not replayed by columns."""
+
+
+def require(*, is_plain: bool | np.bool) -> None:
+    """Raise ``NotPlainError`` unless a condition holds."""
+    if not is_plain:
+        raise NotPlainError
+
+
+class Coded(NamedTuple):
+    """Column as codes of its distinct values: equal values have equal codes."""
+
+    values: pa.Array
+    codes: Int64s
+
+    def at(self, rows: Int64s) -> Coded:
+        """Return the column at these rows."""
+        return Coded(self.values, self.codes[rows])
+
+    def mapped(self, convert: Callable[[Any], Any], kind: pa.DataType) -> Coded:
+        """Return the column with each distinct value converted."""
+        return Coded(pa.array(map(convert, self.values.to_pylist()), kind), self.codes)
+
+    def in_order(self) -> Coded:
+        """Return the column with codes in the order of their values."""
+        order = pc.sort_indices(self.values)
+        ranks = np.empty(len(order), dtype=np.int64)
+        ranks[order.to_numpy()] = np.arange(len(order))
+        return Coded(self.values.take(order), ranks[self.codes])
+
+    def take(self, rows: Int64s, is_null: Bools) -> pa.Array:
+        """Return the values at these rows, null where ``is_null``."""
+        return self.values.take(pa.array(self.codes[rows], mask=is_null))
+
+
+class Numbers(NamedTuple):
+    """Column of whole numbers."""
+
+    kind: pa.DataType
+    numbers: Int64s
+
+    def take(self, rows: Int64s, is_null: Bools) -> pa.Array:
+        """Return the values at these rows, null where ``is_null``."""
+        return pa.array(self.numbers[rows], mask=is_null).cast(self.kind)
+
+
+Column: TypeAlias = Coded | Numbers
+
+
+def coded(*parts: pa.Array | pa.ChunkedArray) -> Coded:
+    """Return the parts of a column of text, one after another; nulls have the code ``NULL``."""
+    chunks = [chunk for part in parts for chunk in _chunks(part)]
+    encoded = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode()
+    return Coded(encoded.dictionary, _codes(encoded))
+
+
+def numbers(*parts: pa.Array | pa.ChunkedArray) -> Int64s:
+    """Return the parts of a column of whole numbers, one after another.
+
+    Raises:
+        NotPlainError: one of them is null.
+    """
+    require(is_plain=not any(part.null_count for part in parts))
+    return np.concatenate([np.asarray(part.to_numpy(), dtype=np.int64) for part in parts])
+
+
+class Lists(NamedTuple):
+    """Column of lists as codes of its distinct lists, and the number of elements of each."""
+
+    lists: Coded
+    lengths: Int64s
+
+    def with_codes(self, codes: Int64s) -> Lists:
+        """Return a column of its values."""
+        return Lists(Coded(self.lists.values, codes), self.lengths)
+
+    def with_lists(self, added: Sequence[Sequence[Any]]) -> tuple[Lists, Int64s]:
+        """Return the column with more values, which must not be among its own, and their codes."""
+        more = pa.array(added, self.lists.values.type)
+        values = pa.concat_arrays([self.lists.values, more])
+        codes = np.arange(len(self.lengths), len(values), dtype=np.int64)
+        lengths = np.concatenate([self.lengths, np.array([*map(len, added)], dtype=np.int64)])
+        return Lists(Coded(values, self.lists.codes), lengths), codes
+
+    def with_empty(self) -> tuple[Lists, int]:
+        """Return the column with the empty list among its values, and the code of that."""
+        [found] = np.nonzero(self.lengths == 0)
+        if len(found):
+            return self, int(found[0])
+        added, [code] = self.with_lists([()])
+        return added, int(code)
+
+    def consist_of(self, element: Any) -> Bools:
+        """Return which distinct lists have no other element."""
+        values = self.lists.values
+        sums = np.cumsum(pc.equal(values.flatten(), element).to_numpy(zero_copy_only=False))
+        sums = np.concatenate([[0], sums])
+        ends = np.cumsum(self.lengths)
+        found: Bools = sums[ends] - sums[ends - self.lengths] == self.lengths
+        return found
+
+
+def coded_lists(kind: pa.DataType, parts: Iterable[pa.Array | pa.ChunkedArray]) -> Lists:
+    """Return the parts of a column of lists of 32-bit numbers or uuids, one after another.
+
+    Raises:
+        NotPlainError: an element is null.
+    """
+    is_text = pa.types.is_string(kind.value_type)
+    size = _UUID_CHARS if is_text else _INT_BYTES
+    chunks = [_as_bytes(chunk, size, is_text=is_text) for part in parts for chunk in _chunks(part)]
+    encoded = pa.chunked_array(chunks, pa.large_binary()).combine_chunks().dictionary_encode()
+    ends, data = _bounds(encoded.dictionary, np.int64)
+    require(is_plain=ends[-1] <= _BYTES_MAX)
+    count = int(ends[-1]) // size
+    if is_text:
+        text_ends = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * size)
+        elements = pa.Array.from_buffers(pa.string(), count, [None, text_ends, data])
+    else:
+        elements = pa.Array.from_buffers(pa.int32(), count, [None, data])
+    list_ends = pa.array((ends // size).astype(np.int32))
+    values = pa.ListArray.from_arrays(list_ends, elements, type=kind)
+    return Lists(Coded(values, _codes(encoded)), np.diff(ends) // size)
+
+
+def _as_bytes(lists: pa.ListArray, size: int, *, is_text: bool) -> pa.Array:
+    """Return the bytes of each list's elements, which have a fixed size."""
+    elements = lists.values
+    require(is_plain=elements.null_count == 0)
+    bounds = np.asarray(lists.offsets.to_numpy(), dtype=np.int64)
+    if is_text:
+        ends, data = _bounds(elements, np.int32)
+        require(is_plain=np.all(np.diff(ends) == size))
+        first = int(ends[0])
+    else:
+        first, data = elements.offset * size, elements.buffers()[1]
+    is_valid = pa.array(lists.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
+    ends = pa.py_buffer(first + bounds * size)
+    return pa.Array.from_buffers(pa.large_binary(), len(lists), [is_valid, ends, data])
+
+
+def _bounds(texts: pa.Array, kind: type[np.signedinteger[Any]]) -> tuple[Int64s, pa.Buffer]:
+    """Return the bounds of an array's texts in its data, and the data."""
+    _, bounds, data = texts.buffers()
+    if not len(texts):
+        return np.zeros(1, dtype=np.int64), pa.py_buffer(b"")
+    ends = np.frombuffer(bounds, kind)[texts.offset : texts.offset + len(texts) + 1]
+    return ends.astype(np.int64), data
+
+
+def _chunks(part: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return list(part.chunks) if isinstance(part, pa.ChunkedArray) else [part]
+
+
+def _codes(encoded: pa.DictionaryArray) -> Int64s:
+    filled = encoded.indices.fill_null(NULL)
+    return np.asarray(filled.to_numpy(), dtype=np.int64)

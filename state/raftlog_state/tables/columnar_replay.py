@@ -1,0 +1,311 @@
+"""``replay_columns``: changes of topics, their partitions and configs, without an object a record.
+
+Rules of this file:
+
+1. The changes are those of a ``MetadataLoader``, or there are none: records that contradict the
+   state, or that are not plain, are left to it. That is decided before the first change.
+2. Plain are records of the types of ``row_versions``, in transactions that the range completes.
+3. Memory is that of the records and of the rows that they change, as columns; changes are
+   converted to rows of the tables in slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from raftlog_state.errors import MetadataParseError
+from raftlog_state.image.delta import Op
+from raftlog_state.image.rows import Entity, table_of
+from raftlog_state.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    MetadataRecord,
+    Redactor,
+)
+from raftlog_state.records.typed_columns import frames, typed_columns
+
+from .coded_columns import Bools, Int64s, NotPlainError, require
+from .convert import US_PER_MS
+from .latest import living
+from .row_versions import (
+    TOPIC_RECORDS,
+    Given,
+    StoredColumns,
+    TypedRecords,
+    Versions,
+    last_set,
+    versions_of,
+)
+from .schema import BEFORE_ORIGIN, CHANGES_TABLE, ORIGIN_COLUMNS, ROW
+from .stored_rows import StateParts
+from .stores.protocol import rows_where
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+MARKERS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+MARKER_KEYS: Final = tuple(kind.schema.api_key for kind in MARKERS)
+_BEGIN, _END, _ABORT = MARKER_KEYS
+_ENTITIES: Final = (Entity.TOPIC, Entity.PARTITION, Entity.CONFIG)
+TOPIC_TABLES: Final = tuple(map(table_of, _ENTITIES))
+_SCHEMA: Final = CHANGES_TABLE.schema
+_NONE: Final = -1
+
+
+class RecordColumns(NamedTuple):
+    """Records of a range that change rows of a bucket, and markers of transactions."""
+
+    offsets: Int64s
+    leader_epochs: Int64s
+    times_ms: Int64s
+    values: pa.BinaryArray
+
+
+def replay_columns(
+    state: StateParts, records: RecordColumns, redactor: Redactor
+) -> ColumnarChanges | None:
+    """Return the changes of records; None if a loader must replay them.
+
+    ``state``: the rows of the bucket before them.
+    """
+    try:
+        typed = typed_columns(records.values, (*TOPIC_RECORDS, *MARKERS), redactor)
+        api_keys, _ = frames(records.values)
+        is_applied, visible_offsets = _transactions(api_keys, records.offsets)
+        is_marker = np.isin(api_keys, MARKER_KEYS)
+        known_count = sum(len(typed[kind].rows) for kind in TOPIC_RECORDS)
+        require(is_plain=known_count == np.count_nonzero(~is_marker))
+        given: dict[type[MetadataRecord], TypedRecords] = {}
+        for kind in TOPIC_RECORDS:
+            is_kept = is_applied[typed[kind].rows]
+            rows = typed[kind].rows[is_kept].astype(np.int64)
+            given[kind] = TypedRecords(rows, typed[kind].fields.filter(pa.array(is_kept)))
+        stored, origins = _stored(state)
+        versions = versions_of(Given(row_count=len(records.offsets), records=given, stored=stored))
+    except (NotPlainError, MetadataParseError):
+        return None
+    return ColumnarChanges(records, api_keys, visible_offsets, stored, origins, versions)
+
+
+def _transactions(api_keys: npt.NDArray[np.int32], offsets: Int64s) -> tuple[Bools, Int64s]:
+    """Return which records take effect, and at which offset; markers do not.
+
+    Raises:
+        NotPlainError: a transaction is not completed, or its markers have no counterparts.
+    """
+    rows = np.flatnonzero(np.isin(api_keys, MARKER_KEYS))
+    is_applied = np.ones(len(offsets), dtype=np.bool_)
+    if not len(rows):
+        return is_applied, offsets
+    begins, ends = rows[::2], rows[1::2]
+    require(is_plain=len(begins) == len(ends))
+    require(is_plain=np.all(api_keys[begins] == _BEGIN) and np.all(api_keys[ends] != _BEGIN))
+    at = np.arange(len(offsets))
+    which = np.searchsorted(begins, at, side="right") - 1
+    ends = ends[np.maximum(which, 0)]
+    is_inside = (which >= 0) & (at <= ends)
+    is_applied = ~is_inside | (api_keys[ends] == _END)
+    is_applied[rows] = False
+    return is_applied, np.where(is_inside, offsets[ends], offsets)
+
+
+def _stored(state: StateParts) -> tuple[dict[Entity, StoredColumns], pa.Table]:
+    """Return the columns of each entity's rows, and the origins of all of them in that order."""
+    others, partitions = map(living, state)
+    tables = [
+        partitions if entity is Entity.PARTITION else rows_where(others, ("entity", "=", entity))
+        for entity in _ENTITIES
+    ]
+    found, count = {}, 0
+    for entity, table in zip(_ENTITIES, tables, strict=True):
+        structs = pc.struct_field(table["row"], [str(entity)]).combine_chunks()
+        numbers = np.arange(count, count + table.num_rows)
+        found[entity] = StoredColumns(pa.Table.from_struct_array(structs), numbers)
+        count += table.num_rows
+    return found, pa.concat_tables([table.select(list(ORIGIN_COLUMNS)) for table in tables])
+
+
+class ColumnarChanges:
+    """Changes of a range in their order, as numbers of row versions.
+
+    ``last`` are the positions of the last change of each key; ``row_counts`` are of the tables at
+    the end of the range.
+    """
+
+    def __init__(
+        self,
+        records: RecordColumns,
+        api_keys: npt.NDArray[np.int32],
+        visible_offsets: Int64s,
+        stored: Mapping[Entity, StoredColumns],
+        origins: pa.Table,
+        versions: Sequence[Versions],
+    ) -> None:
+        self._versions = versions
+        self._visible_offsets = visible_offsets
+        self._origins = _origins(records, visible_offsets, origins)
+        self._starts = np.cumsum([0, *(len(of.keys) for of in versions)])
+        key_starts = np.cumsum([0, *(len(of.key_texts) for of in versions)])
+        pairs = list(zip(versions, key_starts, strict=False))
+        self._key_texts = pa.concat_arrays([of.key_texts for of in versions])
+        self._keys = np.concatenate([of.keys + start for of, start in pairs])
+        self._sources = np.concatenate([of.sources for of in versions])
+        self._is_deleted = np.concatenate([of.is_deleted for of in versions])
+        self._has_before = np.concatenate([of.has_before for of in versions])
+        positions = np.concatenate([of.positions for of in versions])
+        self._created = self._created_offsets()
+        which = np.flatnonzero(positions >= 0)
+        order = np.lexsort((self._keys[which], positions[which]))
+        self._changes = which[order]
+        self._positions = positions[self._changes]
+        starts = np.flatnonzero(np.diff(self._positions, prepend=_NONE))
+        counts = np.diff(starts, append=len(self._positions))
+        self._seqs = np.arange(len(self._positions)) - np.repeat(starts, counts)
+        is_last = np.append(self._keys[1:] != self._keys[:-1], True)[: len(self._keys)]
+        self.last = np.flatnonzero(is_last[self._changes])
+        self._record_types = _record_types(api_keys)
+        self._changed, self._changed_names = _changed_bits(versions)
+        self.row_counts = self._row_counts(stored)
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def rows(self, which: Int64s, shared: Mapping[str, Any]) -> pa.Table:
+        """Return rows of ``changes``: those with these numbers in the order of the changes.
+
+        ``shared`` has the columns that identify the log.
+        """
+        versions, positions = self._changes[which], self._positions[which]
+        count = len(which)
+        has_before, is_deleted = self._has_before[versions], self._is_deleted[versions]
+        ops = np.where(is_deleted, 2, np.where(has_before, 1, 0))
+        entities = np.searchsorted(self._starts, versions, side="right") - 1
+        at = pa.array(positions)
+        written = self._origins.take(pa.array(self._sources[versions]))
+        columns = {
+            **{name: _repeated(name, value, count) for name, value in shared.items()},
+            "offset": written["_offset"],
+            "seq": self._seqs[which],
+            "visible_offset": written["_visible_offset"],
+            "leader_epoch": written["_leader_epoch"],
+            "log_time": written["_log_time"],
+            "record_type": self._record_types.take(at),
+            "entity": pa.array([str(of.entity) for of in self._versions]).take(pa.array(entities)),
+            "key": self._key_texts.take(pa.array(self._keys[versions])),
+            "op": pa.array([str(op) for op in (Op.CREATE, Op.UPDATE, Op.DELETE)]).take(
+                pa.array(ops)
+            ),
+            "changed": self._changed_columns(versions, has_before & ~is_deleted),
+            "before": self._side(versions - 1, ~has_before, entities),
+            "after": self._side(versions, is_deleted, entities),
+            "before_origin": self._before_origins(versions, has_before),
+        }
+        arrays = [_as(columns[name], _SCHEMA.field(name).type) for name in _SCHEMA.names]
+        return pa.table(arrays, schema=_SCHEMA)
+
+    def _created_offsets(self) -> Int64s:
+        """Return the offset at which the row of each version was created."""
+        created = np.where(
+            self._has_before, 0, self._origins["_created_offset"].to_numpy()[self._sources]
+        )
+        return created[last_set(~self._has_before)]
+
+    def _row_counts(self, stored: Mapping[Entity, StoredColumns]) -> dict[str, int]:
+        entities = np.searchsorted(self._starts, self._changes, side="right") - 1
+        steps = np.where(self._has_before[self._changes], 0, 1)
+        steps = np.where(self._is_deleted[self._changes], -1, steps)
+        return {
+            table_of(of.entity): len(stored[of.entity].numbers)
+            + int(steps[entities == number].sum())
+            for number, of in enumerate(self._versions)
+        }
+
+    def _changed_columns(self, versions: Int64s, is_update: Bools) -> pa.ListArray:
+        """Return the names of the columns that differ, none but for updates."""
+        bits = np.where(is_update, self._changed[versions], 0)
+        which = (bits[:, None] >> np.arange(len(self._changed_names))) & 1
+        rows, numbers = np.nonzero(which)
+        ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(bits)))])
+        names = self._changed_names.take(pa.array(numbers))
+        return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), names)
+
+    def _side(self, versions: Int64s, is_null: Bools, entities: Int64s) -> pa.StructArray:
+        """Return the column ``before`` or ``after``: a field an entity, null but for its own."""
+        structs: dict[str, pa.Array] = {}
+        for number, of in enumerate(self._versions):
+            is_other = is_null | (entities != number)
+            rows = np.where(is_other, 0, versions - self._starts[number])
+            if len(of.keys):
+                structs[str(of.entity)] = _struct(of, rows, is_other)
+        columns = [
+            structs[field.name] if field.name in structs else pa.nulls(len(versions), field.type)
+            for field in ROW
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(ROW), mask=pa.array(is_null))
+
+    def _before_origins(self, versions: Int64s, has_before: Bools) -> pa.StructArray:
+        before = np.where(has_before, versions - 1, 0)
+        origins = self._origins.take(pa.array(self._sources[before]))
+        created = pa.array(self._created[before])
+        columns = [
+            created if name == "_created_offset" else origins[name].combine_chunks()
+            for name in ORIGIN_COLUMNS
+        ]
+        fields = list(BEFORE_ORIGIN)
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(~has_before))
+
+
+def _origins(records: RecordColumns, visible_offsets: Int64s, stored: pa.Table) -> pa.Table:
+    """Return what records write as the origin of rows, then the origins of stored rows."""
+    columns = {
+        "_offset": records.offsets,
+        "_visible_offset": visible_offsets,
+        "_leader_epoch": records.leader_epochs,
+        "_log_time": records.times_ms * US_PER_MS,
+        "_created_offset": records.offsets,
+    }
+    schema = pa.schema(dict(ORIGIN_COLUMNS))
+    arrays = [pa.array(columns[field.name]).cast(field.type) for field in schema]
+    return pa.concat_tables([pa.table(arrays, schema=schema), stored.cast(schema)]).combine_chunks()
+
+
+def _record_types(api_keys: npt.NDArray[np.int32]) -> pa.Array:
+    """Return Kafka's name of each record's type."""
+    names = {kind.schema.api_key: kind.schema.json_type for kind in (*TOPIC_RECORDS, *MARKERS)}
+    numbers = np.zeros(max(names) + 1, dtype=np.int64)
+    numbers[list(names)] = np.arange(len(names))
+    return pa.array(list(names.values())).take(pa.array(numbers[api_keys]))
+
+
+def _changed_bits(versions: Sequence[Versions]) -> tuple[Int64s, pa.Array]:
+    """Return a bit for each column of a version that differs from that before; the columns."""
+    names: list[str] = []
+    found = []
+    for of in versions:
+        bits = np.zeros(len(of.keys), dtype=np.int64)
+        for name, differs in of.changed.items():
+            bits |= differs.astype(np.int64) << len(names)
+            names.append(name)
+        found.append(bits)
+    return np.concatenate(found), pa.array(names, pa.string())
+
+
+def _struct(of: Versions, rows: Int64s, is_null: Bools) -> pa.StructArray:
+    kind = ROW.field(str(of.entity)).type
+    columns = [_as(of.columns[field.name].take(rows, is_null), field.type) for field in kind]
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array(is_null))
+
+
+def _repeated(name: str, value: Any, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, _SCHEMA.field(name).type), count)
+
+
+def _as(column: Any, kind: pa.DataType) -> Any:
+    column = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column)
+    return column if column.type == kind else column.cast(kind)

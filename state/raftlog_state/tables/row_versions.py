@@ -1,0 +1,517 @@
+"""Versions of the rows of topics, partitions and configs, by columns of their records.
+
+Rules of this file:
+
+1. The versions are those that ``replay`` writes; records that it rejects, or that are not plain,
+   raise ``NotPlainError`` before there is a version.
+2. A topic id is created once: versions of its rows are between its creation and its deletion.
+3. Versions are sorted by key, then by record; rows of the state are before all records. A version
+   has the values of the one before it, but for those that its record sets (fill forward). The first
+   version of a key has all values, so none is filled from another key::
+
+       partition  written by                 leader    isr       leader epoch
+       0          state                      1         1,2,3     4
+       0          change of isr              1 (fill)  1,2       4 (fill)
+       0          change of leader           2         1,2       5 (+ 1)
+       1          PartitionRecord            3         3         0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from raftlog_state.enums import CONFIG_RESOURCE_TYPES, LEADER_RECOVERY_STATES, enum_name
+from raftlog_state.image.delta import key_json
+from raftlog_state.image.row_schema import row_schema
+from raftlog_state.image.rows import DIRECTORY_MIGRATING, Entity, PartitionRow
+from raftlog_state.records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    is_redacted,
+)
+from raftlog_state.records.declare import Array
+from raftlog_state.replay.topics import (
+    CONFIG_OF_TOPIC,
+    LEADER_UNCHANGED,
+    RECOVERY_STATES,
+    RECOVERY_UNCHANGED,
+)
+
+from .coded_columns import (
+    NULL,
+    Bools,
+    Coded,
+    Column,
+    Int64s,
+    Lists,
+    Numbers,
+    coded,
+    coded_lists,
+    numbers,
+    require,
+)
+from .schema import column_type
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+TOPIC_RECORDS: Final = (
+    TopicRecord,
+    PartitionRecord,
+    PartitionChangeRecord,
+    RemoveTopicRecord,
+    ConfigRecord,
+)
+"""Types of the records of which there are versions."""
+_STATE: Final = -1
+"""Position of a version that was in the state."""
+_KEY_SHIFT: Final = 32
+_INT_MAX: Final = 2**31 - 1
+
+
+class TypedRecords(NamedTuple):
+    """Records of one type: their rows in the range, and their fields."""
+
+    rows: Int64s
+    fields: pa.StructArray
+
+    def column(self, name: str) -> pa.Array:
+        """Return a field of all of them."""
+        return self.fields.field(name)
+
+
+class StoredColumns(NamedTuple):
+    """Rows of an entity before the range: their columns, and their number in ``state``."""
+
+    columns: pa.Table
+    numbers: Int64s
+
+    def at(self, rows: Int64s) -> StoredColumns:
+        """Return some of the rows."""
+        return StoredColumns(self.columns.take(pa.array(rows)), self.numbers[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """Records of a range, ``row_count`` with those that are of no topic, and rows before it."""
+
+    row_count: int
+    records: Mapping[type[MetadataRecord], TypedRecords]
+    stored: Mapping[Entity, StoredColumns]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """Versions of an entity's rows, sorted by key and position.
+
+    ``positions`` are rows of records; ``sources`` are these, or ``row_count`` + the number of the
+    row in the state, whose position is before all. ``keys`` number the keys in their order.
+    ``columns`` are those of the entity's table. A deleted version has the values before it.
+    """
+
+    entity: Entity
+    positions: Int64s
+    sources: Int64s
+    keys: Int64s
+    key_texts: pa.Array
+    is_deleted: Bools
+    columns: Mapping[str, Column]
+    changed: Mapping[str, Bools]
+    """Columns that may change: whether the value differs from that of the version before."""
+
+    @property
+    def is_stored(self) -> Bools:
+        """Whether a version was in the state."""
+        found: Bools = self.positions == _STATE
+        return found
+
+    @property
+    def has_before(self) -> Bools:
+        """Whether the version before is of the same key, and not deleted."""
+        found = ~is_first(self.keys)
+        found[1:] &= ~self.is_deleted[:-1]
+        return found
+
+
+def _positions(sources: Int64s, given: Given) -> Int64s:
+    return np.where(sources < given.row_count, sources, _STATE)
+
+
+def is_first(keys: Int64s) -> Bools:
+    """Return which of sorted keys is the first of equal ones."""
+    found: Bools = np.ones(len(keys), dtype=np.bool_)
+    found[1:] = keys[1:] != keys[:-1]
+    return found
+
+
+def versions_of(given: Given) -> list[Versions]:
+    """Return the versions of partitions, of configs and of topics: the order of ``seq``.
+
+    Raises:
+        NotPlainError: the loader is needed.
+    """
+    topics = _Topics(given)
+    return [_partitions(given, topics), _configs(given, topics), topics.versions()]
+
+
+class _Topics:
+    """Topics of a range, numbered: those before it first; with their lifetimes."""
+
+    def __init__(self, given: Given) -> None:
+        created, removed = given.records[TopicRecord], given.records[RemoveTopicRecord]
+        stored = given.stored[Entity.TOPIC]
+        self._given = given
+        self.ids = coded(stored.columns["topic_id"], created.column("topic_id"))
+        self.names = coded(stored.columns["name"], created.column("name"))
+        count = len(self.ids.codes)
+        require(is_plain=len(self.ids.values) == count)  # an id is created once
+        stored_count = len(stored.numbers)
+        self.created = np.concatenate([np.full(stored_count, _STATE, np.int64), created.rows])
+        self.removed = np.full(count, given.row_count, np.int64)
+        which = self.find(removed.column("topic_id"))
+        require(is_plain=len(np.unique(which)) == len(which))
+        require(is_plain=np.all(removed.rows > self.created[which]))
+        self.removed[which] = removed.rows
+        # A name is created again only after its topic was removed.
+        order = np.lexsort((self.created, self.names.codes))
+        is_again = ~is_first(self.names.codes[order])[1:]
+        ends, begins = self.removed[order][:-1], self.created[order][1:]
+        require(is_plain=np.all(begins[is_again] > ends[is_again]))
+
+    def find(self, ids: pa.Array | pa.ChunkedArray) -> Int64s:
+        """Return the number of the topic with each id."""
+        found = pc.index_in(ids, value_set=self.ids.values)
+        return numbers(found)  # ids are distinct: their codes are their numbers
+
+    def is_removed(self, topics: Int64s) -> Bools:
+        """Return which topics the range removes."""
+        found: Bools = self.removed[topics] < self._given.row_count
+        return found
+
+    def versions(self) -> Versions:
+        """Return the versions of topics: each is created, and may be removed."""
+        stored_numbers = self._given.stored[Entity.TOPIC].numbers
+        created = self.created[len(stored_numbers) :]
+        count = len(self.created)
+        removed = np.flatnonzero(self.is_removed(np.arange(count)))
+        events = _Events(
+            self._given,
+            keys=np.concatenate([np.arange(count), removed]),
+            sources=np.concatenate(
+                [self._given.row_count + stored_numbers, created, self.removed[removed]]
+            ),
+            whole_count=count,
+            deleted_count=len(removed),
+        )
+        topics = events.keys
+        return events.versions(
+            Entity.TOPIC,
+            key_texts=pc.binary_join_element_wise('["', self.ids.values, '"]', ""),
+            columns={"topic_id": self.ids.at(topics), "name": self.names.at(topics)},
+        )
+
+
+class _Events:
+    """What happens to the rows of an entity, sorted by key and position.
+
+    Given are, one after the other: ``whole_count`` rows of the state and records with all values,
+    records with some of them, and ``deleted_count`` deletions.
+    """
+
+    def __init__(
+        self, given: Given, *, keys: Int64s, sources: Int64s, whole_count: int, deleted_count: int
+    ) -> None:
+        """``sources`` are as in ``Versions``."""
+        positions = _positions(sources, given)
+        self.order = np.lexsort((positions, keys))
+        self.keys = keys[self.order]
+        self.positions, self.sources = positions[self.order], sources[self.order]
+        self.is_first = is_first(self.keys)
+        self.is_whole = self.order < whole_count
+        self.is_deleted = self.order >= len(keys) - deleted_count
+        self.whole_count = whole_count
+
+    def sorted(self, values: Int64s) -> Int64s:
+        """Return values of all events but the last ones, which have 0, sorted."""
+        padded = np.zeros(len(self.order), dtype=np.int64)
+        padded[: len(values)] = values
+        return padded[self.order]
+
+    def filled(self, values: Int64s, has_value: Bools) -> Int64s:
+        """Return sorted values: those without one have that of the event before."""
+        is_set = self.is_whole | self.sorted(has_value.astype(np.int64)).astype(np.bool_)
+        found: Int64s = self.sorted(values)[last_set(is_set)]
+        return found
+
+    def incremented(self, base: Int64s, is_increment: Bools) -> Int64s:
+        """Return the value of the last whole event, and the number of increments after it.
+
+        ``base`` has the values of whole events; ``is_increment`` is sorted.
+        """
+        last = last_set(self.is_whole)
+        counts = np.cumsum(is_increment)
+        found: Int64s = self.sorted(base)[last] + counts - counts[last]
+        require(is_plain=np.all(found <= _INT_MAX))
+        return found
+
+    def differ(self, values: Int64s) -> Bools:
+        """Return which sorted values differ from those before them of the same key."""
+        found = ~self.is_first
+        found[1:] &= values[1:] != values[:-1]
+        return found
+
+    def versions(
+        self,
+        entity: Entity,
+        *,
+        key_texts: pa.Array,
+        columns: Mapping[str, Column],
+        changed: Mapping[str, Bools] | None = None,
+    ) -> Versions:
+        """Return the events with the columns that they have."""
+        return Versions(
+            entity=entity,
+            positions=self.positions,
+            sources=self.sources,
+            keys=np.cumsum(self.is_first) - 1,
+            key_texts=key_texts,
+            is_deleted=self.is_deleted,
+            columns=columns,
+            changed=changed or {},
+        )
+
+
+def last_set(is_set: Bools) -> Int64s:
+    """Return the row of the last set value for each row; that of the first row is set."""
+    found: Int64s = np.maximum.accumulate(np.where(is_set, np.arange(len(is_set)), 0))
+    return found
+
+
+# --- partitions -----------------------------------------------------------------------------------
+
+_PARTITION: Final = {entry.name: entry for entry in row_schema(PartitionRow)}
+_LISTS: Final = [entry.name for entry in _PARTITION.values() if isinstance(entry.kind, Array)]
+
+
+def _partitions(given: Given, topics: _Topics) -> Versions:
+    found = _PartitionEvents(given, topics)
+    leaders, recovery = found.numbers("leader"), found.numbers("leader_recovery_state")
+    of_whole = recovery[: found.events.whole_count]
+    require(is_plain=np.all(np.isin(of_whole, RECOVERY_STATES)))
+    require(is_plain=np.all(np.isin(recovery, (*RECOVERY_STATES, RECOVERY_UNCHANGED))))
+    events = found.events
+    is_change = ~events.is_whole & ~events.is_deleted
+    has_leader = leaders != LEADER_UNCHANGED
+    elects = is_change & events.sorted(has_leader.astype(np.int64)).astype(np.bool_)
+    values = {
+        "leader": events.filled(leaders, has_leader),
+        "leader_epoch": events.incremented(found.numbers_of_whole("leader_epoch"), elects),
+        "partition_epoch": events.incremented(found.numbers_of_whole("partition_epoch"), is_change),
+        "leader_recovery_state": events.filled(recovery, recovery != RECOVERY_UNCHANGED),
+    }
+    lists = {name: found.lists(name) for name in _LISTS}
+    lists["directories"] = _directories(lists["directories"], lists["replicas"])
+    codes = {name: column.lists.codes for name, column in lists.items()}
+    changed = {name: events.differ(column) for name, column in (values | codes).items()}
+    columns = {name: Numbers(column_type(_PARTITION[name].kind), values[name]) for name in values}
+    names, which = np.unique(values["leader_recovery_state"], return_inverse=True)
+    texts = [enum_name(LEADER_RECOVERY_STATES, state) for state in names.tolist()]
+    return events.versions(
+        Entity.PARTITION,
+        key_texts=found.key_texts(),
+        columns={
+            "topic_id": topics.ids.at(found.topics),
+            "topic_name": topics.names.at(found.topics),
+            "partition_id": Numbers(pa.int32(), found.partition_ids),
+            "leader_recovery_state_name": Coded(pa.array(texts, pa.string()), which),
+            **{name: column.lists for name, column in lists.items()},
+            **columns,
+        },
+        changed={name: changed[name] for name in _PARTITION if name in changed},
+    )
+
+
+class _PartitionEvents:
+    """Events of partitions: rows of the state, PartitionRecords, changes, removals of topics.
+
+    ``topics`` and ``partition_ids`` are sorted as the events.
+    """
+
+    def __init__(self, given: Given, topics: _Topics) -> None:
+        created, changed = given.records[PartitionRecord], given.records[PartitionChangeRecord]
+        self._created, self._changed = created, changed
+        ids = pa.concat_arrays([created.column("topic_id"), changed.column("topic_id")])
+        of_topics = topics.find(ids)
+        partition_ids = numbers(created.column("partition_id"), changed.column("partition_id"))
+        rows = np.concatenate([created.rows, changed.rows])
+        is_there = (rows > topics.created[of_topics]) & (rows < topics.removed[of_topics])
+        require(is_plain=np.all(is_there))
+
+        stored = given.stored[Entity.PARTITION]
+        stored_topics = topics.find(stored.columns["topic_id"])
+        stored_keys = _key(stored_topics, numbers(stored.columns["partition_id"]))
+        is_touched = np.isin(stored_keys, _key(of_topics, partition_ids))
+        touched = np.flatnonzero(is_touched | topics.is_removed(stored_topics))
+        self._stored = stored = stored.at(touched)
+        of_topics = np.concatenate([stored_topics[touched], of_topics])
+        partition_ids = np.concatenate([numbers(stored.columns["partition_id"]), partition_ids])
+
+        _, one_of_each = np.unique(_key(of_topics, partition_ids), return_index=True)
+        removed = one_of_each[topics.is_removed(of_topics[one_of_each])]
+        removals = topics.removed[of_topics[removed]]
+        of_topics = np.concatenate([of_topics, of_topics[removed]])
+        partition_ids = np.concatenate([partition_ids, partition_ids[removed]])
+        self.events = _Events(
+            given,
+            keys=_key(of_topics, partition_ids),
+            sources=np.concatenate([given.row_count + stored.numbers, rows, removals]),
+            whole_count=len(touched) + len(created.rows),
+            deleted_count=len(removed),
+        )
+        require(
+            is_plain=np.all(self.events.is_whole[self.events.is_first])
+        )  # created, then changed
+        self.topics = of_topics[self.events.order]
+        self.partition_ids = partition_ids[self.events.order]
+        self._ids = topics.ids
+
+    def key_texts(self) -> pa.Array:
+        """Return the text of each key, in order."""
+        firsts = np.flatnonzero(self.events.is_first)
+        ids = self._ids.values.take(pa.array(self.topics[firsts]))
+        texts = pa.array(self.partition_ids[firsts]).cast(pa.string())
+        return pc.binary_join_element_wise('["', ids, '",', texts, "]", "")
+
+    def numbers(self, name: str) -> Int64s:
+        """Return a field of all events but the removals, unsorted."""
+        field = str(_PARTITION[name].record_field)
+        return np.concatenate([self.numbers_of_whole(name), numbers(self._changed.column(field))])
+
+    def numbers_of_whole(self, name: str) -> Int64s:
+        """Return a field of the rows of the state and the PartitionRecords."""
+        entry = _PARTITION[name]
+        field = str(entry.record_field)
+        return numbers(self._stored.columns[entry.column], self._created.column(field))
+
+    def lists(self, name: str) -> Lists:
+        """Return sorted lists; a change without one keeps that before it."""
+        entry = _PARTITION[name]
+        field = str(entry.record_field)
+        parts = [self._stored.columns[entry.column]]
+        parts += [records.column(field) for records in (self._created, self._changed)]
+        found = coded_lists(column_type(entry.kind), parts)
+        codes = found.lists.codes
+        require(is_plain=entry.empty_is_null or np.all(codes[: self.events.whole_count] != NULL))
+        found, empty = found.with_empty()
+        codes = self.events.filled(codes, codes != NULL)
+        return found.with_codes(np.where(codes == NULL, empty, codes))
+
+
+def _key(topics: Int64s, partition_ids: Int64s) -> Int64s:
+    return (topics << _KEY_SHIFT) + partition_ids
+
+
+def _directories(directories: Lists, replicas: Lists) -> Lists:
+    """Return one directory for each replica: all MIGRATING if none is known."""
+    codes, of_replicas = directories.lists.codes, replicas.lists.codes
+    unknown = directories.consist_of(DIRECTORY_MIGRATING)[codes]
+    counts = replicas.lengths[of_replicas]
+    require(is_plain=np.all(unknown | (directories.lengths[codes] == counts)))
+    needed, which = np.unique(counts[unknown], return_inverse=True)
+    found, added = directories.with_lists([(DIRECTORY_MIGRATING,) * n for n in needed.tolist()])
+    codes = codes.copy()
+    codes[unknown] = added[which]
+    return found.with_codes(codes)
+
+
+# --- configs --------------------------------------------------------------------------------------
+
+
+def _configs(given: Given, topics: _Topics) -> Versions:
+    records, stored = given.records[ConfigRecord], given.stored[Entity.CONFIG]
+    resources, names, values = (
+        coded(stored.columns[name], records.column(name))
+        for name in ("resource_name", "name", "value")
+    )
+    names = names.in_order()
+    keys = _key(resources.codes, names.codes)
+    sources = np.concatenate([given.row_count + stored.numbers, records.rows])
+    is_set = values.codes != NULL
+    with_topic, removals = _removed_with_topics(given, topics, resources, keys, sources, is_set)
+
+    rows = np.concatenate([np.flatnonzero(is_set), np.flatnonzero(~is_set), with_topic])
+    sources = np.concatenate([sources[rows[: len(keys)]], removals])
+    is_deletion = np.arange(len(rows)) >= np.count_nonzero(is_set)
+    kept = _without_idle_deletions(keys[rows], _positions(sources, given), is_deletion)
+    rows, sources = rows[kept], sources[kept]
+    events = _Events(
+        given,
+        keys=keys[rows],
+        sources=sources,
+        whole_count=int(np.count_nonzero(is_set)),
+        deleted_count=len(rows) - int(np.count_nonzero(is_set)),
+    )
+    rows = rows[events.order]
+    of_topic = Numbers(pa.int32(), np.full(len(rows), CONFIG_OF_TOPIC))
+    type_name = pa.array([enum_name(CONFIG_RESOURCE_TYPES, CONFIG_OF_TOPIC)])
+    resources, names, values = (column.at(rows) for column in (resources, names, values))
+    key_names = zip(
+        *(
+            c.values.take(pa.array(c.codes[events.is_first])).to_pylist()
+            for c in (resources, names)
+        ),
+        strict=True,
+    )
+    return events.versions(
+        Entity.CONFIG,
+        key_texts=pa.array([key_json((CONFIG_OF_TOPIC, *key)) for key in key_names], pa.string()),
+        columns={
+            "resource_type": of_topic,
+            "resource_type_name": Coded(type_name, np.zeros(len(rows), dtype=np.int64)),
+            "resource_name": resources,
+            "name": names,
+            "value": values,
+            "redacted": values.mapped(is_redacted, pa.bool_()),
+        },
+        changed={"value": events.differ(values.codes)},
+    )
+
+
+def _removed_with_topics(
+    given: Given, topics: _Topics, resources: Coded, keys: Int64s, sources: Int64s, is_set: Bools
+) -> tuple[Int64s, Int64s]:
+    """Return the configs that are there when a topic of their name is removed, and when it is."""
+    count = given.row_count + 1
+    removed = np.flatnonzero(topics.is_removed(np.arange(len(topics.removed))))
+    names = topics.names.values.take(pa.array(topics.names.codes[removed]))
+    codes = pc.index_in(names, value_set=resources.values).fill_null(NULL).to_numpy()
+    removals = np.sort(codes * count + topics.removed[removed])
+    positions = _positions(sources, given)
+    order = np.lexsort((positions, keys))
+    until = np.append(positions[order][1:], given.row_count)
+    until[np.append(is_first(keys[order])[1:], True)] = given.row_count
+    next_of_key = np.empty_like(until)
+    next_of_key[order] = until
+    # The first removal after each row, if it is of the same name.
+    at = np.searchsorted(removals, resources.codes * count + positions, side="right")
+    found = np.append(removals, -1)[np.minimum(at, len(removals))]
+    of_name = (at < len(removals)) & (found // count == resources.codes)
+    rows = np.flatnonzero(is_set & of_name & (found % count < next_of_key))
+    return rows, found[rows] % count
+
+
+def _without_idle_deletions(keys: Int64s, positions: Int64s, is_deletion: Bools) -> Int64s:
+    """Return the events without deletions of what is not there."""
+    order = np.lexsort((positions, keys))
+    is_there = ~is_first(keys[order])
+    is_there[1:] &= ~is_deletion[order][:-1]
+    return np.sort(order[~is_deletion[order] | is_there])

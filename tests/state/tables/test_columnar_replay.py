@@ -1,0 +1,332 @@
+"""Replay of topics by columns: the rows are those of a loader, or there are none.
+
+``RAFTLOG_COLUMNAR_SEEDS=500`` sets the number of random histories.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.support.log_builder import begin
+from tests.support.small_logs import ABORT_TRANSACTION, END_TRANSACTION
+
+from raftlog_state.errors import ReplayError
+from raftlog_state.image.rows import Entity
+from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.records import (
+    ClearElrRecord,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Redactor,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode,
+    encode,
+)
+from raftlog_state.replay.topics import CONFIG_OF_TOPIC
+from raftlog_state.tables.columnar_replay import (
+    ColumnarChanges,
+    RecordColumns,
+    replay_columns,
+)
+from raftlog_state.tables.convert import changes_table
+from raftlog_state.tables.latest import overlay, state_rows, state_rows_of
+from raftlog_state.tables.origins import RowOrigins
+from raftlog_state.tables.progress import row_counts_of
+from raftlog_state.tables.schema import STATE_TABLE
+from raftlog_state.tables.stored_rows import split_state
+
+SEEDS = int(os.environ.get("RAFTLOG_COLUMNAR_SEEDS", "12"))
+SHARED = {
+    "cluster_id": "c",
+    "topic": "__cluster_metadata",
+    "partition": 0,
+    "incarnation": 2,
+    "committed_at": 7,
+}
+REDACTOR = Redactor(key=b"a redaction key of 30 characters")
+DIRECTORIES = [f"{number:021d}Q" for number in range(4)]
+BY_KEY = [("entity", "ascending"), ("key", "ascending")]
+NOTHING = STATE_TABLE.no_rows
+
+
+class Topics:
+    """Random records of topics, which a loader accepts."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._created = 0
+        self._partitions: dict[str, dict[int, int]] = {}
+        """Replicas of each partition, by topic id."""
+        self._names: dict[str, str] = {}
+        self._has_directories: dict[tuple[str, int], bool] = {}
+
+    def values(self, count: int) -> Iterator[bytes]:
+        """Yield encoded records, some of them in transactions."""
+        while count > 0:
+            size = self._chance.randint(1, 8)
+            count -= size
+            roll = self._chance.random()
+            if roll < 0.1:
+                yield begin("t")
+                yield from (self._value() for _ in range(size))
+                yield END_TRANSACTION
+            elif roll < 0.15:
+                yield begin()
+                yield encode(TopicRecord(name="aborted", topic_id=self._new_id()))
+                yield ABORT_TRANSACTION
+            else:
+                yield from (self._value() for _ in range(size))
+
+    def _value(self) -> bytes:
+        return encode(self._record())
+
+    def _record(self) -> MetadataRecord:
+        roll = self._chance.random()
+        if roll < 0.08 or not self._partitions:
+            return self._create()
+        topic_id = self._chance.choice(list(self._partitions))
+        partitions = self._partitions[topic_id]
+        if roll < 0.12:
+            del self._partitions[topic_id]
+            self._names.pop(topic_id)
+            return RemoveTopicRecord(topic_id=topic_id)
+        if roll < 0.3:
+            return self._config()
+        if roll < 0.5 or not partitions:
+            return self._partition(topic_id)
+        return self._change(topic_id, self._chance.choice(list(partitions)))
+
+    def _new_id(self) -> str:
+        self._created += 1
+        return f"{self._created:021d}w"
+
+    def _create(self) -> MetadataRecord:
+        topic_id = self._new_id()
+        free = {f"topic-{number}" for number in range(6)} - set(self._names.values())
+        name = self._chance.choice([*sorted(free), f"other-{self._created}"])
+        self._partitions[topic_id] = {}
+        self._names[topic_id] = name
+        return TopicRecord(name=name, topic_id=topic_id)
+
+    def _config(self) -> MetadataRecord:
+        return ConfigRecord(
+            resource_type=CONFIG_OF_TOPIC,
+            resource_name=f"topic-{self._chance.randrange(6)}",
+            name=self._chance.choice(("retention.ms", "cleanup.policy", "unknown.é", "a.b")),
+            value=self._chance.choice((None, "", "1", "2", "[redacted]")),
+        )
+
+    def _partition(self, topic_id: str) -> MetadataRecord:
+        number = self._chance.randrange(4)
+        replicas = self._brokers(0)
+        self._partitions[topic_id][number] = len(replicas)
+        has = self._chance.random() < 0.5
+        self._has_directories[topic_id, number] = has
+        return PartitionRecord(
+            partition_id=number,
+            topic_id=topic_id,
+            replicas=replicas,
+            isr=self._brokers(0),
+            adding_replicas=self._brokers(0),
+            removing_replicas=self._brokers(0),
+            leader=self._chance.randint(-1, 3),
+            leader_epoch=self._chance.randint(0, 9),
+            partition_epoch=self._chance.randint(0, 9),
+            leader_recovery_state=self._chance.randint(0, 1),
+            directories=self._directories(len(replicas)) if has else (),
+            eligible_leader_replicas=self._chance.choice((None, (), (1, 2))),
+            last_known_elr=self._chance.choice((None, (), (3,))),
+        )
+
+    def _change(self, topic_id: str, number: int) -> MetadataRecord:
+        replicas, directories = self._maybe(self._brokers(0)), None
+        has = self._has_directories[topic_id, number]
+        count = self._partitions[topic_id][number] if replicas is None else len(replicas)
+        if (has and replicas is not None) or self._chance.random() < 0.1:
+            directories, has = self._directories(count), True
+        self._partitions[topic_id][number] = count
+        self._has_directories[topic_id, number] = has
+        return PartitionChangeRecord(
+            partition_id=number,
+            topic_id=topic_id,
+            isr=self._maybe(self._brokers(0)),
+            leader=self._chance.randint(-2, 3),
+            replicas=replicas,
+            removing_replicas=self._maybe(self._brokers(0)),
+            adding_replicas=self._maybe(self._brokers(0)),
+            leader_recovery_state=self._chance.randint(-1, 1),
+            directories=directories,
+            eligible_leader_replicas=self._maybe(self._brokers(0)),
+            last_known_elr=self._maybe(self._brokers(0)),
+        )
+
+    def _brokers(self, least: int) -> tuple[int, ...]:
+        return tuple(range(1, 1 + self._chance.randint(least, 3)))
+
+    def _directories(self, count: int) -> tuple[str, ...]:
+        return tuple(self._chance.choice(DIRECTORIES) for _ in range(count))
+
+    def _maybe(self, value: tuple[int, ...]) -> tuple[int, ...] | None:
+        return self._chance.choice((None, value))
+
+
+def records_of(values: Sequence[bytes], first_offset: int) -> RecordColumns:
+    count = len(values)
+    offsets = np.arange(first_offset, first_offset + 3 * count, 3)  # others are of other buckets
+    return RecordColumns(
+        offsets=offsets,
+        leader_epochs=3 + offsets // 40,
+        times_ms=1_700_000_000_000 + offsets * 7,
+        values=pa.array(values, pa.binary()),
+    )
+
+
+class Replay:
+    """Replay of records by a loader: rows of ``changes``, and of ``state`` after them."""
+
+    def __init__(self) -> None:
+        self._loader = MetadataLoader()
+        self._origins = RowOrigins()
+        self.state = NOTHING
+
+    def append(self, records: RecordColumns) -> pa.Table:
+        payloads = [REDACTOR.redact(decode(value)) for value in records.values.to_pylist()]
+        columns = (records.offsets, records.leader_epochs, records.times_ms)
+        offsets, epochs, times = (column.tolist() for column in columns)
+        last = (offsets[-1], epochs[-1], times[-1])
+        found = self._loader.append_selected(offsets, epochs, times, payloads, last=last)
+        found = [one for one in found if one.changes[0].entity is not Entity.TRANSACTION]
+        rows = changes_table(found, self._origins.apply(found), SHARED)
+        self.state = overlay(self.state, state_rows(rows))
+        return rows
+
+    @property
+    def row_counts(self) -> dict[str, int]:
+        counts = row_counts_of(self._loader.image)
+        return {name: counts[name] for name in ("topics", "partitions", "configs")}
+
+
+def replayed(values: Sequence[bytes], state: pa.Table = NOTHING) -> ColumnarChanges | None:
+    return replay_columns(split_state(state), records_of(values, 10_000), REDACTOR)
+
+
+def all_rows(changes: ColumnarChanges) -> pa.Table:
+    return changes.rows(np.arange(len(changes)), SHARED)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_changes_of_random_topics_are_those_of_a_loader(seed: int) -> None:
+    topics = Topics(random.Random(seed))
+    loader = Replay()
+    for number in range(3):
+        records = records_of(list(topics.values(60)), 1_000 * number)
+        state = loader.state
+        found = replay_columns(split_state(state), records, REDACTOR)
+        expected = loader.append(records)
+        assert found is not None
+        assert all_rows(found).to_pylist() == expected.to_pylist()
+        assert found.row_counts == loader.row_counts
+        last = state_rows_of(found.rows(found.last, SHARED)).sort_by(BY_KEY)
+        of_all = state_rows(expected).sort_by(BY_KEY)
+        assert last.to_pylist() == of_all.to_pylist()
+
+
+TOPIC_ID = f"{1:021d}w"
+OTHER_ID = f"{2:021d}w"
+TOPIC = TopicRecord(name="a", topic_id=TOPIC_ID)
+PARTITION = PartitionRecord(
+    partition_id=0, topic_id=TOPIC_ID, replicas=(1, 2), isr=(1,), leader=1, leader_epoch=3
+)
+CHANGE = PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, isr=(2,), leader=2)
+REMOVAL = RemoveTopicRecord(topic_id=TOPIC_ID)
+
+REJECTED: dict[str, list[MetadataRecord]] = {
+    "a partition of an unknown topic": [PARTITION],
+    "a partition before its topic": [PARTITION, TOPIC],
+    "a partition of a removed topic": [TOPIC, REMOVAL, PARTITION],
+    "a change of an unknown partition": [TOPIC, CHANGE],
+    "a change before its partition": [TOPIC, CHANGE, PARTITION],
+    "a change after the removal": [TOPIC, PARTITION, REMOVAL, CHANGE],
+    "a second topic of an id": [TOPIC, TopicRecord(name="b", topic_id=TOPIC_ID)],
+    "a second topic of a name": [TOPIC, TopicRecord(name="a", topic_id=OTHER_ID)],
+    "a removal of an unknown topic": [REMOVAL],
+    "a removal before its topic": [REMOVAL, TOPIC],
+    "a second removal": [TOPIC, REMOVAL, REMOVAL],
+    "an unknown recovery state": [TOPIC, replace(PARTITION, leader_recovery_state=2)],
+    "a partition without a recovery state": [TOPIC, replace(PARTITION, leader_recovery_state=-1)],
+    "a change to an unknown recovery state": [
+        *(TOPIC, PARTITION, replace(CHANGE, leader_recovery_state=2)),
+    ],
+    "too few directories": [TOPIC, replace(PARTITION, directories=(DIRECTORIES[0],))],
+    "replicas without their directories": [
+        TOPIC,
+        replace(PARTITION, directories=(DIRECTORIES[0], DIRECTORIES[0])),
+        replace(CHANGE, replicas=(1, 2, 3)),
+    ],
+}
+
+
+@pytest.mark.parametrize("records", REJECTED.values(), ids=REJECTED)
+def test_records_that_a_loader_rejects_are_left_to_it(records: list[MetadataRecord]) -> None:
+    values = [*map(encode, records)]
+    assert replayed(values) is None
+    with pytest.raises(ReplayError):
+        Replay().append(records_of(values, 0))
+
+
+NOT_PLAIN = {
+    "an id that is created again": [encode(TOPIC), encode(REMOVAL), encode(TOPIC)],
+    "a record of another type": [encode(TOPIC), encode(ClearElrRecord(topic_name="a"))],
+    "an open transaction": [begin(), encode(TOPIC)],
+    "an end without a begin": [encode(TOPIC), END_TRANSACTION, encode(PARTITION), begin()],
+    "a second begin": [begin(), begin(), encode(TOPIC), END_TRANSACTION],
+    "a damaged record": [encode(TOPIC), encode(PARTITION)[:-1]],
+    "an epoch of more than 32 bits": [
+        *map(encode, (TOPIC, replace(PARTITION, leader_epoch=2**31 - 1), CHANGE))
+    ],
+}
+
+
+@pytest.mark.parametrize("values", NOT_PLAIN.values(), ids=NOT_PLAIN)
+def test_records_that_are_not_plain_are_left_to_a_loader(values: list[bytes]) -> None:
+    assert replayed(values) is None
+    assert replayed([encode(TOPIC), encode(PARTITION), encode(CHANGE), encode(REMOVAL)]) is not None
+
+
+def test_a_partition_of_the_state_is_changed_from_its_row_there() -> None:
+    """Also by a topic's removal, which deletes partitions and configs that no record names."""
+    config = ConfigRecord(
+        resource_type=CONFIG_OF_TOPIC, resource_name="a", name="cleanup.policy", value="compact"
+    )
+    before = Replay()
+    before.append(records_of([*map(encode, (TOPIC, PARTITION, config))], 0))
+    found = replayed([encode(CHANGE), encode(REMOVAL)], before.state)
+    assert found is not None
+    changed, *removed = all_rows(found).to_pylist()
+    assert changed["changed"] == ["isr", "leader", "leader_epoch", "partition_epoch"]
+    assert changed["after"]["partition"]["leader_epoch"] == 4
+    assert changed["before_origin"]["created_offset"] == 3
+    assert [(row["op"], row["entity"], row["seq"]) for row in removed] == [
+        ("d", "partition", 0),
+        ("d", "config", 1),
+        ("d", "topic", 2),
+    ]
+    assert found.row_counts == {"topics": 0, "partitions": 0, "configs": 0}
+
+
+def test_a_state_whose_topics_are_not_changed_has_no_changes() -> None:
+    before = Replay()
+    before.append(records_of([*map(encode, (TOPIC, PARTITION))], 0))
+    found = replayed([begin(), encode(CHANGE), ABORT_TRANSACTION], before.state)
+    assert found is not None
+    assert all_rows(found).num_rows == 0
+    assert found.row_counts == {"topics": 1, "partitions": 1, "configs": 0}
