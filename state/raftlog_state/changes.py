@@ -3,7 +3,9 @@
 The rows are validated against the state at the log's end offset, and appended with that offset as
 their required base offset. If another writer appended in between, the append fails with
 ``UnexpectedEndOffsetError``; up to ``attempts`` times the rows are validated and appended again at
-the new end. The log is embedded, or that of a quorum; the state of its last call is kept.
+the new end. Control records, such as that of an election, are no reason to fail: then they are
+validated and appended again in any case. The log is embedded, or that of a quorum; the state of its
+last call is kept.
 
     log        ... | begin  records | records | records  end |
     appends          base = end of the state; each at the end of the one before
@@ -49,6 +51,7 @@ from .snapshots import batch_chunks
 MetadataLog: TypeAlias = EmbeddedLog | ConnectedLog
 
 _ABORT_ATTEMPTS_MAX: Final = 5
+_ELECTIONS_MAX: Final = 10
 
 
 @runtime_checkable
@@ -112,8 +115,9 @@ def apply_changes(
             call with the same name returns the offsets of the first; ``take_over_from`` as in
             ``append``.
         transaction_name: name of the metadata transaction in its begin marker.
-        attempts: how often the changes are validated and appended if other writers append too, or
-            a quorum elects a leader in between.
+        attempts: how often the changes are validated and appended if other writers append too.
+            Attempts before which only control records were appended, as by an election, are not
+            counted, up to ten of them.
         rng: source of ids, salts and replica placement; default: ``random.SystemRandom()``.
         validate_only: whether to return the records of the changes, without appending them.
         abort_open_transaction: whether to abort a metadata transaction that another writer has left
@@ -204,6 +208,7 @@ class _ChangeWriter:
     def apply(
         self, log: MetadataLog, rows: _Rows, options: _Options, attempts: int
     ) -> AppliedChanges:
+        elections_left = _ELECTIONS_MAX
         while True:
             try:
                 self._followed.catch_up(self._end_offset)
@@ -213,10 +218,23 @@ class _ChangeWriter:
                     return self._validated(plan)
                 return self._append(log, plan, options)
             except UnexpectedEndOffsetError as error:
-                attempts -= 1
+                if elections_left and self._is_by_control_records(error):
+                    elections_left -= 1
+                else:
+                    attempts -= 1
                 if attempts == 0:
                     raise
                 self._end_offset = error.log_end_offset
+
+    def _is_by_control_records(self, error: UnexpectedEndOffsetError) -> bool:
+        """Return whether an append failed only because the log itself appended control records."""
+        start_offset, end_offset = error.required_base_offset, error.log_end_offset
+        if start_offset is None or start_offset >= end_offset:
+            return False
+        try:
+            return self._followed.has_only_control_records(start_offset, end_offset)
+        except RaftlogError:  # the next attempt, or the caller, reads the log again
+            return False
 
     def _check_writable(self, log: MetadataLog, options: _Options) -> None:
         followed = self._followed

@@ -85,6 +85,14 @@ class FollowedLog:
             self._offsets = None
             raise
 
+    def has_only_control_records(self, start_offset: int, end_offset: int) -> bool:
+        """Return whether a log has control records in a committed range, and no others.
+
+        Raises the errors of reading a log.
+        """
+        batches = list(self._refreshed().batches(start_offset, end_offset))
+        return bool(batches) and all(batch.is_control for batch in batches)
+
     @property
     def _known(self) -> OffsetControl:
         assert self._offsets is not None, "it has caught up"

@@ -23,6 +23,20 @@ STABLE: Final = "            self.last_stable = self.last_committed\n"
 
 CONTROLLER_PLANTS: Final = (
     Plant(
+        bug="apply_changes: an election uses up an attempt",
+        path="state/raftlog_state/changes.py",
+        old="if elections_left and self._is_by_control_records(error):",
+        new="if False:",
+        tests=("tests/state/controller/test_rival_changes.py",),
+    ),
+    Plant(
+        bug="apply_changes: the records of another writer use up no attempt",
+        path="state/raftlog_state/followed_log.py",
+        old="return bool(batches) and all(batch.is_control for batch in batches)",
+        new="return True",
+        tests=("tests/state/controller/test_rival_changes.py",),
+    ),
+    Plant(
         bug="publishing: the file of a snapshot is closed while another thread syncs it",
         path=f"{PUBLISHING}/snapshot_generator.py",
         old="if writing is not None and not writing.is_syncing:",

@@ -46,7 +46,7 @@ BATCH_BYTES_MAX = 2_000
 class Interruptions:
     """Action at a later reading of the clock."""
 
-    act: Callable[[], None] | None = None
+    act: Callable[[], object] | None = None
     readings_left: int = 0
     thread: threading.Thread = field(default_factory=threading.current_thread)
 

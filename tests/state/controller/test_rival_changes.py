@@ -68,6 +68,35 @@ def test_a_transaction_in_which_another_writer_appended_is_aborted(
     assert found == ({"b"} if attempts == 1 else {"a", "b"})
 
 
+def test_changes_are_planned_again_if_only_the_log_itself_appended(tmp_path: Path) -> None:
+    between = Interruptions()
+    log, other = embedded(tmp_path, between.as_clock()), embedded(tmp_path, Clock())
+    apply_changes(log, bootstrap())
+    end_offset = log.end_offset
+    between.act, between.readings_left = other.claim, 1
+    topic = CreateTopic(topic="a", partitions=1, replication_factor=1)
+    applied = apply_changes(log, [topic], attempts=1)
+    assert between.act is None
+    assert applied.result.base_offset == end_offset + 1
+    assert [row.name for row in replayed_image(log).rows_of(TopicRow)] == ["a"]
+
+
+def test_records_of_another_writer_beside_control_records_are_a_conflict(tmp_path: Path) -> None:
+    between = Interruptions()
+    log, other = embedded(tmp_path, between.as_clock()), embedded(tmp_path, Clock())
+    apply_changes(log, bootstrap())
+
+    def claim_and_append() -> None:
+        other.claim()
+        append_no_op(other)
+
+    between.act, between.readings_left = claim_and_append, 1
+    topic = CreateTopic(topic="a", partitions=1, replication_factor=1)
+    with pytest.raises(UnexpectedEndOffsetError):
+        apply_changes(log, [topic], attempts=1)
+    assert between.act is None
+
+
 def test_the_transaction_of_a_rival_is_not_aborted(tmp_path: Path) -> None:
     """It begins where that of an interrupted writer would have begun."""
     between = Interruptions()
