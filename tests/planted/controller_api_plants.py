@@ -81,6 +81,27 @@ CONTROLLER_API_PLANTS: Final = (
         tests=(REGISTRATIONS,),
     ),
     Plant(
+        bug="controller node: a standby does not forward the requests of clients",
+        path=f"{APIS}/handlers.py",
+        old="response = None if forward is None else await forward()",
+        new="response = None",
+        tests=(HOSTING,),
+    ),
+    Plant(
+        bug="controller node: a standby forwards on its listener for voters",
+        path="state/raftlog_state/cli/controller_node.py",
+        old="api.clients is not None and Listener.CLIENTS in request.principal.listener",
+        new="api.clients is not None",
+        tests=(HOSTING,),
+    ),
+    Plant(
+        bug="controller node: clients see that they may write to the log",
+        path="connector/raftlog/node/apis/metadata_cache.py",
+        old="        if self.is_read_only:\n",
+        new="        if False:\n",
+        tests=(HOSTING,),
+    ),
+    Plant(
         bug="controller node: records that are only to be validated are written",
         path=HOSTED,
         old="            validate if validate_only else operation,\n",

@@ -33,6 +33,8 @@ APPENDING_APIS: Final = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID)
 class RequestHandler:
     """Handler of one API. ``request_class``: the class of its requests, of the newest version.
 
+    ``handle`` returns the response, or the bytes of its body.
+
     ``is_large``: long requests are decoded, and responses encoded, in the node's executor, not on
     the event loop. The requests of one connection do not keep their order then.
     """

@@ -13,20 +13,28 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from kio.schema.controller_registration.v0.request import Listener
+from kio.schema.controller_registration.v0.request import Listener as RegisteredListener
 from kio.schema.controller_registration.v0.response import ControllerRegistrationResponse
+from kio.schema.envelope.v0.response import EnvelopeResponse
 
 from raftlog import ValueKind
 from raftlog.node.addresses import CONTROLLER_NAME
 from raftlog.node.apis.configs import topic_settings
 from raftlog.node.config import NodeConfig
 from raftlog.node.formatting import random_id
+from raftlog.node.request import Request
 from raftlog.node.service import NodeContext, RequestHandler, Service
-from raftlog.wire import APIS, CONTROLLER_APIS, ApiKey
+from raftlog.wire import APIS, CONTROLLER_APIS, Api, ApiKey, Listener
 from raftlog.wire.log_identity import int16, port
-from raftlog_state.controller_apis import ELEMENTS_MAX, HANDLERS, HostedController
+from raftlog_state.controller_apis import (
+    ELEMENTS_MAX,
+    HANDLERS,
+    Handler,
+    HostedController,
+    forward_request,
+)
 from raftlog_state.controller_apis.bootstrap import read_bootstrap
 from raftlog_state.controller_apis.registration import (
     ControllerRegistrationManager,
@@ -70,13 +78,24 @@ def create_controller(node: NodeContext) -> Service:
         log_configs=lambda: {one.name: one.value for one in topic_settings(node.log_config())},
         forwarded_principal=node.forwarded_principal,
     )
+
+    async def respond(api: Api, handler: Handler, request: Request[Any]) -> object:
+        forward = None
+        if api.clients is not None and Listener.CLIENTS in request.principal.listener:
+            forward = partial(
+                forward_request,
+                request,
+                lambda envelope: node.ask_leader(ApiKey.ENVELOPE, envelope, EnvelopeResponse),
+            )
+        return await handler.respond(controller, request, forward)
+
     return Service(
         listener=controller,
         handlers={
             key: RequestHandler(
-                api=CONTROLLER_APIS.get(key) or APIS[key],
+                api=(api := CONTROLLER_APIS.get(key) or APIS[key]),
                 request_class=handler.request_class,
-                handle=partial(handler.respond, controller),
+                handle=partial(respond, api, handler),
                 elements_max=ELEMENTS_MAX,
                 is_large=handler.is_large,
             )
@@ -113,11 +132,11 @@ def create_publishers(node: NodeContext) -> Service | None:
     return Service(listener=PublishingLoader(lines, [generator, registration]))
 
 
-def _listener(config: NodeConfig) -> Listener:
+def _listener(config: NodeConfig) -> RegisteredListener:
     """Return the listener for voters as Kafka registers that of a controller."""
     voters = config.voters
     assert voters is not None, "checked with the configuration"
-    return Listener(
+    return RegisteredListener(
         name=CONTROLLER_NAME,
         host=voters.advertised_host,
         port=port(voters.advertised_port),

@@ -9,7 +9,8 @@ Source: Kafka ``ControllerApis``.
 
 from __future__ import annotations
 
+from .envelope import forward_request
 from .handlers import HANDLERS, Handler
 from .hosted_controller import ELEMENTS_MAX, HostedController
 
-__all__ = ["ELEMENTS_MAX", "HANDLERS", "Handler", "HostedController"]
+__all__ = ["ELEMENTS_MAX", "HANDLERS", "Handler", "HostedController", "forward_request"]

@@ -1,13 +1,17 @@
-"""Envelope: requests of clients that a broker has authenticated and forwards (KIP-590).
+"""Envelope: requests of clients that a node has authenticated and forwards (KIP-590).
 
-The forwarded request has the rights of its own principal, not those of the broker.
+The node is a broker, or a standby whose listener for clients has received the request: to clients
+it is a broker, and brokers forward. On its listener for voters a standby is a controller, and
+responds with NOT_CONTROLLER, as Kafka's do. The forwarded request has the rights of its own
+principal, not those of the node.
 
-Source: Kafka ``EnvelopeUtils``, ``DefaultKafkaPrincipalBuilder``, ``ControllerApis``.
+Source: Kafka ``EnvelopeUtils``, ``DefaultKafkaPrincipalBuilder``, ``ControllerApis``,
+``ForwardingManager``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -16,6 +20,7 @@ from kio.schema.envelope.v0 import response as responses
 from kio.schema.errors import ErrorCode
 
 from raftlog.errors import RaftlogError, WireError
+from raftlog.records.varint import unsigned_varint
 from raftlog.wire import (
     APIS,
     CONTROLLER_APIS,
@@ -23,7 +28,9 @@ from raftlog.wire import (
     ApiKey,
     Listener,
     ReceivedRequest,
+    RequestHeader,
     decode,
+    decode_response_header,
     encode,
     encode_response_header,
     receive_request,
@@ -42,6 +49,9 @@ _APIS: Final[Mapping[int, Api]] = {
     ApiKey.DESCRIBE_CONFIGS: APIS[ApiKey.DESCRIBE_CONFIGS],
 }
 """Those on the listener for clients are forwardable (Kafka: ``ApiKeys.forwardable``)."""
+
+_NO_ADDRESS: Final = bytes(4)
+"""The address of the client is not sent: rights do not depend on it."""
 
 _TOKEN_APIS: Final = (
     ApiKey.CREATE_DELEGATION_TOKEN,
@@ -71,6 +81,40 @@ class ForwardedRequest:
     body: Any
     version: int
     principal: Principal
+
+
+class ClientRequest(ControllerRequest[Any], Protocol):
+    """Request as a node has received it; ``frame`` has the header, too."""
+
+    @property
+    def header(self) -> RequestHeader: ...
+
+    @property
+    def frame(self) -> bytes: ...
+
+
+async def forward_request(
+    request: ClientRequest,
+    send: Callable[[requests.EnvelopeRequest], Awaitable[responses.EnvelopeResponse]],
+) -> bytes | None:
+    """Return the body of the active controller's response to a client's request.
+
+    None if there is no active controller, or it cannot be reached.
+    """
+    envelope = requests.EnvelopeRequest(
+        request_data=request.frame,
+        request_principal=encode_principal(request.principal.name),
+        client_host_address=_NO_ADDRESS,
+    )
+    try:
+        response = await send(envelope)
+        if response.error_code is not ErrorCode.none or response.response_data is None:
+            return None
+        data, header = response.response_data, request.header
+        _, start = decode_response_header(data, header.api_key, header.api_version)
+    except (OSError, EOFError, WireError):
+        return None
+    return data[start:]
 
 
 async def handle_envelope(
@@ -119,6 +163,13 @@ def refuse_envelope(
     request: _Envelope, code: ErrorCode, message: str | None
 ) -> responses.EnvelopeResponse:
     return responses.EnvelopeResponse(response_data=None, error_code=code)
+
+
+def encode_principal(name: str) -> bytes:
+    """Return the bytes of a user that no delegation token has authenticated."""
+    texts = (USER.encode(), name.encode())
+    compact = b"".join(unsigned_varint(len(text) + 1) + text for text in texts)
+    return b"\x00\x00" + compact + b"\x00\x00"
 
 
 def parse_principal(data: bytes) -> tuple[str, bool]:

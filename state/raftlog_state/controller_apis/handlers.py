@@ -45,6 +45,7 @@ from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from raftlog.errors import RaftlogError
 from raftlog.wire import ApiKey, latest_schemas
 from raftlog_state.controller import ApiException
+from raftlog_state.errors import NotControllerError
 
 from . import acls, brokers, configs, features, partitions, quotas, scram, tokens, topics
 from .envelope import handle_envelope, refuse_envelope
@@ -66,11 +67,21 @@ class Handler:
     is_large: bool = False
 
     async def respond(
-        self, controller: HostedController, request: ControllerRequest[Any]
+        self,
+        controller: HostedController,
+        request: ControllerRequest[Any],
+        forward: Callable[[], Awaitable[bytes | None]] | None = None,
     ) -> object:
-        """Return the response to a request."""
+        """Return the response to a request, or its bytes.
+
+        ``forward``: returns the bytes of the active controller's response, None without one; it is
+        called if this controller is a standby.
+        """
         try:
             return await self.handle(controller, request)
+        except NotControllerError as error:
+            response = None if forward is None else await forward()
+            return self.refuse(request, *code_and_message(error)) if response is None else response
         except (ApiException, RaftlogError) as error:
             return self.refuse(request, *code_and_message(error))
 

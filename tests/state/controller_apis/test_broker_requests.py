@@ -30,7 +30,7 @@ from raftlog.wire import (
     encode,
     encode_request_header,
 )
-from raftlog_state.controller_apis.envelope import parse_principal
+from raftlog_state.controller_apis.envelope import encode_principal, parse_principal
 from raftlog_state.controller_apis.tokens import timestamp
 from raftlog_state.image import BrokerRow
 
@@ -324,6 +324,8 @@ def test_a_forwarded_request_is_answered_inside_an_envelope(tmp_path: Path) -> N
 
 def test_the_name_of_a_principal() -> None:
     assert parse_principal(ALICE) == ("alice", False)
+    assert encode_principal("alice") == ALICE
+    assert parse_principal(encode_principal("é" * 200)) == ("é" * 200, False)
     assert parse_principal(BY_TOKEN) == ("alice", True)
     not_utf8, without_type = b"\x00\x00\x05User\x02\xff\x00\x00", b"\x00\x00\x00\x02a\x00\x00"
     group = b"\x00\x00\x06Group\x02g\x00\x00"

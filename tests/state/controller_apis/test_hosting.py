@@ -7,9 +7,12 @@ import random
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kio.schema.envelope.v0.request import EnvelopeRequest
+from kio.schema.envelope.v0.response import EnvelopeResponse
 from kio.schema.errors import ErrorCode
 from tests.support.controller_nodes import (
     ControllerNodes,
@@ -21,12 +24,21 @@ from tests.support.controller_nodes import (
     hosted,
 )
 from tests.support.controllers import Listener
-from tests.support.request_builder import request
+from tests.support.request_builder import newest, request, response_class
+from tests.support.served_node import ServedNode
 from tests.support.shared_log import SharedLog
 
 from raftlog.errors import OptionError
 from raftlog.node.access import Principal, Rights
-from raftlog.wire import ApiKey, decode_versions_response, encode_versions_request
+from raftlog.wire import (
+    ApiKey,
+    RequestHeader,
+    decode,
+    decode_versions_response,
+    encode,
+    encode_request_header,
+    encode_versions_request,
+)
 from raftlog.wire import Listener as Listeners
 from raftlog_state.controller import (
     ControllerState,
@@ -42,7 +54,7 @@ from raftlog_state.controller.heartbeats import BrokerHeartbeat
 from raftlog_state.controller_apis import HostedController
 from raftlog_state.controller_apis.bootstrap import bootstrap_bytes, bootstrap_features
 from raftlog_state.controller_apis.brokers import handle_unregister_broker
-from raftlog_state.controller_apis.envelope import ForwardedRequest
+from raftlog_state.controller_apis.envelope import ForwardedRequest, forward_request
 from raftlog_state.image import BrokerRow
 from raftlog_state.records import ConfigRecord, FeatureLevelRecord
 
@@ -161,6 +173,93 @@ def codes(response: Any) -> dict[str, ErrorCode]:
     return {topic.name: topic.error_code for topic in response.topics}
 
 
+def received(listener: Listeners, key: ApiKey, *names: str) -> Any:
+    """Return a request for topics as a node receives it on a listener for one purpose."""
+    rights = Rights.ADMIN | Rights.DESCRIBE
+    found = SimpleNamespace(
+        body=create(*names),
+        version=newest(key),
+        principal=Principal(name="ana", node_id=None, listener=listener, rights=rights),
+        header=RequestHeader(
+            api_key=key, api_version=newest(key), correlation_id=7, client_id=None
+        ),
+    )
+    found.frame = encode_request_header(found.header) + encode(found.body, found.version)
+    return found
+
+
+async def ask_on(node: ServedNode, listener: Listeners, key: ApiKey, *names: str) -> Any:
+    request = received(listener, key, *names)
+    response = await node.node.services[0].handlers[key].handle(request)
+    if isinstance(response, bytes):
+        return decode(response_class(key), newest(key), response)
+    return response
+
+
+@pytest.mark.slow
+def test_a_standby_forwards_the_requests_of_clients_as_a_broker_does(tmp_path: Path) -> None:
+    """On the listener for voters it is a controller, which does not forward."""
+    key = ApiKey.CREATE_TOPICS
+
+    async def check() -> None:
+        async with controller_nodes(tmp_path, 3) as nodes:
+            await nodes.add_brokers(1)
+            active = await nodes.until_active()
+            standby = next(node for node in nodes.nodes if node is not active)
+            refused = await ask_on(standby, Listeners.VOTERS, key, "a")
+            assert codes(refused) == {"a": ErrorCode.not_controller}
+            created = await ask_on(standby, Listeners.CLIENTS, key, "a")
+            assert codes(created) == {"a": ErrorCode.none}
+            again = await ask(standby, key, create("a", "b"))
+            assert codes(again) == {"a": ErrorCode.topic_already_exists, "b": ErrorCode.none}
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        ConnectionError("no leader is known"),
+        EnvelopeResponse(response_data=None, error_code=ErrorCode.not_controller),
+        EnvelopeResponse(response_data=b"short", error_code=ErrorCode.none),
+    ],
+)
+def test_a_request_that_cannot_be_forwarded_is_refused_by_the_standby(outcome: Any) -> None:
+    sent: list[EnvelopeRequest] = []
+
+    async def send(envelope: EnvelopeRequest) -> EnvelopeResponse:
+        sent.append(envelope)
+        if isinstance(outcome, Exception):
+            raise outcome
+        response: EnvelopeResponse = outcome
+        return response
+
+    async def check() -> None:
+        request = received(Listeners.CLIENTS, ApiKey.CREATE_TOPICS, "a")
+        assert await forward_request(request, send) is None
+        assert sent[0].request_data == request.frame
+
+    asyncio.run(check())
+
+
+def test_the_log_is_an_internal_topic_to_which_no_client_writes(tmp_path: Path) -> None:
+    write, read = 1 << 4, 1 << 3
+
+    async def check() -> None:
+        async with controller_nodes(tmp_path) as nodes:
+            asked = {"topics": None, "include_topic_authorized_operations": True}
+            found = await nodes.admin(ApiKey.METADATA, version=10, **asked)
+            (topic,) = found.topics
+            assert (topic.name, topic.is_internal) == ("__cluster_metadata", True)
+            assert topic.topic_authorized_operations & (write | read) == read
+            described = await nodes.admin(ApiKey.DESCRIBE_TOPIC_PARTITIONS, topics=[])
+            (topic,) = described.topics
+            assert topic.is_internal
+            assert topic.topic_authorized_operations & (write | read) == read
+
+    asyncio.run(check())
+
+
 @pytest.mark.slow
 def test_a_topic_is_on_every_node_after_a_failover(tmp_path: Path) -> None:
     async def check() -> None:
@@ -171,7 +270,7 @@ def test_a_topic_is_on_every_node_after_a_failover(tmp_path: Path) -> None:
             old = await nodes.until_active()
             for node in nodes.nodes:
                 if node is not old:
-                    refused = await ask(node, ApiKey.CREATE_TOPICS, create("c"))
+                    refused = await ask_on(node, Listeners.VOTERS, ApiKey.CREATE_TOPICS, "c")
                     assert codes(refused) == {"c": ErrorCode.not_controller}
                     text = f"The active controller appears to be node {old.config.node_id}."
                     assert refused.topics[0].error_message == text

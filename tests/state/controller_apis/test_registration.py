@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from kio.schema.controller_registration.v0.request import Listener as ControllerListener
 from kio.schema.controller_registration.v0.response import ControllerRegistrationResponse
 from kio.schema.errors import ErrorCode
@@ -62,6 +63,7 @@ async def registered(nodes: ControllerNodes) -> list[ControllerRow]:
     return image_of(nodes).rows_of(ControllerRow)
 
 
+@pytest.mark.slow
 def test_each_node_registers_itself_as_a_controller_of_kafka_does(tmp_path: Path) -> None:
     async def check() -> None:
         async with controller_nodes(tmp_path, 3, services=SERVICES) as nodes:

@@ -300,7 +300,11 @@ class Metadata:
         )
         _check_access(connection, "Metadata", int(response.error_code))
         self._check_cluster(connection, response.cluster_id)
-        topics = [one for one in response.topics if not one.is_internal]
+        topics = [
+            one
+            for one in response.topics
+            if one.name == CLUSTER_METADATA_TOPIC or not one.is_internal
+        ]
         if not topics:
             reason = "it lists no topic: it is a broker, or this client may not describe the topic"
             raise AccessDeniedError(path=str(connection.address), reason=reason)

@@ -56,8 +56,13 @@ class ClientApis:
     ) -> None:
         """``is_one_socket``: the nodes have one listener for clients and voters."""
         self._executor: Final = ThreadPoolExecutor(1, thread_name_prefix="raftlog-executor")
-        self._cache: Final = MetadataCache(driver, self._executor, is_one_socket=is_one_socket)
         self._services: Final = tuple(services)
+        self._cache: Final = MetadataCache(
+            driver,
+            self._executor,
+            is_one_socket=is_one_socket,
+            is_read_only=any(service.owns_log for service in self._services),
+        )
         own: dict[ApiKey, tuple[type[Any], _Handler]] = {
             ApiKey.PRODUCE: (latest_schemas.ProduceRequest, handle_produce),
             ApiKey.FETCH: (latest_schemas.FetchRequest, handle_fetch),
@@ -132,8 +137,8 @@ class ClientApis:
             is_long = handler.is_large and len(request.frame) > DECODED_ON_LOOP_BYTES_MAX
             request.body = await self._in_executor(read) if is_long else read()
         response = await handler.handle(request)
-        if response is None:
-            return None
+        if response is None or isinstance(response, bytes):
+            return response
         write = partial(encode, response, version)
         return await self._in_executor(write) if handler.is_large else write()
 

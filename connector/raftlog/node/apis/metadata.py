@@ -3,8 +3,9 @@
 In version 0 an empty list of topics means all, from version 1 on null does. From version 10 on a
 topic without a name is identified by its topic id. A principal without DESCRIBE gets no topics, and
 an authorization error for the topics that it names; the endpoints of the nodes are not restricted,
-as in Kafka. A leader without a listener for clients is LISTENER_NOT_FOUND, no leader is
-LEADER_NOT_AVAILABLE.
+as in Kafka. The log of a controller is an internal topic, to which clients may not write: in Kafka
+no client sees it, but here consumers read it. A leader without a listener for clients is
+LISTENER_NOT_FOUND, no leader is LEADER_NOT_AVAILABLE.
 
 DescribeTopicPartitions has pages (KIP-966), but the one partition fits into any page, so there is
 never a next cursor. An empty list of topics means all; topics that sort before the cursor are
@@ -101,7 +102,7 @@ def _found(cache: MetadataCache, request: _MetadataRequest) -> responses.Metadat
         error_code=ErrorCode.none,
         name=TopicName(cache.identity.topic),
         topic_id=cache.topic_uuid,
-        is_internal=False,
+        is_internal=cache.is_read_only,
         partitions=(
             responses.MetadataResponsePartition(
                 error_code=error,
@@ -114,7 +115,9 @@ def _found(cache: MetadataCache, request: _MetadataRequest) -> responses.Metadat
             ),
         ),
         topic_authorized_operations=int32(
-            operations(request.principal, is_requested=body.include_topic_authorized_operations)
+            cache.topic_operations(
+                request.principal, is_requested=body.include_topic_authorized_operations
+            )
         ),
     )
 
@@ -188,5 +191,8 @@ def _described_topic(
         name=name,
         topic_id=cache.topic_uuid,
         partitions=(partition,),
-        topic_authorized_operations=int32(operations(request.principal, is_requested=True)),
+        is_internal=cache.is_read_only,
+        topic_authorized_operations=int32(
+            cache.topic_operations(request.principal, is_requested=True)
+        ),
     )

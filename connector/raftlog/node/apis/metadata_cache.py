@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -43,11 +43,20 @@ class Broker:
 class MetadataCache:
     """Cluster metadata as known to one node."""
 
-    def __init__(self, driver: Driver, executor: Executor, *, is_one_socket: bool) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        executor: Executor,
+        *,
+        is_one_socket: bool,
+        is_read_only: bool = False,
+    ) -> None:
         """``executor`` runs long work outside the event loop, in one thread to bound its memory.
         ``is_one_socket``: nodes have one listener for clients and voters, so every voter's endpoint
-        is also a broker's."""
+        is also a broker's. ``is_read_only``: clients may not append, because a service owns the
+        log."""
         self.driver: Final = driver
+        self.is_read_only: Final = is_read_only
         self._is_one_socket: Final = is_one_socket
         self.executor: Final = executor
         self.waiting_fetches: Final[Counter[str]] = Counter()
@@ -60,6 +69,12 @@ class MetadataCache:
     @property
     def core(self) -> QuorumCore:
         return self.driver.replica.core
+
+    def topic_operations(self, principal: Principal, *, is_requested: bool) -> int:
+        """Return the authorized operations on the topic, as ``operations``."""
+        if self.is_read_only:
+            principal = replace(principal, rights=principal.rights & ~Rights.APPEND)
+        return operations(principal, is_requested=is_requested)
 
     # --- nodes ------------------------------------------------------------------------------------
 
