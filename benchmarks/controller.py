@@ -265,7 +265,7 @@ def measure(partition_count: int) -> Iterator[Row]:
     fence_s = cpu_s(fence_and_unfence)
     yield row(f"{label}: fence a broker of {fenced:,}", fence_s / fenced * 1e6, "us CPU each")
     write(UnfenceBroker(broker_id=7))
-    revert_s = cpu_s(lambda: controller.handle_leader_change(LeaderNotification(3, 2, None)))
+    revert_s = cpu_s(lambda: controller.handle_leader_change(LeaderNotification(3, 2, OFFSET)))
     yield row(f"{label}: renounce, revert", revert_s * 1e6, "us CPU")
     yield from measure_publishing(label, snapshot, log)
 

@@ -20,8 +20,15 @@ CONTROLLER_API_PLANTS: Final = (
     Plant(
         bug="controller node: an empty log gets no bootstrap records",
         path=HOSTED,
-        old="if self.controller.state.metadata_version is not None:",
+        old="if not self.controller.is_log_empty:",
         new="if True:",
+        tests=(HOSTING,),
+    ),
+    Plant(
+        bug="controller node: a log without a metadata.version gets bootstrap records",
+        path=HOSTED,
+        old="if not self.controller.is_log_empty:",
+        new="if self.controller.state.metadata_version is not None:",
         tests=(HOSTING,),
     ),
     Plant(

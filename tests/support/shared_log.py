@@ -263,13 +263,13 @@ class SharedLogNode:
     def _notify_leader(self, one: _Listening) -> None:
         shared = self._shared
         for epoch, leader_id in shared.leaders[one.notified_count :]:
-            end_offset = None
             if leader_id == self._node_id:
                 if epoch < shared.epoch:
                     one.notified_count += 1  # it is no longer the leader
                     continue
                 if one.next_offset <= shared.epoch_start(epoch):
                     return
-                end_offset = shared.end_offset
             one.notified_count += 1
-            one.listener.handle_leader_change(LeaderNotification(epoch, leader_id, end_offset))
+            one.listener.handle_leader_change(
+                LeaderNotification(epoch, leader_id, shared.end_offset)
+            )

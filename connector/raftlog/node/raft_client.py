@@ -164,12 +164,12 @@ CHUNK_BYTES_MAX: Final = 1 << 20
 class LeaderNotification:
     """Leader of ``epoch``; ``leader_id`` is None if it is unknown.
 
-    ``end_offset``: base offset of the next append if this node leads, else None.
+    ``end_offset``: of this node's log; if it leads, the base offset of its next append.
     """
 
     epoch: int
     leader_id: int | None
-    end_offset: int | None = None
+    end_offset: int
 
 
 class RaftListener(Protocol):
@@ -268,15 +268,13 @@ class _ListenerContext:
 
     def _notify_leader(self, leader: LeaderChanged) -> bool:
         """Deliver a leader change if it is due; return whether it is delivered or obsolete."""
-        end_offset = None
         if leader.epoch_start_offset is not None:
             if leader is not self.leaders[-1]:
                 return True  # this node no longer leads that epoch
             if self.next_offset <= leader.epoch_start_offset:
                 return False  # the first record of that epoch is not delivered yet
-            end_offset = self._replica.log.end_offset
         self.listener.handle_leader_change(
-            LeaderNotification(leader.epoch, leader.leader_id, end_offset)
+            LeaderNotification(leader.epoch, leader.leader_id, self._replica.log.end_offset)
         )
         return True
 

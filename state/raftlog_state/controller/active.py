@@ -85,7 +85,7 @@ class RaftClient(Protocol):
 class LeaderAndEpoch(Protocol):
     """Leader of an epoch; ``leader_id`` is None if it is unknown.
 
-    ``end_offset``: base offset of the next append if this node leads, else None.
+    ``end_offset``: of this node's log; if it leads, the base offset of its next append.
     """
 
     @property
@@ -95,7 +95,7 @@ class LeaderAndEpoch(Protocol):
     def leader_id(self) -> int | None: ...
 
     @property
-    def end_offset(self) -> int | None: ...
+    def end_offset(self) -> int: ...
 
 
 class ControllerListener(Protocol):
@@ -182,6 +182,11 @@ class QuorumController:
     def kraft_version(self) -> int:
         """The kraft.version of the quorum, which is in committed control records."""
         return self._offsets.kraft_version
+
+    @property
+    def is_log_empty(self) -> bool:
+        """Whether no metadata record is committed."""
+        return self._offsets.is_empty
 
     @property
     def last_stable_offset(self) -> int:

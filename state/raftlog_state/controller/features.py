@@ -2,7 +2,8 @@
 
 A level must be supported by every registered broker and controller and by this release. A downgrade
 must be requested as such; metadata.version cannot be downgraded below a level that changed records.
-kraft.version cannot be changed: it is in control records, which the quorum writes.
+kraft.version is in control records, which the quorum writes. Its upgrade from static voters (Kafka:
+``RaftClient.upgradeKRaftVersion``) is not supported, and refused.
 
 When ELR is enabled, min.insync.replicas is set for the cluster and deleted for single brokers.
 
@@ -157,8 +158,8 @@ def _check_kraft_version(update: FeatureUpdate, current: int) -> None:
         reason = "Can't downgrade the version of this feature"
         raise _invalid_version(update, reason, f"stay at {current}")
     if update.level > current:
-        reason = "The quorum sets it in control records, and cannot upgrade it"
-        raise _invalid_version(update, reason, "format the nodes with dynamic voters")
+        reason = "This release does not support the upgrade of static voters to dynamic ones"
+        raise _invalid_version(update, reason, "format new nodes with dynamic voters")
 
 
 def _check_metadata_version(update: FeatureUpdate, current: int) -> None:

@@ -81,8 +81,9 @@ class RecordPosition:
 class OffsetControl:
     """State of a controller with its offsets. Not thread-safe.
 
-    ``next_write_offset`` is None on a standby. ``unknown``: how many records of each type and
-    version were skipped, because this release does not support them.
+    ``next_write_offset`` is None on a standby. ``is_empty``: whether no metadata record is
+    committed outside open and aborted transactions (Kafka: ``LogReplayTracker``). ``unknown``: how
+    many records of each type and version were skipped, because this release does not support them.
     """
 
     def __init__(self) -> None:
@@ -90,6 +91,7 @@ class OffsetControl:
         self.last_committed = RecordPosition()
         self.last_stable = RecordPosition()
         self.next_write_offset: int | None = None
+        self.is_empty = True
         self.unknown: Counter[tuple[int, int]] = Counter()
         self._quorum = Quorum()
         self._transaction: OpenTransaction | None = None
@@ -228,6 +230,7 @@ class OffsetControl:
         self.state = ControllerState.from_image(image)
         self.last_committed = RecordPosition(image.offset, image.leader_epoch, image.timestamp_ms)
         self.last_stable = self.last_committed
+        self.is_empty = not any(image.maps.values())
         self.unknown = Counter()
         self._quorum = image.quorum
         self._transaction = None
@@ -283,6 +286,7 @@ class OffsetControl:
     def _replay(
         self, record: MetadataRecord | UnknownRecord, at: Position, is_replayed: bool
     ) -> None:
+        self.is_empty = False
         if isinstance(record, UnknownRecord):
             self.unknown[record.api_key, record.version] += 1
         elif not is_replayed:

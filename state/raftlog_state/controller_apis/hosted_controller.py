@@ -37,7 +37,7 @@ from raftlog_state.controller.partitions import balance_partition_leaders, elect
 from raftlog_state.controller.tokens import DelegationTokenControl
 from raftlog_state.errors import ControllerError, ControllerTimeoutError
 from raftlog_state.image import METADATA_VERSION, FeatureRow
-from raftlog_state.image.record_versions import LEVEL_TRANSACTIONS
+from raftlog_state.image.record_versions import LEVEL_MIN, LEVEL_TRANSACTIONS
 
 from .requests import Principal
 
@@ -135,7 +135,12 @@ class HostedController:
         if self._maintenance is not None:
             self._maintenance.cancel()
         self._maintenance = asyncio.get_running_loop().create_task(self._maintain(epoch))
-        if self.controller.state.metadata_version is not None:
+        if not self.controller.is_log_empty:
+            if self.controller.state.metadata_version is None:
+                self._listener.log(
+                    f"No {METADATA_VERSION} feature level record was found in the log. Treating "
+                    f"the log as version {LEVEL_MIN}."
+                )
             return
         features = self._bootstrap_features
         level = features[METADATA_VERSION]

@@ -357,7 +357,7 @@ def test_a_claim_that_is_overtaken_by_another_leader_is_dropped() -> None:
     env, _ = started()
     late = Controllers(count=1).all[1]
     late.handle_leader_change(LeaderNotification(9, 1, env.shared.end_offset))
-    late.handle_leader_change(LeaderNotification(10, 2))
+    late.handle_leader_change(LeaderNotification(10, 2, env.shared.end_offset))
     late.handle_commit(list(env.shared.batches))
     assert late.active_epoch is None
     assert_not_controller(write(late, topic("b")), "The active controller appears to be node 2.")

@@ -56,7 +56,16 @@ from raftlog_state.controller_apis.bootstrap import bootstrap_bytes, bootstrap_f
 from raftlog_state.controller_apis.brokers import handle_unregister_broker
 from raftlog_state.controller_apis.envelope import ForwardedRequest, forward_request
 from raftlog_state.image import BrokerRow
-from raftlog_state.records import ConfigRecord, FeatureLevelRecord
+from raftlog_state.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    DecodedRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    TopicRecord,
+)
+from raftlog_state.records import encode as encode_record
 
 
 def create(*names: str) -> Any:
@@ -171,6 +180,62 @@ def test_the_bootstrap_records_are_those_of_kafka_in_its_order() -> None:
 
 def codes(response: Any) -> dict[str, ErrorCode]:
     return {topic.name: topic.error_code for topic in response.topics}
+
+
+def hosted_on(shared: SharedLog, listener: Listener) -> HostedController:
+    node = shared.node(1)
+    controller = HostedController(
+        node,
+        cluster_id="c",
+        listener=listener,
+        bootstrap_features=new_cluster_features(),
+        log_configs=dict,
+        forwarded_principal=lambda sender, _: sender,
+    )
+    node.register(controller)
+    return controller
+
+
+def test_a_log_with_records_but_without_a_metadata_version_gets_no_bootstrap_records() -> None:
+    """ActivationRecordsGenerator.recordsForNonEmptyLog"""
+
+    async def check() -> None:
+        shared, listener = SharedLog(), Listener()
+        shared.elect(2)
+        topic = TopicRecord(name="a", topic_id="AAAAAAAAAAAAAAAAAAAAxQ")
+        shared.append(2, shared.epoch, [encode_record(DecodedRecord(0, topic))], None)
+        controller = hosted_on(shared, listener)
+        shared.elect(1)
+        end_offset = shared.end_offset
+        shared.deliver()
+        assert controller.controller.active_epoch is not None
+        assert shared.end_offset == end_offset
+        assert "Treating the log as version 7." in listener.messages[-1]
+        controller.begin_shutdown()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_aborted_bootstrap_transaction_leaves_the_log_empty(ends: bool) -> None:
+    """Aborted by its writer, or open until the claim, which aborts it."""
+
+    async def check() -> None:
+        shared = SharedLog()
+        shared.elect(2)
+        level = FeatureLevelRecord(name="metadata.version", feature_level=30)
+        found: list[MetadataRecord] = [BeginTransactionRecord(name="Bootstrap records"), level]
+        if ends:
+            found.append(AbortTransactionRecord(reason="test"))
+        values = [encode_record(DecodedRecord(0, one)) for one in found]
+        shared.append(2, shared.epoch, values, None)
+        controller = hosted_on(shared, Listener())
+        shared.elect(1)
+        shared.deliver()
+        assert controller.features().finalized == new_cluster_features()
+        controller.begin_shutdown()
+
+    asyncio.run(check())
 
 
 def received(listener: Listeners, key: ApiKey, *names: str) -> Any:
