@@ -25,6 +25,7 @@ SCRIPTS = (
     "timeline",
     "controller",
     "quorum",
+    "produce",
     "spark_read",
     "spark_write",
     "many_logs",

@@ -48,7 +48,7 @@ from raftlog.log.reading.transactions import (
     transaction_name,
 )
 from raftlog.records.builder import BatchAccumulator, ProducerStamp
-from raftlog.records.encoding import PackedRecords, RecordToAppend
+from raftlog.records.encoding import PackedRecords, RecordToAppend, SealedBatch
 from raftlog.records.record import Header, NewRecord
 from raftlog.records.varint import read_unsigned_varint
 
@@ -119,6 +119,8 @@ class AppendRequest:
 
     def byte_count(self) -> int:
         """Return the approximate size of the records in memory and of their batch."""
+        if isinstance(self.records, SealedBatch):
+            return self.records.byte_count()
         if isinstance(self.records, PackedRecords):
             return BATCH_HEADER_BYTES + self.records.byte_count()
         count = BATCH_HEADER_BYTES

@@ -13,6 +13,7 @@ SENT: Final = "tests/client/remote/test_sent_batches.py"
 ACCOUNTS: Final = "tests/node/test_connection_resources.py"
 MEMORY: Final = "tests/node/test_response_memory.py"
 PRODUCING: Final = "tests/node/apis/test_producing.py"
+SEALED: Final = "tests/node/apis/test_sealed_batches.py"
 FETCHING: Final = "tests/node/apis/test_fetching.py"
 OFFSETS: Final = "tests/node/apis/test_offsets.py"
 ASKING: Final = "tests/node/apis/test_queries.py"
@@ -127,9 +128,51 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="a batch corrupted in transit is appended",
+        path="connector/raftlog/records/record_summary.py",
+        old="    if stop != _END or end_position != len(data) or ",
+        new="    if ",
+        tests=(SEALED,),
+    ),
+    Plant(
+        bug="damage of a batch with an invalid header is reported as the producer's mistake",
         path=f"{APIS}/produced_batch.py",
         old="if crc32c(memoryview(data)[CRC_START:]) != crc:",
         new="if False:",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="a produced batch keeps the base offset of its producer",
+        path="connector/raftlog/records/encoding.py",
+        old="head = _HEAD.pack(base_offset, ",
+        new='head = _HEAD.pack(int.from_bytes(data[:8], "big"), ',
+        tests=(SEALED,),
+    ),
+    Plant(
+        bug="a produced batch keeps the leader epoch of its producer",
+        path="connector/raftlog/records/encoding.py",
+        old="data[8:12], leader_epoch, BATCH_MAGIC",
+        new="data[8:12], max(0, int.from_bytes(data[12:16], 'big', signed=True)), BATCH_MAGIC",
+        tests=(SEALED,),
+    ),
+    Plant(
+        bug="a produced batch keeps a maximum timestamp that no record has",
+        path=f"{APIS}/produced_batch.py",
+        old=" or summary.latest_ms != header.max_timestamp_ms",
+        new="",
+        tests=(SEALED,),
+    ),
+    Plant(
+        bug="a produced batch keeps a codec that is not the log's",
+        path=f"{APIS}/produced_batch.py",
+        old="if header.compression is not config.compression or header.base_timestamp_ms < 0:",
+        new="if header.base_timestamp_ms < 0:",
+        tests=(SEALED,),
+    ),
+    Plant(
+        bug="a produced batch with a reserved header is not decoded",
+        path=f"{APIS}/produced_batch.py",
+        old="if summary is None or summary.has_text:",
+        new="if summary is None:",
         tests=(PRODUCING,),
     ),
     Plant(

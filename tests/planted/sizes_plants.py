@@ -52,8 +52,8 @@ SIZES_PLANTS: Final = (
     Plant(
         bug="a record with a timestamp in the far future is accepted",
         path="connector/raftlog/records/builder.py",
-        old="        if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:\n",
-        new="        if latest_ms > 2**62:\n",
+        old="    if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:\n",
+        new="    if latest_ms > 2**62:\n",
         tests=(
             "tests/records/test_builder.py"
             "::test_a_timestamp_far_ahead_of_the_clock_is_refused_without_side_effect",

@@ -34,7 +34,13 @@ from raftlog.limits import (
 )
 
 from .compression import Compression, compress
-from .encoding import PackedRecords, RecordsToEncode, RecordToAppend, record_byte_counts
+from .encoding import (
+    PackedRecords,
+    RecordsToEncode,
+    RecordToAppend,
+    SealedBatch,
+    record_byte_counts,
+)
 from .header import (
     BATCH_HEADER,
     BATCH_MAGIC,
@@ -475,7 +481,7 @@ class BatchAccumulator:
         offsets are checked only, and the last assigned offset is returned.
 
         The batch has no records of other appends if ``standalone`` is set, an offset is required, a
-        producer is given, or the records are ``PackedRecords``.
+        producer is given, or the records are ``PackedRecords``. A ``SealedBatch`` keeps its bytes.
 
         Raises:
             UnexpectedEndOffsetError: a required offset does not match the next offset.
@@ -486,6 +492,9 @@ class BatchAccumulator:
         self._check(epoch, records, may_be_empty=has_required_offset)
         self._check_required_offsets(len(records), required_end_offset, required_base_offset)
         if not records:
+            return self._next_offset - 1
+        if isinstance(records, SealedBatch):
+            self._append_sealed(records, now_ms, producer or NO_PRODUCER)
             return self._next_offset - 1
         is_packed = isinstance(records, PackedRecords)
         if standalone or has_required_offset or producer is not None or is_packed:
@@ -590,6 +599,22 @@ class BatchAccumulator:
         self._complete()
         self._completed.append(batch)
         self._next_offset += batch.record_count
+
+    def _append_sealed(self, batch: SealedBatch, now_ms: int, producer: ProducerStamp) -> None:
+        """Add a producer's batch with its bytes, after the batch that is being filled."""
+        byte_count, latest_ms = batch.byte_count(), batch.max_timestamp_ms
+        if byte_count > self._byte_count_max:
+            raise RecordBatchTooLargeError(
+                byte_count=byte_count, byte_count_max=self._byte_count_max
+            )
+        _check_timestamp(latest_ms, now_ms)
+        self._complete()
+        offset, epoch, count = self._next_offset, self._epoch, len(batch)
+        data = batch.stamped(offset, epoch)
+        self._completed.append(
+            EncodedBatch(data, offset, epoch, latest_ms, count, producer, is_control=False)
+        )
+        self._next_offset += count
 
     def _add(self, parts: list[EncodedPart], now_ms: int) -> None:
         """Add encoded records and advance the next offset, after all checks."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Final, TypeAlias, overload
 
 from raftlog import compiled
 
+from .batch import RecordBatch, read_batch
 from .compression import Compression, compress
-from .header import RECORD_BYTES_MIN
+from .header import BATCH_MAGIC, RECORD_BYTES_MIN
 from .record import NewRecord, StoredRecord, header_key, read_record, record_bytes, wrapped_int64
 from .varint import unsigned_varint, varint, varint_byte_count
 
@@ -109,6 +111,51 @@ class PackedRecords(Sequence[NewRecord]):
         if self.base_timestamp_ms is not None:
             time_ms = wrapped_int64(self.base_timestamp_ms + stored.timestamp_delta)
         return NewRecord(stored.key, stored.value, time_ms, stored.headers)
+
+
+_HEAD: Final = struct.Struct(">q4siB")
+"""Base offset, length, leader epoch and magic: the fields that the CRC does not cover."""
+
+
+class SealedBatch(Sequence[NewRecord]):
+    """Records of one batch as their producer encoded it, decoded on access.
+
+    ``data`` is the batch: CRC, records and timestamps are valid. It is appended with these bytes;
+    only base offset and leader epoch, which the CRC does not cover, become those of the log.
+    """
+
+    __slots__ = ("_count", "_data", "max_timestamp_ms")
+
+    def __init__(self, data: bytes, record_count: int, max_timestamp_ms: int) -> None:
+        self.max_timestamp_ms: Final = max_timestamp_ms
+        self._data: Final = data
+        self._count: Final = record_count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[NewRecord]:
+        batch = read_batch(self._data)
+        assert isinstance(batch, RecordBatch), "a complete batch"
+        for one in batch.records():
+            yield NewRecord(one.key, one.value, one.timestamp_ms, one.headers)
+
+    @overload
+    def __getitem__(self, index: int) -> NewRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[NewRecord]: ...
+    def __getitem__(self, index: int | slice) -> NewRecord | Sequence[NewRecord]:
+        return tuple(self)[index]
+
+    def byte_count(self) -> int:
+        """Return the size of the batch, which is the memory held."""
+        return len(self._data)
+
+    def stamped(self, base_offset: int, leader_epoch: int) -> bytes:
+        """Return the batch with this base offset and leader epoch."""
+        data = self._data
+        head = _HEAD.pack(base_offset, data[8:12], leader_epoch, BATCH_MAGIC)
+        return b"".join((head, memoryview(data)[_HEAD.size :]))
 
 
 # --- Encoding of many records ---------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from raftlog.errors import InvalidAppendError
 from raftlog.limits import KIB, MIB
 from raftlog.log.reading.transactions import CommitName, ValueKind, commit_header
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.apis.produced_batch import produced_records, read_header
+from raftlog.node.apis.produced_batch import Produced, read_header
+from raftlog.node.apis.produced_batch import produced_records as records_of
 from raftlog.records import BatchAccumulator, BatchBuilder
 from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, read_batch
 from raftlog.records.compression import compress
@@ -23,6 +25,11 @@ from tests.support.batch_encoding import to_new_batch
 
 from .batches import batch, produce
 from .cluster import TIME_MS, Cluster, run, session, settle
+
+
+def produced_records(data: bytes, config: LogConfig, **more: Any) -> Produced:
+    header = read_header(data, byte_count_max=64 * MIB)
+    return records_of(data, header, config, **more)
 
 
 @pytest.mark.parametrize("values", list(ValueKind))
@@ -38,7 +45,7 @@ def test_a_batch_with_very_many_headers_creates_no_objects(
     tracemalloc.start()
     try:
         with pytest.raises(InvalidAppendError, match="300000 headers, at most 10000 are allowed"):
-            produced_records(data, record_count, config)
+            produced_records(data, config)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -50,7 +57,7 @@ def test_a_large_batch_is_named_and_compressed_in_an_executor(compression: Compr
     config = LogConfig(compression=compression)
     name = CommitName("app", "q", 1)
     first = NewRecord(b"k", b"v", TIME_MS, (commit_header(name), Header("h", b"x")))
-    found = produced_records(batch(first, b"w", b"x"), 3, config)
+    found = produced_records(batch(first, b"w", b"x"), config)
     assert found.commit == name
     packed = found.records
     assert isinstance(packed, PackedRecords)
@@ -69,7 +76,7 @@ def test_a_large_batch_is_named_and_compressed_in_an_executor(compression: Compr
 
 def test_many_records_without_timestamps_stay_packed_and_get_the_logs() -> None:
     untimed = [NewRecord(None, b"v", -1) for _ in range(100)]
-    packed = produced_records(batch(*untimed, time_ms=-1), 100, LogConfig()).records
+    packed = produced_records(batch(*untimed, time_ms=-1), LogConfig()).records
     assert isinstance(packed, PackedRecords)
     accumulator = BatchAccumulator(epoch=1, next_offset=7)
     accumulator.append_atomic(1, packed, now_ms=TIME_MS)
@@ -85,16 +92,15 @@ def test_more_records_than_are_decoded_are_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(produced_batch_module, "PRODUCED_RECORDS_MAX", 150)
     mixed = [NewRecord(None, b"v", -1), *[NewRecord(None, b"v", TIME_MS)] * 99]
     with pytest.raises(InvalidAppendError, match="more than 99 records"):
-        produced_records(batch(*mixed), 100, LogConfig())
-    assert len(produced_records(batch(*mixed[:99]), 99, LogConfig()).records) == 99
+        produced_records(batch(*mixed), LogConfig())
+    assert len(produced_records(batch(*mixed[:99]), LogConfig()).records) == 99
     with pytest.raises(InvalidAppendError, match="151 records, and the maximum is 150"):
         read_header(batch(*[b"v"] * 151), byte_count_max=MIB)
 
 
 def test_memory_of_a_decompressed_batch_is_held_until_it_is_answered() -> None:
     async def work() -> None:
-        config = LogConfig(compression=Compression.ZSTD)
-        leader, client = Cluster(config=config).elect(), session()
+        leader, client = Cluster().elect(), session()  # its log has another codec
         data = batch(*[bytes(KIB)] * 100, compression=Compression.ZSTD)
         assert len(data) < KIB
         leader.is_sync_held = True

@@ -30,7 +30,7 @@ from raftlog.log.reading.transactions import (
 )
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
-from raftlog.node.apis.produced_batch import produced_records
+from raftlog.node.apis.produced_batch import produced_records, read_header
 from raftlog.node.request import Session
 from raftlog.records.batch import (
     Compression,
@@ -638,7 +638,7 @@ def test_a_batch_is_bounded_before_compression_in_every_log() -> None:
     config = LogConfig(batch_bytes_max=LOG_BATCH_BYTES_MAX, compression=Compression.ZSTD)
     bomb = batch(bytes(RAW_BATCH_BYTES_MAX), compression=Compression.ZSTD)
     with pytest.raises(RecordBatchTooLargeError):
-        produced_records(bomb, 1, config)
+        produced_records(bomb, read_header(bomb, byte_count_max=2**20), config)
 
 
 def test_a_batch_with_a_timestamp_in_the_far_future_has_kafkas_error() -> None:

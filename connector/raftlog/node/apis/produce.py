@@ -44,7 +44,7 @@ from raftlog.node.access import Rights
 from raftlog.node.memory_pool import MemoryShare
 from raftlog.node.request import Request
 from raftlog.records.compression import Compression
-from raftlog.records.encoding import PackedRecords
+from raftlog.records.encoding import PackedRecords, SealedBatch
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import (
     duration,
@@ -167,14 +167,14 @@ async def _submit(
         return commit_refusal
     records = append.records
     result = cache.driver.append(append)
-    if isinstance(records, PackedRecords):
+    if isinstance(records, PackedRecords | SealedBatch):
         _hold(request.session.memory, records.byte_count(), result)
     return result
 
 
 def _hold(memory: MemoryShare, byte_count: int, result: asyncio.Future[RequestResult]) -> None:
-    """Count the decompressed size of a batch until its append is done: it may be a thousand times
-    the size of the request."""
+    """Count the memory of a batch until its append is done: decompressed, it may be a thousand
+    times the size of the request."""
     memory.allocate(byte_count)
     result.add_done_callback(lambda _: memory.release(byte_count))
 

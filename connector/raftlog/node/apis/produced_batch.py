@@ -1,13 +1,16 @@
 """Validation of a produced batch, and its conversion to an append request.
 
 1. The order of validation is: sizes, CRC, header, decompression within a limit, records. A rejected
-   batch raises an error of ``raftlog.errors`` with Kafka's error code.
+   batch raises an error of ``raftlog.errors`` with Kafka's error code. The CRC is computed once:
+   with the records, or before a header is rejected.
 2. The header carries the condition of the append: a leader epoch of 1 or more requires that epoch,
    together with a base offset of 0 or more also that offset for the first record. Below epoch 1
    (librdkafka sends 0, Java -1) the append is unconditional. A batch without records only checks
    the condition.
-3. Records are decompressed within a limit. Valid records stay packed, so that a batch of a hundred
-   thousand records needs no object for each.
+3. Records are decompressed within a limit. A valid batch is appended with its bytes, unless the
+   codec is not the log's, a timestamp is to be assigned or corrected, its values are frames
+   (``kraft``), or its records contain the bytes ``raftlog.``. Then valid records stay packed, so
+   that a batch of a hundred thousand records needs no object for each.
 4. The first record may name the batch's commit in its header ``raftlog.commit``, and the query that
    it takes over from in ``raftlog.take-over``; in a ``kraft`` log the transaction markers in the
    batch name the commit. Other headers must not begin with ``raftlog.``.
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
 
@@ -51,9 +54,9 @@ from raftlog.log.reading.transactions import (
 )
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import RecordBatch, read_batch
-from raftlog.records.builder import ProducerStamp, finish_batch
+from raftlog.records.builder import NO_PRODUCER, ProducerStamp, finish_batch
 from raftlog.records.compression import Compression, decompress
-from raftlog.records.encoding import PackedRecords, RecordToAppend
+from raftlog.records.encoding import PackedRecords, RecordToAppend, SealedBatch
 from raftlog.records.header import (
     BATCH_HEADER,
     BATCH_MAGIC,
@@ -66,12 +69,14 @@ from raftlog.records.header import (
     TRANSACTIONAL_BIT,
 )
 from raftlog.records.record import Header, NewRecord
+from raftlog.records.record_summary import summarize_records
 
 NO_TIMESTAMP: Final = -1
 _PACKED_FROM: Final = 64
 """Below this number of records a small batch is decoded record by record: columns have a higher
 fixed cost."""
 _VALUES_AT_ONCE: Final = 8192
+HEADER_PREFIX_BYTES: Final = HEADER_PREFIX.encode()
 _FRAMED_COMMIT_MIN: Final = 3
 """Begin marker, a record, end marker."""
 
@@ -88,53 +93,53 @@ class Produced:
 NOTHING: Final = Produced(())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducedHeader:
+class ProducedHeader(NamedTuple):
     """Fields of the header of a valid batch."""
 
     base_offset: int
     leader_epoch: int
     compression: Compression
-    producer: ProducerStamp | None
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer: ProducerStamp
+    """``NO_PRODUCER`` without a producer id."""
     record_count: int
 
 
 def read_header(data: bytes, *, byte_count_max: int) -> ProducedHeader:
-    """Validate everything but the records of ``data``, which must be one batch; return its header.
+    """Validate size and header of ``data``, which must be one batch; return its header.
 
-    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError`` and, for a wrong CRC or incomplete
-    batch, ``CorruptBatchError``.
+    The CRC of a batch with records is checked by ``append_request``. Raises ``InvalidAppendError``,
+    ``RecordBatchTooLargeError`` and, for a wrong CRC or incomplete batch, ``CorruptBatchError``.
     """
     _check_frame(data, byte_count_max)
-    head = BATCH_HEADER.unpack_from(data)
-    base_offset, _, leader_epoch, _, crc, attributes, last_offset_delta = head[:7]
-    producer_id, producer_epoch, base_sequence, record_count = head[9:]
-    if crc32c(memoryview(data)[CRC_START:]) != crc:
-        raise CorruptBatchError(reason="the CRC does not match the data")
-    _check_attributes(attributes)
-    if record_count < 0 or (record_count > 0 and last_offset_delta != record_count - 1):
-        _refuse(
-            f"the batch header has record count {record_count} and last offset delta "
-            f"{last_offset_delta}, which contradict each other"
-        )
-    if record_count == 0 and len(data) != BATCH_HEADER_BYTES:
-        _refuse("the batch header has record count 0, but bytes follow the header")
-    if record_count > PRODUCED_RECORDS_MAX:
-        _refuse(f"the batch has {record_count} records, and the maximum is {PRODUCED_RECORDS_MAX}")
-    producer = None
+    header = BATCH_HEADER.unpack_from(data)
+    base_offset, _, leader_epoch, _, crc, attributes, last_offset_delta, base_ms, max_ms = header[
+        :9
+    ]
+    producer_id, producer_epoch, base_sequence, record_count = header[9:]
+    problem = _header_problem(attributes, last_offset_delta, record_count, len(data))
+    producer = NO_PRODUCER
     if producer_id >= 0:
         if producer_epoch < 0 or base_sequence < 0:
-            _refuse(
+            problem = problem or (
                 f"producer id {producer_id} comes with the invalid epoch {producer_epoch} or "
                 f"sequence {base_sequence}"
             )
         producer = ProducerStamp(producer_id, producer_epoch, base_sequence)
+    if problem is not None or not record_count:
+        if crc32c(memoryview(data)[CRC_START:]) != crc:
+            raise CorruptBatchError(reason="the CRC does not match the data")
+        if problem is not None:
+            _refuse(problem)
     return ProducedHeader(
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        compression=Compression(attributes & COMPRESSION_BITS),
-        producer=producer,
-        record_count=record_count,
+        base_offset,
+        leader_epoch,
+        Compression(attributes & COMPRESSION_BITS),
+        base_ms,
+        max_ms,
+        producer,
+        record_count,
     )
 
 
@@ -154,12 +159,10 @@ def append_request(
     """
     found = NOTHING
     if header.record_count:
-        at_zero = bytes(8) + memoryview(data)[8:]  # the base offset is a condition, or unused
+        if header.base_offset:
+            data = bytes(8) + memoryview(data)[8:]  # the base offset is a condition, or unused
         found = produced_records(
-            at_zero,
-            header.record_count,
-            config,
-            decompressed_bytes_max=decompressed_bytes_max,
+            data, header, config, decompressed_bytes_max=decompressed_bytes_max
         )
     has_epoch = header.leader_epoch >= 1
     if has_epoch and header.base_offset < -1:
@@ -171,7 +174,7 @@ def append_request(
         is_atomic=True,
         commit=found.commit,
         take_over_from=found.take_over_from,
-        producer=header.producer,
+        producer=None if header.producer is NO_PRODUCER else header.producer,
         deadline_ms=deadline_ms,
         gate=gate,
     )
@@ -196,15 +199,28 @@ def _check_frame(data: bytes, byte_count_max: int) -> None:
         raise RecordBatchTooLargeError(byte_count=byte_count, byte_count_max=byte_count_max)
 
 
-def _check_attributes(attributes: int) -> None:
+def _header_problem(
+    attributes: int, last_offset_delta: int, record_count: int, byte_count: int
+) -> str | None:
+    """Return why a header whose CRC matches is invalid, None if it is valid."""
     if attributes & COMPRESSION_BITS > Compression.ZSTD:
-        _refuse(f"compression codec {attributes & COMPRESSION_BITS} is not supported")
+        return f"compression codec {attributes & COMPRESSION_BITS} is not supported"
     if attributes & CONTROL_BIT:
-        _refuse("clients may not write control records")
+        return "clients may not write control records"
     if attributes & TRANSACTIONAL_BIT:
-        _refuse("transactions are not supported")
+        return "transactions are not supported"
     if attributes & (TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT):
-        _refuse("the batch has a delete horizon, or a timestamp type other than CreateTime")
+        return "the batch has a delete horizon, or a timestamp type other than CreateTime"
+    if record_count < 0 or (record_count > 0 and last_offset_delta != record_count - 1):
+        return (
+            f"the batch header has record count {record_count} and last offset delta "
+            f"{last_offset_delta}, which contradict each other"
+        )
+    if record_count == 0 and byte_count != BATCH_HEADER_BYTES:
+        return "the batch header has record count 0, but bytes follow the header"
+    if record_count > PRODUCED_RECORDS_MAX:
+        return f"the batch has {record_count} records, and the maximum is {PRODUCED_RECORDS_MAX}"
+    return None
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -215,12 +231,17 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def produced_records(
-    data: bytes, record_count: int, config: LogConfig, *, decompressed_bytes_max: int | None = None
+    data: bytes,
+    header: ProducedHeader,
+    config: LogConfig,
+    *,
+    decompressed_bytes_max: int | None = None,
 ) -> Produced:
     """Return the validated records of a batch with base offset 0.
 
-    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError`` and, if they exceed
-    ``decompressed_bytes_max`` but not the limit of the log, ``DecompressionLimitError``.
+    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError``, ``CorruptBatchError`` for a wrong
+    CRC and, if the records exceed ``decompressed_bytes_max`` but not the limit of the log,
+    ``DecompressionLimitError``.
     """
     log_limit = config.batch_bytes_max
     if config.compression is not Compression.NONE:
@@ -228,23 +249,46 @@ def produced_records(
     limit = log_limit
     if decompressed_bytes_max is not None:
         limit = min(log_limit, decompressed_bytes_max)
+    sealed = None if config.values is ValueKind.KRAFT else _sealed(data, header, config, limit)
+    if sealed is not None and config.values is ValueKind.BYTES:
+        return Produced(sealed)
     batch = read_batch(data)
     assert isinstance(batch, RecordBatch), "validated by read_header"
     try:
-        is_large = decompressed_bytes_max is None or record_count >= _PACKED_FROM
+        is_large = decompressed_bytes_max is None or header.record_count >= _PACKED_FROM
+        found = None
         if is_large and config.values is not ValueKind.KRAFT:
             found = _packed(batch, data, config.values, limit)
-            if found is not None:
-                return _encoded(found, config) if decompressed_bytes_max is None else found
-        if record_count > PRODUCED_OBJECTS_MAX:
-            _refuse(f"more than {PRODUCED_OBJECTS_MAX} records require a timestamp in every record")
-        return _one_by_one(batch, config.values, limit)
+        if found is None:
+            if header.record_count > PRODUCED_OBJECTS_MAX:
+                _refuse(
+                    f"more than {PRODUCED_OBJECTS_MAX} records require a timestamp in every record"
+                )
+            found = _one_by_one(batch, config.values, limit)
+        elif decompressed_bytes_max is None and sealed is None:
+            found = _encoded(found, config)
     except DecompressionLimitError:
         if limit < log_limit:
             raise
         raise RecordBatchTooLargeError(byte_count=limit + 1, byte_count_max=limit) from None
     except CorruptBatchError as error:
         _refuse(f"the records cannot be decoded: {error.reason}")
+    return found if sealed is None else Produced(sealed)
+
+
+def _sealed(
+    data: bytes, header: ProducedHeader, config: LogConfig, limit: int
+) -> SealedBatch | None:
+    """Return the batch if it may be appended with its bytes; None if its records are to be decoded,
+    for an error too."""
+    if header.compression is not config.compression or header.base_timestamp_ms < 0:
+        return None
+    summary = summarize_records(data, HEADER_PREFIX_BYTES, decompressed_bytes_max=limit)
+    if summary is None or summary.has_text:
+        return None
+    if summary.earliest_ms < 0 or summary.latest_ms != header.max_timestamp_ms:
+        return None
+    return SealedBatch(data, header.record_count, header.max_timestamp_ms)
 
 
 # --- columns --------------------------------------------------------------------------------------

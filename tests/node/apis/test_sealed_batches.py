@@ -1,0 +1,181 @@
+"""A produced batch is appended with its bytes: only base offset and leader epoch are changed."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any, Final
+
+import pytest
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from raftlog.errors import CorruptBatchError, LogError
+from raftlog.limits import MIB
+from raftlog.log.reading.transactions import ValueKind
+from raftlog.log.writing.properties import LogConfig
+from raftlog.node.apis.produced_batch import produced_records, read_header
+from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, read_batch
+from raftlog.records.encoding import SealedBatch
+from raftlog.records.record_summary import summarize_records
+from raftlog.wire import ApiKey, latest_schemas
+from tests.support.both_implementations import in_both, pure_python
+
+from .batches import batch, produce
+from .cluster import TIME_MS, Cluster, run
+
+STAMPED: Final = 16
+"""Bytes before the magic: base offset, length, leader epoch."""
+RECORDS: Final = tuple(
+    NewRecord(
+        None if at % 3 else b"k%d" % at,
+        None if at % 5 == 4 else bytes([at]) * (at % 90),
+        TIME_MS + at * 17 - 40,
+        (Header("h", b"x"), Header("n", None)) if at % 7 == 1 else (),
+    )
+    for at in range(100)
+)
+
+
+def with_crc(data: bytes | bytearray) -> bytes:
+    """Return the batch with the CRC of its bytes."""
+    return bytes(data[:17]) + crc32c(bytes(data[21:])).to_bytes(4, "big") + bytes(data[21:])
+
+
+def stored_after(data: bytes, config: LogConfig) -> bytes:
+    """Return the bytes in the log of a batch that was produced to it."""
+    stored: list[bytes] = []
+
+    async def work() -> None:
+        leader = Cluster(config=config).elect()
+        log = leader.replica.log
+        start = log.end_offset
+        response = await leader.ask_client(
+            ApiKey.PRODUCE, 13, produce(data), latest_schemas.ProduceResponse
+        )
+        found: Any = response.responses[0].partition_responses[0]
+        assert found.error_code is ErrorCode.none, found.error_message
+        stored.append(log.read_bytes(start, MIB))
+        base_offset, _, epoch = struct.unpack_from(">qii", stored[0])
+        assert (base_offset, epoch) == (start, log.epoch)
+
+    run(work())
+    return stored[0]
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_batch_of_the_logs_codec_is_stored_with_its_bytes(
+    compression: Compression, count: int
+) -> None:
+    config = LogConfig(compression=compression)
+    for more in ({}, {"producer": (77, 3, 5)}, {"condition": (3, 1)}, {"condition": (-1, 1)}):
+        sent = batch(*RECORDS[:count], compression=compression, **more)
+        stored = stored_after(sent, config)
+        assert stored[STAMPED:] == sent[STAMPED:]
+        assert stored[8:12] == sent[8:12]
+        with pure_python():
+            assert stored_after(sent, config) == stored
+        assert isinstance(read_batch(stored), RecordBatch)
+
+
+def test_values_of_a_msgpack_log_are_checked_and_stored_with_their_bytes() -> None:
+    config = LogConfig(values=ValueKind.MSGPACK)
+    for count in (1, 100):
+        sent = batch(*[NewRecord(b"k", b"\x93\x01\x02\xa1x", TIME_MS)] * count)
+        assert stored_after(sent, config)[STAMPED:] == sent[STAMPED:]
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_batch_of_another_codec_gets_the_logs(count: int) -> None:
+    for sent, logs in ((Compression.ZSTD, Compression.NONE), (Compression.NONE, Compression.LZ4)):
+        data = batch(*[NewRecord(None, bytes(50), TIME_MS)] * count, compression=sent)
+        found = read_batch(stored_after(data, LogConfig(compression=logs)))
+        assert isinstance(found, RecordBatch)
+        assert found.compression is logs
+        assert [record.value for record in found.records()] == [bytes(50)] * count
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_maximum_timestamp_that_is_not_that_of_the_records_is_corrected(count: int) -> None:
+    sent = bytearray(batch(*RECORDS[:count]))
+    latest_ms = max(one.timestamp_ms or 0 for one in RECORDS[:count])
+    struct.pack_into(">q", sent, 35, latest_ms + 3_000_000_000)
+    found = read_batch(stored_after(with_crc(sent), LogConfig()))
+    assert isinstance(found, RecordBatch)
+    assert found.max_timestamp_ms == latest_ms
+
+
+def test_bytes_like_an_internal_header_in_a_value_change_nothing() -> None:
+    sent = batch(NewRecord(b"raftlog.", b"raftlog.commit", TIME_MS, (Header("h", b"raftlog."),)))
+    (record,) = read_records(stored_after(sent, LogConfig()))
+    assert (record.key, record.value) == (b"raftlog.", b"raftlog.commit")
+
+
+def read_records(data: bytes) -> list[Any]:
+    found = read_batch(data)
+    assert isinstance(found, RecordBatch)
+    return list(found.records())
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+def test_no_damage_under_the_crc_is_appended(compression: Compression) -> None:
+    valid = batch(*RECORDS[:3], compression=compression)
+    config = LogConfig(compression=compression)
+    for position in range(STAMPED + 1, len(valid)):
+        damaged = bytearray(valid)
+        damaged[position] ^= 1 << position % 8
+        for error in in_both(lambda data=bytes(damaged): outcome(data, config)):  # type: ignore[misc]
+            assert error == CorruptBatchError.__name__, position
+
+
+def outcome(data: bytes, config: LogConfig) -> str:
+    """Return the error of a batch; else whether it keeps its bytes, and its records."""
+    try:
+        header = read_header(data, byte_count_max=MIB)
+        found = produced_records(data, header, config, decompressed_bytes_max=MIB)
+    except LogError as error:
+        return type(error).__name__
+    is_sealed = isinstance(found.records, SealedBatch)
+    return f"{is_sealed} {found.commit} {list(found.records)}"
+
+
+def agree(data: bytes, compression: Compression) -> str:
+    """Return the outcome of a batch, which is that of both implementations."""
+    native, python = in_both(lambda: outcome(data, LogConfig(compression=compression)))
+    assert native == python
+    summaries = in_both(lambda: summarize_records(data, b"raftlog.", decompressed_bytes_max=MIB))
+    assert summaries[0] == summaries[1]
+    return native
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_implementations_keep_and_refuse_the_same_batches(seed: int) -> None:
+    rng = random.Random(seed)
+    kept = 0
+    for _ in range(250):
+        count = rng.choice((1, 2, 5, 63, 64, 70))
+        compression = rng.choice((Compression.NONE, Compression.NONE, Compression.GZIP))
+        records = [
+            NewRecord(
+                rng.choice((None, b"key")),
+                rng.choice((None, b"", rng.randbytes(9), b"raftlog.x")),
+                rng.choice((TIME_MS, TIME_MS + 9, rng.choice((TIME_MS, -1, -2, 2**63 - 1)))),
+                rng.choice(((), (), (Header("h", b""), Header("é", None)))),
+            )
+            for _ in range(count)
+        ]
+        valid = batch(
+            *records, compression=compression, time_ms=rng.choice((TIME_MS, TIME_MS, 0, -1))
+        )
+        data = bytearray(valid)
+        if rng.random() < 0.6:
+            data[rng.randrange(23, len(data))] ^= 1 << rng.randrange(8)
+        kept += agree(with_crc(data), compression).startswith("True")
+    assert 20 < kept < 230
+
+
+def test_a_sealed_batch_is_a_sequence_of_its_records() -> None:
+    sealed = SealedBatch(batch(*RECORDS), len(RECORDS), 0)
+    assert list(sealed) == list(RECORDS)
+    assert (sealed[0], sealed[98:]) == (RECORDS[0], RECORDS[98:])
