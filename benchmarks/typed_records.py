@@ -1,6 +1,7 @@
 """Printing of typed records: `raftlog cat` and kafka-dump-log, whole processes, the same segment.
 
-    python -m benchmarks.typed_records [--records N] [--rounds N] [--jars DIR] [--json]
+    python -m benchmarks.typed_records [--records N] [--memory-records N] [--rounds N] [--jars DIR]
+                                       [--json]
 
 The segment is built from the batches of a bundled metadata log, repeated with new offsets (which
 no CRC covers) until it has enough records. Both print every record, NoOp and control records
@@ -9,6 +10,9 @@ table has medians.
 
 A figure of its own is the conversion of row changes to Arrow rows of the table `changes`, compared
 with the tests' reference (tests/support/row_wise_tables.py), which is simple and not tuned.
+
+The peak memory of `raftlog cat` and `raftlog state` is that of a process with the log of
+`bulk_load`, compared with a tenth of its records. Both read a log in pieces.
 
 Kafka's jars are searched in --jars, $RAFTLOG_KAFKA_JARS and build/kafka/4.3.1. Without them, or
 without Java, only raftlog is measured.
@@ -31,9 +35,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.bulk_load import write_log
 from benchmarks.run import Row, row
+from tests.support.peak_memory import peak_memory
 
 from raftlog import compiled
+from raftlog.limits import MIB
 from raftlog.records import RecordBatch, iter_batches
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.loader.metadata_loader import MetadataLoader
@@ -186,9 +193,27 @@ def measure_changes(record_count: int, rounds: int) -> Iterator[Row]:
     yield row(what, by_columns, "changes/s", by_rows, "the tests' reference, row by row")
 
 
+def measure_memory(record_count: int) -> Iterator[Row]:
+    """Measure the peak memory of the commands that read a whole log, and that for a tenth of it."""
+    counts = (record_count // 10, record_count)
+    peaks: dict[str, list[float]] = {"cat": [], "state": []}
+    for count in counts:
+        with tempfile.TemporaryDirectory() as place:
+            log = write_log(Path(place), count)
+            for command, found in peaks.items():
+                status, peak_bytes, err = peak_memory(command, log)
+                if status != 0:
+                    raise SystemExit(f"raftlog {command} failed: {err[-500:]}")
+                found.append(peak_bytes / MIB)
+    for command, (of_fewer, of_all) in peaks.items():
+        what = f"raftlog {command}, {record_count:,} records: peak memory"
+        yield row(what, of_all, "MiB", of_fewer, f"{counts[0]:,} records")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=int, default=300_000)
+    parser.add_argument("--memory-records", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jars", help="the directory of Apache Kafka's jars")
     parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
@@ -203,6 +228,7 @@ def main() -> None:
             min(arguments.records, 100_000), arguments.rounds, printed[0]["against"]
         ),
         *measure_changes(min(arguments.records, 20_000), arguments.rounds),
+        *measure_memory(arguments.memory_records),
     ]
     for figures in rows:
         if arguments.json:
