@@ -104,6 +104,23 @@ def test_acls_survive_a_kill_of_the_active_controller(quorum: QuorumProcesses) -
     assert "User:carl" not in tool(quorum, ACLS, "--list")
 
 
+def test_a_tool_works_through_any_node(quorum: QuorumProcesses) -> None:
+    """A standby forwards the change to the active controller, as a broker does."""
+    for node in quorum.nodes:
+        rule = (
+            "--allow-principal",
+            f"User:n{node.node_id}",
+            "--operation",
+            "read",
+            "--topic",
+            "any",
+        )
+        run_java(kafka_jars(), ACLS, "--bootstrap-server", node.address, "--add", *rule)
+    printed = tool(quorum, ACLS, "--list", "--topic", "any")
+    for node in quorum.nodes:
+        assert f"(principal=User:n{node.node_id}, host=*, operation=READ" in printed
+
+
 def test_the_cluster_id(quorum: QuorumProcesses) -> None:
     at = ("--bootstrap-controller", quorum.bootstrap)
     printed = run_java(kafka_jars(), CLUSTER, "cluster-id", *at)
