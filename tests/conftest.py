@@ -24,16 +24,27 @@ tests. The process that starts xdist's workers collects no tests: it has the thr
 """
 gc.set_threshold(GC_THRESHOLD)
 
+SPARK_FILES = "_spark.py"
+"""End of the names of files whose tests are all marked ``spark``."""
+
 settings.register_profile(
     "replayable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("replayable")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Ignore files of Spark tests that the marker expression does not select."""
+    is_excluded = "not spark" in config.option.markexpr
+    return True if is_excluded and collection_path.name.endswith(SPARK_FILES) else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist adds the groups to the names of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests of a shared Spark session on one worker, and the longest tests first."""
     for item in items:
+        if item.path.name.endswith(SPARK_FILES):
+            item.add_marker(pytest.mark.spark)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(session_group(item.path.as_posix())))
     sort_longest_first(items)

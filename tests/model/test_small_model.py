@@ -25,7 +25,11 @@ from tests.model.small_model import (
 )
 from tests.model.state_key import KIND_OF, SPECIAL
 
-STATES = int(os.environ.get("RAFTLOG_MODEL_STATES", "3000"))
+STATES = int(os.environ.get("RAFTLOG_MODEL_STATES", "2000"))
+STATES_NIGHTLY = 5 * STATES
+state_counts = pytest.mark.parametrize(
+    "state_count", [STATES, pytest.param(STATES_NIGHTLY, marks=pytest.mark.nightly)]
+)
 
 
 def test_committed_records_survive_every_history_of_one_election() -> None:
@@ -40,10 +44,13 @@ def test_committed_records_survive_every_history_of_one_election_and_two_records
 
 
 @pytest.mark.slow
+@state_counts
 @pytest.mark.parametrize("restarts", [0, 1])
-def test_committed_records_survive_the_shortest_histories_of_two_elections(restarts: int) -> None:
+def test_committed_records_survive_the_shortest_histories_of_two_elections(
+    restarts: int, state_count: int
+) -> None:
     bounds = Bounds(epoch_max=2, value_count_max=1, restart_count_max=restarts)
-    assert explore(beginning(), bounds, state_count_max=STATES) == STATES
+    assert explore(beginning(), bounds, state_count_max=state_count) == state_count
 
 
 FIGURE_8 = ("elect 0 by 1", "append 0", "restart 0", "elect 1 by 2", "append 1", "restart 1")
@@ -56,8 +63,11 @@ def test_committed_records_survive_after_two_leaders_that_replicated_nothing() -
 
 
 @pytest.mark.slow
-def test_committed_records_survive_in_longer_histories_after_two_such_leaders() -> None:
-    assert explore(after_actions(*FIGURE_8), Bounds(), state_count_max=STATES) == STATES
+@state_counts
+def test_committed_records_survive_in_longer_histories_after_two_such_leaders(
+    state_count: int,
+) -> None:
+    assert explore(after_actions(*FIGURE_8), Bounds(), state_count_max=state_count) == state_count
 
 
 # --- the key --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tests.support.report_lines import REPORT_LINE
 
 HOME = Path(__file__).parents[2]
 FIRST = int(os.environ.get("RAFTLOG_SIM_FIRST", "1000"))
-SEEDS = int(os.environ.get("RAFTLOG_SIM_SEEDS", "120"))
+SEEDS = int(os.environ.get("RAFTLOG_SIM_SEEDS", "96"))
 PARTS = 12
 QUICK_SEEDS = range(1, 4)
 FAILED_ONCE: tuple[int, ...] = (19, 5_000_454, 9_000_288)

@@ -39,9 +39,16 @@ LOG_BYTES = 64 * 1024
 PATH = f"{DIRECTORY}/00000000000000000000.log"
 QUICK_STEP = 61
 """A prime, so that every bit of a byte and every byte of a header is flipped."""
+LONG_STEP = 5
 
 whole_or_sample = pytest.mark.parametrize(
-    "step", [QUICK_STEP, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "every"]
+    "step",
+    [
+        QUICK_STEP,
+        pytest.param(LONG_STEP, marks=pytest.mark.slow),
+        pytest.param(1, marks=pytest.mark.nightly),
+    ],
+    ids=["sample", "more", "every"],
 )
 
 

@@ -43,7 +43,11 @@ def filled(history: History, ends: dict[str, int]) -> MemoryTables:
 
 @pytest.mark.parametrize(
     ("seed", "step_count"),
-    [(1, 15), *(pytest.param(seed, 60, marks=pytest.mark.slow) for seed in range(2, 6))],
+    [
+        (1, 15),
+        *(pytest.param(seed, 60, marks=pytest.mark.slow) for seed in range(2, 4)),
+        *(pytest.param(seed, 60, marks=pytest.mark.nightly) for seed in range(4, 6)),
+    ],
 )
 def test_clusters_have_the_rows_that_each_has_in_tables_of_its_own(
     history: History, seed: int, step_count: int

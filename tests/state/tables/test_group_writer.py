@@ -153,7 +153,7 @@ def test_rows_of_all_clusters_are_one_append_of_each_table(history: History) -> 
         assert group.epochs(cluster_id) == writer_of(tables, cluster_id=cluster_id).epochs()
 
 
-@pytest.mark.parametrize("slice_rows", [1, 9])
+@pytest.mark.parametrize("slice_rows", [pytest.param(1, marks=pytest.mark.slow), 9])
 def test_a_large_batch_of_one_cluster_is_one_append_with_others(
     history: History, slice_rows: int
 ) -> None:
@@ -301,8 +301,16 @@ def test_an_owner_that_lost_a_cluster_writes_its_other_ones(
     check(tables, history, {"cluster-a": 70, "cluster-b": 70, "it's c": 60})
 
 
-@pytest.mark.parametrize("last", ["two", "one", None])
-@pytest.mark.parametrize("owner", ["one", None])
+@pytest.mark.parametrize(
+    ("owner", "last"),
+    [
+        *(("one", "one"), (None, "two"), ("one", None)),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (("one", "two"), (None, "one"), (None, None))
+        ),
+    ],
+)
 @pytest.mark.parametrize("stops", ["before log", "before changes"])
 def test_an_owner_that_is_stopped_while_the_cluster_changes_hands_leaves_no_records(
     history: History, owner: str | None, last: str | None, stops: str
@@ -399,7 +407,7 @@ def test_an_append_of_the_same_ends_by_another_process_is_not_taken_for_ones_own
     check(tables, history, {"cluster-a": 40, "cluster-b": 50, "it's c": 20})
 
 
-@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("is_running", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("step", [None, "fence", "truncate", "truncate fence"])
 def test_one_cluster_of_a_group_is_truncated_and_the_group_continues_there(
     history: History, is_running: bool, step: str | None
@@ -459,7 +467,7 @@ def test_changes_of_one_cluster_expire_while_the_group_runs(history: History) ->
     check(tables, history, {"cluster-b": 70, "it's c": 70})
 
 
-@pytest.mark.parametrize("cached_rows_max", [0, 150])
+@pytest.mark.parametrize("cached_rows_max", [0, pytest.param(150, marks=pytest.mark.slow)])
 def test_states_that_are_dropped_are_read_again(history: History, cached_rows_max: int) -> None:
     tables = MemoryTables()
     group = group_of(tables, cached_rows_max=cached_rows_max)
@@ -658,8 +666,8 @@ class Processes:
     "seeds",
     [
         pytest.param(range(1, 2), marks=pytest.mark.slow),
-        pytest.param(range(2, 8), marks=pytest.mark.slow),
-        pytest.param(range(8, 8 + SEEDS), marks=pytest.mark.nightly),
+        pytest.param(range(2, 6), marks=pytest.mark.slow),
+        pytest.param(range(6, 6 + SEEDS), marks=pytest.mark.nightly),
     ],
     ids=["one", "some", "many"],
 )

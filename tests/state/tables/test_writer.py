@@ -555,7 +555,9 @@ def test_a_gap_over_a_change_of_leaders_is_no_divergence(history: History) -> No
     assert writer.apply(in_epoch(history.range(86, 95), 4), CLUSTER)
 
 
-@pytest.mark.parametrize("slice_rows", [1, 4, 31])
+@pytest.mark.parametrize(
+    "slice_rows", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4)), 31]
+)
 def test_a_batch_in_slices_gives_the_same_tables(history: History, slice_rows: int) -> None:
     expected, _ = with_gap(history)
     later = in_epoch(history.range(50, 80), 3)
@@ -631,8 +633,12 @@ class Interruptions:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "end_offset"),
-    [(range(1, 3), END // 2), (range(SEEDS), END)],
-    ids=["some", "many"],
+    [
+        (range(1, 3), END // 2),
+        (range(6), END),
+        pytest.param(range(6, SEEDS), END, marks=pytest.mark.nightly),
+    ],
+    ids=["some", "more", "many"],
 )
 def test_crashes_between_any_commits_lose_and_repeat_nothing(
     history: History, seeds: range, end_offset: int
