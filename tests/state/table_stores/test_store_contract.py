@@ -123,7 +123,11 @@ OpenStore = Callable[[str], TableStore]
 
 @pytest.fixture(
     scope="module",
-    params=["memory", "delta-rs", pytest.param("spark", marks=pytest.mark.spark)],
+    params=[
+        "memory",
+        pytest.param("delta-rs", marks=pytest.mark.slow),
+        pytest.param("spark", marks=pytest.mark.spark),
+    ],
 )
 def open_store(request: pytest.FixtureRequest) -> OpenStore | None:
     """Return what opens a store on a directory; None for a store in memory."""

@@ -260,7 +260,7 @@ def test_a_load_without_buckets_or_records_is_refused(
         load(log, MemoryTables(), tmp_path / "staging", **settings)
 
 
-@pytest.mark.parametrize("at", [100, 230])
+@pytest.mark.parametrize("at", [100, pytest.param(230, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rejected", ["unknown topic", "known topic id"])
 def test_a_record_that_is_rejected_raises_as_in_single_batches(
     at: int, rejected: str, tmp_path: Path

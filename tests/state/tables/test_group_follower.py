@@ -248,6 +248,7 @@ def test_a_cluster_of_another_writer_is_refused_without_take_over(
         assert contents(tables, name) == alone(log, name)
 
 
+@pytest.mark.slow
 def test_a_run_writes_the_other_clusters_if_all_rows_of_a_round_are_rejected(
     logs: dict[str, Path],
 ) -> None:

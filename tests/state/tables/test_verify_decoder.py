@@ -120,6 +120,7 @@ def test_golden_records_of_kafkas_classes_are_read() -> None:
         assert found == {"type": first["type"], "data": first["data"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "version"), EVERY_VERSION, ids=version_name)
 @settings(max_examples=20)
 @given(data=st.data())
