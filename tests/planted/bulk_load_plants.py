@@ -120,9 +120,37 @@ BULK_LOAD_PLANTS: Final = (
     Plant(
         bug="by columns: a change of a partition that was never created is filled from another",
         path=VERSIONS,
-        old="        require(is_plain=np.all(self.events.is_whole[self.events.is_first]))",
+        old="        require(is_plain=np.all(is_created))",
         new="        require(is_plain=True)",
         tests=(f"{COLUMNS}::test_records_that_a_loader_rejects_are_left_to_it",),
+    ),
+    Plant(
+        bug="a load uses incomplete files of an interrupted one",
+        path=f"{TABLES}/staging.py",
+        old="            pq.read_metadata(file)\n",
+        new="            Path(file).stat()\n",
+        tests=(f"{LOADED}::test_an_incomplete_file_of_an_interrupted_load_is_written_again",),
+    ),
+    Plant(
+        bug="two loads have one staging directory",
+        path="state/raftlog_state/tables/bulk_load.py",
+        old='exclusive(self._directory.with_suffix(".lock"))',
+        new='exclusive(self._directory.with_suffix(f".{id(self)}"))',
+        tests=(f"{LOADED}::test_a_second_load_with_the_staging_directory_is_refused",),
+    ),
+    Plant(
+        bug="a load whose appends conflict never ends",
+        path="state/raftlog_state/tables/bulk_load.py",
+        old="            self._conflict_count += 1\n",
+        new="            self._conflict_count += 0\n",
+        tests=(f"{LOADED}::test_a_load_whose_appends_always_conflict_ends",),
+    ),
+    Plant(
+        bug="tasks of a continued load have another time than those of the interrupted one",
+        path="state/raftlog_state/tables/bulk_load.py",
+        old="            return int(path.read_text())\n",
+        new="            return self._clock_us() or int(path.read_text())\n",
+        tests=(f"{LOADED}::test_all_rows_of_an_append_have_its_time",),
     ),
     Plant(
         bug="delta-rs: statistics of an added file have its least values as the greatest",

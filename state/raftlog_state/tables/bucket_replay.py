@@ -14,7 +14,6 @@ Rules of this file:
 from __future__ import annotations
 
 import json
-import os
 import uuid
 import zlib
 from collections import Counter
@@ -56,6 +55,7 @@ from .convert import US_PER_MS
 from .logrows import log_rows as rows_of_log
 from .progress import NOTHING, Progress
 from .schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
+from .staging import are_complete, sync, write_durably
 from .stored_rows import StateParts, split_state
 from .topic_buckets import (
     CLUSTER,
@@ -149,9 +149,7 @@ def replay_bucket(task: RangeOfLog, bucket: int) -> BucketResult | NotSplit:
         return NotSplit(offset=error.offset, reason=error.reason)
     except (RaftlogError, MetadataParseError) as error:
         return NotSplit(offset=replay.next_offset, reason=str(error))
-    staged = done.with_name(f"{done.name}.{uuid.uuid4().hex}")
-    staged.write_text(json.dumps(asdict(result)))
-    os.replace(staged, done)
+    write_durably(done, json.dumps(asdict(result)))
     return result
 
 
@@ -171,12 +169,12 @@ def _result(found: dict[str, Any]) -> BucketResult:
 
 
 def _known_result(done: Path) -> BucketResult | None:
-    """Return the result of an earlier run, if all of its files are there."""
+    """Return the result of an earlier run, if all of its files are complete."""
     try:
         found = _result(json.loads(done.read_text()))
     except (FileNotFoundError, json.JSONDecodeError):  # empty after a loss of power
         return None
-    return found if all(map(os.path.exists, found.files)) else None
+    return found if are_complete(found.files) else None
 
 
 class _BucketReplay:
@@ -347,10 +345,11 @@ class _FileWriter:
             self._writer.write_table(rows.cast(self._schema))
 
     def close(self) -> list[str]:
-        """Complete the file; return its path, nothing without rows."""
+        """Complete the file and sync it; return its path, nothing without rows."""
         if self._writer is None:
             return []
         self._writer.close()
+        sync(self._path)
         return [str(self._path)]
 
 

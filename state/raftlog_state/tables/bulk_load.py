@@ -10,7 +10,10 @@ Rules of this file:
    snapshot, and the last records of the log.
 3. An interrupted load is continued by the next one, also inside of a range: results of tasks and
    the range that was being published are found in the staging directory, if log, redaction and the
-   tables that are written are the same. All of it may be deleted.
+   tables that are written are the same. All of it may be deleted, except while a load runs: it has
+   a lock (``staging``).
+4. A range whose append conflicts with one of another process is loaded again, from the new end of
+   the tables on, but only ``CONFLICTS_MAX`` times in a row.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from .following import check_same_log, next_offset
 from .loaded_range import LoadedRange
 from .log_follower import FollowSettings, LogFollower
 from .progress import NOTHING, SOFTWARE, Progress
+from .staging import exclusive, write_durably
 from .stores.protocol import TableStore
 from .writer import Writer
 
@@ -48,6 +52,8 @@ RANGE_RECORDS: Final = 1_000_000
 """Records of a range. Readers of the tables have one in memory if its merge was interrupted."""
 SERIAL_RECORDS_MAX: Final = 100_000
 """So few records at the end of a log are not worth tasks."""
+CONFLICTS_MAX: Final = 10
+"""After so many appends in a row that conflicted with those of other processes a load ends."""
 
 RunTasks: TypeAlias = Callable[[RangeOfLog, Sequence[int]], Iterable[BucketResult | NotSplit]]
 """Runs ``replay_bucket`` for each of these buckets, in parallel; returns the results in order."""
@@ -111,13 +117,20 @@ class BulkLoad:
             clock_us=clock_us,
         )
         self._directory = Path(load.staging, _name_of(store.place, settings.cluster_id))
+        self._conflict_count = 0
 
     def run(self) -> None:
         """Load the log.
 
         Raises:
-            As ``LogFollower.append_next``.
+            As ``LogFollower.append_next``; ConcurrentWriterError: another load has the staging
+            directory, or other processes have appended again and again.
         """
+        self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with exclusive(self._directory.with_suffix(".lock")):
+            self._run()
+
+    def _run(self) -> None:
         log = self._open_log()
         end_offset = log.read_end(
             isolation=Isolation.READ_COMMITTED,
@@ -187,6 +200,7 @@ class BulkLoad:
         loaded = LoadedRange(
             before=before,
             after=_after(task, results),
+            committed_at=task.committed_at,
             log=[file for result in results for file in result.log],
             changes=[file for result in results for file in result.changes],
             state=[file for result in results for file in result.state],
@@ -212,8 +226,18 @@ class BulkLoad:
             bucket_count=count,
             log_shares=self._shares(log, before.next_offset, end_offset),
             directory=str(directory),
-            committed_at=self._clock_us(),
+            committed_at=self._committed_at(directory),
         )
+
+    def _committed_at(self, directory: Path) -> int:
+        """Return the time of a range's rows: also those that an interrupted load has left."""
+        path = directory / "committed_at"
+        try:
+            return int(path.read_text())
+        except (FileNotFoundError, ValueError):  # empty after a loss of power
+            found = self._clock_us()
+            write_durably(path, str(found))
+            return found
 
     def _shares(self, log: LogReader, start_offset: int, end_offset: int) -> tuple[int, ...]:
         """Return the bounds of each bucket's share of ``log``, empty without that table."""
@@ -237,8 +261,12 @@ class BulkLoad:
         try:
             self._writer.append_loaded(loaded)
         except ConcurrentWriterError as error:
+            self._conflict_count += 1
+            if self._conflict_count >= CONFLICTS_MAX:
+                raise
             self._log_event(f"{error}")
         else:
+            self._conflict_count = 0
             self._log_event(f"loaded offsets {loaded.before.next_offset} to {loaded.after.offset}")
         shutil.rmtree(self._rows, ignore_errors=True)
 

@@ -172,6 +172,7 @@ class ColumnarChanges:
         self._record_types = _record_types(api_keys)
         self._changed, self._changed_names = _changed_bits(versions)
         self.row_counts = self._row_counts(stored)
+        self._nulls: dict[str, pa.Array] = {}
 
     def __len__(self) -> int:
         return len(self._changes)
@@ -244,10 +245,19 @@ class ColumnarChanges:
             if len(of.keys):
                 structs[str(of.entity)] = _struct(of, rows, is_other)
         columns = [
-            structs[field.name] if field.name in structs else pa.nulls(len(versions), field.type)
+            structs[field.name]
+            if field.name in structs
+            else self._null_column(field, len(versions))
             for field in ROW
         ]
         return pa.StructArray.from_arrays(columns, fields=list(ROW), mask=pa.array(is_null))
+
+    def _null_column(self, field: pa.Field, count: int) -> pa.Array:
+        """Return nulls, which are created once: they have a hundred nested columns."""
+        found = self._nulls.get(field.name)
+        if found is None or len(found) < count:
+            found = self._nulls[field.name] = pa.nulls(count, field.type)
+        return found.slice(0, count)
 
     def _before_origins(self, versions: Int64s, has_before: Bools) -> pa.StructArray:
         before = np.where(has_before, versions - 1, 0)

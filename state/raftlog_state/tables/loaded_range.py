@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 from .cluster_rows import RECORD_IDENTITY
 from .progress import Progress
 from .schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE
+from .staging import are_complete, write_durably
 from .stores.protocol import RowSlices
 
 
@@ -22,11 +22,12 @@ class LoadedRange:
     """Paths of Parquet files with rows of each table; ``log`` has none if it is not written.
 
     ``before`` and ``after`` are the ends of the cluster's tables. ``state`` has the rows whose keys
-    have changed.
+    have changed. All rows of ``changes`` have the time ``committed_at``, in microseconds.
     """
 
     before: Progress
     after: Progress
+    committed_at: int
     log: list[str]
     changes: list[str]
     state: list[str]
@@ -35,9 +36,9 @@ class LoadedRange:
         """Return the rows of ``log``."""
         return RowSlices.of_files(self._cluster_id, LOG_TABLE, self.log)
 
-    def changes_rows(self, committed_at: int) -> RowSlices:
+    def changes_rows(self) -> RowSlices:
         """Return the rows of ``changes``, the progress row included."""
-        progress = self.after.changes_row(committed_at)
+        progress = self.after.changes_row(self.committed_at)
         return RowSlices.of_files(self._cluster_id, CHANGES_TABLE, self.changes, progress)
 
     def state_rows(self) -> RowSlices:
@@ -54,13 +55,11 @@ class LoadedRange:
 
     def save(self, path: Path) -> None:
         """Write it to a file, which is complete when it is there."""
-        staged = path.with_suffix(".new")
-        staged.write_text(json.dumps(asdict(self)))
-        os.replace(staged, path)
+        write_durably(path, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> LoadedRange | None:
-        """Return what ``save`` has written; None without it, or without one of its files."""
+        """Return what ``save`` has written; None without it, or if a file is incomplete."""
         try:
             found = json.loads(path.read_text())
         except (FileNotFoundError, json.JSONDecodeError):  # empty after a loss of power
@@ -68,7 +67,7 @@ class LoadedRange:
         ends = {name: _progress(found[name]) for name in ("before", "after")}
         loaded = cls(**{**found, **ends})
         files = (*loaded.log, *loaded.changes, *loaded.state)
-        return loaded if all(map(os.path.exists, files)) else None
+        return loaded if are_complete(files) else None
 
     @property
     def _cluster_id(self) -> str:

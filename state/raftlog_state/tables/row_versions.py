@@ -377,9 +377,8 @@ class _PartitionEvents:
             whole_count=len(touched) + len(created.rows),
             deleted_count=len(removed),
         )
-        require(
-            is_plain=np.all(self.events.is_whole[self.events.is_first])
-        )  # created, then changed
+        is_created = self.events.is_whole[self.events.is_first]  # before its first change
+        require(is_plain=np.all(is_created))
         self.topics = of_topics[self.events.order]
         self.partition_ids = partition_ids[self.events.order]
         self._ids = topics.ids

@@ -298,7 +298,7 @@ class Writer:
             if self._rows.writes_log:
                 self._append_loaded_log(loaded)
             transaction = own_transaction(CHANGES_TABLE, before, before.next_offset)
-            self._rows.append_changes(loaded.changes_rows(self._rows.clock_us()), transaction)
+            self._rows.append_changes(loaded.changes_rows(), transaction)
         self._rows.merge_rows(after, loaded.state_rows())
 
     def _append_loaded_log(self, loaded: LoadedRange) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ from tests.support.written_tables import CrashError, contents, follow_settings, 
 
 from raftlog.client import open_path
 from raftlog.errors import OptionError
-from raftlog_state.errors import ReplayError
+from raftlog_state.errors import ConcurrentWriterError, ReplayError
 from raftlog_state.records import (
     ClearElrRecord,
     PartitionRecord,
@@ -39,7 +40,7 @@ from raftlog_state.tables.bucket_replay import (
     RangeOfLog,
     replay_bucket,
 )
-from raftlog_state.tables.bulk_load import BulkLoad, LoadSettings
+from raftlog_state.tables.bulk_load import CONFLICTS_MAX, BulkLoad, LoadSettings
 from raftlog_state.tables.cluster_rows import ClusterRows, Step, no_step
 from raftlog_state.tables.log_follower import LogFollower
 from raftlog_state.tables.progress import Progress
@@ -80,6 +81,7 @@ def load(
     writes_log: bool = True,
     redactor: Redactor | None = None,
     after_step: Step = no_step,
+    clock_us: Callable[[], int] = lambda: 1,
 ) -> None:
     BulkLoad(
         MemoryStore(tables),
@@ -92,7 +94,7 @@ def load(
         ),
         tasks or Tasks(),
         log_event=lambda event: None,
-        clock_us=lambda: 1,
+        clock_us=clock_us,
         after_step=after_step,
     ).run()
 
@@ -238,17 +240,71 @@ def test_rows_of_an_interrupted_load_of_another_log_are_not_published(
     assert contents(tables) == expected
 
 
+@pytest.mark.parametrize("names", ["*.json", "*.parquet", "committed_at"])
 def test_an_incomplete_file_of_an_interrupted_load_is_written_again(
-    random_log: RandomLogOf, tmp_path: Path
+    names: str, random_log: RandomLogOf, tmp_path: Path
 ) -> None:
     (log, expected), staging = random_log(3, 120), tmp_path / "staging"
     tables = MemoryTables()
     with pytest.raises(CrashError):
         load(log, tables, staging, after_step=crash_at_publication)
-    for path in staging.rglob("*.json"):
-        path.write_bytes(b"")
+    paths = list(staging.rglob(names))
+    assert paths
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:-5])
     load(log, tables, staging)
     assert contents(tables) == expected
+
+
+def test_all_rows_of_an_append_have_its_time(random_log: RandomLogOf, tmp_path: Path) -> None:
+    """Also those of tasks of an interrupted load."""
+    (log, expected), staging = random_log(3, 120), tmp_path / "staging"
+    tables, times = MemoryTables(), itertools.count(1)
+    with pytest.raises(CrashError):
+        load(log, tables, staging, tasks=Tasks(2), clock_us=lambda: next(times))
+    load(log, tables, staging, clock_us=lambda: next(times))
+    assert contents(tables) == expected
+    changes = tables.contents["changes"].select(["offset", "visible_offset", "op", "committed_at"])
+    rows = changes.to_pylist()
+    ends = {row["offset"]: row["committed_at"] for row in rows if row["op"] == "p"}
+    assert len(set(ends.values())) == len(ends)
+    for row in rows:
+        assert row["committed_at"] == ends[min(end for end in ends if end >= row["visible_offset"])]
+
+
+def test_a_second_load_with_the_staging_directory_is_refused(
+    random_log: RandomLogOf, tmp_path: Path
+) -> None:
+    (log, expected), staging = random_log(3, 120), tmp_path / "staging"
+    tables = MemoryTables()
+    refused = []
+
+    def second(step: str) -> None:
+        if step == "load":
+            with pytest.raises(ConcurrentWriterError, match="another load"):
+                load(log, tables, staging)
+            refused.append(step)
+
+    load(log, tables, staging, after_step=second)
+    assert refused
+    assert contents(tables) == expected
+    load(log, tables, staging)
+    assert not list(staging.iterdir())
+
+
+def test_a_load_whose_appends_always_conflict_ends(random_log: RandomLogOf, tmp_path: Path) -> None:
+    log, _ = random_log(3, 200)
+    tables = MemoryTables()
+    attempts = []
+
+    def rival(step: str) -> None:
+        if step == "load":
+            attempts.append(step)
+            write_part(log, tables, 1)
+
+    with pytest.raises(ConcurrentWriterError):
+        load(log, tables, tmp_path / "staging", after_step=rival, range_records=60, bucket_count=1)
+    assert len(attempts) == CONFLICTS_MAX
 
 
 @pytest.mark.parametrize("settings", [{"bucket_count": 0}, {"range_records": 0}])
