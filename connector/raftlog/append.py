@@ -23,12 +23,16 @@ from raftlog.errors import (
     BufferAllocationError,
     DiskFailedError,
     DiskFullError,
+    ForeignCommitError,
     FutureEpochError,
     InvalidAppendError,
+    InvalidProducerEpochError,
     LogClosedError,
     MalformedVarintError,
     NotLeaderError,
+    OutOfOrderSequenceError,
     RaftlogError,
+    StaleCommitError,
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import BATCH_HEADER_BYTES, HEADERS_PER_RECORD_MAX, MIB
@@ -530,8 +534,14 @@ class AppendBatch:
     def __init__(self, log: ReplicatedLog, now_ms: int) -> None:
         self._log = log
         self._now_ms = now_ms
-        self._accumulator = self._new_accumulator()
+        self._begin()
         self._being_written: AppendResult | None = None
+
+    def _begin(self) -> None:
+        """Begin at the end of the log, without pending batches."""
+        self._accumulator = self._new_accumulator()
+        self._pending = self._log.producer_state.begin_pending()
+        self._commits: dict[int, CommitName] = {}
 
     def process(self, request: Request) -> RequestResult:
         """Execute a request, up to the sync. Raises errors that fail the whole group."""
@@ -551,7 +561,7 @@ class AppendBatch:
         except RaftlogError as refusal:
             return failed(refusal)
         finally:
-            self._accumulator = self._new_accumulator()
+            self._begin()
 
     def _append(self, request: AppendRequest) -> AppendResult:
         if self._log.is_read_only:
@@ -577,13 +587,30 @@ class AppendBatch:
         else:
             last_offset = self._accumulator.next_offset - 1
         result = AppendResult(last_offset - len(records) + 1, last_offset, epoch)
-        if has_markers or request.commit is not None or request.producer is not None:
+        if has_markers:
             self._being_written = result
-            # The next request is checked against producer state that includes this one.
-            markers = metadata_markers(records, result.base_offset) if has_markers else ()
-            self.write(commit=request.commit if records else None, markers=markers)
+            # The next request is checked against an open transaction that includes this one.
+            self.write(markers=metadata_markers(records, result.base_offset))
             self._being_written = None
+        elif records:
+            self._add_identity(request, result)
         return result
+
+    def _add_identity(self, request: AppendRequest, result: AppendResult) -> None:
+        """Add the identity of an append: the next one is checked against it, written or not."""
+        base_offset, last_offset = result.base_offset, result.last_offset
+        if request.commit is not None:
+            self._pending.add_commit(request.commit, base_offset, last_offset)
+            self._commits[base_offset] = request.commit
+        elif request.producer is not None:
+            stamp = request.producer
+            self._pending.add_producer_batch(
+                stamp.producer_id,
+                stamp.producer_epoch,
+                stamp.base_sequence,
+                base_offset=base_offset,
+                last_offset=last_offset,
+            )
 
     def _append_atomic(
         self, request: AppendRequest, epoch: int, records: Sequence[RecordToAppend]
@@ -610,19 +637,13 @@ class AppendBatch:
         return epoch
 
     def _duplicate(self, request: AppendRequest) -> Duplicate | None:
-        """Return the offsets of the same append, if the log has it already.
-
-        Earlier appends with an identity are written, and so part of the producer state.
-        """
-        producer_state = self._log.producer_state
+        """Return the offsets of the same append, if the log or this group has it already."""
         if request.commit is not None:
-            return producer_state.check_commit(
-                request.commit, take_over_from=request.take_over_from
-            )
+            return self._pending.check_commit(request.commit, take_over_from=request.take_over_from)
         if request.producer is None:
             return None
         stamp = request.producer
-        return producer_state.check_producer(
+        return self._pending.check_producer(
             stamp.producer_id, stamp.producer_epoch, stamp.base_sequence, len(request.records)
         )
 
@@ -651,20 +672,20 @@ class AppendBatch:
             raise InvalidAppendError(reason=reason)
         return True
 
-    def write(
-        self, *, commit: CommitName | None = None, markers: Sequence[MetadataMarker] = ()
-    ) -> None:
-        """Write the accumulated batches; the last one is that of ``commit``."""
+    def write(self, *, markers: Sequence[MetadataMarker] = ()) -> None:
+        """Write the accumulated batches. On a full disk the group must end."""
         batches, values = self._accumulator.drain(), self._log.config.values
         if not batches:
             return
-        names = [*[None] * (len(batches) - 1), commit]
+        names = [self._commits.get(one.base_offset) for one in batches]
         self._log.append_as_leader(
             [
                 (one.data, encoded_metadata(one, values, commit=name, markers=markers))
                 for one, name in zip(batches, names, strict=True)
             ]
         )
+        self._pending.clear()
+        self._commits.clear()
 
     def interrupted(self) -> list[RequestResult]:
         """Return the result of the append that ``process`` was writing when it raised, if any.
@@ -717,18 +738,30 @@ def named_records(
     return (named, *records[1:])
 
 
+_ABOUT_IDENTITIES: Final = (
+    ForeignCommitError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    StaleCommitError,
+)
+"""Refusals by an earlier append of a producer or application id, which may be unwritten."""
+
+
 def fail_if_unwritten(answer: RequestResult, end_offset: int, full: DiskFullError) -> RequestResult:
-    """Return the result of a request, given that only ``end_offset`` was reached on a full disk."""
+    """Return the result of a request, given that only ``end_offset`` was reached on a full disk.
+
+    A refusal, or a duplicate, that may be due to unwritten records becomes ``full`` too.
+    """
     if isinstance(answer, Failed):
         error = answer.error
-        depends_on_unwritten_records = (
+        depends_on_unwritten_records = isinstance(error, _ABOUT_IDENTITIES) or (
             isinstance(error, UnexpectedEndOffsetError) and error.log_end_offset > end_offset
         )
         return failed(full) if depends_on_unwritten_records else answer
     if not isinstance(answer.value, AppendResult):
         return answer
     result = answer.value
-    if result.was_duplicate or result.last_offset < end_offset:
+    if result.last_offset < end_offset:
         return answer
     if result.base_offset >= end_offset:
         return failed(full)

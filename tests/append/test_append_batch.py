@@ -38,8 +38,8 @@ class RecordingLog(ReplicatedLog):
         super().__init__(*args, **kwargs)
         self.appended: list[BatchMetadata] = []
 
-    def _append_one(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
-        super()._append_one(data, metadata)
+    def _note_written(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
+        super()._note_written(data, metadata)
         self.appended.append(metadata)
 
 

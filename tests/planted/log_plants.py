@@ -9,6 +9,7 @@ from typing import Final
 
 from tests.planted.plant import Plant
 
+GROUPS: Final = "tests/append/test_group_writes.py"
 WRITING: Final = "connector/raftlog/log/writing"
 CLIENT: Final = "connector/raftlog/client"
 
@@ -160,6 +161,48 @@ LOG_PLANTS: Final = (
 """,
         new="",
         tests=("tests/append/test_append_batch.py",),
+    ),
+    Plant(
+        bug="the appends of one producer in a group are not checked against each other",
+        path="connector/raftlog/append.py",
+        old="            self._pending.add_producer_batch(\n",
+        new="            self._log.producer_state.begin_pending().add_producer_batch(\n",
+        tests=(GROUPS,),
+    ),
+    Plant(
+        bug="the commits of one application id in a group are not checked against each other",
+        path="connector/raftlog/append.py",
+        old="            self._pending.add_commit(",
+        new="            self._log.producer_state.begin_pending().add_commit(",
+        tests=(GROUPS,),
+    ),
+    Plant(
+        bug="a repeat of an append without disk space is acknowledged",
+        path="connector/raftlog/append.py",
+        old="    if result.last_offset < end_offset:\n",
+        new="    if result.was_duplicate or result.last_offset < end_offset:\n",
+        tests=(GROUPS,),
+    ),
+    Plant(
+        bug="an append is refused because of one without disk space",
+        path="connector/raftlog/append.py",
+        old="depends_on_unwritten_records = isinstance(error, _ABOUT_IDENTITIES) or (",
+        new="depends_on_unwritten_records = (",
+        tests=(GROUPS,),
+    ),
+    Plant(
+        bug="a full disk leaves index entries of batches that were not written",
+        path=f"{WRITING}/active_segment.py",
+        old="            self._indexer.restore(self._mark)\n",
+        new="",
+        tests=("tests/log/writing/test_full_disk.py", "tests/log/writing/test_replicated_log.py"),
+    ),
+    Plant(
+        bug="batches of two segments are one write",
+        path=f"{WRITING}/replicated_log.py",
+        old="                    self._write(batches[start:index], epochs)\n",
+        new="                    pass\n",
+        tests=(GROUPS,),
     ),
     Plant(
         bug="an atomic append is split over batches",

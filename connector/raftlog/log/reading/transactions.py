@@ -36,6 +36,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import COMMIT_ID_BYTES_MAX, KIB
 from raftlog.records.batch import (
+    Compression,
     Header,
     RecordBatch,
     contains_any,
@@ -361,6 +362,7 @@ def marker_value(marker: Marker, text: str | None = None) -> bytes:
 # ``DecompressionLimitError``.
 
 COMMIT_HEADER: Final = "raftlog.commit"
+_COMMIT_HEADER_BYTES: Final = COMMIT_HEADER.encode()
 TAKE_OVER_HEADER: Final = "raftlog.take-over"
 """Header after a commit's name: the query id that the commit replaces, as UTF-8."""
 VERSION_MAX: Final = INT64_MAX
@@ -595,6 +597,8 @@ def _commit_of_header(batch: RecordBatch) -> CommitName | None:
     """Return the name in the first record, if it is there exactly once."""
     if batch.record_count == 0:
         return None
+    if batch.compression is Compression.NONE and _COMMIT_HEADER_BYTES not in batch.payload:
+        return None  # as of nearly all batches
     try:
         found = first_record_headers(
             batch,

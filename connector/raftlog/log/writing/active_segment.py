@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
 from raftlog.errors import CorruptBatchError, DiskFullError, LogNotFoundError
+from raftlog.limits import MIB
 from raftlog.log.format.directory import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -211,6 +212,8 @@ class SegmentIndexer:
 
 # --- The segment that is appended to --------------------------------------------------------------
 
+WRITE_BYTES_MAX: Final = 1 * MIB
+"""Bound on the batches of one write, which are copied into one buffer; a larger batch is alone."""
 _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
@@ -240,6 +243,10 @@ class ActiveSegment:
         self._is_released = False
         self._config = config
         self._indexer = SegmentIndexer(base_offset, interval_bytes=config.index_interval_bytes)
+        self._staged: list[bytes | memoryview] = []
+        self._staged_byte_count = 0
+        self._mark = self._indexer.mark()
+        """State of the indexer before the staged batches."""
 
     # --- create and open --------------------------------------------------------------------------
 
@@ -310,11 +317,11 @@ class ActiveSegment:
 
         Never for an empty segment: the next one would have the same name.
         """
-        if not self.byte_count:
+        if not self._end:
             return False
         config = self._config
         return (
-            self.byte_count + byte_count > config.segment_bytes
+            self._end + byte_count > config.segment_bytes
             or self._exceeds_segment_ms(max_timestamp_ms)
             or self._indexer.is_full(config.segment_index_bytes)
             or last_offset - self.base_offset > INT32_MAX
@@ -326,28 +333,52 @@ class ActiveSegment:
 
     # --- append -----------------------------------------------------------------------------------
 
-    def append(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
-        """Write one batch and the index entries that are due. Nothing is durable yet.
+    def is_write_full(self, byte_count: int) -> bool:
+        """Return whether the staged batches must be written before one of this size is staged."""
+        return bool(self._staged) and self._staged_byte_count + byte_count > WRITE_BYTES_MAX
 
-        Raises ``DiskFullError``: then the segment is unchanged.
+    def stage(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
+        """Add a batch to those that ``write_staged`` writes. Nothing is written yet."""
+        if not self._staged:
+            self._mark = self._indexer.mark()
+        self._index_batch(len(data), metadata)
+        if not self._end:
+            self.first_timestamp_ms = metadata.max_timestamp_ms
+        self._staged.append(data)
+        self._staged_byte_count += len(data)
+
+    def write_staged(self) -> None:
+        """Write the staged batches, and the index entries that are due. Nothing is durable yet.
+
+        Raises ``DiskFullError``: then the segment is as before the first one was staged.
         """
-        mark = self._indexer.mark()
+        staged, byte_count = self._staged, self._staged_byte_count
+        assert staged, "batches were staged"
+        self._staged, self._staged_byte_count = [], 0
         try:
-            self.file.write_at(self.byte_count, data)
-            self._index_batch(len(data), metadata)
+            self.file.write_at(self.byte_count, staged[0] if len(staged) == 1 else b"".join(staged))
             self._write_entries()
         except DiskFullError:
-            self._indexer.restore(mark)
+            self._indexer.restore(self._mark)
+            if not self.byte_count:
+                self.first_timestamp_ms = NO_TIMESTAMP_MS
             self.file.truncate(self.byte_count)
             self._truncate_indexes()
             raise
-        self._count(len(data), metadata)
+        self.byte_count = Position(self.byte_count + byte_count)
+
+    @property
+    def _end(self) -> int:
+        """The position after the staged batches."""
+        return self.byte_count + self._staged_byte_count
 
     def add_written_batch(self, byte_count: int, metadata: BatchMetadata) -> None:
         """Account for a batch that another process wrote, with its index entries."""
         self._index_batch(byte_count, metadata)
         self._indexer.take()
-        self._count(byte_count, metadata)
+        if not self.byte_count:
+            self.first_timestamp_ms = metadata.max_timestamp_ms
+        self.byte_count = Position(self.byte_count + byte_count)
 
     def append_aborted(self, aborted: Sequence[AbortedTransaction]) -> None:
         """Add transactions whose abort markers are in this segment to its ``.txnindex``.
@@ -371,16 +402,11 @@ class ActiveSegment:
 
     def _index_batch(self, byte_count: int, metadata: BatchMetadata) -> None:
         self._indexer.add_batch(
-            position=self.byte_count,
+            position=self._end,
             byte_count=byte_count,
             last_offset=metadata.last_offset,
             max_timestamp_ms=metadata.max_timestamp_ms,
         )
-
-    def _count(self, byte_count: int, metadata: BatchMetadata) -> None:
-        if not self.byte_count:
-            self.first_timestamp_ms = metadata.max_timestamp_ms
-        self.byte_count = Position(self.byte_count + byte_count)
 
     def _write_entries(self) -> None:
         if self._indexer.has_new:

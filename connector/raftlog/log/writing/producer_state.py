@@ -149,10 +149,13 @@ class ProducerEntry:
     def with_batch(self, producer_epoch: int, batch: ProducerBatch) -> ProducerEntry:
         """Return the entry after a batch. A new epoch drops the batches of the old one."""
         kept = self.batches if producer_epoch == self.producer_epoch else ()
-        return replace(
-            self,
+        return ProducerEntry(  # ``replace`` takes three times as long
+            producer_id=self.producer_id,
             producer_epoch=producer_epoch,
             batches=(*kept, batch)[-PRODUCER_BATCHES_KEPT:],
+            timestamp_ms=self.timestamp_ms,
+            coordinator_epoch=self.coordinator_epoch,
+            open_transaction_first_offset=self.open_transaction_first_offset,
         )
 
 
@@ -466,6 +469,10 @@ class ProducerStateManager:
         entry = self._producers.get(producer_id)
         return None if entry is None else entry.check(producer_epoch, base_sequence, record_count)
 
+    def begin_pending(self) -> PendingProducerState:
+        """Return the state for appends that are checked before the ones before them are written."""
+        return PendingProducerState(self)
+
     # --- batches of the log -----------------------------------------------------------------------
 
     def apply(self, metadata: BatchMetadata) -> tuple[AbortedTransaction, ...]:
@@ -504,7 +511,7 @@ class ProducerStateManager:
     def _apply_producer(self, metadata: BatchMetadata) -> None:
         """Apply a producer's batch. The first transactional one opens its transaction."""
         offset_delta = metadata.last_offset - metadata.base_offset
-        entry = self._producer(metadata.producer_id)
+        entry = self.producer(metadata.producer_id)
         if metadata.base_sequence >= 0 and metadata.producer_epoch >= entry.producer_epoch:
             last_sequence = incremented(metadata.base_sequence, offset_delta)
             batch = ProducerBatch(last_sequence, metadata.last_offset, offset_delta)
@@ -520,7 +527,8 @@ class ProducerStateManager:
             )
         )
 
-    def _producer(self, producer_id: int) -> ProducerEntry:
+    def producer(self, producer_id: int) -> ProducerEntry:
+        """Return the entry of a producer; an empty one if it is unknown."""
         return self._producers.get(producer_id) or ProducerEntry(producer_id=producer_id)
 
     def _use_producer(self, entry: ProducerEntry) -> None:
@@ -563,7 +571,7 @@ class ProducerStateManager:
     ) -> list[AbortedTransaction]:
         if metadata.producer_id < 0:
             return []  # a marker without a producer, not written by Kafka or raftlog
-        entry = self._producer(metadata.producer_id)
+        entry = self.producer(metadata.producer_id)
         first_offset = entry.open_transaction_first_offset  # None: it wrote nothing to this log
         self._use_producer(
             replace(
@@ -669,6 +677,63 @@ class ProducerStateManager:
                 except CorruptFileError as error:
                     raise CorruptSnapshotError(path=path, reason=error.reason) from None
         return None
+
+
+class PendingProducerState:
+    """Producer state of a log after batches that are assigned offsets and not written yet.
+
+    Cleared when they are written, and dropped if there is no room for them.
+    """
+
+    def __init__(self, written: ProducerStateManager) -> None:
+        self._written = written
+        self._producers: dict[int, ProducerEntry] = {}
+        self._commits: dict[str, LastCommit] = {}
+
+    def check_commit(
+        self, name: CommitName, *, take_over_from: str | None = None
+    ) -> Duplicate | None:
+        """As ``ProducerStateManager.check_commit``."""
+        last = self._commits.get(name.application_id)
+        if last is None:
+            return self._written.check_commit(name, take_over_from=take_over_from)
+        return last.check(name, take_over_from=take_over_from)
+
+    def check_producer(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, record_count: int
+    ) -> Duplicate | None:
+        """As ``ProducerStateManager.check_producer``."""
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            return self._written.check_producer(
+                producer_id, producer_epoch, base_sequence, record_count
+            )
+        return entry.check(producer_epoch, base_sequence, record_count)
+
+    def add_commit(self, name: CommitName, base_offset: int, last_offset: int) -> None:
+        """Add a commit whose batch will have these offsets (both inclusive)."""
+        log_time_ms = self._written.log_time_ms
+        self._commits[name.application_id] = LastCommit(name, base_offset, last_offset, log_time_ms)
+
+    def add_producer_batch(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        base_offset: int,
+        last_offset: int,
+    ) -> None:
+        """Add a batch, which ``check_producer`` has accepted, at these offsets (both inclusive)."""
+        delta = last_offset - base_offset
+        entry = self._producers.get(producer_id) or self._written.producer(producer_id)
+        batch = ProducerBatch(incremented(base_sequence, delta), last_offset, delta)
+        self._producers[producer_id] = entry.with_batch(producer_epoch, batch)
+
+    def clear(self) -> None:
+        """Forget the batches, which are written now."""
+        self._producers.clear()
+        self._commits.clear()
 
 
 def _state(entry: ProducerEntry) -> ProducerState:

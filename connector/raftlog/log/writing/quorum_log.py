@@ -40,6 +40,7 @@ from raftlog.log.format.directory import (
     QuorumState,
     checkpoint_name,
 )
+from raftlog.log.format.epoch_cache import EpochCache
 from raftlog.log.reading.files import LogFiles
 from raftlog.log.reading.foreign_batches import find_foreign_batches
 from raftlog.log.reading.snapshot import SnapshotReader
@@ -462,9 +463,14 @@ class QuorumLog(ReplicatedLog):
             self.report = replace(self.report, deleted_backups=deleted)
             self._high_watermark = max(self._high_watermark, snapshot_id.end_offset)
 
-    def _append_one(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
+    def _write(
+        self, batches: Sequence[tuple[bytes | memoryview, BatchMetadata]], epochs: EpochCache
+    ) -> None:
         self._check_byte_count()
-        super()._append_one(data, metadata)
+        super()._write(batches, epochs)
+
+    def _note_written(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
+        super()._note_written(data, metadata)
         self._tail_cache.add(metadata.base_offset, bytes(data))
         self._control += control_of(metadata)
 

@@ -192,29 +192,57 @@ class ReplicatedLog:
     # --- append -----------------------------------------------------------------------------------
 
     def _append(self, batches: Sequence[tuple[bytes | memoryview, BatchMetadata]]) -> int:
-        """Append contiguous batches; return the new end offset."""
-        if batches:
-            with self._changing():
-                for data, metadata in batches:
-                    self._append_one(data, metadata)
+        """Append contiguous batches; return the new end offset.
+
+        Those of one segment and epoch are one write, up to ``WRITE_BYTES_MAX``.
+        """
+        if not batches:
+            return self._end_offset
+        with self._changing():
+            segments, start = self._segments, 0
+            epochs = segments.epochs
+            for index, (data, metadata) in enumerate(batches):
+                is_roll_due = self._is_roll_due or segments.active.should_roll(
+                    len(data), metadata.last_offset, metadata.max_timestamp_ms
+                )
+                is_new_epoch = segments.is_new_epoch(metadata.leader_epoch)
+                if is_roll_due or is_new_epoch or segments.active.is_write_full(len(data)):
+                    self._write(batches[start:index], epochs)
+                    start = index
+                    if is_roll_due:
+                        self._roll()
+                    epochs = segments.epochs
+                    if is_new_epoch:
+                        segments.begin_epoch(metadata.leader_epoch, metadata.base_offset)
+                segments.active.stage(data, metadata)
+            self._write(batches[start:], epochs)
         return self._end_offset
 
-    def _append_one(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
+    def _write(
+        self, batches: Sequence[tuple[bytes | memoryview, BatchMetadata]], epochs: EpochCache
+    ) -> None:
+        """Write the staged batches. On a full disk write those that fit, and revert to ``epochs``,
+        those before the first batch, if it does not."""
+        if not batches:
+            return
         active = self._segments.active
-        if self._is_roll_due or active.should_roll(
-            len(data), metadata.last_offset, metadata.max_timestamp_ms
-        ):
-            self._roll()
-            active = self._segments.active
-        epochs = self._segments.epochs
-        if self._segments.is_new_epoch(metadata.leader_epoch):
-            self._segments.begin_epoch(metadata.leader_epoch, metadata.base_offset)
         try:
-            active.append(data, metadata)
+            active.write_staged()
         except DiskFullError:
-            self._segments.revert_epoch(epochs)
-            raise
-        active.append_aborted(self._producer_state.apply(metadata))
+            if len(batches) == 1:
+                self._segments.revert_epoch(epochs)
+                raise
+            for data, metadata in batches:
+                active.stage(data, metadata)
+                self._write([(data, metadata)], epochs)
+                epochs = self._segments.epochs
+            return
+        for data, metadata in batches:
+            self._note_written(data, metadata)
+
+    def _note_written(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
+        """Account for a batch that was written."""
+        self._segments.active.append_aborted(self._producer_state.apply(metadata))
         self._end_offset = metadata.next_offset
 
     def _roll(self) -> None:
