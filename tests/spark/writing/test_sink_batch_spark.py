@@ -180,7 +180,8 @@ def test_of_two_rivals_with_one_required_offset_one_wins_and_the_other_fails(
     assert values(path) == [b"0", b"1", b"0", b"1", b"2"]
 
 
-def test_eight_jobs_race_for_each_offset(spark: SparkSession, path: Path) -> None:
+@pytest.mark.parametrize("job_count", [4, pytest.param(8, marks=pytest.mark.nightly)])
+def test_jobs_race_for_each_offset(spark: SparkSession, path: Path, job_count: int) -> None:
     """Every loser gets a conflict and succeeds after retries; no write is there twice."""
 
     def write(number: int, at: int) -> int | None:
@@ -206,11 +207,12 @@ def test_eight_jobs_race_for_each_offset(spark: SparkSession, path: Path) -> Non
             at = end_offset
         return won
 
-    with ThreadPoolExecutor(8) as pool:
-        won = dict(enumerate(pool.map(job, range(8))))
+    with ThreadPoolExecutor(job_count) as pool:
+        won = dict(enumerate(pool.map(job, range(job_count))))
     winners = {offset: number for number, offsets in won.items() for offset in offsets}
-    assert sorted(winners) == list(range(1, 9)), "one winner per offset"
-    assert values(path) == [str(winners[offset]).encode() for offset in range(1, 9)]
+    offsets = range(1, job_count + 1)
+    assert sorted(winners) == list(offsets), "one winner per offset"
+    assert values(path) == [str(winners[offset]).encode() for offset in offsets]
 
 
 def test_an_empty_frame_only_checks_its_required_offset(spark: SparkSession, path: Path) -> None:
