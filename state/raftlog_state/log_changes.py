@@ -112,7 +112,9 @@ def read_changes(
     if start_offset is not None and start_offset > end_offset:
         reason = f"offset {start_offset} is after that of until, {end_offset}"
         raise OptionError(option="since", reason=reason)
-    return selected(images.changes(start_offset, end_offset), filters)
+    if start_offset is not None:
+        images.image_at(start_offset)
+    return selected(images.changes(end_offset), filters)
 
 
 def _spec(option: str, value: Offset | None) -> OffsetSpec | None:

@@ -112,6 +112,42 @@ READING_PLANTS: Final = (
             "::test_records_of_a_topic_are_those_with_its_name_or_id",
         ),
     ),
+    # --- following ----------------------------------------------------------------------------
+    Plant(
+        bug="the end of a read that failed counts as printed",
+        path="state/raftlog_state/cli/follow.py",
+        old="""                print_up_to(end.offset)
+            previous, last_problem = end, ""
+""",
+        new="""                previous = end
+                print_up_to(end.offset)
+            last_problem = ""
+""",
+        tests=("tests/state/cli/test_cli_follow.py::test_a_quorum_without_a_leader_is_waited_for",),
+    ),
+    Plant(
+        bug="a follower of one directory prints its youngest records",
+        path="state/raftlog_state/cli/follow.py",
+        old="""        holdback_ms=TAIL_HOLDBACK_MS_DEFAULT,
+""",
+        new="""        holdback_ms=0,
+""",
+        tests=(
+            "tests/state/cli/test_cli_follow.py"
+            "::test_records_that_a_new_leader_truncates_are_not_printed",
+        ),
+    ),
+    Plant(
+        bug="a follower repeats the first scan of each read",
+        path="state/raftlog_state/cli/cat_log.py",
+        old="""                next_offset = min(int(scan.batches.next_offset[-1]), end_offset)
+""",
+        new="""                next_offset = min(int(scan.batches.base_offset[-1]), end_offset)
+""",
+        tests=(
+            "tests/state/cli/test_cli_follow.py::test_records_are_printed_once_while_segments_roll",
+        ),
+    ),
     # --- snapshots ----------------------------------------------------------------------------
     Plant(
         bug="every snapshot is checked as one of metadata",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 
 from .output import Console, Output
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset, offset_spec, redactor
@@ -27,6 +28,7 @@ raftlog cat __cluster_metadata-0 --type topic --type partition_change
 raftlog cat __cluster_metadata-0 --from 1200 --to 1300 --control --noop
 raftlog cat __cluster_metadata-0 --from '2026-11-21 10:02' --to '2026-11-21 10:05'
 raftlog cat __cluster_metadata-0 --topic orders --from -1h
+raftlog cat --bootstrap-server controller-1:9093 --from end --follow
 raftlog cat 00000000000000001022-0000000002.checkpoint | jq -r .type | sort | uniq -c
 raftlog cat orders-0 --batches | jq 'select(.isTransactional)'
 raftlog cat --bootstrap-server controller-1:9093 --from 1200 --type config
@@ -74,6 +76,12 @@ def add_cat(commands: Commands) -> None:
         help="print only the registration, the state changes and the configs of this broker; "
         "`raftlog log` also prints what happened to partitions",
     )
+    command.add_argument(
+        "--follow",
+        action="store_true",
+        help="continue with the records that are appended, until Ctrl-C. Records of a single "
+        "directory are printed when they are 5 s old, as younger ones may be truncated",
+    )
     command.add_argument("--control", action="store_true", help="also print control records")
     command.add_argument("--noop", action="store_true", help="also print NoOpRecords")
     command.add_argument(
@@ -92,11 +100,16 @@ def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> 
     ):
         reason = "--batches cannot be combined with --type, --topic, --broker, --control or --noop"
         arguments.parser.error(reason)
+    if arguments.follow and (arguments.batches or arguments.end_offset is not None):
+        arguments.parser.error("--follow cannot be combined with --to or --batches")
     if None not in names:
         arguments.parser.error("--topic and --broker are mutually exclusive")
 
-    from .cat_log import print_batches, print_records, select
+    from raftlog.client.log_handle import Clock
+
+    from .cat_log import follow_records, print_batches, print_records, select
     from .record_filter import record_filter
+    from .signals import StopSignals, TerminatedError
 
     selection = select(arguments.types, control=arguments.control, noop=arguments.noop)
     hide = redactor(arguments)
@@ -105,4 +118,12 @@ def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> 
         if arguments.batches:
             return print_batches(log, start, end, output, console)
         wanted = record_filter(*names, log)
-        return print_records(log, start, end, selection, hide, output, console, wanted)
+        if not arguments.follow:
+            return print_records(log, start, end, selection, hide, output, console, wanted)
+        with StopSignals() as signals, suppress(TerminatedError):
+            follow_records(
+                *(log, start, selection, hide, output, console, wanted),
+                clock=Clock(),
+                raise_if_stopped=signals.raise_received,
+            )
+        return 0

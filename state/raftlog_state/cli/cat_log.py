@@ -21,7 +21,7 @@ import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 
 from raftlog import compiled
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
+from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, OffsetSpecKind
 from raftlog.errors import CorruptBatchError, OffsetOutOfRangeError, OptionError
 from raftlog.limits import KIB, MIB
@@ -46,6 +47,7 @@ from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import NO_OP_VALUE, RECORD_TYPES, NoOpRecord, Redactor, peek
 from raftlog_state.records.native_json import TYPES_MAX, LineStart, NativeJson, write_json
 
+from .follow import check_can_grow, follow, read_end
 from .output import Console, Line, Output, json_text
 from .parser import nearest
 from .record_filter import RecordFilter
@@ -153,18 +155,93 @@ def print_records(
     wanted: RecordFilter | None = None,
 ) -> int:
     """Print records, one line each; return the exit code, 1 if a value is damaged."""
-    damaged = _DamagedValues(log.path, console)
-    is_metadata = log.kind is LogKind.METADATA
-    columns = Column.ALL_BUT_HEADERS if is_metadata else Column.ALL
-    for scan in _scans(log, start, end, columns, output, console, wanted):
-        for part in slices(scan.records):
-            if wanted is not None:
-                part = _filtered(part, wanted)
-            if is_metadata:
-                print_metadata(part, selection, redactor, output, damaged.report)
+    printer = _RecordPrinter(log, selection, redactor, output, console, wanted)
+    for scan in _scans(log, start, end, printer.columns, output, console, wanted):
+        printer.print(scan.records)
+    return printer.finish()
+
+
+def follow_records(
+    log: LogReader,
+    start: OffsetSpec | None,
+    selection: Selection,
+    redactor: Redactor,
+    output: Output,
+    console: Console,
+    wanted: RecordFilter | None = None,
+    *,
+    clock: Clock,
+    raise_if_stopped: Callable[[], None],
+) -> NoReturn:
+    """Print records as they are committed, one line each, until a signal.
+
+    Raises ``OptionError`` if the source is a file, and the errors of ``follow``.
+    """
+    check_can_grow(log)
+    console.disable_progress_bar()
+    printer = _RecordPrinter(log, selection, redactor, output, console, wanted)
+    next_offset = log.log_start_offset
+    if start is not None:
+
+        def end() -> int:
+            return read_end(log, Isolation.READ_UNCOMMITTED, clock).offset
+
+        next_offset = offset_in(log, "--from", start, end, console)
+        log.check_range(next_offset, next_offset)
+    if wanted is not None:
+        wanted.read_topic_ids(log, next_offset, console)
+
+    def print_up_to(end_offset: int) -> None:
+        nonlocal next_offset
+        for scan in log.scan(next_offset, end_offset, columns=printer.columns):
+            printer.print(scan.records)
+            if len(scan.batches):
+                next_offset = min(int(scan.batches.next_offset[-1]), end_offset)
+
+    follow(
+        log,
+        Isolation.READ_UNCOMMITTED,
+        print_up_to,
+        output,
+        console,
+        clock=clock,
+        raise_if_stopped=raise_if_stopped,
+    )
+
+
+class _RecordPrinter:
+    """Printer of the selected records of one log."""
+
+    def __init__(
+        self,
+        log: LogReader,
+        selection: Selection,
+        redactor: Redactor,
+        output: Output,
+        console: Console,
+        wanted: RecordFilter | None,
+    ) -> None:
+        self._is_metadata = log.kind is LogKind.METADATA
+        self._selection = selection
+        self._redactor = redactor
+        self._output = output
+        self._wanted = wanted
+        self._damaged = _DamagedValues(log.path, console)
+        self.columns = Column.ALL_BUT_HEADERS if self._is_metadata else Column.ALL
+
+    def print(self, records: RecordColumns) -> None:
+        """Print the records of a scan."""
+        report = self._damaged.report
+        for part in slices(records):
+            chosen = part if self._wanted is None else _filtered(part, self._wanted)
+            if self._is_metadata:
+                print_metadata(chosen, self._selection, self._redactor, self._output, report)
             else:
-                output.lines(partition_lines(part, selection, damaged.report))
-    return damaged.finish()
+                self._output.lines(partition_lines(chosen, self._selection, report))
+
+    def finish(self) -> int:
+        """Report the number of damaged values; return the exit code."""
+        return self._damaged.finish()
 
 
 def _filtered(records: RecordColumns, wanted: RecordFilter) -> RecordColumns:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from .output import Console, Output, json_text
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
 from .source import add_decompression_limit, add_source, offset_in, open_source
 
 if TYPE_CHECKING:
+    from raftlog.client import LogReader
+    from raftlog.client.log_handle import Clock
+    from raftlog.client.offset_spec import OffsetSpec
     from raftlog_state.image.delta import RowChange
+    from raftlog_state.image.entity_names import RowFilter
+    from raftlog_state.loader.image_reader import ImageReader
     from raftlog_state.log_changes import LoggedChange
 
 ABOUT = f"""
@@ -37,6 +44,7 @@ EXAMPLES = """
 raftlog log /var/lib/kafka topic/orders --partitions
 raftlog log /var/lib/kafka broker/3 --from -2h
 raftlog log /var/lib/kafka --from '2026-11-21 10:02' --to '2026-11-21 10:05' --partitions
+raftlog log /var/lib/kafka broker --partitions --from end --follow
 raftlog log --bootstrap-server controller-1:9093 config/topic/orders/retention.ms --json
 """
 
@@ -71,6 +79,12 @@ def add_log(commands: Commands) -> None:
         help="print changes below this offset; default: the end of the log",
     )
     command.add_argument(
+        "--follow",
+        action="store_true",
+        help="continue with the changes that follow, until Ctrl-C. Changes of a single directory "
+        "are printed when they are 5 s old, as younger ones may be truncated",
+    )
+    command.add_argument(
         "--json", action="store_true", help="print one JSON object for each change"
     )
     add_redaction(command)
@@ -83,35 +97,91 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
         arguments.what, arguments.path = arguments.path, None
     hide = redactor(arguments)
 
+    from raftlog.client.log_handle import Clock
     from raftlog.errors import OptionError
     from raftlog_state.image.entity_names import row_filters, split_name
     from raftlog_state.loader.image_reader import ImageReader
     from raftlog_state.log_changes import selected
 
+    from .signals import StopSignals, TerminatedError
+
+    if arguments.follow and arguments.end_offset is not None:
+        arguments.parser.error("--follow cannot be combined with --to")
     entity, name = (None, None) if arguments.what is None else split_name(arguments.what)
     filters = row_filters(entity, name, partitions=arguments.partitions, option="WHAT")
     start, end = arguments.start_offset, arguments.end_offset
     if output.is_terminal():
         console.disable_progress_bar()
+    line = json_line if arguments.json else text_line
     with open_source(arguments) as log:
         images = ImageReader(log, hide, console, from_oldest=start is None)
-        start_offset = None
+        if arguments.follow:
+            with StopSignals() as signals, suppress(TerminatedError):
+                follow_changes(
+                    *(log, images, start, filters, line, output, console),
+                    clock=Clock(),
+                    raise_if_stopped=signals.raise_received,
+                )
+            return 0
+        start_offset = 0
         if start is not None:
             start_offset = offset_in(
                 log, "--from", start, images.end_offset, console, is_state=True
             )
+            images.image_at(start_offset)
         end_offset = (
             images.end_offset()
             if end is None
             else offset_in(log, "--to", end, images.end_offset, console)
         )
-        if start_offset is not None and end_offset < start_offset:
+        if end_offset < start_offset:
             reason = f"offset {start_offset} is after that of --to, {end_offset}"
             raise OptionError(option="--from", reason=reason)
-        line = json_line if arguments.json else text_line
-        for change in selected(images.changes(start_offset, end_offset), filters):
+        for change in selected(images.changes(end_offset), filters):
             output.line(line(change))
     return 0
+
+
+def follow_changes(
+    log: LogReader,
+    images: ImageReader,
+    start: OffsetSpec | None,
+    filters: Sequence[RowFilter],
+    line: Callable[[LoggedChange], str],
+    output: Output,
+    console: Console,
+    *,
+    clock: Clock,
+    raise_if_stopped: Callable[[], None],
+) -> NoReturn:
+    """Print the changes as they are committed, until a signal. Raises the errors of ``follow``."""
+    from raftlog.client import Isolation
+    from raftlog_state.log_changes import selected
+
+    from .follow import check_can_grow, follow, read_end
+
+    def end() -> int:
+        return read_end(log, Isolation.READ_COMMITTED, clock).offset
+
+    check_can_grow(log)
+    console.disable_progress_bar()
+    if start is not None:
+        images.image_at(offset_in(log, "--from", start, end, console, is_state=True))
+
+    def print_up_to(end_offset: int) -> None:
+        images.refresh()
+        for change in selected(images.changes(end_offset), filters):
+            output.line(line(change))
+
+    follow(
+        log,
+        Isolation.READ_COMMITTED,
+        print_up_to,
+        output,
+        console,
+        clock=clock,
+        raise_if_stopped=raise_if_stopped,
+    )
 
 
 def json_line(logged: LoggedChange) -> str:

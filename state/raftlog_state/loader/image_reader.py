@@ -131,27 +131,20 @@ class ImageReader:
                 log_end_offset=self._log_end_offset,
             )
 
-    def changes(self, start_offset: int | None, end_offset: int) -> Iterator[RecordChanges]:
-        """Yield the changes that take effect in [start_offset, end_offset), in order.
+    def changes(self, end_offset: int) -> Iterator[RecordChanges]:
+        """Yield the changes that take effect below ``end_offset`` after the last call or image.
 
-        Without ``start_offset`` the first are those of the oldest snapshot, if the log begins with
-        one. The next call must begin where this one ended; it reads no record again.
+        Without one, the first changes are those of the oldest snapshot, if the log begins with it.
+        If reading fails, the next call continues after the last changes that were returned.
 
         Raises:
             As ``image_at``.
         """
-        if self._loader is None or start_offset is not None:
-            base = end_offset if start_offset is None else start_offset
-            self._check_end(base)
-            loader = self._loader_before(base)
-            if start_offset is None:
-                yield from self._base_changes
-                self._base_changes = []
-            else:
-                for scan in self._log.scan(loader.next_offset, base, columns=LOADER_COLUMNS):
-                    append_scan(loader, scan.records)
-            self._loader = loader
         self._check_end(end_offset)
+        if self._loader is None:
+            loader = self._loader_before(end_offset)
+            yield from self._base_changes
+            self._loader, self._base_changes = loader, []
         loader = self._loader
         begin = loader.next_offset
         for scan in self._log.scan(begin, end_offset, columns=LOADER_COLUMNS):

@@ -54,6 +54,9 @@ def test_arrow_and_spark_read_the_same(feed: Feed, template: Path) -> None:
         {"table": "partitions", "since": 120, "until": 260},
         {"table": "brokers", "key": 1},
         {"since": "2026-11-21T08:03:37Z"},
+        {"entity": "topic", "name": "orders-0", "partitions": True},
+        {"entity": "quota", "name": "user/orders"},
+        {"entity": "acl", "until": "timestamp:1795248217000"},
     )
     for arguments in ranges:
         frame, rows = spark.changes(**arguments), arrow.changes(**arguments)
@@ -71,6 +74,8 @@ def test_arrow_and_spark_refuse_the_same(feed: Feed, template: Path, tmp_path: P
         lambda tables: tables.at(time="1999-12-31T23:59:59Z"),
         lambda tables: tables.diff(20, 10),
         lambda tables: tables.changes(table="nothing"),
+        lambda tables: tables.changes(entity="broker", name="three"),
+        lambda tables: tables.changes(since="epoch:7"),
         lambda tables: tables.latest().table("nothing"),
         lambda tables: tables.history("nothing"),
     )

@@ -1,0 +1,86 @@
+"""Following of a log by `raftlog cat --follow` and `raftlog log --follow`: each record once.
+
+What is printed is committed where that can be determined: voters' directories, running nodes, logs
+of raftlog. Of one directory of Kafka, records are printed when they are older than the holdback, as
+a leader change may truncate younger ones. A printed record that is truncated nevertheless, or one
+that is deleted before it was printed, ends the command with an error: no record is lost or repeated
+silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from raftlog.client import Isolation, LogReader, ReadEnd, SourceKind
+from raftlog.client.log_handle import Clock
+from raftlog.errors import OptionError, RaftlogError
+from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
+
+from .output import Console, Output
+
+POLL_S: Final = 0.2
+
+
+def check_can_grow(log: LogReader) -> None:
+    """Raise ``OptionError`` if the source is a single file."""
+    if log.source in (SourceKind.CHECKPOINT, SourceKind.SEGMENT):
+        reason = "a single file is not continued: give the directory that contains it"
+        raise OptionError(option="--follow", reason=reason)
+
+
+def read_end(
+    log: LogReader, isolation: Isolation, clock: Clock, previous: ReadEnd | None = None
+) -> ReadEnd:
+    """Return the end of what is printed now. Errors are those of ``LogReader.read_end``."""
+    return log.read_end(
+        isolation=isolation,
+        holdback_ms=TAIL_HOLDBACK_MS_DEFAULT,
+        now_ms=clock.wall_ms(),
+        previous=previous,
+    )
+
+
+def follow(
+    log: LogReader,
+    isolation: Isolation,
+    print_up_to: Callable[[int], None],
+    output: Output,
+    console: Console,
+    *,
+    clock: Clock,
+    raise_if_stopped: Callable[[], None],
+) -> NoReturn:
+    """Print the log up to its end, and again each time that it has grown; never return.
+
+    Errors that may pass, such as a quorum without a leader, are logged, and the read is repeated.
+
+    Args:
+        print_up_to: prints what follows its last call, up to an end offset. If it raises, it is
+            called again, and continues after the last record that it has printed.
+        raise_if_stopped: raises the exception of a signal.
+
+    Raises:
+        DivergedLogError: records that were printed are not in the log any more.
+        DataLossError: records were deleted before they were printed.
+    """
+    previous: ReadEnd | None = None
+    last_problem = ""
+    while True:
+        raise_if_stopped()
+        try:
+            log.refresh()
+            end = read_end(log, isolation, clock, previous)
+            if previous is None:
+                console.log(f"following the log from offset {end.offset} on: {end.explanation}")
+            if previous is None or end.offset > previous.offset:
+                print_up_to(end.offset)
+            previous, last_problem = end, ""
+        except RaftlogError as error:
+            if not error.retriable:
+                raise
+            if str(error) != last_problem:
+                last_problem = str(error)
+                console.log(f"{error}; still following")
+        output.flush()
+        clock.pause(POLL_S)
