@@ -148,6 +148,19 @@ READING_PLANTS: Final = (
             "tests/state/cli/test_cli_follow.py::test_records_are_printed_once_while_segments_roll",
         ),
     ),
+    # --- differences of two clusters ------------------------------------------------------------
+    Plant(
+        bug="topics of two clusters are compared by their ids",
+        path="state/raftlog_state/image/named_diff.py",
+        old="""            return (row.name,)
+""",
+        new="""            return row.key
+""",
+        tests=(
+            "tests/state/cli/test_cli_diff.py"
+            "::test_clusters_that_differ_in_ids_and_elections_alone_are_equal",
+        ),
+    ),
     # --- snapshots ----------------------------------------------------------------------------
     Plant(
         bug="every snapshot is checked as one of metadata",

@@ -24,7 +24,7 @@ Options: TypeAlias = "argparse._ActionsContainer"
 """A parser, or a group of its options."""
 
 NODES_TIMEOUT_MS: Final = 30_000
-_NODE_OPTIONS: Final = ("tls_ca", "tls_certificate", "tls_key", "timeout_ms")
+NODE_OPTIONS: Final = ("tls_ca", "tls_certificate", "tls_key", "timeout_ms")
 
 
 def add_path(parser: Parser) -> None:
@@ -201,7 +201,7 @@ def offset_in(
 
 def check_no_node_options(arguments: argparse.Namespace) -> None:
     """End the command if an option of ``--bootstrap-server`` is given, which it is not."""
-    for name in _NODE_OPTIONS:
+    for name in NODE_OPTIONS:
         if getattr(arguments, name) is not None:
             arguments.parser.error(f"--{name.replace('_', '-')} requires --bootstrap-server")
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from .output import Console, Output, json_text
 from .parser import OFFSET_FORMS, Commands, add_redaction, nearest, offset_spec, redactor
-from .source import add_decompression_limit, add_source, offset_in, open_source
+from .source import (
+    NODE_OPTIONS,
+    add_decompression_limit,
+    add_source,
+    check_no_node_options,
+    offset_in,
+    open_source,
+)
 
 if TYPE_CHECKING:
     from raftlog.client import LogReader
@@ -151,8 +158,9 @@ and after.
 
 The states are those of one log at two offsets, both end offsets (exclusive), like --at of
 `raftlog state`: then the differences are the effect of the records that `raftlog cat --from A
---to B` prints. Or they are those at the ends of PATH and of OTHER, which may be any logs and
-snapshots.
+--to B` prints. Or they are those of PATH at --from and of OTHER at --to, by default at their ends.
+Both may be any logs, snapshots or running clusters. Rows of two sources are compared by name: of
+topics, and of ACLs by their content. The exit code is then 1 if the states differ.
 
 --changes prints the changes that lead from the first state to the second instead, for
 `raftlog apply`. They leave out what cannot be chosen: ids, epochs, leaders, ISRs, directories.
@@ -164,6 +172,8 @@ DIFF_EXAMPLES = """
 raftlog diff __cluster_metadata-0 --from 1200 --to 1300
 raftlog diff --bootstrap-server controller-1:9093 --from -15m
 raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition") | .changed.isr'
+raftlog diff cluster-a cluster-b --ignore ids,epochs,leaders && echo equal
+raftlog diff backup.checkpoint --other-bootstrap-server controller-1:9093 --ignore ids
 raftlog diff cluster-0 desired.checkpoint --changes --reveal > changes.json
 """
 
@@ -181,14 +191,28 @@ def add_diff(commands: Commands) -> None:
         dest="start_offset",
         metavar="OFFSET",
         type=offset_spec,
-        help="first state: all records below this offset; required without OTHER",
+        help="first state: all records of PATH below this offset; required without OTHER",
     )
     command.add_argument(
         "--to",
         dest="end_offset",
         metavar="OFFSET",
         type=offset_spec,
-        help="second state: all records below this offset; default: the end of the log",
+        help="second state: all records below this offset, of OTHER if it is given; default: the "
+        "end of the log",
+    )
+    command.add_argument(
+        "--other-bootstrap-server",
+        metavar="HOST:PORT,...",
+        help="nodes of the cluster with the second state, instead of OTHER",
+    )
+    command.add_argument(
+        "--ignore",
+        metavar="GROUP,...",
+        type=_ignore,
+        default=(),
+        help="with OTHER: ignore columns of these groups: ids (of topics, ACLs, incarnations, "
+        "directories), epochs, leaders (and ISRs, ELRs, fenced brokers)",
     )
     command.add_argument(
         "--changes", action="store_true", help="print the changes for `raftlog apply` instead"
@@ -198,50 +222,95 @@ def add_diff(commands: Commands) -> None:
 
 
 def run_diff(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Print the differences; return the exit code."""
+    """Print the differences; return the exit code, 1 if the states of two sources differ."""
     if arguments.bootstrap_server is not None and arguments.other is None:
         arguments.other, arguments.path = arguments.path, None
-    start, end = arguments.start_offset, arguments.end_offset
-    if arguments.other is not None and (start is not None or end is not None):
-        arguments.parser.error("--from and --to are offsets of one log, without OTHER")
-    if arguments.other is None and start is None:
+    has_other = arguments.other is not None or arguments.other_bootstrap_server is not None
+    if None not in (arguments.other, arguments.other_bootstrap_server):
+        arguments.parser.error("OTHER and --other-bootstrap-server are mutually exclusive")
+    if not has_other and arguments.start_offset is None:
         arguments.parser.error("--from, or OTHER, is required")
+    if arguments.ignore and (arguments.changes or not has_other):
+        arguments.parser.error("--ignore is for the differences of two sources")
 
     from raftlog_state.image.delta import diff
+    from raftlog_state.image.named_diff import IGNORABLE, NO_COLUMNS, diff_by_name
 
     from .state_text import change_json
 
-    before, after = _states_to_compare(arguments, console)
+    before, after = (
+        _states_of_two(arguments, console) if has_other else _states_of_one(arguments, console)
+    )
     if arguments.changes:
         from .apply import print_changes
 
         print_changes(before, after, output, console)
-    else:
-        for change in diff(before, after):
-            output.line(json_text(change_json(change)))
-    return 0
+        return 0
+    ignored = NO_COLUMNS.union(*(IGNORABLE[group] for group in arguments.ignore))
+    status = 0
+    for change in diff_by_name(before, after, ignored) if has_other else diff(before, after):
+        status = int(has_other)
+        output.line(json_text(change_json(change, ignored)))
+    return status
 
 
-def _states_to_compare(
+def _ignore(text: str) -> tuple[str, ...]:
+    """Parse ``--ignore``."""
+    from raftlog_state.image.named_diff import IGNORABLE
+
+    groups = tuple(part.strip() for part in text.split(","))
+    for group in groups:
+        if group not in IGNORABLE:
+            hint = nearest(group, IGNORABLE) or f"allowed are {', '.join(IGNORABLE)}"
+            raise argparse.ArgumentTypeError(f"unknown group {group!r}; {hint}")
+    return groups
+
+
+def _states_of_two(
     arguments: argparse.Namespace, console: Console
 ) -> tuple[MetadataImage, MetadataImage]:
-    """Return the states at two offsets of a log, or at the ends of two logs."""
+    """Return the states of PATH at ``--from`` and of OTHER at ``--to``, by default their ends."""
     hide = redactor(arguments)
 
-    from raftlog.client import open_path
+    from raftlog_state.loader.image_reader import ImageReader
+
+    no_nodes = dict.fromkeys(NODE_OPTIONS)
+    others = {"path": arguments.other, "bootstrap_server": arguments.other_bootstrap_server}
+    first, second = vars(arguments), vars(arguments) | others | {"cluster_id": None}
+    if None not in (arguments.path, arguments.other):
+        check_no_node_options(arguments)
+    elif arguments.other is not None:
+        second |= no_nodes
+    elif arguments.path is not None:
+        first = first | no_nodes
+    points = (
+        (first, "--from", arguments.start_offset),
+        (second, "--to", arguments.end_offset),
+    )
+    found = []
+    for source, option, spec in points:
+        with open_source(argparse.Namespace(**source)) as log:
+            images = ImageReader(log, hide, console)
+            at = images.end_offset()
+            if spec is not None:
+                end = functools.partial(int, at)
+                at = offset_in(log, option, spec, end, console, is_state=True)
+            found.append(images.image_at(at))
+    return found[0], found[1]
+
+
+def _states_of_one(
+    arguments: argparse.Namespace, console: Console
+) -> tuple[MetadataImage, MetadataImage]:
+    """Return the states of one log at ``--from`` and ``--to``."""
+    hide = redactor(arguments)
+
     from raftlog.errors import OptionError
     from raftlog_state.loader.image_reader import ImageReader
 
     start, end = arguments.start_offset, arguments.end_offset
     with open_source(arguments) as log:
         images = ImageReader(log, hide, console)
-        if start is None:
-            before = images.image_at(images.end_offset())
-            limit = arguments.max_decompressed_bytes
-            other = ImageReader(
-                open_path(arguments.other, decompressed_bytes_max=limit), hide, console
-            )
-            return before, other.image_at(other.end_offset())
         read_end = functools.cache(images.end_offset)
         from_offset = offset_in(log, "--from", start, read_end, console, is_state=True)
         to_offset = read_end()

@@ -20,6 +20,7 @@ from raftlog_state.image import (
 )
 from raftlog_state.image.delta import Op, RowChange
 from raftlog_state.image.image_writer import image_records
+from raftlog_state.image.named_diff import NO_COLUMNS
 from raftlog_state.records import to_json_text
 
 from .output import Output, json_text
@@ -66,8 +67,8 @@ def print_records(image: MetadataImage, output: Output) -> None:
         offset += 1
 
 
-def change_json(change: RowChange) -> dict[str, Any]:
-    """Return one difference as JSON data."""
+def change_json(change: RowChange, ignored: frozenset[str] = NO_COLUMNS) -> dict[str, Any]:
+    """Return one difference as JSON data, without ``ignored`` columns of a changed row."""
     line: dict[str, Any] = {"entity": change.entity, "key": list(change.key)}
     row = change.after or change.before
     if isinstance(row, PartitionRow):
@@ -79,7 +80,7 @@ def change_json(change: RowChange) -> dict[str, Any]:
         line["changed"] = {
             name: {"before": before[name], "after": after[name]}
             for name in change.changed
-            if name in after
+            if name in after and name not in ignored
         }
     elif change.after is not None:
         line["after"] = _row(change.after)

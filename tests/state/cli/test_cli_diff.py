@@ -1,0 +1,150 @@
+"""``raftlog diff A B``: the states of two clusters, compared by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cli import rows, run
+from tests.support.small_logs import LogWriter
+
+from raftlog_state.records import (
+    AccessControlEntryRecord,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    encode,
+)
+
+LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
+NODE = LOGS / "three-nodes-4.3.1" / "node-100"
+TRIMMED = LOGS / "trimmed-3.9.2" / "node-1"
+
+
+def uuid(number: int) -> str:
+    return f"{number:021d}A"
+
+
+def write_cluster(home: Path, first_id: int, *more: MetadataRecord, leader: int = 1) -> Path:
+    """Write a cluster of two brokers, two topics and an ACL, whose ids begin at ``first_id``."""
+    names = ("a", "b") if first_id % 2 else ("b", "a")
+    ids = {name: uuid(first_id + at) for at, name in enumerate(names)}
+    writer = LogWriter(home / "__cluster_metadata-0")
+    brokers = [
+        RegisterBrokerRecord(broker_id=number, incarnation_id=uuid(first_id), broker_epoch=first_id)
+        for number in (1, 2)
+    ]
+    topics: list[MetadataRecord] = []
+    for name in names:
+        topics.append(TopicRecord(name=name, topic_id=ids[name]))
+        topics.append(
+            PartitionRecord(
+                partition_id=0,
+                topic_id=ids[name],
+                replicas=(1, 2),
+                isr=(1, 2),
+                leader=leader,
+                leader_epoch=first_id,
+                directories=(uuid(first_id + 7), uuid(first_id + 8)),
+            )
+        )
+    acl = AccessControlEntryRecord(
+        id=uuid(first_id + 9),
+        resource_type=2,
+        resource_name="a",
+        pattern_type=3,
+        principal="User:alice",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+    for record in (*brokers, *topics, acl, *more):
+        writer.append(encode(record))
+    return home
+
+
+def differences(*argv: str | Path) -> list[dict[str, Any]]:
+    status, out, err = run("diff", *argv)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert status == (1 if found else 0), err
+    return found
+
+
+def test_clusters_that_differ_in_ids_and_elections_alone_are_equal(tmp_path: Path) -> None:
+    one = write_cluster(tmp_path / "one", 11)
+    two = write_cluster(tmp_path / "two", 30, leader=2)
+    assert differences(one, one) == []
+    assert differences(one, two, "--ignore", "ids,epochs,leaders") == []
+    ids = differences(one, two, "--ignore", "epochs,leaders")
+    assert {column for row in ids for column in row["changed"]} == {
+        *("topic_id", "acl_id", "incarnation_id", "directories"),
+    }
+    leaders = differences(one, two, "--ignore", "ids,epochs")
+    assert [(row["entity"], row["key"], row["changed"]) for row in leaders] == [
+        ("partition", ["a", 0], {"leader": {"before": 1, "after": 2}}),
+        ("partition", ["b", 0], {"leader": {"before": 1, "after": 2}}),
+    ]
+
+
+def test_what_one_cluster_lacks_or_has_otherwise_is_printed(tmp_path: Path) -> None:
+    def config(value: str) -> ConfigRecord:
+        return ConfigRecord(resource_type=2, resource_name="a", name="retention.ms", value=value)
+
+    one = write_cluster(tmp_path / "one", 11, config("1"))
+    two = write_cluster(tmp_path / "two", 30, config("2"), TopicRecord(name="c", topic_id=uuid(99)))
+    ignore = ("--ignore", "ids,epochs,leaders")
+    found = differences(one, two, *ignore)
+    assert [(row["entity"], row["key"], row["op"]) for row in found] == [
+        ("topic", ["c"], "c"),
+        ("config", [2, "a", "retention.ms"], "u"),
+    ]
+    assert found[1]["changed"] == {"value": {"before": "1", "after": "2"}}
+    reverse = differences(two, one, *ignore)[0]
+    assert (reverse["key"], reverse["op"]) == (["c"], "d")
+
+
+def test_each_side_has_its_point_in_time(tmp_path: Path) -> None:
+    checkpoint = next(NODE.rglob("*1762-*.checkpoint"))
+    assert differences(NODE, checkpoint, "--from", "1762") == []
+    assert differences(NODE, NODE, "--from", "snapshot", "--to", "snapshot") == []
+    two = differences(NODE, NODE, "--from", "2026-11-21 08:04:18", "--to", "1232")
+    one = rows("diff", NODE, "--from", "2026-11-21 08:04:18", "--to", "1232")
+    by_name = {
+        tuple(row["key"]) if row["entity"] != "partition" else (row["topic_name"], row["key"][1]): (
+            row["changed"]
+        )
+        for row in one
+    }
+    assert {tuple(row["key"]): row["changed"] for row in two} == by_name != {}
+
+
+def test_real_clusters_differ_by_the_names_of_their_topics() -> None:
+    found = differences(NODE, TRIMMED, "--ignore", "ids,epochs,leaders")
+    topics = {
+        op: {row["key"][0] for row in found if (row["entity"], row["op"]) == ("topic", op)}
+        for op in "cdu"
+    }
+    names = [{row["name"] for row in rows("state", one, "topics")} for one in (NODE, TRIMMED)]
+    assert topics == {"d": names[0] - names[1], "c": names[1] - names[0], "u": set()}
+
+
+def test_no_secret_of_two_sources_is_printed(tmp_path: Path) -> None:
+    password = ConfigRecord(
+        resource_type=4, resource_name="1", name="ssl.key.password", value="squirrel"
+    )
+    one = write_cluster(tmp_path / "one", 11)
+    two = write_cluster(tmp_path / "two", 11, password)
+    status, out, err = run("diff", one, two)
+    assert (status, len(out.splitlines())) == (1, 1)
+    assert "squirrel" not in out + err
+
+
+@pytest.mark.parametrize("option", ["--tls-ca", "--timeout-ms"])
+def test_an_option_of_nodes_requires_nodes(option: str) -> None:
+    status, _, err = run("diff", NODE, TRIMMED, option, "5")
+    assert status == 2
+    assert f"{option} requires --bootstrap-server" in err
