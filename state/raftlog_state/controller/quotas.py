@@ -93,22 +93,41 @@ def alter_client_quotas(
     return found
 
 
-def describe_client_quotas(
-    components: Sequence[QuotaComponent], state: ControllerState, *, strict: bool
-) -> dict[QuotaEntity, dict[str, float]]:
-    """Return the quotas of the entities that match all components, sorted by entity.
+class QuotaFilter:
+    """Filter of the quotas whose entities match all components.
 
     ``strict``: without entities that have other types, too. Raises ``ApiException``.
     """
-    exact, types = _parse_filter(components)
-    found: dict[QuotaEntity, dict[str, float]] = {}
-    for row in state.rows_of(QuotaRow):
+
+    def __init__(self, components: Sequence[QuotaComponent], *, strict: bool) -> None:
+        self._exact, self._types = _parse_filter(components)
+        self._strict = strict
+
+    def matches(self, row: QuotaRow) -> bool:
+        """Return whether a quota matches."""
         parts = dict(row.entity)
-        if strict and len(parts) != len(exact) + len(types):
-            continue
-        if exact.items() <= parts.items() and types <= parts.keys():
-            found.setdefault(row.entity, {})[row.quota] = row.value
+        if self._strict and len(parts) != len(self._exact) + len(self._types):
+            return False
+        return self._exact.items() <= parts.items() and self._types <= parts.keys()
+
+
+def quotas_by_entity(rows: Iterable[QuotaRow]) -> dict[QuotaEntity, dict[str, float]]:
+    """Return the values of quotas by entity and name."""
+    found: dict[QuotaEntity, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(row.entity, {})[row.quota] = row.value
     return found
+
+
+def describe_client_quotas(
+    components: Sequence[QuotaComponent], state: ControllerState, *, strict: bool
+) -> dict[QuotaEntity, dict[str, float]]:
+    """Return the quotas of the entities that a filter matches, sorted by entity.
+
+    Raises ``ApiException``.
+    """
+    wanted = QuotaFilter(components, strict=strict)
+    return quotas_by_entity(filter(wanted.matches, state.rows_of(QuotaRow)))
 
 
 @write.register

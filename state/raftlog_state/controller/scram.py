@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -83,16 +83,25 @@ def alter_user_scram_credentials(
     return found
 
 
+def iterations_by_user(rows: Iterable[ScramRow]) -> dict[str, dict[int, int]]:
+    """Return the iterations of credentials by user and mechanism."""
+    found: dict[str, dict[int, int]] = {}
+    for row in rows:
+        found.setdefault(row.user, {})[row.mechanism] = row.iterations
+    return found
+
+
 def describe_user_scram_credentials(
     users: Sequence[str], state: ControllerState
 ) -> dict[str, dict[int, int] | ApiException]:
     """Return the iterations of the credentials of users by mechanism; no users: of all."""
-    rows: dict[str, dict[int, int]] = {}
-    for row in state.rows_of(ScramRow):
-        rows.setdefault(row.user, {})[row.mechanism] = row.iterations
     found: dict[str, dict[int, int] | ApiException] = {}
+    if not users:
+        return found | iterations_by_user(state.rows_of(ScramRow))
     counts = Counter(users)
-    for user in counts or rows:
+    named = (state.find(ScramRow, user, at) for user in counts for at in SCRAM_MECHANISMS)
+    rows = iterations_by_user(row for row in named if row is not None)
+    for user in counts:
         what = f"SCRAM credential of {user!r}"
         if counts[user] > 1:
             reason = (

@@ -136,6 +136,7 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
         DescribeClientQuotasRequest,
         quotas.handle_describe_client_quotas,
         quotas.refuse_describe_client_quotas,
+        is_large=True,
     ),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Handler(
         AlterUserScramCredentialsRequest,
@@ -146,6 +147,7 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
         DescribeUserScramCredentialsRequest,
         scram.handle_describe_user_scram_credentials,
         scram.refuse_describe_user_scram_credentials,
+        is_large=True,
     ),
     ApiKey.CREATE_DELEGATION_TOKEN: Handler(
         CreateDelegationTokenRequest,

@@ -15,6 +15,8 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from raftlog.records import RecordBatch
@@ -36,12 +38,13 @@ from raftlog_state.controller.offset_control import Snapshot
 from raftlog_state.controller.partitions import balance_partition_leaders, elect_unclean_leaders
 from raftlog_state.controller.tokens import DelegationTokenControl
 from raftlog_state.errors import ControllerError, ControllerTimeoutError
-from raftlog_state.image import METADATA_VERSION, FeatureRow
+from raftlog_state.image import METADATA_VERSION, FeatureRow, Key, Row
 from raftlog_state.image.record_versions import LEVEL_MIN, LEVEL_TRANSACTIONS
 
 from .requests import Principal
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Row)
 
 SESSION_TIMEOUT_MS: Final = 9_000
 SESSION_CHECKS: Final = 8
@@ -50,6 +53,8 @@ ELECTION_INTERVAL_S: Final = 300
 """Kafka: ``leader.imbalance.check.interval.seconds``, ``unclean.leader.election.interval.ms``."""
 ELEMENTS_MAX: Final = 200_000
 """Array elements of one request: an assignment of 10,000 partitions, each with several replicas."""
+ROWS_PER_STEP: Final = 5_000
+"""Rows that are searched between other events: some 10 ms."""
 DEFAULT_TIMEOUT_MS: Final = 30_000
 """For requests without a timeout (Kafka: ``request.timeout.ms`` of a controller's clients)."""
 
@@ -263,6 +268,23 @@ class HostedController:
                 raise ControllerTimeoutError(reason=f"The deadline of {name} was reached.")
             found.append(await self.read(name, query))
         return found
+
+    async def rows_in_steps(
+        self, name: str, kind: type[R], matches: Callable[[R], bool] = lambda _: True
+    ) -> list[R]:
+        """Return the rows of a type that match, searched in steps, in no particular order.
+
+        Raises ``ControllerTimeoutError``.
+        """
+
+        def search(some: Sequence[Key], state: ControllerState) -> list[R]:
+            rows = (state.find(kind, *key) for key in some)
+            return [row for row in rows if row is not None and matches(row)]
+
+        keys = await self.read(name, lambda state: state.keys(kind.ENTITY))
+        starts = range(0, len(keys), ROWS_PER_STEP)
+        steps = (partial(search, keys[at : at + ROWS_PER_STEP]) for at in starts)
+        return list(chain.from_iterable(await self.read_in_steps(name, steps)))
 
     async def check_active(self, name: str) -> None:
         """Raise the error of a write unless this is the active controller."""

@@ -20,12 +20,14 @@ from raftlog_state.controller.quotas import (
     QuotaAlteration,
     QuotaComponent,
     QuotaEntity,
+    QuotaFilter,
     alter_client_quotas,
-    describe_client_quotas,
+    quotas_by_entity,
 )
+from raftlog_state.image import QuotaRow
 
 from .hosted_controller import HostedController
-from .requests import ControllerRequest, code_and_message
+from .requests import ControllerRequest, code_and_message, map_in_steps
 
 _Alter: TypeAlias = ControllerRequest[alter_requests.AlterClientQuotasRequest]
 _Describe: TypeAlias = ControllerRequest[describe_requests.DescribeClientQuotasRequest]
@@ -91,26 +93,27 @@ async def handle_describe_client_quotas(
         QuotaComponent(one.entity_type, int(one.match_type), one.match)
         for one in request.body.components
     ]
-    found = await controller.read(
-        "describeClientQuotas",
-        lambda state: describe_client_quotas(components, state, strict=request.body.strict),
-    )
+    wanted = QuotaFilter(components, strict=request.body.strict)
+    rows = await controller.rows_in_steps("describeClientQuotas", QuotaRow, wanted.matches)
+    entries = await map_in_steps(_described, list(quotas_by_entity(rows).items()))
     return describe_responses.DescribeClientQuotasResponse(
         throttle_time=duration(0),
         error_code=ErrorCode.none,
         error_message=None,
-        entries=tuple(
-            describe_responses.EntryData(
-                entity=tuple(
-                    describe_responses.EntityData(entity_type=kind, entity_name=name)
-                    for kind, name in entity
-                ),
-                values=tuple(
-                    describe_responses.ValueData(key=key, value=cast("f64", value))
-                    for key, value in quotas.items()
-                ),
-            )
-            for entity, quotas in found.items()
+        entries=tuple(entries),
+    )
+
+
+def _described(found: tuple[QuotaEntity, dict[str, float]]) -> describe_responses.EntryData:
+    entity, quotas = found
+    return describe_responses.EntryData(
+        entity=tuple(
+            describe_responses.EntityData(entity_type=kind, entity_name=name)
+            for kind, name in entity
+        ),
+        values=tuple(
+            describe_responses.ValueData(key=key, value=cast("f64", value))
+            for key, value in quotas.items()
         ),
     )
 

@@ -15,15 +15,18 @@ from kio.schema.describe_user_scram_credentials.v0 import response as describe_r
 from kio.schema.errors import ErrorCode
 
 from raftlog.wire.log_identity import duration, int8, int32
+from raftlog_state.controller import ApiException
 from raftlog_state.controller.scram import (
     ScramDeletion,
     ScramUpsertion,
     alter_user_scram_credentials,
     describe_user_scram_credentials,
+    iterations_by_user,
 )
+from raftlog_state.image import ScramRow
 
 from .hosted_controller import HostedController
-from .requests import ControllerRequest, code_and_message
+from .requests import ControllerRequest, code_and_message, map_in_steps
 
 _Alter: TypeAlias = ControllerRequest[alter_requests.AlterUserScramCredentialsRequest]
 _Describe: TypeAlias = ControllerRequest[describe_requests.DescribeUserScramCredentialsRequest]
@@ -80,21 +83,30 @@ async def handle_describe_user_scram_credentials(
 ) -> describe_responses.DescribeUserScramCredentialsResponse:
     if not request.principal.may_administer:
         return refuse_describe_user_scram_credentials(request, _UNAUTHORIZED, None)
-    users = [one.name for one in request.body.users or ()]
-    found = await controller.read(
-        "describeUserScramCredentials", lambda state: describe_user_scram_credentials(users, state)
-    )
+    name, users = "describeUserScramCredentials", [one.name for one in request.body.users or ()]
+    found: dict[str, dict[int, int] | ApiException] = {}
+    if users:
+        found |= await controller.read(
+            name, lambda state: describe_user_scram_credentials(users, state)
+        )
+    else:
+        found |= iterations_by_user(await controller.rows_in_steps(name, ScramRow))
+    results = await map_in_steps(_result, list(found.items()))
     return describe_responses.DescribeUserScramCredentialsResponse(
         throttle_time=duration(0),
         error_code=ErrorCode.none,
         error_message=None,
-        results=tuple(
-            _described(user, *code_and_message(one), {})
-            if isinstance(one, Exception)
-            else _described(user, ErrorCode.none, None, one)
-            for user, one in found.items()
-        ),
+        results=tuple(results),
     )
+
+
+def _result(
+    found: tuple[str, dict[int, int] | ApiException],
+) -> describe_responses.DescribeUserScramCredentialsResult:
+    user, one = found
+    if isinstance(one, ApiException):
+        return _described(user, *code_and_message(one), {})
+    return _described(user, ErrorCode.none, None, one)
 
 
 def refuse_describe_user_scram_credentials(

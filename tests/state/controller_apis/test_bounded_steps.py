@@ -35,8 +35,15 @@ from raftlog_state.controller.activation import new_cluster_features
 from raftlog_state.controller_apis import HANDLERS, HostedController
 from raftlog_state.controller_apis.acls import handle_delete_acls
 from raftlog_state.controller_apis.configs import DESCRIBED_MAX, DESCRIBED_PER_STEP
+from raftlog_state.controller_apis.hosted_controller import ROWS_PER_STEP
 from raftlog_state.image import AclRow, Entity
-from raftlog_state.records import AccessControlEntryRecord, TopicRecord
+from raftlog_state.records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    EntityData,
+    TopicRecord,
+    UserScramCredentialRecord,
+)
 
 T = TypeVar("T")
 TOPIC: Final = 2
@@ -59,6 +66,7 @@ class Hosted:
             bootstrap_features=new_cluster_features(),
             log_configs=dict,
             forwarded_principal=lambda sender, _: sender,
+            session_timeout_ms=10**9,  # no writes of the maintenance during a test
         )
         node.register(self.controller)
         self.shared.elect(1)
@@ -150,13 +158,57 @@ def test_large_responses_are_encoded_outside_the_event_loop(tmp_path: Path) -> N
 
     async def check() -> None:
         async with controller_nodes(tmp_path) as nodes:
-            await nodes.admin(ApiKey.DESCRIBE_CLIENT_QUOTAS)
+            await nodes.admin(ApiKey.ALTER_CLIENT_QUOTAS)
             assert not is_executor_used()
             response = await nodes.admin(ApiKey.DESCRIBE_CONFIGS, **described("a"))
             assert is_executor_used()
             assert [one.resource_name for one in response.results] == ["a"]
 
     asyncio.run(check())
+
+
+# --- DescribeClientQuotas and DescribeUserScramCredentials ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", [ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS]
+)
+def test_many_rows_are_searched_in_steps(key: ApiKey) -> None:
+    count = 2 * ROWS_PER_STEP + 1
+
+    def create(state: PendingState) -> None:
+        for number in range(count):
+            name = f"u{number}"
+            if key is ApiKey.DESCRIBE_CLIENT_QUOTAS:
+                parts = (EntityData(entity_type="user", entity_name=name),)
+                state.write(ClientQuotaRecord(entity=parts, key="producer_byte_rate", value=7.0))
+            else:
+                state.write(
+                    UserScramCredentialRecord(
+                        name=name,
+                        mechanism=1,
+                        salt=b"s",
+                        stored_key=b"k",
+                        server_key=b"k",
+                        iterations=4096,
+                    )
+                )
+
+    async def check(hosted: Hosted) -> None:
+        await hosted.write(create)
+        reads = hosted.controller.controller
+
+        def read_count() -> int:
+            return reads.metrics(0).operations_started_count
+
+        before = read_count()
+        response, most = await in_steps(hosted, hosted.ask(key), read_count)
+        found = response.entries if key is ApiKey.DESCRIBE_CLIENT_QUOTAS else response.results
+        assert len(found) == count
+        assert read_count() - before == 4, "the keys, and three steps"
+        assert most <= 2
+
+    run(check)
 
 
 # --- DeleteAcls and DescribeAcls ------------------------------------------------------------------
