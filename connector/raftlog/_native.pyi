@@ -68,7 +68,7 @@ def seal_batch(
 ) -> bytes | None: ...
 
 class Program:
-    """Writer of the JSON of metadata records, compiled from their declarations."""
+    """Decoder of metadata records, compiled from their declarations."""
 
     def __new__(
         cls,
@@ -88,5 +88,12 @@ class Program:
         noop: bool,
         places: tuple[memoryview, ...] | None,
     ) -> tuple[Block, Block, Block] | None: ...
+    def columns(
+        self,
+        offsets: memoryview,
+        data: memoryview,
+        kinds: list[tuple[memoryview, int, int]],
+        reveal: bool,
+    ) -> list[tuple[list[tuple[Block | None, Block | None, Block]], Block] | None] | None: ...
 
 def panic() -> None: ...

@@ -17,6 +17,8 @@ MUTATED_VALUES: Final = f"{JSON}::test_mutated_values_are_written_alike_or_given
 CONFIGS: Final = f"{JSON}::test_a_secret_is_given_back_and_a_public_config_is_written"
 LINES: Final = f"{JSON}::test_lines_have_the_places_and_only_the_selected_types"
 
+TYPED: Final = "tests/state/records/test_typed_columns.py"
+
 BUILD: Final = "tests/records/test_native_build.py"
 MEMORY: Final = "tests/records/test_native_memory.py"
 
@@ -216,5 +218,33 @@ NATIVE_PLANTS: Final = (
         old="if byte_count > byte_count_max {",
         new="if byte_count > byte_count_max + 1 {",
         tests=(f"{BUILD}::test_values_are_encoded_alike",),
+    ),
+    Plant(
+        bug="the core reads a field of an older version as the one before it in the declaration",
+        path=f"{RUST}/columns.rs",
+        old="present.next_if(|(field, _)| field.place == declared.place)",
+        new="present.next_if(|(field, _)| field.place >= declared.place)",
+        tests=(f"{TYPED}::test_random_records_of_every_version_have_what_is_decoded",),
+    ),
+    Plant(
+        bug="a record that the core gives back leaves fields in the typed columns",
+        path=f"{RUST}/columns.rs",
+        old="column.truncate(plain))?",
+        new="column.truncate(plain + 1))?",
+        tests=(f"{TYPED}::test_mutated_values_are_decoded_alike_or_given_back",),
+    ),
+    Plant(
+        bug="the core shows a secret in typed columns",
+        path=f"{RUST}/columns.rs",
+        old="if field.hidden && !shows.reveal &&",
+        new="if field.hidden && shows.reveal &&",
+        tests=(f"{TYPED}::test_the_core_gives_back_secrets_and_unknown_tags",),
+    ),
+    Plant(
+        bug="records that the core gave back are after the others in typed columns",
+        path="state/raftlog_state/records/typed_columns.py",
+        old="pa.concat_arrays([plain, others]).take(pa.array(ordinals))",
+        new="pa.concat_arrays([plain, others])",
+        tests=(f"{TYPED}::test_records_of_real_logs_and_golden_ones_have_what_is_decoded",),
     ),
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,51 +10,25 @@ import pytest
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.batch_strategies import resealed
 from tests.support.both_implementations import differences, in_both
+from tests.support.exhausted_memory import outcomes
 
 from raftlog import compiled
 from raftlog.records.batch import Header, NewRecord
 from raftlog.records.scan import Column, Stop, scan
 
-HOME = Path(__file__).parents[2]
-
 pytestmark = pytest.mark.skipif(not compiled.is_native, reason="the compiled core is not built")
 
 CALLS = """
-import json, os, resource, sys
-from collections import Counter
-from pathlib import Path
 from raftlog import compiled
+
+def prepared(data):
+    return (data,)
 
 def call(data):
     limits = (2**40, 2**40, 2**20, 2**20)
     scanned = compiled.core.scan(data, 63, None, None, 0, limits, lambda *_: None)
     walked = compiled.core.walk(data, None, None, 0, True)
     return scanned is not None and walked is not None
-
-def room_left(byte_count):
-    mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + byte_count, resource.RLIM_INFINITY))
-
-def outcome(data, room):
-    child = os.fork()
-    if not child:
-        room_left(room)
-        try:
-            found = call(data)
-        except MemoryError:
-            os._exit(2)
-        os._exit(0 if found else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-names = {0: "done", 1: "given back", 2: "MemoryError"}
-print(json.dumps([
-    Counter(names.get(code, code) for code in (outcome(data, k << 18) for k in range(64)))
-    for data in (Path(name).read_bytes() for name in sys.argv[1:])
-]))
-"""
-"""Outcomes of scan and walk of each file with memory from none to 16 MiB, each in its own process.
-
-The buffers are files, so that no memory is free that was needed to build them.
 """
 
 
@@ -81,10 +53,7 @@ def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -
     files = [tmp_path / str(n) for n in range(3)]
     for file, data in zip(files, buffers(), strict=True):
         file.write_bytes(data)
-    command = [sys.executable, "-c", CALLS, *map(str, files)]
-    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for counted in json.loads(done.stdout):
+    for counted in outcomes(CALLS, files):
         assert set(counted) <= {"done", "given back", "MemoryError"}
         assert counted["done"] > 0
         assert counted.get("given back", 0) > 2

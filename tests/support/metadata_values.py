@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import gzip
+import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,53 @@ def golden_vectors() -> Iterator[tuple[str, int, bytes, str]]:
         for row in csv.DictReader(table, delimiter="\t", quoting=csv.QUOTE_NONE):
             if row["kind"].startswith("metadata record value"):
                 yield row["name"], int(row["version"]), bytes.fromhex(row["hex"]), row["content"]
+
+
+def mutated_values(seeds: Iterable[int]) -> list[bytes]:
+    """Return a real or golden value for each seed, with bytes removed, inserted or changed."""
+    known = sorted({value for log in metadata_logs() for value in values_of(log)})
+    known += [value for _, _, value, _ in golden_vectors()]
+    values = []
+    for seed in seeds:
+        chance = random.Random(seed)
+        value = bytearray(chance.choice(known))
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            at = chance.randrange(len(value)) if value else 0
+            kind = chance.randrange(4)
+            if kind == 0:
+                del value[at : at + chance.choice((1, 1, 4))]
+            elif kind == 1:
+                value[at:at] = chance.choice((b"\0", b"\1", b"\x80\0", b"\xff\xff\xff\xff\x0f"))
+            else:
+                value[at : at + 1] = chance.choice((b"\0", b"\1", b"\2", b"\x7f", b"\x80", b"\xff"))
+        values.append(bytes(value))
+    return values
+
+
+def as_columns(value: Any) -> Any:
+    """Return a decoded record, or a value of one, as its typed column has it."""
+    if isinstance(value, Struct):
+        return {
+            field.attribute: as_columns(getattr(value, field.attribute))
+            for field in value.fields_schema
+        }
+    return [as_columns(one) for one in value] if isinstance(value, tuple) else value
+
+
+def typed_fields(cls: type[Struct], data: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record in Kafka's JSON as its typed column has them."""
+    return {field.attribute: _typed_field(field, data) for field in cls.fields_schema}
+
+
+def _typed_field(field: FieldSchema, data: dict[str, Any]) -> Any:
+    if field.json_name not in data:
+        return as_columns(field.default)
+    value = data[field.json_name]
+    if field.kind is Scalar.BYTES:
+        return base64.b64decode(value)
+    if isinstance(field.kind, Array) and not isinstance(field.kind.element, Scalar):
+        return [typed_fields(field.kind.element, each) for each in value]
+    return value
 
 
 INTEGERS = {

@@ -11,13 +11,17 @@ pub trait Grow<T>: Sized {
     /// Append one element.
     fn try_push(&mut self, value: T) -> Option<()>;
     /// Append all elements of a slice.
-    fn try_extend(&mut self, values: &[T]) -> Option<()>;
+    fn try_extend(&mut self, values: &[T]) -> Option<()>
+    where
+        T: Copy;
     /// Append copies of `value`, or remove elements, up to a length of `count`.
-    fn try_resize(&mut self, count: usize, value: T) -> Option<()>;
+    fn try_resize(&mut self, count: usize, value: T) -> Option<()>
+    where
+        T: Copy;
 }
 
 #[allow(clippy::disallowed_methods)] // after a reservation
-impl<T: Copy> Grow<T> for Vec<T> {
+impl<T> Grow<T> for Vec<T> {
     fn with_room(count: usize) -> Option<Self> {
         let mut vector = Self::new();
         vector.try_room(count)?;
@@ -38,7 +42,10 @@ impl<T: Copy> Grow<T> for Vec<T> {
     }
 
     #[inline]
-    fn try_extend(&mut self, values: &[T]) -> Option<()> {
+    fn try_extend(&mut self, values: &[T]) -> Option<()>
+    where
+        T: Copy,
+    {
         if values.len() > self.capacity() - self.len() {
             self.try_reserve(values.len()).ok()?;
         }
@@ -47,7 +54,10 @@ impl<T: Copy> Grow<T> for Vec<T> {
     }
 
     #[inline]
-    fn try_resize(&mut self, count: usize, value: T) -> Option<()> {
+    fn try_resize(&mut self, count: usize, value: T) -> Option<()>
+    where
+        T: Copy,
+    {
         self.try_reserve(count.saturating_sub(self.len())).ok()?;
         self.resize(count, value);
         Some(())

@@ -1,12 +1,13 @@
-//! JSON of metadata records by a program, which Python compiles from their declarations
-//! (`state/raftlog_state/records/native_json.py`).
+//! Metadata records by a program, which Python compiles from their declarations
+//! (`state/raftlog_state/records/native_program.py`): their fields, and their JSON.
 //!
 //! A record is plain if its type and version are in the program, its bytes are valid, it has no
 //! unknown tagged field, its text is printable ASCII or Latin, and a field that may be secret is null or its
 //! name is in the list of public configs. Every other record is given back.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use crate::memory::Grow;
 use crate::reader::Reader;
 
 /// Longest string (`limits.STRING_BYTES_MAX`).
@@ -19,7 +20,7 @@ const URL_DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 
 /// Kind of a value; the numbers are those of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
     Bool,
     Int8,
     Int16,
@@ -48,7 +49,7 @@ impl Kind {
     }
 
     /// Return the number of bytes, `None` for a string.
-    const fn width(self) -> Option<usize> {
+    pub const fn width(self) -> Option<usize> {
         Some(match self {
             Self::Bool | Self::Int8 => 1,
             Self::Int16 | Self::UInt16 => 2,
@@ -61,43 +62,49 @@ impl Kind {
 }
 
 #[derive(Clone, Copy)]
-enum Shape {
+pub enum Shape {
     Scalar(Kind),
     Array(Kind),
     /// Array of the struct at this index.
     Structs(usize),
 }
 
-struct Field {
+/// Field in one version of a record or struct.
+pub struct Field {
     /// `"name":`
     label: Vec<u8>,
-    shape: Shape,
+    pub shape: Shape,
     tag: Option<u32>,
-    nullable: bool,
-    hidden: bool,
-    /// Of a tagged field: the number, or of an array -1 for null and 0 for empty.
-    default: i64,
+    pub nullable: bool,
+    pub hidden: bool,
+    /// The number, or of a string or array -1 for null and 0 for empty.
+    pub default: i64,
+    /// Position among the fields of all versions.
+    pub place: i64,
 }
 
 /// Fields of a record or struct that exist in one version, in the order of their declaration.
-struct Struct {
-    fields: Vec<Field>,
+pub struct Struct {
+    pub fields: Vec<Field>,
 }
 
-struct Record {
+/// One version of a record type.
+pub struct Record {
     /// `{"type":"..","version":..,"data":`
     head: Vec<u8>,
-    body: usize,
+    /// Index of its struct.
+    pub body: usize,
     /// Fields that hold the resource type and the name of a config, which decide what is public.
-    guard: Option<(usize, usize)>,
+    pub guard: Option<(usize, usize)>,
 }
 
 /// Compiled declarations.
 pub struct Program {
-    structs: Vec<Struct>,
+    pub structs: Vec<Struct>,
     /// By api key and version.
     records: Vec<Option<Record>>,
-    public: HashSet<(i64, Vec<u8>)>,
+    /// Names of the public configs of each resource type.
+    public: HashMap<i64, HashSet<Vec<u8>>>,
 }
 
 const VERSIONS_MAX: usize = 16;
@@ -105,7 +112,7 @@ const API_KEYS_MAX: usize = 128;
 
 /// Tables of a program, as Python compiles them.
 pub struct Tables {
-    /// Per field: label, kind, element, tag, nullable, hidden, default.
+    /// Per field: label, kind, element, tag, nullable, hidden, default, place.
     pub fields: Vec<i64>,
     /// Per struct: its first field, and their number.
     pub structs: Vec<i64>,
@@ -120,6 +127,7 @@ pub struct Tables {
 const ARRAY: i64 = 16;
 const STRUCTS: i64 = 32;
 
+#[allow(clippy::disallowed_methods)] // once a process, and small
 impl Program {
     /// Build a program; `None` if the tables are inconsistent.
     pub fn new(tables: Tables) -> Option<Self> {
@@ -132,7 +140,7 @@ impl Program {
         } = tables;
         let text = |at: i64| texts.get(usize::try_from(at).ok()?).cloned();
         let struct_count = structs.len() / 2;
-        let (rows, []) = fields.as_chunks::<7>() else {
+        let (rows, []) = fields.as_chunks::<8>() else {
             return None;
         };
         let mut all = Vec::new();
@@ -143,7 +151,9 @@ impl Program {
             let first = usize::try_from(first).ok()?;
             let end = first.checked_add(usize::try_from(count).ok()?)?;
             let mut own = Vec::new();
-            for &[label, kind, element, tag, nullable, hidden, default] in rows.get(first..end)? {
+            for &[label, kind, element, tag, nullable, hidden, default, place] in
+                rows.get(first..end)?
+            {
                 let shape = match kind {
                     STRUCTS => Shape::Structs(
                         usize::try_from(element)
@@ -160,6 +170,7 @@ impl Program {
                     nullable: nullable != 0,
                     hidden: hidden != 0,
                     default,
+                    place,
                 });
             }
             if own.len() > FIELDS_MAX {
@@ -180,10 +191,14 @@ impl Program {
                 guard: usize::try_from(kind).ok().zip(usize::try_from(name).ok()),
             });
         }
+        let mut names: HashMap<_, HashSet<_>> = HashMap::new();
+        for (resource_type, name) in public {
+            names.entry(resource_type).or_default().insert(name);
+        }
         Some(Self {
             structs: all,
             records: by_frame,
-            public: public.into_iter().collect(),
+            public: names,
         })
     }
 }
@@ -215,22 +230,53 @@ pub struct Places<'a> {
 
 impl Places<'_> {
     fn write(&self, row: usize, out: &mut Vec<u8>) -> Option<()> {
-        out.extend_from_slice(b"{\"offset\":");
-        write_integer(i64::from_ne_bytes(number(self.offsets, row)?), out);
-        out.extend_from_slice(b",\"leaderEpoch\":");
+        out.try_extend(b"{\"offset\":")?;
+        write_integer(i64::from_ne_bytes(number(self.offsets, row)?), out)?;
+        out.try_extend(b",\"leaderEpoch\":")?;
         write_integer(
             i64::from(i32::from_ne_bytes(number(self.leader_epochs, row)?)),
             out,
-        );
-        out.extend_from_slice(b",\"timestamp\":");
-        write_integer(i64::from_ne_bytes(number(self.timestamps_ms, row)?), out);
-        out.push(b',');
-        Some(())
+        )?;
+        out.try_extend(b",\"timestamp\":")?;
+        write_integer(i64::from_ne_bytes(number(self.timestamps_ms, row)?), out)?;
+        out.try_push(b',')
     }
 }
 
 fn number<const N: usize>(column: &[u8], row: usize) -> Option<[u8; N]> {
     column.get(row * N..)?.first_chunk::<N>().copied()
+}
+
+/// Column of values: Arrow's offsets in native byte order, and the bytes from the first offset on.
+pub struct Rows<'a> {
+    bounds: &'a [[u8; 4]],
+    data: &'a [u8],
+}
+
+impl<'a> Rows<'a> {
+    /// Return the column; `None` if it has no whole offsets.
+    pub const fn new(offsets: &'a [u8], data: &'a [u8]) -> Option<Self> {
+        match offsets.as_chunks::<4>() {
+            (bounds @ [_, ..], []) => Some(Self { bounds, data }),
+            _ => None,
+        }
+    }
+
+    const fn len(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
+    fn position(&self, row: usize) -> Option<usize> {
+        let bound = |row: usize| Some(i32::from_ne_bytes(*self.bounds.get(row)?));
+        usize::try_from(bound(row)?.checked_sub(bound(0)?)?).ok()
+    }
+
+    /// Return the bytes of a row; `None` if the column is inconsistent.
+    #[inline]
+    pub fn value(&self, row: usize) -> Option<&'a [u8]> {
+        self.data
+            .get(self.position(row)?..self.position(row.checked_add(1)?)?)
+    }
 }
 
 /// Text of all plain records, its end after each row, and the rows for Python.
@@ -240,33 +286,26 @@ pub struct Written {
     pub given_back: Vec<i32>,
 }
 
-/// Write the records of a column of values: Arrow's offsets in native byte order, and the bytes
-/// from the first offset on. A row that `given` marks is given back.
+/// Bytes of text that are reserved for each byte of a value.
+const TEXT_PER_BYTE: usize = 4;
+
+/// Write the records of a column of values. A row that `given` marks is given back.
 ///
-/// `None` if the column is inconsistent, or its text exceeds 32-bit offsets.
+/// `None` if the column is inconsistent, its text exceeds 32-bit offsets, or memory is refused.
 pub fn write(
     program: &Program,
-    offsets: &[u8],
-    data: &[u8],
+    rows: &Rows<'_>,
     given: &[u8],
     style: &Style<'_>,
 ) -> Option<Written> {
-    let (bounds, []) = offsets.as_chunks::<4>() else {
-        return None;
-    };
-    let bound = |row: usize| Some(i32::from_ne_bytes(*bounds.get(row)?));
-    let first = bound(0)?;
-    let count = bounds.len().checked_sub(1)?;
     let mut written = Written {
-        text: Vec::with_capacity(data.len().saturating_mul(4)),
-        ends: Vec::with_capacity(count + 1),
+        text: Vec::with_room(rows.data.len().saturating_mul(TEXT_PER_BYTE))?,
+        ends: Vec::with_room(rows.len() + 1)?,
         given_back: Vec::new(),
     };
-    written.ends.push(0);
-    for row in 0..count {
-        let start = usize::try_from(bound(row)?.checked_sub(first)?).ok()?;
-        let end = usize::try_from(bound(row + 1)?.checked_sub(first)?).ok()?;
-        let value = data.get(start..end)?;
+    written.ends.try_push(0)?;
+    for row in 0..rows.len() {
+        let value = rows.value(row)?;
         let before = written.text.len();
         let is_given = *given.get(row)? != 0;
         if is_given
@@ -275,14 +314,29 @@ pub fn write(
                 .is_none()
         {
             written.text.truncate(before);
-            written.given_back.push(i32::try_from(row).ok()?);
+            written.given_back.try_push(i32::try_from(row).ok()?)?;
         }
-        written.ends.push(i32::try_from(written.text.len()).ok()?);
+        written
+            .ends
+            .try_push(i32::try_from(written.text.len()).ok()?)?;
     }
     Some(written)
 }
 
+/// Read API key and version, which have a byte each in all known records.
+#[inline]
+pub fn read_frame(reader: &mut Reader<'_>) -> Option<(u8, u8)> {
+    let [frame, api_key, version] = reader.array()?;
+    (frame == FRAME_VERSION && api_key < 0x80 && version < 0x80).then_some((api_key, version))
+}
+
 impl Program {
+    /// Return one version of a record type.
+    #[inline]
+    pub fn record(&self, api_key: u8, version: u8) -> Option<&Record> {
+        self.records.get(slot(api_key, version)?)?.as_ref()
+    }
+
     #[inline]
     fn write_value(
         &self,
@@ -296,10 +350,7 @@ impl Program {
             return Some(());
         }
         let mut reader = Reader::new(value);
-        let [frame, api_key, version] = reader.array()?;
-        if frame != FRAME_VERSION || api_key >= 0x80 || version >= 0x80 {
-            return None;
-        }
+        let (api_key, version) = read_frame(&mut reader)?;
         if value != NO_OP_VALUE
             && let Some(takes) = style.takes
             && *takes.get(usize::from(api_key))? == 0
@@ -307,10 +358,10 @@ impl Program {
             // Not decoded in Python either: a damaged record of another type is not reported.
             return Some(());
         }
-        let record = self.records.get(slot(api_key, version)?)?.as_ref()?;
+        let record = self.record(api_key, version)?;
         if let Some(places) = &style.places {
             places.write(row, out)?;
-            out.extend_from_slice(record.head.get(1..)?);
+            out.try_extend(record.head.get(1..)?)?;
         }
         let body = self.structs.get(record.body)?;
         let shows = Shows {
@@ -322,7 +373,7 @@ impl Program {
             return None;
         }
         if is_line {
-            out.extend_from_slice(b"}\n");
+            out.try_extend(b"}\n")?;
         }
         Some(())
     }
@@ -347,20 +398,19 @@ impl Program {
             if field.hidden && !shows.reveal && !self.is_public(body, &located, shows, bytes)? {
                 return None;
             }
-            out.push(separator);
+            out.try_push(separator)?;
             separator = b',';
-            out.extend_from_slice(&field.label);
+            out.try_extend(&field.label)?;
             self.write_field(field, &mut Reader::new(bytes), shows, out)?;
         }
         if separator == b'{' {
-            out.push(b'{');
+            out.try_push(b'{')?;
         }
-        out.push(b'}');
-        Some(())
+        out.try_push(b'}')
     }
 
     /// Return the bytes of each field in the order of declaration; `None` for an absent tag.
-    fn locate<'a>(
+    pub fn locate<'a>(
         &self,
         body: &Struct,
         reader: &mut Reader<'a>,
@@ -432,13 +482,12 @@ impl Program {
             return write_scalar(kind, field.nullable, reader, out);
         }
         let Some(count) = read_length(field.nullable, reader)? else {
-            out.extend_from_slice(b"null");
-            return Some(());
+            return out.try_extend(b"null");
         };
-        out.push(b'[');
+        out.try_push(b'[')?;
         for ordinal in 0..count {
             if ordinal > 0 {
-                out.push(b',');
+                out.try_push(b',')?;
             }
             match field.shape {
                 Shape::Structs(element) => {
@@ -447,12 +496,11 @@ impl Program {
                 Shape::Scalar(kind) | Shape::Array(kind) => write_scalar(kind, false, reader, out)?,
             }
         }
-        out.push(b']');
-        Some(())
+        out.try_push(b']')
     }
 
     /// Return whether a value that may be secret is shown: a null, or that of a public config.
-    fn is_public(
+    pub fn is_public(
         &self,
         body: &Struct,
         located: &[Option<&[u8]>; FIELDS_MAX],
@@ -470,25 +518,25 @@ impl Program {
         let mut name = Reader::new((*located.get(name)?)?);
         let length = read_length(false, &mut name)??;
         let name = name.take(length)?;
-        Some(
-            self.public
-                .contains(&(i64::from(kind.cast_signed()), name.to_vec())),
-        )
+        let names = self.public.get(&i64::from(kind.cast_signed()));
+        Some(names.is_some_and(|names| names.contains(name)))
     }
 }
 
 /// What is shown of a record.
-struct Shows {
-    reveal: bool,
-    guard: Option<(usize, usize)>,
+pub struct Shows {
+    pub reveal: bool,
+    pub guard: Option<(usize, usize)>,
 }
 
 /// Return whether the bytes of a tagged field are its default, which is not written.
 fn is_default(field: &Field, bytes: &[u8]) -> Option<bool> {
     let mut reader = Reader::new(bytes);
     Some(match field.shape {
-        Shape::Scalar(kind) => read_integer(kind, &mut reader)? == field.default,
-        Shape::Array(_) | Shape::Structs(_) => match read_length(field.nullable, &mut reader)? {
+        Shape::Scalar(kind) if kind != Kind::String => {
+            read_integer(kind, &mut reader)? == field.default
+        }
+        _ => match read_length(field.nullable, &mut reader)? {
             None => field.default == -1,
             Some(count) => count == 0 && field.default == 0,
         },
@@ -497,7 +545,7 @@ fn is_default(field: &Field, bytes: &[u8]) -> Option<bool> {
 
 /// Read a length or count: the inner `None` is null, if that is allowed.
 #[inline]
-fn read_length(nullable: bool, reader: &mut Reader<'_>) -> Option<Option<usize>> {
+pub fn read_length(nullable: bool, reader: &mut Reader<'_>) -> Option<Option<usize>> {
     match reader.unsigned_varint()?.checked_sub(1) {
         None => nullable.then_some(None),
         Some(count) => {
@@ -521,7 +569,7 @@ fn skip_scalar(kind: Kind, nullable: bool, reader: &mut Reader<'_>) -> Option<()
 }
 
 /// Read a whole number or a boolean.
-fn read_integer(kind: Kind, reader: &mut Reader<'_>) -> Option<i64> {
+pub fn read_integer(kind: Kind, reader: &mut Reader<'_>) -> Option<i64> {
     Some(match kind {
         Kind::Bool => i64::from(reader.byte()? != 0),
         Kind::Int8 => i64::from(reader.byte()?.cast_signed()),
@@ -541,7 +589,7 @@ fn write_scalar(
     out: &mut Vec<u8>,
 ) -> Option<()> {
     match kind {
-        Kind::Bool => out.extend_from_slice(if reader.byte()? == 0 {
+        Kind::Bool => out.try_extend(if reader.byte()? == 0 {
             b"false"
         } else {
             b"true"
@@ -556,44 +604,46 @@ fn write_scalar(
                 return None;
             }
             #[allow(clippy::cast_possible_truncation)]
-            write_integer(value as i64, out);
-            out.extend_from_slice(b".0");
+            write_integer(value as i64, out)?;
+            out.try_extend(b".0")
         }
-        Kind::Uuid => write_uuid(reader.array()?, out),
+        Kind::Uuid => {
+            out.try_push(b'"')?;
+            out.try_extend(&uuid_text(reader.array()?))?;
+            out.try_push(b'"')
+        }
         Kind::String => match read_length(nullable, reader)? {
-            None => out.extend_from_slice(b"null"),
-            Some(length) => write_text(reader.take(length)?, out)?,
+            None => out.try_extend(b"null"),
+            Some(length) => write_text(reader.take(length)?, out),
         },
         _ => write_integer(read_integer(kind, reader)?, out),
     }
-    Some(())
 }
 
 #[inline]
-fn write_integer(value: i64, out: &mut Vec<u8>) {
-    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+fn write_integer(value: i64, out: &mut Vec<u8>) -> Option<()> {
+    out.try_extend(itoa::Buffer::new().format(value).as_bytes())
 }
 
 /// Write a string in quotes; `None` if a character is not surely printable.
 fn write_text(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
-    out.push(b'"');
+    out.try_push(b'"')?;
     if text
         .iter()
         .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
     {
-        out.extend_from_slice(text);
+        out.try_extend(text)?;
     } else if std::str::from_utf8(text).ok()?.chars().all(is_printable) {
         for &byte in text {
             if matches!(byte, b'"' | b'\\') {
-                out.push(b'\\');
+                out.try_push(b'\\')?;
             }
-            out.push(byte);
+            out.try_push(byte)?;
         }
     } else {
         return None;
     }
-    out.push(b'"');
-    Some(())
+    out.try_push(b'"')
 }
 
 /// Return whether a character is one of ASCII or a letter of Latin script that is printable.
@@ -601,22 +651,23 @@ const fn is_printable(character: char) -> bool {
     matches!(character, ' '..='~' | '\u{a1}'..='\u{ac}' | '\u{ae}'..='\u{2af}')
 }
 
-/// Write a uuid as Kafka does: base64 for URLs, 22 digits, in quotes.
-fn write_uuid(uuid: [u8; 16], out: &mut Vec<u8>) {
+/// Characters of the text of a uuid.
+pub const UUID_CHARACTERS: usize = 22;
+
+/// Return the text of a uuid as Kafka's: base64 for URLs.
+#[inline]
+pub fn uuid_text(uuid: [u8; 16]) -> [u8; UUID_CHARACTERS] {
     let bits = u128::from_be_bytes(uuid);
-    let digit = |shift: u32| {
-        let at = usize::try_from((bits >> shift) & 63).unwrap_or_default();
-        URL_DIGITS.get(at).copied().unwrap_or_default()
-    };
-    let mut text = [b'"'; 24];
     let mut shift = 128;
-    for place in text.iter_mut().skip(1).take(21) {
-        shift -= 6;
-        *place = digit(shift);
-    }
-    if let Some(last) = text.get_mut(22) {
-        let at = usize::try_from((bits & 3) << 4).unwrap_or_default();
-        *last = URL_DIGITS.get(at).copied().unwrap_or_default();
-    }
-    out.extend_from_slice(&text);
+    std::array::from_fn(|_| {
+        // The last character has the last two bits.
+        let six = if shift > 6 {
+            shift -= 6;
+            bits >> shift
+        } else {
+            bits << 4
+        };
+        let at = usize::try_from(six & 63).unwrap_or_default();
+        URL_DIGITS.get(at).copied().unwrap_or_default()
+    })
 }

@@ -11,8 +11,9 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::batch::{self, Checks, Header, Range, Walked};
 use crate::block::Block;
 use crate::build::{self, Fields, Writer};
+use crate::columns::{self, Column};
 use crate::memory::Grow;
-use crate::program::{self, Places, Style, Tables};
+use crate::program::{self, Places, Rows, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
 
 /// Run `work`; a panic counts as given back.
@@ -178,12 +179,39 @@ fn record_blocks(
     (numbers, strings, headers)
 }
 
-/// Program that writes the JSON of metadata records, compiled from their declarations.
+/// Program that decodes metadata records, compiled from their declarations.
 #[pyclass(frozen, module = "raftlog._native")]
 pub struct Program(program::Program);
 
 /// Text of the plain records, its end after each row, the rows that are given back.
 type WrittenBlocks = (Block, Block, Block);
+/// Validity, ends and data of a column.
+type ColumnBlocks = (Option<Block>, Option<Block>, Block);
+/// Columns of a type and of their elements, each before its inner ones; ordinals given back.
+type TypedBlocks = Option<(Vec<ColumnBlocks>, Block)>;
+
+/// Return a copy of a buffer, `None` if memory is refused.
+fn copied(py: Python<'_>, buffer: &PyBuffer<u8>) -> PyResult<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    if bytes.try_resize(buffer.item_count(), 0_u8).is_none() {
+        return Ok(None);
+    }
+    buffer.copy_to_slice(py, &mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// Append the blocks of columns and of their inner columns.
+fn add_blocks(columns: Vec<Column>, blocks: &mut Vec<ColumnBlocks>) -> Option<()> {
+    for column in columns {
+        blocks.try_push((
+            column.valid.map(Block::from),
+            column.ends.map(Block::from),
+            column.data.into(),
+        ))?;
+        add_blocks(column.inner, blocks)?;
+    }
+    Some(())
+}
 
 #[pymethods]
 impl Program {
@@ -221,12 +249,21 @@ impl Program {
         noop: bool,
         places: Option<(PyBuffer<u8>, PyBuffer<u8>, PyBuffer<u8>)>,
     ) -> PyResult<Option<WrittenBlocks>> {
-        let offsets = offsets.to_vec(py)?;
-        let data = data.to_vec(py)?;
-        let given = given.to_vec(py)?;
+        let (Some(offsets), Some(data), Some(given)) = (
+            copied(py, &offsets)?,
+            copied(py, &data)?,
+            copied(py, &given)?,
+        ) else {
+            return Ok(None);
+        };
         let places = match places {
             None => None,
-            Some((one, two, three)) => Some((one.to_vec(py)?, two.to_vec(py)?, three.to_vec(py)?)),
+            Some((one, two, three)) => {
+                match (copied(py, &one)?, copied(py, &two)?, copied(py, &three)?) {
+                    (Some(one), Some(two), Some(three)) => Some((one, two, three)),
+                    _ => return Ok(None),
+                }
+            }
         };
         guarded(|| {
             Ok(py.detach(|| {
@@ -243,7 +280,8 @@ impl Program {
                     noop,
                     places,
                 };
-                let written = program::write(&self.0, &offsets, &data, &given, &style)?;
+                let rows = Rows::new(&offsets, &data)?;
+                let written = program::write(&self.0, &rows, &given, &style)?;
                 Some((
                     written.text.into(),
                     written.ends.into(),
@@ -251,6 +289,45 @@ impl Program {
                 ))
             }))
         })
+    }
+
+    /// Build the columns of the records of several types: their rows, API key and latest version.
+    /// `None` for a type whose records are all given back.
+    #[pyo3(signature = (offsets, data, kinds, reveal))]
+    #[allow(clippy::needless_pass_by_value)]
+    fn columns(
+        &self,
+        py: Python<'_>,
+        offsets: PyBuffer<u8>,
+        data: PyBuffer<u8>,
+        kinds: Vec<(PyBuffer<u8>, u8, u8)>,
+        reveal: bool,
+    ) -> PyResult<Option<Vec<TypedBlocks>>> {
+        let (Some(offsets), Some(data)) = (copied(py, &offsets)?, copied(py, &data)?) else {
+            return Ok(None);
+        };
+        let Some(mut found) = Vec::with_room(kinds.len()) else {
+            return Ok(None);
+        };
+        for (which, api_key, version) in &kinds {
+            let Some(which) = copied(py, which)? else {
+                return Ok(None);
+            };
+            let built = guarded(|| {
+                Ok(py.detach(|| {
+                    let rows = Rows::new(&offsets, &data)?;
+                    let kind = (*api_key, *version);
+                    let built = columns::build(&self.0, &rows, &which, kind, reveal)?;
+                    let mut blocks = Vec::new();
+                    add_blocks(built.fields, &mut blocks)?;
+                    Some((blocks, built.given_back.into()))
+                }))
+            })?;
+            if found.try_push(built).is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(found))
     }
 }
 

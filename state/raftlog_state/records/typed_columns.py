@@ -5,21 +5,26 @@ Types are derived from the declaration (``arrow_type``). A field is as ``serde``
 has its default. A uuid is Kafka's text, as in JSON and in the tables, so that ids of all three are
 equal. Unknown tagged fields have no column.
 
-Equal values are decoded once: a log repeats its records.
+The compiled core decodes plain records; those that it gives back, and all without it, are decoded
+in Python, equal values once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from raftlog import compiled
+
 from .declare import Array, MetadataRecord, Scalar, Struct
+from .native_program import program, value_buffers
 from .redaction import Redactor
+from .schema import RECORD_TYPES
 from .serde import decode, peek
 
 Int32s = npt.NDArray[np.int32]
@@ -63,6 +68,15 @@ def struct_type(cls: type[Struct]) -> pa.StructType:
     return pa.struct(fields)
 
 
+TYPED_COLUMNS: Final[Mapping[str, type[MetadataRecord]]] = {
+    kind.schema.json_type.lower(): kind for kind in RECORD_TYPES if kind.fields_schema
+}
+"""Name of the column of a record type, such as ``topic_record``.
+
+A type without fields has none: neither Parquet nor Delta stores an empty struct.
+"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TypedColumns:
     """Records of one type in a column of values, in order of their rows.
@@ -98,14 +112,21 @@ def typed_columns(
         MetadataParseError: a value has no valid frame, or a record of ``kinds`` is damaged.
     """
     api_keys, versions = frames(values)
+    rows = {kind: _rows_of(kind, api_keys, versions) for kind in kinds}
+    by_core = _decoded_by_core(values, rows, redactor) if compiled.is_native else {}
     found = {}
-    for kind in kinds:
-        schema = kind.schema
-        is_kind = (api_keys == schema.api_key) & (versions <= schema.latest_version)
-        rows: Int32s = np.flatnonzero(is_kind).astype(np.int32)
-        fields = _decoded(values.take(pa.array(rows)), kind, redactor)
-        found[kind] = TypedColumns(rows, versions[rows], fields)
+    for kind, own in rows.items():
+        fields = by_core.get(kind)
+        if fields is None:
+            fields = _decoded(values.take(pa.array(own)), kind, redactor)
+        found[kind] = TypedColumns(own, versions[own], fields)
     return found
+
+
+def _rows_of(kind: type[MetadataRecord], api_keys: Int32s, versions: Int32s) -> Int32s:
+    schema = kind.schema
+    is_known = (api_keys == schema.api_key) & (versions <= schema.latest_version)
+    return np.flatnonzero(is_known).astype(np.int32)
 
 
 def frames(values: pa.BinaryArray) -> tuple[Int32s, Int32s]:
@@ -170,3 +191,82 @@ def _column(kind: Scalar | Array, values: list[Any]) -> pa.Array:
     is_null = np.array([*(value is None for value in values), False])
     bounds = pa.array(offsets, mask=is_null)
     return pa.ListArray.from_arrays(bounds, elements, type=arrow_type(kind))
+
+
+# --- By the compiled core -------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    from raftlog._native import Block
+
+    _Parts = Iterator[tuple[Block | None, Block | None, Block]]
+    """Validity (a byte per row), ends and data of each column, each before its inner ones."""
+
+
+def _decoded_by_core(
+    values: pa.BinaryArray, rows: Mapping[type[MetadataRecord], Int32s], redactor: Redactor
+) -> dict[type[MetadataRecord], pa.StructArray]:
+    """Return the fields of the records in the ``rows`` of each type.
+
+    Types whose records the core gives back all are not in the result.
+    """
+    kinds = [kind for kind, own in rows.items() if len(own)]
+    if not kinds:
+        return {}
+    wanted = [
+        (rows[kind].view(np.uint8).data, kind.schema.api_key, kind.schema.latest_version)
+        for kind in kinds
+    ]
+    found = program().columns(*value_buffers(values), wanted, redactor.reveal)
+    decoded = {}
+    for kind, columns in zip(kinds, found or (), strict=bool(found)):
+        if columns is not None:
+            own = rows[kind]
+            given_back = np.frombuffer(memoryview(columns[1]), np.int32)
+            fields = _structs_of(kind, len(own) - len(given_back), iter(columns[0]))
+            if len(given_back):
+                in_python = _decoded(values.take(pa.array(own[given_back])), kind, redactor)
+                fields = _merged(fields, in_python, given_back)
+            decoded[kind] = fields
+    return decoded
+
+
+def _merged(plain: pa.StructArray, others: pa.StructArray, rows: Int32s) -> pa.StructArray:
+    """Return both in one array, in which ``others`` are at ``rows``."""
+    is_plain = np.ones(len(plain) + len(others), np.bool_)
+    is_plain[rows] = False
+    ordinals = np.cumsum(is_plain) - 1
+    ordinals[rows] = np.arange(len(plain), len(is_plain))
+    return pa.concat_arrays([plain, others]).take(pa.array(ordinals))
+
+
+def _structs_of(cls: type[Struct], count: int, parts: _Parts) -> pa.StructArray:
+    children = [_column_of(field.kind, count, parts) for field in cls.fields_schema]
+    return pa.Array.from_buffers(struct_type(cls), count, [None], children=children)
+
+
+def _column_of(kind: Scalar | Array, count: int, parts: _Parts) -> pa.Array:
+    valid, ends, data = next(parts)
+    bitmap = None if valid is None else _bitmap(valid)
+    if isinstance(kind, Array):
+        assert ends is not None
+        bounds = np.frombuffer(memoryview(ends), np.int32)
+        inner = _elements_of(kind.element, int(bounds[-1]), parts)
+        buffers = [bitmap, pa.py_buffer(ends)]
+        return pa.Array.from_buffers(arrow_type(kind), count, buffers, children=[inner])
+    if ends is not None:
+        buffers = [bitmap, pa.py_buffer(ends), pa.py_buffer(data)]
+    else:
+        buffers = [bitmap, _bitmap(data) if kind is Scalar.BOOL else pa.py_buffer(data)]
+    return pa.Array.from_buffers(arrow_type(kind), count, buffers)
+
+
+def _elements_of(element: Scalar | type[Struct], count: int, parts: _Parts) -> pa.Array:
+    if isinstance(element, Scalar):
+        return _column_of(element, count, parts)
+    return _structs_of(element, count, parts)
+
+
+def _bitmap(flags: Block) -> pa.Buffer:
+    """Return Arrow's bitmap of a byte per row."""
+    bits = np.packbits(np.frombuffer(memoryview(flags), np.uint8), bitorder="little")
+    return pa.py_buffer(bits)

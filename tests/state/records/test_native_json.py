@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from tests.support.metadata_values import (
     EVERY_VERSION,
     golden_vectors,
     metadata_logs,
+    mutated_values,
     structs,
     values_of,
     version_name,
@@ -112,34 +112,14 @@ def test_random_records_of_every_version_are_written_alike(
     assert_same([encode(DecodedRecord(version, record))])
 
 
-def mutated(seeds: Iterable[int]) -> list[bytes]:
-    known = sorted({value for log in LOGS for value in values_of(log)})
-    known += [value for _, _, value, _ in golden_vectors()]
-    values = []
-    for seed in seeds:
-        chance = random.Random(seed)
-        value = bytearray(chance.choice(known))
-        for _ in range(chance.choice((1, 1, 2, 3))):
-            at = chance.randrange(len(value)) if value else 0
-            kind = chance.randrange(4)
-            if kind == 0:
-                del value[at : at + chance.choice((1, 1, 4))]
-            elif kind == 1:
-                value[at:at] = chance.choice((b"\0", b"\1", b"\x80\0", b"\xff\xff\xff\xff\x0f"))
-            else:
-                value[at : at + 1] = chance.choice((b"\0", b"\1", b"\2", b"\x7f", b"\x80", b"\xff"))
-        values.append(bytes(value))
-    return values
-
-
 def test_mutated_values_are_written_alike_or_given_back() -> None:
-    assert assert_same(mutated(range(5_000))) > 500
+    assert assert_same(mutated_values(range(5_000))) > 500
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("first", range(10**6, 2 * 10**6, 10**5))
 def test_a_million_mutated_values_are_written_alike_or_given_back(first: int) -> None:
-    assert_same(mutated(range(first, first + 10**5)))
+    assert_same(mutated_values(range(first, first + 10**5)))
 
 
 def test_only_printable_characters_are_written() -> None:
@@ -269,5 +249,5 @@ def test_a_panic_of_the_core_is_caught_and_python_prints_the_records(
             compiled.core.panic()
 
     expected = run("cat", LOG)
-    monkeypatch.setattr("raftlog_state.records.native_json._program", Panicking)
+    monkeypatch.setattr("raftlog_state.records.native_json.program", Panicking)
     assert run("cat", LOG) == expected

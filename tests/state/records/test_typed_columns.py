@@ -1,44 +1,55 @@
-"""Typed columns have what ``serde`` decodes and ``redaction`` shows, row by row."""
+"""Typed columns have what ``serde`` decodes and ``redaction`` shows, row by row, in the compiled
+core and in Python; what the core does not decode it gives back."""
 
 from __future__ import annotations
 
-import base64
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.both_implementations import pure_python
+from tests.support.exhausted_memory import outcomes
 from tests.support.metadata_values import (
     EVERY_VERSION,
+    as_columns,
     golden_vectors,
     metadata_logs,
+    mutated_values,
     payloads_of,
     structs,
+    typed_fields,
     values_of,
     version_name,
 )
 
+from raftlog import compiled
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import (
     NO_OP_VALUE,
     RECORD_TYPES,
     ConfigRecord,
     DecodedRecord,
-    FieldSchema,
     MetadataRecord,
     PartitionChangeRecord,
+    RecordSchema,
     Redactor,
-    Struct,
     TopicRecord,
     UnknownTag,
     UserScramCredentialRecord,
     decode,
     encode,
+    is_secret_config,
 )
-from raftlog_state.records.declare import Array, Scalar
+from raftlog_state.records.declare import Scalar
+from raftlog_state.records.native_program import program, value_buffers
 from raftlog_state.records.typed_columns import (
     TypedColumns,
     arrow_type,
@@ -58,31 +69,50 @@ def columns_of(
     return typed_columns(column, RECORD_TYPES, redactor)
 
 
-def plain(value: Any) -> Any:
-    """Return a record or a value of one as Arrow returns it in Python."""
-    if isinstance(value, Struct):
-        return {one.attribute: plain(getattr(value, one.attribute)) for one in value.fields_schema}
-    return [plain(one) for one in value] if isinstance(value, tuple) else value
-
-
 def assert_decoded(values: Sequence[bytes | None], redactor: Redactor) -> int:
     """Compare the columns with the decoded values; return the number of their records."""
     expected: dict[type, list[tuple[int, int, Any]]] = {kind: [] for kind in RECORD_TYPES}
     for row, value in enumerate(values):
         decoded = None if value is None else redactor.redact(decode(value))
         if decoded is not None and isinstance(decoded.record, MetadataRecord):
-            entry = row, decoded.version, plain(decoded.record)
+            entry = row, decoded.version, as_columns(decoded.record)
             expected[type(decoded.record)].append(entry)
-    count = 0
-    for kind, found in columns_of(values, redactor).items():
+    assert_columns(columns_of(values, redactor), expected)
+    if compiled.is_native:
+        with pure_python():
+            assert_columns(columns_of(values, redactor), expected)
+    return sum(map(len, expected.values()))
+
+
+def assert_columns(
+    columns: dict[type[MetadataRecord], TypedColumns],
+    expected: dict[type, list[tuple[int, int, Any]]],
+) -> None:
+    for kind, found in columns.items():
         found.fields.validate(full=True)
         assert found.fields.type == struct_type(kind)
         assert found.fields.null_count == 0
         structs = found.fields.to_pylist()
         rows = zip(found.rows.tolist(), found.versions.tolist(), structs, strict=True)
-        assert list(rows) == expected[kind]
-        count += len(structs)
-    return count
+        assert repr(list(rows)) == repr(expected[kind])  # NaN is not equal to itself
+
+
+def given_back(values: Sequence[bytes], kind: type[MetadataRecord], *, reveal: bool) -> list[int]:
+    """Return which of the values, all of one type, the core gives back."""
+    rows = np.arange(len(values), dtype=np.int32)
+    found = by_core(pa.array(values, pa.binary()), rows, kind.schema, reveal=reveal)
+    return rows.tolist() if found is None else found
+
+
+def by_core(
+    column: pa.BinaryArray, rows: npt.NDArray[np.int32], schema: RecordSchema, *, reveal: bool
+) -> list[int] | None:
+    wanted = rows.view(np.uint8).data, schema.api_key, schema.latest_version
+    found = program().columns(*value_buffers(column), [wanted], reveal)
+    assert found is not None
+    if found[0] is None:
+        return None
+    return [int(row) for row in np.frombuffer(memoryview(found[0][1]), np.int32)]
 
 
 @pytest.mark.parametrize("redactor", REDACTORS)
@@ -100,23 +130,7 @@ def test_records_of_real_logs_have_what_kafka_dump_log_prints() -> None:
             for row, columns in structs:
                 payload = payloads[row]
                 assert payload["type"] == kind.schema.json_type
-                printed = {
-                    field.attribute: printed_value(field, payload["data"])
-                    for field in kind.fields_schema
-                }
-                assert columns == printed
-
-
-def printed_value(field: FieldSchema, data: dict[str, Any]) -> Any:
-    if field.json_name not in data:
-        return plain(field.default)
-    value = data[field.json_name]
-    if field.kind is Scalar.BYTES:
-        return base64.b64decode(value)
-    if isinstance(field.kind, Array) and not isinstance(field.kind.element, Scalar):
-        schemas = field.kind.element.fields_schema
-        return [{one.attribute: printed_value(one, each) for one in schemas} for each in value]
-    return value
+                assert columns == typed_fields(kind, payload["data"])
 
 
 @pytest.mark.parametrize(("kind", "version"), EVERY_VERSION, ids=version_name)
@@ -192,3 +206,117 @@ def test_no_secret_is_in_the_columns_unless_it_is_shown() -> None:
         text = repr([columns.fields.to_pylist() for columns in found.values()])
         assert (secret in text) == redactor.reveal
         assert assert_decoded(values, redactor) == 4
+
+
+needs_core = pytest.mark.skipif(not compiled.is_native, reason="the compiled core is not built")
+
+
+@needs_core
+def test_the_core_decodes_nearly_all_records_of_real_logs() -> None:
+    values = [value for log in LOGS for value in values_of(log)]
+    for kind in RECORD_TYPES:
+        own = [value for value in values if value[1] == kind.schema.api_key]
+        if kind is UserScramCredentialRecord:
+            assert given_back(own, kind, reveal=True) == list(range(len(own)))
+        else:
+            assert len(given_back(own, kind, reveal=True)) <= 0.05 * len(own)
+
+
+def assert_mutated(seeds: range) -> int:
+    """Compare mutated values that are valid, and see that the core gives back all others."""
+    valid: list[bytes] = []
+    damaged: dict[type[MetadataRecord], list[bytes]] = {kind: [] for kind in RECORD_TYPES}
+    for value in mutated_values(seeds):
+        try:
+            decode(value)
+        except MetadataParseError:
+            for kind, values in damaged.items():
+                if value[1:2] == bytes((kind.schema.api_key,)):
+                    values.append(value)
+        else:
+            valid.append(value)
+    for redactor in (Redactor(), SHOWN):
+        assert_decoded(valid, redactor)
+        if compiled.is_native:
+            for kind, values in damaged.items():
+                found = given_back(values, kind, reveal=redactor.reveal)
+                assert found == list(range(len(values)))
+    return min(len(valid), sum(map(len, damaged.values())))
+
+
+def test_mutated_values_are_decoded_alike_or_given_back() -> None:
+    assert assert_mutated(range(4_000)) > 400
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("first", range(2 * 10**6, 3 * 10**6, 10**5))
+def test_a_million_mutated_values_are_decoded_alike_or_given_back(first: int) -> None:
+    for start in range(first, first + 10**5, 10**4):
+        assert_mutated(range(start, start + 10**4))
+
+
+@needs_core
+def test_the_core_gives_back_secrets_and_unknown_tags() -> None:
+    configs = [(2, "retention.ms", "1"), (4, "ssl.key.password", "p"), (2, "of.a.plugin", "x")]
+    configs += [(8, "root", "x"), (2, "RETENTION.MS", "1"), (4, "log.retention.ms", "1")]
+    values = [
+        encode(ConfigRecord(resource_type=kind, name=name, value=value))
+        for kind, name, value in configs
+    ]
+    secret = [n for n, (kind, name, _) in enumerate(configs) if is_secret_config(kind, name)]
+    assert given_back(values, ConfigRecord, reveal=False) == secret != []
+    assert given_back(values, ConfigRecord, reveal=True) == []
+    tagged = encode(TopicRecord(name="a", unknown_tags=(UnknownTag(9, b"x"),)))
+    assert given_back([tagged, encode(TopicRecord(name="a"))], TopicRecord, reveal=True) == [0]
+
+
+@needs_core
+def test_the_core_refuses_rows_that_are_not_in_the_column() -> None:
+    values = pa.array([encode(TopicRecord(name="a"))], pa.binary())
+    offsets, data = value_buffers(values)
+
+    def columns(row: int, api_key: int, version: int, data: memoryview) -> object:
+        which = np.array([row], np.int32).view(np.uint8).data
+        found = program().columns(offsets, data, [(which, api_key, version)], True)
+        assert found is not None
+        return found[0]
+
+    assert columns(0, 2, 0, data) is not None
+    assert [columns(row, 2, 0, data) for row in (1, -1, 2**31 - 1)] == [None] * 3
+    assert columns(0, 2, 0, data[:-1]) is None
+    assert columns(0, 2, 9, data) is None
+    of_another_type = columns(0, 9, 0, data)
+    assert isinstance(of_another_type, tuple)
+    assert len(of_another_type[1]) == 4
+
+
+CALLS = """
+from array import array
+from raftlog_state.records import TopicRecord, encode
+from raftlog_state.records.native_program import program
+
+def prepared(data):
+    byte_count = len(encode(TopicRecord(name="orders")))
+    count = len(data) // byte_count
+    offsets = array("i", range(0, len(data) + 1, byte_count))
+    rows, given = array("i", range(count)), bytes(count)
+    return program(), *(memoryview(one).cast("B") for one in (offsets, data, rows, given))
+
+def call(program, offsets, data, rows, given):
+    text = program.json(offsets, data, given, False, None, True, None)
+    columns = program.columns(offsets, data, [(rows, 2, 0)], False)
+    if text is None or columns is None or columns[0] is None:
+        return False
+    return not len(text[2]) and not len(columns[0][1])
+"""
+
+
+@needs_core
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
+def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -> None:
+    values = tmp_path / "values"
+    values.write_bytes(60_000 * encode(TopicRecord(name="orders")))
+    (counted,) = outcomes(CALLS, [values])
+    assert set(counted) <= {"done", "given back", "MemoryError"}
+    assert counted["done"] > 0
+    assert counted.get("given back", 0) > 2

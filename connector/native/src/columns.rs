@@ -1,0 +1,282 @@
+//! Fields of the metadata records of one type as columns, in Arrow's layout
+//! (`state/raftlog_state/records/typed_columns.py`).
+//!
+//! A column tree has the fields of the latest version. A record of an older version has the defaults
+//! of the fields that it lacks, as a tagged field that is absent. A record is plain as in `program`,
+//! except that its strings may have all characters.
+
+use crate::memory::Grow;
+use crate::program::{
+    Field, Kind, Program, Rows, Shape, Shows, Struct, UUID_CHARACTERS, read_frame, read_integer,
+    read_length, uuid_text,
+};
+use crate::reader::Reader;
+
+/// Column of a field, or of the elements of an array.
+pub struct Column {
+    /// One byte per row, 0 for null; only of nullable fields.
+    pub valid: Option<Vec<u8>>,
+    /// Of strings and arrays: the end of each row in `data` or in the inner columns, after a 0.
+    pub ends: Option<Vec<i32>>,
+    /// Numbers in native byte order, booleans as bytes, or the bytes of all strings.
+    pub data: Vec<u8>,
+    shape: Shape,
+    /// Of an array: its elements, or the fields of its structs.
+    pub inner: Vec<Column>,
+}
+
+/// Columns of the plain records, and the ordinals of the others.
+pub struct Columns {
+    pub fields: Vec<Column>,
+    pub given_back: Vec<i32>,
+}
+
+/// Build the columns of the records in `which` rows: numbers in native byte order. All are of the
+/// type `api_key`, whose latest version is `version`.
+///
+/// `None` if the program lacks that version, the rows are inconsistent, a column exceeds 32-bit
+/// offsets, or memory is refused.
+pub fn build(
+    program: &Program,
+    rows: &Rows<'_>,
+    which: &[u8],
+    (api_key, version): (u8, u8),
+    reveal: bool,
+) -> Option<Columns> {
+    let (which, []) = which.as_chunks::<4>() else {
+        return None;
+    };
+    let latest = program
+        .structs
+        .get(program.record(api_key, version)?.body)?;
+    let mut columns = Columns {
+        fields: columns_of(program, latest)?,
+        given_back: Vec::new(),
+    };
+    let mut plain = 0;
+    for (ordinal, row) in which.iter().enumerate() {
+        let value = rows.value(usize::try_from(i32::from_ne_bytes(*row)).ok()?)?;
+        if add_value(program, value, api_key, reveal, latest, &mut columns.fields).is_some() {
+            plain += 1;
+        } else {
+            columns
+                .fields
+                .iter_mut()
+                .try_for_each(|column| column.truncate(plain))?;
+            columns.given_back.try_push(i32::try_from(ordinal).ok()?)?;
+        }
+    }
+    Some(columns)
+}
+
+fn columns_of(program: &Program, body: &Struct) -> Option<Vec<Column>> {
+    let mut columns = Vec::with_room(body.fields.len())?;
+    for field in &body.fields {
+        columns.try_push(Column::new(program, field.shape, field.nullable)?)?;
+    }
+    Some(columns)
+}
+
+fn add_value(
+    program: &Program,
+    value: &[u8],
+    api_key: u8,
+    reveal: bool,
+    latest: &Struct,
+    columns: &mut [Column],
+) -> Option<()> {
+    let mut reader = Reader::new(value);
+    let (found, version) = read_frame(&mut reader)?;
+    if found != api_key {
+        return None;
+    }
+    let record = program.record(found, version)?;
+    let shows = Shows {
+        reveal,
+        guard: record.guard,
+    };
+    let body = program.structs.get(record.body)?;
+    add_struct(program, body, latest, &mut reader, &shows, columns)?;
+    reader.is_at_end().then_some(())
+}
+
+/// Add a row to the columns of `latest`: the fields of the struct at the reader, in the order of both.
+fn add_struct(
+    program: &Program,
+    body: &Struct,
+    latest: &Struct,
+    reader: &mut Reader<'_>,
+    shows: &Shows,
+    columns: &mut [Column],
+) -> Option<()> {
+    let located = program.locate(body, reader)?;
+    let mut present = body.fields.iter().zip(located.iter()).peekable();
+    for (declared, column) in latest.fields.iter().zip(columns) {
+        let own = present.next_if(|(field, _)| field.place == declared.place);
+        let Some((field, Some(bytes))) = own else {
+            column.add_default(declared)?;
+            continue;
+        };
+        if field.hidden && !shows.reveal && !program.is_public(body, &located, shows, bytes)? {
+            return None;
+        }
+        column.add_field(program, field, declared, &mut Reader::new(bytes), shows)?;
+    }
+    present.next().is_none().then_some(())
+}
+
+impl Column {
+    fn new(program: &Program, shape: Shape, nullable: bool) -> Option<Self> {
+        let inner = match shape {
+            Shape::Scalar(_) => Vec::new(),
+            Shape::Array(kind) => {
+                let mut inner = Vec::with_room(1)?;
+                inner.try_push(Self::new(program, Shape::Scalar(kind), false)?)?;
+                inner
+            }
+            Shape::Structs(element) => columns_of(program, program.structs.get(element)?)?,
+        };
+        let ends = match shape {
+            Shape::Scalar(kind) if !matches!(kind, Kind::String | Kind::Uuid) => None,
+            _ => {
+                let mut ends = Vec::new();
+                ends.try_push(0)?;
+                Some(ends)
+            }
+        };
+        Some(Self {
+            valid: nullable.then(Vec::new),
+            ends,
+            data: Vec::new(),
+            shape,
+            inner,
+        })
+    }
+
+    /// Remove the rows from `count` on.
+    fn truncate(&mut self, count: usize) -> Option<()> {
+        if let Some(valid) = &mut self.valid {
+            valid.truncate(count);
+        }
+        let Some(ends) = &mut self.ends else {
+            let Shape::Scalar(kind) = self.shape else {
+                return None;
+            };
+            self.data.truncate(count.checked_mul(column_width(kind)?)?);
+            return Some(());
+        };
+        ends.truncate(count.checked_add(1)?);
+        let end = usize::try_from(*ends.last()?).ok()?;
+        self.data.truncate(end);
+        self.inner
+            .iter_mut()
+            .try_for_each(|column| column.truncate(end))
+    }
+
+    /// Add the value at the reader.
+    fn add_field(
+        &mut self,
+        program: &Program,
+        field: &Field,
+        declared: &Field,
+        reader: &mut Reader<'_>,
+        shows: &Shows,
+    ) -> Option<()> {
+        if let Shape::Scalar(kind) = field.shape {
+            return self.add_scalar(kind, reader);
+        }
+        let Some(count) = read_length(field.nullable, reader)? else {
+            return self.add_null();
+        };
+        match (field.shape, declared.shape) {
+            (Shape::Structs(element), Shape::Structs(latest)) => {
+                let body = program.structs.get(element)?;
+                let latest = program.structs.get(latest)?;
+                for _ in 0..count {
+                    add_struct(program, body, latest, reader, shows, &mut self.inner)?;
+                }
+            }
+            (Shape::Array(kind), _) => {
+                let elements = self.inner.first_mut()?;
+                for _ in 0..count {
+                    elements.add_scalar(kind, reader)?;
+                }
+            }
+            _ => return None,
+        }
+        self.end_row(count)
+    }
+
+    #[inline]
+    fn add_scalar(&mut self, kind: Kind, reader: &mut Reader<'_>) -> Option<()> {
+        match kind {
+            Kind::Uuid => {
+                let text = uuid_text(reader.array()?);
+                self.data.try_extend(&text)?;
+                self.end_row(UUID_CHARACTERS)
+            }
+            Kind::String => {
+                let Some(length) = read_length(self.valid.is_some(), reader)? else {
+                    return self.add_null();
+                };
+                let text = std::str::from_utf8(reader.take(length)?).ok()?;
+                self.data.try_extend(text.as_bytes())?;
+                self.end_row(length)
+            }
+            Kind::Float64 => {
+                let value = f64::from_be_bytes(reader.array()?);
+                self.data.try_extend(&value.to_ne_bytes())
+            }
+            _ => self.add_number(kind, read_integer(kind, reader)?),
+        }
+    }
+
+    fn add_number(&mut self, kind: Kind, value: i64) -> Option<()> {
+        match kind {
+            Kind::Bool | Kind::Int8 => self
+                .data
+                .try_extend(&i8::try_from(value).ok()?.to_ne_bytes()),
+            Kind::Int16 => self
+                .data
+                .try_extend(&i16::try_from(value).ok()?.to_ne_bytes()),
+            Kind::UInt16 | Kind::Int32 => self
+                .data
+                .try_extend(&i32::try_from(value).ok()?.to_ne_bytes()),
+            Kind::Int64 => self.data.try_extend(&value.to_ne_bytes()),
+            Kind::Float64 | Kind::Uuid | Kind::String => None,
+        }
+    }
+
+    /// End a row of strings or arrays after `count` more bytes or elements.
+    fn end_row(&mut self, count: usize) -> Option<()> {
+        let ends = self.ends.as_mut()?;
+        ends.try_push(ends.last()?.checked_add(i32::try_from(count).ok()?)?)?;
+        self.valid
+            .as_mut()
+            .map_or(Some(()), |valid| valid.try_push(1))
+    }
+
+    fn add_null(&mut self) -> Option<()> {
+        let ends = self.ends.as_mut()?;
+        ends.try_push(*ends.last()?)?;
+        self.valid.as_mut()?.try_push(0)
+    }
+
+    /// Add the default of a field that the record lacks; `None` of a kind that has no table entry.
+    fn add_default(&mut self, field: &Field) -> Option<()> {
+        match field.shape {
+            Shape::Scalar(Kind::Float64 | Kind::Uuid) => None,
+            Shape::Scalar(kind) if kind != Kind::String => self.add_number(kind, field.default),
+            _ if field.default == -1 => self.add_null(),
+            _ => self.end_row(0),
+        }
+    }
+}
+
+/// Return the number of bytes of a row.
+const fn column_width(kind: Kind) -> Option<usize> {
+    match kind {
+        Kind::UInt16 => Some(4), // as Arrow's int32
+        _ => kind.width(),
+    }
+}
