@@ -300,6 +300,7 @@ def test_a_load_whose_appends_always_conflict_ends(random_log: RandomLogOf, tmp_
     def rival(step: str) -> None:
         if step == "load":
             attempts.append(step)
+            assert len(attempts) <= CONFLICTS_MAX
             write_part(log, tables, 1)
 
     with pytest.raises(ConcurrentWriterError):
