@@ -12,7 +12,8 @@ import contextlib
 import io
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import BinaryIO, Final, TextIO, TypeAlias
 
 from raftlog.printable import printable
@@ -29,6 +30,19 @@ Line: TypeAlias = str | Iterator[str]
 def json_text(data: Mapping[str, object]) -> str:
     """Return an object as one line of JSON, without spaces."""
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+
+
+def table_lines(head: Sequence[str], rows: Callable[[], Iterable[Sequence[str]]]) -> Iterator[str]:
+    """Yield the lines of a table with aligned columns.
+
+    ``rows`` is called twice, for the widths and for the lines, so that the rows are not in memory.
+    """
+    widths = [len(name) for name in head]
+    for row in rows():
+        widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
+    for row in chain((head,), rows()):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
 
 
 class OutputFailedError(Exception):

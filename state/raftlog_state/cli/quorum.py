@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from .output import Console, Output
+from .output import Console, Output, table_lines
 from .parser import Commands
 from .source import add_nodes, leader_client
 
@@ -109,14 +109,10 @@ def _print(quorum_info: QuorumInfo, output: Output, *, now_ms: int) -> None:
         f"leader {quorum_info.leader_id}, epoch {quorum_info.epoch}, high watermark {known}"
     )
     head = ("NODE", "DIRECTORY", "STATUS", "END OFFSET", "LAG", "LAST FETCH", "LISTENERS")
-    rows: list[tuple[str, ...]] = [head]
     replicas = quorum_info.replicas
     leader_end = max((replica.end_offset or 0 for replica in replicas), default=0)
-    rows += [_replica_row(replica, quorum_info, leader_end, now_ms) for replica in replicas]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        output.line("  ".join(cells).rstrip())
+    rows = [_replica_row(replica, quorum_info, leader_end, now_ms) for replica in replicas]
+    output.lines(table_lines(head, lambda: rows))
 
 
 def _replica_row(

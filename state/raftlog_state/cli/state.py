@@ -43,8 +43,8 @@ HISTORY_KINDS = ("epochs", "transactions")
 """Kinds that are not state, but history: from the log start offset on."""
 
 STATE_ABOUT = f"""
-Print the cluster state that results from the records of a metadata log, as JSON: one object, or
-with KIND one row a line.
+Print the cluster state that results from the records of a metadata log: on a terminal as tables,
+otherwise as JSON, one object, or with KIND one row a line.
 
 KIND is one of {", ".join(KINDS[:8])},
 {", ".join(KINDS[8:])}; or {" or ".join(HISTORY_KINDS)}: the history of the log, from
@@ -83,9 +83,10 @@ def add_state(commands: Commands) -> None:
     )
     command.add_argument(
         "--format",
-        choices=("json", "records"),
-        default="json",
-        help="records: the records of a snapshot of this state, as `raftlog cat` prints them",
+        choices=("table", "json", "records"),
+        help="table: aligned columns, long values cut, times in ISO 8601; default on a terminal. "
+        "json: default otherwise. records: the records of a snapshot of this state, as "
+        "`raftlog cat` prints them",
     )
     add_redaction(command)
     add_decompression_limit(command)
@@ -95,6 +96,7 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     """Print the state; return the exit code."""
     _take_kind_from_path(arguments)
     hide = redactor(arguments)
+    layout = arguments.format or ("table" if output.is_terminal() else "json")
     if arguments.kind and arguments.format == "records":
         arguments.parser.error(
             "--format records prints the whole state: it cannot be used with KIND"
@@ -102,13 +104,17 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
 
     from raftlog_state.loader.image_reader import ImageReader
 
-    from .state_text import print_image, print_records, print_rows
+    from .state_text import print_image, print_records, print_rows, print_table
 
     from_oldest = arguments.kind in HISTORY_KINDS
+    if output.is_terminal():
+        console.disable_progress_bar()
     with open_source(arguments) as log:
         images = ImageReader(log, hide, console, from_oldest=from_oldest)
         image = images.image_at(_end_offset(arguments.at, log, images, console))
-    if arguments.format == "records":
+    if layout == "table":
+        print_table(image, arguments.kind, output)
+    elif layout == "records":
         print_records(image, output)
     elif arguments.kind:
         print_rows(image, arguments.kind, output)

@@ -1,4 +1,4 @@
-"""Cluster state and its differences as JSON, one row a line.
+"""Cluster state and its differences as JSON, one row a line, and cluster state as tables.
 
 Columns that a snapshot does not contain (the broker that allocated the last block of producer ids)
 are omitted, so that the state at an offset does not depend on the snapshot that was loaded.
@@ -6,9 +6,11 @@ are omitted, so that the state at an offset does not depend on the snapshot that
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, Final
 
+from raftlog.client.offset_spec import time_text
 from raftlog_state.image import (
     STATE_ENTITIES,
     Entity,
@@ -20,10 +22,15 @@ from raftlog_state.image import (
 )
 from raftlog_state.image.delta import Op, RowChange
 from raftlog_state.image.image_writer import image_records
-from raftlog_state.image.named_diff import NO_COLUMNS
+from raftlog_state.image.named_diff import IGNORABLE, NO_COLUMNS
 from raftlog_state.records import to_json_text
 
-from .output import Output, json_text
+from .output import Output, json_text, table_lines
+
+CELL_CHARACTERS_MAX: Final = 40
+"""Characters of a cell of a table; longer values are cut."""
+_EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
+_NAMES: Final = frozenset({"name", "topic_name", "resource_name", "principal", "user"})
 
 
 def print_image(image: MetadataImage, output: Output) -> None:
@@ -47,11 +54,88 @@ def print_image(image: MetadataImage, output: Output) -> None:
     output.line("]}")
 
 
+def print_table(image: MetadataImage, kind: str | None, output: Output) -> None:
+    """Print the rows of one kind as a table, or a table of each kind that has rows."""
+    if kind is not None:
+        _print_entity(image, _entity_of(kind), output)
+        return
+    at = f"end offset {image.offset + 1}, leader epoch {image.leader_epoch}"
+    output.line(f"{at}, {time_text(image.timestamp_ms)}" if image.timestamp_ms >= 0 else at)
+    for entity in STATE_ENTITIES:
+        count = len(image.map(entity))
+        if count:
+            output.line("")
+            output.line(f"{table_of(entity)}: {count}")
+            _print_entity(image, entity, output)
+
+
+def _print_entity(image: MetadataImage, entity: Entity, output: Output) -> None:
+    found = dict.fromkeys(
+        name
+        for row in image.rows(entity)
+        for name, value in _row(row).items()
+        if value not in _EMPTY
+    )
+    columns = sorted((name for name in found if f"{name}_name" not in found), key=_rank)
+    if not columns:
+        return
+    head = [
+        (name.removesuffix("_name") if name.removesuffix("_name") in found else name)
+        .removesuffix("_ms")
+        .replace("_", " ")
+        .upper()
+        for name in columns
+    ]
+    output.lines(
+        table_lines(
+            head,
+            lambda: (
+                [_cell(name, values[name]) for name in columns]
+                for values in map(_row, image.rows(entity))
+            ),
+        )
+    )
+
+
+def _rank(column: str) -> int:
+    """Return the place of a column in a table: names first, ids that users do not use last."""
+    if column in IGNORABLE["ids"]:
+        return 2
+    return 0 if column in _NAMES else 1
+
+
+def _cell(column: str, value: object) -> str:
+    """Return a value as text of at most ``CELL_CHARACTERS_MAX``."""
+    if column.endswith("timestamp_ms") and isinstance(value, int):
+        return time_text(value)
+    text = _plain(value)
+    if len(text) > CELL_CHARACTERS_MAX:
+        return text[: CELL_CHARACTERS_MAX - 3] + "..."
+    return text
+
+
+def _plain(value: object) -> str:
+    if value in _EMPTY:
+        return "-"
+    match value:
+        case str():
+            return value
+        case list():
+            return ",".join(map(_plain, value))
+        case {"name": name, "host": host, "port": port}:
+            return f"{name} {host}:{port}"
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 def print_rows(image: MetadataImage, kind: str, output: Output) -> None:
     """Print the rows of one kind, one line each."""
-    (entity,) = (entity for entity in Entity if table_of(entity) == kind)
-    for row in image.rows(entity):
+    for row in image.rows(_entity_of(kind)):
         output.line(json_text(_row(row)))
+
+
+def _entity_of(kind: str) -> Entity:
+    (entity,) = (entity for entity in Entity if table_of(entity) == kind)
+    return entity
 
 
 def print_records(image: MetadataImage, output: Output) -> None:

@@ -275,7 +275,10 @@ def test_a_reader_that_closes_the_pipe_ends_a_follower_quietly(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_records_of_a_quorum_are_printed_once_when_its_leader_dies(tmp_path: Path) -> None:
-    with QuorumProcesses(tmp_path) as quorum, raftlog.connect(quorum.bootstrap) as log:
+    with (
+        QuorumProcesses(tmp_path) as quorum,
+        raftlog.connect(quorum.bootstrap, timeout_ms=240_000) as log,
+    ):
         log.append([b"0 %d" % number for number in range(9)])
         with start("cat", "--bootstrap-server", quorum.bootstrap) as process:
             assert process.stdout is not None
