@@ -25,6 +25,13 @@ STATE_PLANTS: Final = (
         tests=(TRANSACTIONS,),
     ),
     Plant(
+        bug="a replay keeps the keys of all rows that were deleted",
+        path=f"{STATE}/image/delta.py",
+        old="if after is None and self.image.get(entity, key) is None:",
+        new="if after is None and before is None:",
+        tests=(IMAGE,),
+    ),
+    Plant(
         bug="changes of a transaction are visible from their own offsets on",
         path=f"{STATE}/loader/metadata_loader.py",
         old="dataclasses.replace(record_at, visible_offset=at.offset)",

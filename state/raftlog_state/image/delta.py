@@ -215,7 +215,10 @@ class MetadataDelta:
         self._set(change.entity, change.key, change.before, change.after)
 
     def _set(self, entity: Entity, key: Key, before: Row | None, after: Row | None) -> None:
-        self._written[entity][key] = after
+        if after is None and self.image.get(entity, key) is None:
+            self._written[entity].pop(key, None)  # else memory grows with all rows that ever were
+        else:
+            self._written[entity][key] = after
         if before is None and after is not None:
             self._added_count += 1
             group = group_of(after)
@@ -225,7 +228,10 @@ class MetadataDelta:
             self._added_count -= 1
             group = group_of(before)
             if group is not None:
-                self._writable_group(group).pop(key, None)
+                keys = self._writable_group(group)
+                keys.pop(key, None)
+                if not keys and not self.image.group(group):
+                    del self._groups[group]
 
     def _writable_group(self, group: Group) -> dict[Key, None]:
         keys = self._groups.get(group)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftlog.limits import KIB
 from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image import (
     ROW_TYPES,
@@ -229,6 +231,31 @@ def test_changes_transform_one_state_into_the_next(
         else:
             rows[change.key] = change.after
     assert rows == expected
+
+
+def test_memory_of_a_delta_is_that_of_its_rows_and_not_of_all_that_were_deleted() -> None:
+    """A long log creates and deletes topics, and is replayed in one delta."""
+    delta = MetadataDelta(image_of(TOPICS[0]))
+
+    def create_and_delete(topics: range) -> None:
+        for topic in map(str, topics):
+            rows: list[Row] = [TopicRow(topic_id=topic, name=topic), partition(topic, 0)]
+            for row in rows:
+                delta.put(row)
+            for row in rows:
+                delta.delete(row.ENTITY, row.key)
+            delta.take_changes()
+
+    create_and_delete(range(10, 20))
+    tracemalloc.start()
+    try:
+        create_and_delete(range(1000, 2000))
+        assert tracemalloc.get_traced_memory()[0] < 64 * KIB
+    finally:
+        tracemalloc.stop()
+    assert delta.is_empty()
+    delta.delete(Entity.TOPIC, TOPICS[0].key)
+    assert delta.get(Entity.TOPIC, TOPICS[0].key) is None
 
 
 def test_a_new_image_shares_unchanged_maps() -> None:
