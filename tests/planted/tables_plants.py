@@ -319,7 +319,7 @@ TABLES_PLANTS: Final = (
         path="state/raftlog_state/tables/origins.py",
         old="origins[change.key] = Origin(*written, before.created_offset)",
         new="origins.setdefault(change.key, Origin(*written, before.created_offset))",
-        tests=(f"{CONVERTED}::test_rows_of_state_are_the_last_changes_of_each_key[14]",),
+        tests=("tests/state/tables/test_reader.py",),
     ),
     Plant(
         bug="a row that changed again has the origin that it had at the start",

@@ -70,7 +70,6 @@ def shared_session(task_tries: int = 1) -> SparkSession:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Code generation would compile every plan, which costs more than tiny plans gain.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -84,4 +83,6 @@ def shared_session(task_tries: int = 1) -> SparkSession:
         builder = builder.config(name, value)
     session = configure_spark_with_delta_pip(builder).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    # Of this session only: another one has Spark's default, as that of a user.
+    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     return session

@@ -608,11 +608,17 @@ def test_a_write_that_is_not_atomic_has_no_limit_of_its_records() -> None:
     env.assert_states_equal_a_replay()
 
 
-def test_a_leader_resigns_if_the_log_has_a_part_of_a_write() -> None:
+@pytest.mark.parametrize("cause", [DiskFullError, PolicyViolationError])
+def test_a_leader_resigns_if_the_log_has_a_part_of_a_write(cause: type[Exception]) -> None:
+    """Without a transaction there is nothing to abort, also if the log accepts later appends."""
     env, active = started(records_per_batch_max=2)
-    env.shared.appends_left = 1
-    done = active.write("many", write_configs(5), deadline_us=NO_DEADLINE, is_atomic=False)
-    assert isinstance(done.error, DiskFullError)
+    if cause is DiskFullError:
+        env.shared.appends_left = 1
+    else:
+        env.shared.batch_bytes_max = 300
+    operation = write_configs(5, large_number=2)
+    done = active.write("many", operation, deadline_us=NO_DEADLINE, is_atomic=False)
+    assert isinstance(done.error, cause)
     assert active.active_epoch is None
     env.shared.appends_left = None
     env.shared.deliver()
@@ -624,12 +630,13 @@ def test_a_leader_resigns_if_the_log_has_a_part_of_a_write() -> None:
     env.assert_states_equal_a_replay()
 
 
-def write_configs(count: int) -> Operation[int]:
-    """Return the operation that writes configs of brokers."""
+def write_configs(count: int, large_number: int | None = None) -> Operation[int]:
+    """Return the operation that writes configs of brokers, one of them with 400 bytes."""
 
     def operation(state: PendingState) -> int:
         for number in range(count):
-            state.write(ConfigRecord(resource_type=4, name=f"config{number}", value="1"))
+            value = "1" * (400 if number == large_number else 1)
+            state.write(ConfigRecord(resource_type=4, name=f"config{number}", value=value))
         return count
 
     return operation
