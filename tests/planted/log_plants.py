@@ -308,7 +308,7 @@ LOG_PLANTS: Final = (
     Plant(
         bug="a snapshot is renamed before it is synced",
         path=f"{WRITING}/snapshots.py",
-        old="        file.sync()\n",
+        old="        if self._synced_byte_count != self.byte_count:\n            self.sync()\n",
         new="",
         tests=("tests/log/writing/test_snapshot_files.py",),
     ),

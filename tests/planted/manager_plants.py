@@ -138,8 +138,8 @@ MANAGER_PLANTS: Final = (
     Plant(
         bug="managers: a strict filter of quotas ignores other types",
         path=f"{HOME}/quotas.py",
-        old="if strict and len(parts) != len(exact) + len(types):",
-        new="if strict and len(parts) < len(exact) + len(types):",
+        old="if self._strict and len(parts) != len(self._exact) + len(self._types):",
+        new="if self._strict and len(parts) < len(self._exact) + len(self._types):",
         tests=(ACCESS,),
     ),
     Plant(

@@ -97,7 +97,7 @@ NATIVE_PLANTS: Final = (
         bug="the core ends the process where memory is exhausted",
         path=f"{RUST}/memory.rs",
         old="self.try_reserve_exact(count).ok()",
-        new="Some(self.reserve_exact(count))",
+        new="Some(self.reserve(count))",
         tests=(f"{MEMORY}::test_an_exhausted_memory_is_given_back_and_ends_no_process",),
     ),
     Plant(
@@ -124,8 +124,8 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="the core's JSON shows configs of any resource type",
         path=f"{RUST}/program.rs",
-        old=".contains(&(i64::from(kind.cast_signed()), name.to_vec())),",
-        new=".iter().any(|public| public.1 == name && kind > 0),",
+        old="Some(names.is_some_and(|names| names.contains(name)))",
+        new="Some(names.is_some() && self.public.values().any(|names| names.contains(name)))",
         tests=(f"{JSON}::test_a_public_name_of_another_resource_type_is_a_secret",),
     ),
     Plant(

@@ -91,8 +91,8 @@ NODE_DIRECTORY_PLANTS: Final = (
     Plant(
         bug="a running node appends after bytes of another process",
         path=QUORUM_LOG,
-        old="        self._check_byte_count()\n        super()._append_one",
-        new="        super()._append_one",
+        old="        self._check_byte_count()\n        super()._write",
+        new="        super()._write",
         tests=(FOREIGN,),
     ),
     Plant(

@@ -289,9 +289,9 @@ READING_PLANTS: Final = (
         bug="cat prints uncommitted records without a note",
         path="state/raftlog_state/cli/cat_log.py",
         old='        console.log(f"reading up to offset {log_end_offset} (exclusive): '
-        '{end.explanation}")\n',
+        '{found.explanation}")\n',
         new="        if log.source is SourceKind.VOTERS:\n"
-        "            console.log(end.explanation)\n",
+        "            console.log(found.explanation)\n",
         tests=("tests/state/cli/test_cli_cat.py::test_the_kind_of_end_offset_is_logged",),
     ),
     Plant(

@@ -129,8 +129,8 @@ SPARK_PLANTS: Final = (
     Plant(
         bug="a batch read to an offset by number reads records that may be truncated",
         path=f"{SPARK}/planning.py",
-        old="    return min(options.ending_offset, end.offset)\n",
-        new="    return options.ending_offset\n",
+        old="    return min(ending.offset, end.offset)\n",
+        new="    return ending.offset\n",
         tests=(PROGRESS,),
     ),
     Plant(

@@ -139,8 +139,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="the name of a deleted topic stays taken",
         path=f"{STATE}/image/delta.py",
-        old="                self._writable_group(group).pop(key, None)\n",
-        new="                self._writable_group(group)\n",
+        old="                keys.pop(key, None)\n",
+        new="",
         tests=("tests/state/loader/test_replay_topics.py",),
     ),
     Plant(

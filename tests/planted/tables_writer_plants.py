@@ -47,7 +47,7 @@ TABLES_WRITER_PLANTS: Final = (
         path=WRITER,
         old="own_transaction(CHANGES_TABLE, progress, progress.next_offset)",
         new='own_transaction(CHANGES_TABLE, progress, pc.max(rows["offset"]).as_py())',
-        tests=(f"{WRITES}::test_two_writers_write_every_record_once",),
+        tests=(f"{WRITES}::test_records_of_an_earlier_incarnation_in_log_are_not_read",),
     ),
     Plant(
         bug="what an interrupted truncation reverted is read again",
@@ -175,7 +175,10 @@ TABLES_WRITER_PLANTS: Final = (
         path=WRITER,
         old="        if cache.progress.is_start_of_incarnation:\n            self._rows.fence_log",
         new="        if False:\n            self._rows.fence_log",
-        tests=(f"{WRITES}::test_records_of_an_earlier_incarnation_in_log_are_not_read",),
+        tests=(
+            f"{GROUPS}::"
+            "test_groups_and_writers_with_crashes_write_each_record_of_each_cluster_once[many]",
+        ),
     ),
     Plant(
         bug="records of an earlier incarnation in log count as appended",
@@ -225,7 +228,7 @@ TABLES_WRITER_PLANTS: Final = (
         old="(_of_cluster(cluster_id), *where)",
         new="where",
         tests=(
-            f"{CLUSTERS}::test_clusters_have_the_rows_that_each_has_in_tables_of_its_own[1-15]",
+            f"{CLUSTERS}::test_clusters_have_the_rows_that_each_has_in_tables_of_its_own[2-60]",
         ),
     ),
     Plant(
