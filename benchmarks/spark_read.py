@@ -22,12 +22,14 @@ import pyarrow as pa
 from benchmarks.run import Row, row
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pyspark_raftlog import RaftlogDataSource
 from pyspark_raftlog.reader import RaftlogReader
 from raftlog.records import BatchBuilder
 from raftlog_state.records import NoOpRecord, PartitionChangeRecord, encode
+from raftlog_state.records.typed_columns import struct_type
 
 PLAIN_RECORDS = 2_000_000
 METADATA_RECORDS = 200_000
@@ -39,6 +41,15 @@ RUNS = 4
 VALUE = "value BINARY"
 KAFKA = "key BINARY, value BINARY, offset BIGINT, timestamp TIMESTAMP, leaderEpoch INT"
 RECORD = "offset BIGINT, recordType STRING, record STRING"
+CHANGE = struct_type(PartitionChangeRecord)
+TYPED = StructType(
+    [
+        StructField("offset", LongType()),
+        StructField("recordType", StringType()),
+        StructField("partition_change_record", from_arrow_type(CHANGE)),
+    ]
+)
+"""The same records as ``RECORD``: all others are NoOps."""
 
 
 class PrebuiltSource(DataSource):
@@ -139,8 +150,15 @@ def seconds(frame: DataFrame) -> float:
     return time.perf_counter() - started
 
 
-def compare(spark: SparkSession, what: str, log: Path, columns: str, row_count: int) -> Row:
-    options = {"minPartitions": "2", "maxRecordsPerPartition": str(row_count)}
+def compare(
+    spark: SparkSession,
+    what: str,
+    log: Path,
+    columns: str | StructType,
+    row_count: int,
+    kind: str = "json",
+) -> Row:
+    options = {"minPartitions": "2", "maxRecordsPerPartition": str(row_count), "columns": kind}
     measured = spark.read.format("raftlog").options(**options).schema(columns).load(str(log))
     source = RaftlogDataSource({"path": str(log), **{k.lower(): v for k, v in options.items()}})
     prebuilt = prebuild(source, measured.schema, Path(tempfile.mkdtemp(dir=log.parent)) / "batches")
@@ -175,6 +193,7 @@ def main() -> None:
             compare(spark, "Kafka's columns", plain, KAFKA, PLAIN_RECORDS),
             compare(spark, "metadata, value redacted", metadata, VALUE, METADATA_RECORDS),
             compare(spark, "metadata, record as JSON", metadata, RECORD, METADATA_RECORDS),
+            compare(spark, "metadata, typed columns", metadata, TYPED, METADATA_RECORDS, "typed"),
         ]
         spark.stop()
     for figure in figures:

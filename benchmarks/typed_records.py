@@ -40,13 +40,14 @@ from benchmarks.run import Row, row
 from tests.support.peak_memory import peak_memory
 
 from raftlog import compiled
-from raftlog.limits import MIB
+from raftlog.limits import ARROW_ROWS_DEFAULT, MIB
 from raftlog.records import RecordBatch, iter_batches
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.payload import batch_records
-from raftlog_state.records import Redactor, decode, to_json_text
+from raftlog_state.records import RECORD_TYPES, Redactor, decode, to_json_text
 from raftlog_state.records.native_json import LineStart, write_json
+from raftlog_state.records.typed_columns import typed_columns
 from raftlog_state.tables.convert import changes_table
 from raftlog_state.tables.origins import RowOrigins
 
@@ -153,6 +154,7 @@ def measure_in_process(record_count: int, rounds: int, dump_log: float | None) -
         yield row(what, len(values) / statistics.median(times), "records/s")
     if compiled.is_native:
         yield measure_core(values, rounds, dump_log)
+    yield measure_typed(values, rounds)
 
 
 def measure_core(values: list[bytes], rounds: int, dump_log: float | None) -> Row:
@@ -168,6 +170,24 @@ def measure_core(values: list[bytes], rounds: int, dump_log: float | None) -> Ro
     what = "typed records to redacted JSON lines by the compiled core, in process"
     rate = count / statistics.median(times)
     return row(what, rate, "records/s", dump_log, "kafka-dump-log (JVM), whole process")
+
+
+def measure_typed(values: list[bytes], rounds: int) -> Row:
+    """Measure typed columns of all record types, redacted, beside decoding to Python objects."""
+    column = pa.array(values, pa.binary())
+    times: list[list[float]] = [[], []]
+    for _ in range(rounds):
+        begin = time.process_time()
+        for first in range(0, len(values), ARROW_ROWS_DEFAULT):
+            typed_columns(column[first : first + ARROW_ROWS_DEFAULT], RECORD_TYPES, Redactor())
+        middle = time.process_time()
+        for value in values:
+            decode(value)
+        times[0].append(middle - begin)
+        times[1].append(time.process_time() - middle)
+    columns, objects = (len(values) / statistics.median(one) for one in times)
+    what = "typed records to redacted Arrow columns, in process"
+    return row(what, columns, "records/s", objects, "the same records as Python objects")
 
 
 def measure_changes(record_count: int, rounds: int) -> Iterator[Row]:

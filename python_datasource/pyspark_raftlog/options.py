@@ -253,6 +253,7 @@ class RaftlogOptions:
     decompressed_bytes_max: int = limits.DECOMPRESSED_BYTES_MAX
     redact: bool = True
     redact_key: bytes | None = field(default=None, repr=False)
+    has_typed_columns: bool = False
     kind: LogKind | None = None
 
     @classmethod
@@ -304,6 +305,8 @@ class RaftlogOptions:
         if self.kind is not None and self.nodes is not None:
             reason = "cannot be used with bootstrap.servers: nodes report the kind of their log"
             raise OptionError(option="values", reason=reason)
+        if self.has_typed_columns and self.kind is LogKind.PARTITION:
+            raise typed_columns_refused("values=kraft")
 
     def with_paths(self, convert: Callable[[str], str]) -> RaftlogOptions:
         """Return the same options with converted paths of files."""
@@ -325,6 +328,12 @@ class RaftlogOptions:
             raise OptionError(option="endingTimestamp", reason="is allowed in batch reads only")
         if self.ending_offset != LATEST:
             raise OptionError(option="endingOffset", reason="is allowed in batch reads only")
+
+
+def typed_columns_refused(what: str) -> OptionError:
+    """Return the error of ``columns=typed`` for records that are not those of cluster metadata."""
+    reason = f"typed requires {what}: only records of cluster metadata have typed fields"
+    return OptionError(option="columns", reason=reason)
 
 
 def _parse_given(options: Iterable[tuple[str, str]], find: Find) -> dict[str, Any]:
@@ -392,6 +401,16 @@ def _kind(name: str, value: str) -> LogKind:
             raise OptionError(option=name, reason="must be kraft, bytes or msgpack")
 
 
+def _has_typed_columns(name: str, value: str) -> bool:
+    match value.strip().lower():
+        case "typed":
+            return True
+        case "json":
+            return False
+        case _:
+            raise OptionError(option=name, reason="must be json or typed")
+
+
 def _cluster_id(name: str, value: str) -> str:
     if not value.strip() or not value.isprintable():
         raise OptionError(option=name, reason="must be the id of a cluster")
@@ -447,6 +466,7 @@ OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     "maxDecompressedBytes": ("decompressed_bytes_max", _decompressed_bytes),
     "redact": ("redact", boolean),
     "redactKey": ("redact_key", _secret),
+    "columns": ("has_typed_columns", _has_typed_columns),
     "values": ("kind", _kind),
 }
 """Documented name or alias to field of ``RaftlogOptions`` and parser."""

@@ -19,6 +19,7 @@ from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snap
 from raftlog_state.source_rows.row_builder import rebatch
 
 from .errors import data_loss
+from .options import typed_columns_refused
 from .planning import LogPart, LogRange, PackedParts, SnapshotRows, plan_batch
 
 if TYPE_CHECKING:
@@ -31,9 +32,15 @@ _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
 
 def open_source(options: RaftlogOptions) -> LogReader:
-    """Open the log that the options name."""
+    """Open the log that the options name.
+
+    Raises ``OptionError`` for typed columns of a log that is not one of metadata.
+    """
     limit = options.decompressed_bytes_max
-    return open_reader(options, options.kind, decompressed_bytes_max=limit)
+    log = open_reader(options, options.kind, decompressed_bytes_max=limit)
+    if options.has_typed_columns and log.kind is not LogKind.METADATA:
+        raise typed_columns_refused(f"a metadata log instead of {log.path}")
+    return log
 
 
 class RaftlogReader(DataSourceReader):

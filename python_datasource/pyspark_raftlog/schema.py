@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from raftlog.client.location import PATH, PREFIX
 from raftlog.errors import OptionError
+from raftlog_state.records.typed_columns import TYPED_COLUMNS
 from raftlog_state.source_rows.columns import COLUMNS as ARROW_COLUMNS
 
 from .options import is_spark_option, source_list
@@ -31,7 +32,10 @@ COLUMNS: Final[Mapping[str, DataType]] = {
 
 def available_columns(options: RaftlogOptions) -> tuple[str, ...]:
     """Return the columns that ``options`` enable, in order."""
+    typed = dict.fromkeys(TYPED_COLUMNS, options.has_typed_columns)
     asked = {
+        **typed,
+        "record": not options.has_typed_columns,
         "clusterId": bool(options.sources),
         "headers": options.include_headers,
         "controlType": options.include_control_records,
@@ -124,6 +128,10 @@ def _why_not_offered(name: str) -> str:
             return "column clusterId requires option sources"
         case "headers":
             return "column headers requires option includeHeaders=true"
+        case "record":
+            return "column record requires option columns=json, the default"
+        case _ if name in TYPED_COLUMNS:
+            return f"column {name} requires option columns=typed"
         case "controlType":
             return "column controlType requires option includeControlRecords=true"
         case _:

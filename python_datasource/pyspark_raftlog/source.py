@@ -95,7 +95,9 @@ class RaftlogDataSource(DataSource):
     recordType       STRING    e.g. PARTITION_CHANGE_RECORD; null outside metadata logs
     recordVersion    INT       version of the record; null outside metadata logs
     record           STRING    JSON of the record's fields, as kafka-dump-log prints them; null
-                               outside metadata logs
+                               outside metadata logs; not with ``columns=typed``
+    topic_record ... STRUCT    with ``columns=typed``, for each record type: the fields of its
+                               latest version; null for records of other types
     snapshotPosition INT       null for a record of the log; for a record of a snapshot its position
                                there: all records of a snapshot have the last contained offset of
                                the snapshot, and the log's timestamp at that offset
@@ -105,7 +107,8 @@ class RaftlogDataSource(DataSource):
 
     A schema with a subset of the columns, in any order, is a projection: other columns are not
     decoded. ``spark.read.format("raftlog").schema("offset BIGINT, record STRING").load(path)``
-    Without a schema all columns are read; decoding ``record`` takes most of the time.
+    Without a schema all columns are read; decoding ``record`` takes most of the time. The schema of
+    ``load(path).select(...)`` is such a schema, too.
 
     **Start and end of a read.** End offsets are exclusive.
 
@@ -150,9 +153,15 @@ class RaftlogDataSource(DataSource):
     includeAbortedRecords
         With ``read_committed``: also returns records of aborted transactions, with a null
         ``visibleOffset``. Default ``false``.
+    columns
+        ``json`` (default): the column ``record``. ``typed``: in its place a nullable struct for
+        each record type that has fields, ``topic_record``, ``partition_change_record``, ..., with
+        the names and types of the declarations in ``raftlog_state.records``. A field that a record
+        lacks has Kafka's default. Unknown fields are left out. Metadata logs only.
     redact
         ``true`` (default): redacts secrets of metadata records (SCRAM credentials, sensitive
-        configs, unknown records and fields) in ``value`` and ``record``. ``false`` returns them.
+        configs, unknown records and fields) in ``value``, ``record`` and typed columns. ``false``
+        returns them.
     redactKey
         Secret of at least 16 bytes. Replaces each secret by a keyed hash, so that changes are
         visible, instead of a fixed mask.

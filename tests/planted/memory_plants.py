@@ -40,8 +40,8 @@ MEMORY_PLANTS: Final = (
     Plant(
         bug="Spark's option maxDecompressedBytes has no effect",
         path="python_datasource/pyspark_raftlog/reader.py",
-        old="    return open_reader(options, options.kind, decompressed_bytes_max=limit)\n",
-        new="    return open_reader(options, options.kind)\n",
+        old="    log = open_reader(options, options.kind, decompressed_bytes_max=limit)\n",
+        new="    log = open_reader(options, options.kind)\n",
         tests=(
             "tests/spark/test_source_real_logs.py"
             "::test_a_batch_that_expands_above_the_limit_is_not_read",

@@ -220,10 +220,17 @@ NATIVE_PLANTS: Final = (
         tests=(f"{BUILD}::test_values_are_encoded_alike",),
     ),
     Plant(
-        bug="the core reads a field of an older version as the one before it in the declaration",
+        bug="the core writes fields to the typed columns of others",
         path=f"{RUST}/columns.rs",
-        old="present.next_if(|(field, _)| field.place == declared.place)",
-        new="present.next_if(|(field, _)| field.place >= declared.place)",
+        old="latest.fields.iter().zip(columns) {",
+        new="latest.fields.iter().zip(columns.iter_mut().rev()) {",
+        tests=(f"{TYPED}::test_random_records_of_every_version_have_what_is_decoded",),
+    ),
+    Plant(
+        bug="the core writes an empty array where one is absent that is null by default",
+        path=f"{RUST}/columns.rs",
+        old="_ if field.default == -1 => self.add_null(),",
+        new="_ if field.default == -2 => self.add_null(),",
         tests=(f"{TYPED}::test_random_records_of_every_version_have_what_is_decoded",),
     ),
     Plant(

@@ -19,7 +19,30 @@ MESSAGES: Final = "tests/spark/writing/test_commit_message.py"
 APPENDING: Final = "tests/spark/writing/test_sink_append.py"
 WRITTEN: Final = "tests/spark/writing/test_write_rows.py"
 
+TYPED: Final = "tests/spark/test_source_typed_spark.py"
+
 SPARK_PLANTS: Final = (
+    Plant(
+        bug="typed columns that are not selected are decoded",
+        path=f"{ROWS}/row_builder.py",
+        old="if name in self.builder.columns]\n",
+        new="]\n",
+        tests=(f"{TYPED}::test_types_that_are_not_selected_are_not_decoded",),
+    ),
+    Plant(
+        bug="typed columns show secrets",
+        path=f"{ROWS}/metadata_columns.py",
+        old="return typed_columns(self._values, self._kinds, self._redactor)",
+        new="return typed_columns(self._values, self._kinds, Redactor(reveal=True))",
+        tests=(f"{TYPED}::test_no_secret_is_in_typed_columns_or_the_plan",),
+    ),
+    Plant(
+        bug="typed columns of an ordinary log are all null instead of an error",
+        path=f"{SPARK}/reader.py",
+        old="if options.has_typed_columns and log.kind is not LogKind.METADATA:",
+        new="if options.has_typed_columns and log.kind is None:",
+        tests=(f"{TYPED}::test_typed_columns_of_an_ordinary_log_are_refused",),
+    ),
     Plant(
         bug="a stream uses the snapshot of another query",
         path=f"{SPARK}/log_stream.py",

@@ -99,6 +99,8 @@ def test_defaults_equal_those_of_the_manual() -> None:
         ("tailHoldback", "250", "tail_holdback_ms", 250),
         ("pollWaitMs", "0", "poll_wait_ms", 0),
         ("maxDecompressedBytes", "256m", "decompressed_bytes_max", 256 * 1024 * 1024),
+        ("columns", "Typed", "has_typed_columns", True),
+        ("columns", "json", "has_typed_columns", False),
         ("redact", "false", "redact", False),
         ("redactKey", "k" * 16, "redact_key", b"k" * 16),
     ],
@@ -126,6 +128,7 @@ def test_every_option_is_parsed(name: str, value: str, attribute: str, expected:
         ("recordBatchRows", "99999999999"),
         ("pollWaitMs", "3600000"),
         ("maxDecompressedBytes", "513m"),
+        ("columns", "struct"),
         ("redactKey", "short"),
         ("paths", "not json"),
     ],
@@ -202,6 +205,12 @@ def test_minimum_and_maximum_must_agree() -> None:
 
 def test_a_redaction_key_without_redaction_is_refused() -> None:
     assert "redactKey" in str(refusal(redact="false", redactKey=SECRET))
+
+
+def test_typed_columns_of_records_without_types_are_refused() -> None:
+    assert "columns: typed requires values=kraft" in str(refusal(columns="typed", values="bytes"))
+    assert parse(columns="typed", values="kraft").has_typed_columns
+    assert parse(columns="json", values="bytes").kind is not None
 
 
 def test_a_stream_has_no_ending_offset() -> None:

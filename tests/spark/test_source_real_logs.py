@@ -33,6 +33,7 @@ from pyspark_raftlog.reader import RaftlogReader
 from raftlog.errors import CorruptBatchError, DecompressionLimitError
 from raftlog.records import Compression, Header, NewRecord, control
 from raftlog_state.records import decode, encode, from_json, to_json
+from raftlog_state.records.typed_columns import TYPED_COLUMNS
 from raftlog_state.source_rows.columns import COLUMNS, arrow_schema
 
 HOME = Path(__file__).parents[2]
@@ -40,7 +41,8 @@ DATA = HOME / "tests" / "data"
 LOGS = dumped_logs(DATA / "kraft-logs")
 SEGMENTS = [log for log in LOGS if log.suffix == ".log"]
 CHECKPOINTS = [log for log in LOGS if log.suffix == ".checkpoint"]
-WITHOUT_HEADERS = tuple(name for name in COLUMNS if name not in ("headers", "controlType"))
+OPTIONAL = ("headers", "controlType", *TYPED_COLUMNS)
+WITHOUT_HEADERS = tuple(name for name in COLUMNS if name not in OPTIONAL)
 METADATA = DATA / "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
 ORDERS = DATA / "kraft-logs/three-nodes-4.3.1/node-1/orders-0-0"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -12,8 +13,9 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from pyspark_raftlog import RaftlogDataSource
 from pyspark_raftlog.options import RaftlogOptions
-from pyspark_raftlog.schema import COLUMNS, project, source_schema
+from pyspark_raftlog.schema import COLUMNS, available_columns, project, source_schema
 from raftlog.errors import OptionError
+from raftlog_state.records.typed_columns import TYPED_COLUMNS
 from raftlog_state.source_rows.columns import arrow_schema
 
 ALL = RaftlogOptions(
@@ -23,6 +25,7 @@ ALL = RaftlogOptions(
     include_control_records=True,
 )
 PLAIN = RaftlogOptions(path="/x")
+TYPED = dataclasses.replace(ALL, has_typed_columns=True)
 KAFKA_SOURCE = [
     ("key", "binary"),
     ("value", "binary"),
@@ -45,8 +48,17 @@ def test_the_first_columns_equal_those_of_sparks_kafka_source() -> None:
 
 def test_the_first_column_of_several_logs_is_the_cluster_id() -> None:
     names = [field.name for field in source_schema(ALL).fields]
-    assert names == list(COLUMNS)
+    assert names == [name for name in COLUMNS if name not in TYPED_COLUMNS]
     assert names[0] == "clusterId"
+
+
+def test_typed_columns_are_in_the_place_of_the_json() -> None:
+    names = [field.name for field in source_schema(TYPED).fields]
+    assert names == [name for name in COLUMNS if name != "record"]
+    assert set(TYPED_COLUMNS) < set(names)
+    assert source_schema(TYPED)["topic_record"].dataType.simpleString() == (
+        "struct<name:string,topic_id:string>"
+    )
 
 
 def test_headers_have_the_type_of_sparks_kafka_source() -> None:
@@ -60,7 +72,10 @@ def test_the_arrow_schema_equals_sparks_conversion(names: list[str], count: int)
     chosen = names[:count]
     wanted = to_arrow_schema(schema_of(chosen), timezone="UTC")
     assert arrow_schema(chosen).equals(wanted)
-    assert project(schema_of(chosen), ALL) == tuple(chosen)
+    for options in (ALL, TYPED):
+        offered = [name for name in chosen if name in available_columns(options)]
+        if offered:
+            assert project(schema_of(offered), options) == tuple(offered)
 
 
 def test_every_column_is_nullable() -> None:
@@ -101,6 +116,8 @@ def test_a_column_that_needs_an_option_reports_it() -> None:
     assert "requires option sources" in refusal(
         StructField("clusterId", StringType()), options=PLAIN
     )
+    assert "columns=typed" in refusal(StructField("topic_record", COLUMNS["topic_record"]))
+    assert "columns=json" in refusal(StructField("record", StringType()), options=TYPED)
     assert "includeControlRecords=true" in refusal(
         StructField("controlType", StringType()), options=PLAIN
     )
@@ -123,7 +140,8 @@ def test_a_table_of_a_catalog_is_read_by_the_options_in_its_columns() -> None:
     source = RaftlogDataSource({})
     source.reader(StructType.fromJson(schema.jsonValue()))
     assert "path='/logs/ids-0'" in repr(source)
-    assert "starting_offset=5" in repr(source)
+    assert "starting_offset=" in repr(source)
+    assert "number=5" in repr(source)
     assert RaftlogDataSource({"path": "/logs/ids-0"}).schema() == source_schema(PLAIN)
 
 

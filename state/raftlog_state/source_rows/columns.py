@@ -12,6 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from raftlog_state.records.typed_columns import TYPED_COLUMNS, struct_type
+
 _HEADERS: Final = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 )
@@ -30,6 +32,7 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "recordType": pa.string(),
     "recordVersion": pa.int32(),
     "record": pa.string(),
+    **{name: struct_type(kind) for name, kind in TYPED_COLUMNS.items()},
     "snapshotPosition": pa.int32(),
     "headers": _HEADERS,
     "controlType": pa.string(),
@@ -38,9 +41,10 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
 
 ``clusterId``: that of the log, in a read of several logs. ``visibleOffset``: where the record took
 effect, the end of its metadata transaction; null if that was aborted or is open. ``record``: the
-redacted fields of a metadata record, or a control record, as JSON. ``snapshotPosition``: the
-position in the file of a row of a snapshot, null for rows of the log. ``controlType``: the name of
-a control record's type.
+redacted fields of a metadata record, or a control record, as JSON. ``topic_record`` and the other
+names of record types: the redacted fields of such a record, null for other records.
+``snapshotPosition``: the position in the file of a row of a snapshot, null for rows of the log.
+``controlType``: the name of a control record's type.
 """
 
 

@@ -1,4 +1,4 @@
-"""Columns of metadata records: type, version, JSON, and the redacted value.
+"""Columns of metadata records: type, version, JSON, typed fields, and the redacted value.
 
 Type and version are read from the frames of all values. Every value is redacted, since any record
 may have a secret in an unknown tagged field. The compiled core writes the JSON of plain records,
@@ -8,6 +8,7 @@ and equal values are decoded once: most records of an idle cluster are the same 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
@@ -19,13 +20,14 @@ from raftlog import compiled
 from raftlog_state.records import (
     RECORD_TYPES,
     DecodedRecord,
+    MetadataRecord,
     Redactor,
     decode,
     encode,
     to_json_text,
 )
 from raftlog_state.records.native_json import NativeJson, write_json
-from raftlog_state.records.typed_columns import Int32s, frames
+from raftlog_state.records.typed_columns import Int32s, TypedColumns, frames, typed_columns
 
 _NONE: Final = -1
 
@@ -51,11 +53,16 @@ class MetadataColumns:
         values: pa.BinaryArray,
         redactor: Redactor,
         decoded: dict[bytes, DecodedRecord] | None = None,
+        kinds: Sequence[type[MetadataRecord]] = (),
     ) -> None:
-        """``decoded`` receives the records that are decoded here, by their redacted bytes."""
+        """``decoded`` receives the records that are decoded here, by their redacted bytes.
+
+        ``kinds`` are the record types with a typed column.
+        """
         self._values = values
         self._redactor = redactor
         self._decoded_values = decoded
+        self._kinds = kinds
 
     @cached_property
     def record_type(self) -> pa.StringArray:
@@ -97,6 +104,14 @@ class MetadataColumns:
             self._decoded_values.update(zip(encoded, records, strict=True))
         in_python = pa.array(encoded, pa.binary()).take(self._encoded.indices)
         return in_python if self._native is None else self._merged(self._values, in_python)
+
+    def fields(self, kind: type[MetadataRecord]) -> pa.StructArray:
+        """Return the redacted fields of the records of one type, which is one of ``kinds``."""
+        return self._typed[kind].column(len(self._values))
+
+    @cached_property
+    def _typed(self) -> dict[type[MetadataRecord], TypedColumns]:
+        return typed_columns(self._values, self._kinds, self._redactor)
 
     @cached_property
     def _frames(self) -> tuple[Int32s, Int32s]:

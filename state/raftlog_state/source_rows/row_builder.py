@@ -25,6 +25,7 @@ from raftlog.records.control import control_json, control_name, decode_control
 from raftlog.records.scan import Column
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import decode
+from raftlog_state.records.typed_columns import TYPED_COLUMNS
 
 from .columns import COLUMNS, arrow_schema
 from .metadata_columns import MetadataColumns
@@ -33,7 +34,7 @@ from .transactions import NEVER, TransactionLookup
 if TYPE_CHECKING:
     from raftlog.records.scan import Scan
     from raftlog.types import SnapshotId
-    from raftlog_state.records import DecodedRecord, Redactor
+    from raftlog_state.records import DecodedRecord, MetadataRecord, Redactor
 
 BATCH_BYTES_SOFT_MAX: Final = 32 * MIB
 """Small batches are concatenated up to this size, regardless of ``recordBatchRows``."""
@@ -176,7 +177,8 @@ class _Rows:
         values = self.column("value")
         if self.is_control.any():
             values = _if_else(self.is_control, pa.scalar(None, pa.binary()), values)
-        return MetadataColumns(values, self.builder.redactor, self.builder.decoded)
+        kinds = [kind for name, kind in TYPED_COLUMNS.items() if name in self.builder.columns]
+        return MetadataColumns(values, self.builder.redactor, self.builder.decoded, kinds)
 
     def value(self) -> pa.Array:
         if self.metadata is None:
@@ -272,6 +274,16 @@ def _metadata_rule(name: str, kind: pa.DataType) -> _ColumnRule:
     return _ColumnRule(make, needs_of_metadata=Column.VALUE)
 
 
+def _typed_rule(name: str, record: type[MetadataRecord]) -> _ColumnRule:
+    def make(rows: _Rows) -> pa.Array:
+        columns = rows.metadata
+        if columns is None:
+            return rows.repeated(None, COLUMNS[name])
+        return columns.fields(record)
+
+    return _ColumnRule(make, needs_of_metadata=Column.VALUE)
+
+
 _KEY_AND_VALUE: Final = Column.KEY | Column.VALUE
 
 _RULES: Final[Mapping[str, _ColumnRule]] = {
@@ -294,6 +306,7 @@ _RULES: Final[Mapping[str, _ColumnRule]] = {
     "record": _ColumnRule(
         _Rows.record, needs_of_metadata=Column.VALUE, needs_of_control=_KEY_AND_VALUE
     ),
+    **{name: _typed_rule(name, record) for name, record in TYPED_COLUMNS.items()},
     "snapshotPosition": _ColumnRule(lambda rows: rows.repeated(None, pa.int32())),
     "headers": _ColumnRule(_Rows.headers, Column.HEADERS),
     "controlType": _ColumnRule(
