@@ -52,6 +52,16 @@ CLIENT_PLANTS: Final = (
         tests=(GROUPS,),
     ),
     Plant(
+        bug="a producer id is used again although its last batch may be appended",
+        path=f"{REMOTE}/record_accumulator.py",
+        old="            if batch.may_be_appended or batch.split is not None:\n",
+        new="            if batch.split is not None:\n",
+        tests=(
+            "tests/simulation/test_clients.py::"
+            "test_appends_of_the_products_client_keep_their_promises_under_faults",
+        ),
+    ),
+    Plant(
         bug="an append answered at its deadline waits for a leader forever",
         path=f"{REMOTE}/record_accumulator.py",
         old="            if batch.is_done:\n",
