@@ -185,28 +185,33 @@ def test_a_printed_record_that_is_truncated_ends_the_command(tmp_path: Path) -> 
 
 
 class FailingLog:
-    """Log whose reads fail as those of a quorum without a leader, once in three calls."""
+    """Log whose reads fail as those of a quorum without a leader: the first of each range, too."""
 
     def __init__(self, log: LogReader) -> None:
         self._log = log
         self._calls = 0
+        self._tried: set[tuple[int, int]] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def _count(self) -> None:
-        self._calls += 1
-        if self._calls % 3 == 0:
-            raise QuorumUnavailableError(path="q", waited_ms=5, reason="no leader")
-
     def refresh(self) -> None:
-        self._count()
+        self._calls += 1
+        self._fail_if(self._calls % 3 == 0)
         self._log.refresh()
 
-    def scan(self, *given: Any, **options: Any) -> Iterator[Any]:
-        for scan in self._log.scan(*given, **options):
+    def scan(self, start_offset: int, end_offset: int, **options: Any) -> Iterator[Any]:
+        wanted = start_offset, end_offset
+        is_first = wanted not in self._tried
+        self._tried.add(wanted)
+        self._fail_if(is_first and end_offset % 2 == 1)
+        for scan in self._log.scan(*wanted, **options):
             yield scan
-            self._count()
+            self._fail_if(is_first)
+
+    def _fail_if(self, is_failing: bool) -> None:
+        if is_failing:
+            raise QuorumUnavailableError(path="q", waited_ms=5, reason="no leader")
 
 
 def test_a_quorum_without_a_leader_is_waited_for(tmp_path: Path) -> None:
@@ -215,8 +220,7 @@ def test_a_quorum_without_a_leader_is_waited_for(tmp_path: Path) -> None:
 
     def steps() -> Iterator[None]:
         yield from grow(tmp_path / LOG, 5)
-        yield None
-        yield None
+        yield from (None, None, None)
 
     printed, err = followed(cat, log, steps())
     assert printed == rows("cat", NODE)
