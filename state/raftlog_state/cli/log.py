@@ -137,8 +137,12 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
         if end_offset < start_offset:
             reason = f"offset {start_offset} is after that of --to, {end_offset}"
             raise OptionError(option="--from", reason=reason)
+        change = None
         for change in selected(images.changes(end_offset), filters):
             output.line(line(change))
+        if change is None:
+            where = f"in the offsets from {start_offset} to {end_offset} (exclusive)"
+            console.log(f"no changes of {arguments.what or 'anything'} {where}")
     return 0
 
 

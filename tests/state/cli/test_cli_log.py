@@ -151,6 +151,12 @@ def test_a_log_that_begins_with_a_snapshot_prints_its_rows_first() -> None:
     )
 
 
+def test_a_name_without_changes_is_reported() -> None:
+    status, out, err = run("log", NODE, "topic/no-such-topic", "--to", "100")
+    assert (status, out) == (0, "")
+    assert "no changes of topic/no-such-topic in the offsets from 0 to 100 (exclusive)" in err
+
+
 def test_a_time_selects_the_changes_from_it_on() -> None:
     moment = datetime(2026, 11, 21, 8, 4, 18, tzinfo=UTC)
     by_time = list(read_changes(str(NODE), since=moment, until="2026-11-21 08:04:26"))
