@@ -522,7 +522,7 @@ def test_kraft_version_is_not_in_records_of_features() -> None:
     assert at.written == [NoOpRecord()]
     for level, kind, current, reason in (
         (0, SAFE, 1, "Can't downgrade the version of this feature"),
-        (1, UpgradeType.UPGRADE, 0, "The quorum sets it in control records"),
+        (1, UpgradeType.UPGRADE, 0, "does not support the upgrade of static voters"),
     ):
         code, found = update(at, ("kraft.version", level, kind), kraft_version=current)
         assert code == 95
