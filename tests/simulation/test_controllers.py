@@ -14,7 +14,13 @@ FIRST = 16_000
 
 
 def run_controllers(seed: int) -> Counter[str]:
-    plan = replace(draw_plan(seed), has_controllers=True, has_counters=False, user_count=0)
+    plan = replace(
+        draw_plan(seed),
+        has_controllers=True,
+        has_counters=False,
+        user_count=0,
+        client_user_counts=(),  # controllers own the log
+    )
     result = run_seed(seed, plan=plan)
     assert result.failure is None, f"seed {seed}: {result.failure}"
     return Counter(result.counts)
