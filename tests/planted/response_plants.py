@@ -169,6 +169,13 @@ ANSWER_PLANTS: Final = (
         tests=(SEALED,),
     ),
     Plant(
+        bug="a produced batch that Kafka cannot decompress keeps its bytes",
+        path=f"{APIS}/produced_batch.py",
+        old="if not is_read_by_kafka(memoryview(data)[BATCH_HEADER_BYTES:], header.compression):",
+        new="if False:",
+        tests=(SEALED,),
+    ),
+    Plant(
         bug="a produced batch with a reserved header is not decoded",
         path=f"{APIS}/produced_batch.py",
         old="if summary is None or summary.has_text:",

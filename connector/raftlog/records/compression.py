@@ -5,7 +5,7 @@ errors have no path, position or offset; the caller adds them.
 
 The formats are those that Kafka reads: snappy in xerial's framing (Kafka: ``SnappyCompression``);
 lz4 as a frame of independent blocks of 64 KiB, since Kafka's ``Lz4BlockInputStream`` rejects linked
-blocks, the default of the lz4 library.
+blocks, the default of the lz4 library. ``decompress`` reads more than Kafka: ``is_read_by_kafka``.
 
 pyarrow is imported at the first use, so that logs without compression do not load it.
 """
@@ -46,6 +46,14 @@ _LZ4_FRAME_HEADER: Final = bytes.fromhex("04224d18604082")
 """Magic; FLG (version 1, independent blocks); BD (blocks of 64 KiB); checksum of FLG and BD."""
 _LZ4_BLOCK_BYTES: Final = 64 * KIB
 _LZ4_STORED: Final = 0x8000_0000
+_LZ4_FORM_BITS: Final = 0b1110_0011
+"""Of FLG: version, block independence, a reserved bit, and a dictionary."""
+_LZ4_FORM: Final = 0b0110_0000
+_LZ4_BLOCK_CHECKSUMS: Final = 0b0001_0000
+_LZ4_CONTENT_SIZE: Final = 0b0000_1000
+_LZ4_CONTENT_CHECKSUM: Final = 0b0000_0100
+_LZ4_BLOCKS_MAX: Final = 4096
+"""Blocks that are examined: 256 MiB in blocks of 64 KiB."""
 
 
 def compress(data: bytes, codec: Compression) -> bytes:
@@ -76,6 +84,34 @@ def decompress(
     )
     held = list(pieces)
     return held[0] if len(held) == 1 else b"".join(held)
+
+
+def is_read_by_kafka(data: Buffer, codec: Compression) -> bool:
+    """Return whether Kafka decompresses ``data`` too, which ``decompress`` does.
+
+    Kafka reads one lz4 frame, of independent blocks and without a dictionary, and snappy in the
+    first version of xerial's framing or as a raw block. False also for more than 4096 lz4 blocks.
+    """
+    view = memoryview(data)
+    if codec is Compression.SNAPPY:
+        head = bytes(view[: len(_XERIAL_HEADER)])
+        return head[:8] != _XERIAL_HEADER[:8] or head == _XERIAL_HEADER
+    return codec is not Compression.LZ4 or _is_one_lz4_frame(view)
+
+
+def _is_one_lz4_frame(view: memoryview) -> bool:
+    if bytes(view[:4]) != _LZ4_FRAME_HEADER[:4] or view[4] & _LZ4_FORM_BITS != _LZ4_FORM:
+        return False
+    flags = view[4]
+    position = len(_LZ4_FRAME_HEADER) + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    for _ in range(_LZ4_BLOCKS_MAX):
+        word = int.from_bytes(view[position : position + 4], "little")
+        position += 4
+        if not word:  # the end mark
+            return position + (4 if flags & _LZ4_CONTENT_CHECKSUM else 0) == len(view)
+        position += word & ~_LZ4_STORED
+        position += 4 if flags & _LZ4_BLOCK_CHECKSUMS else 0
+    return False
 
 
 def decompress_onto(

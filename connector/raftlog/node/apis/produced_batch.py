@@ -8,9 +8,9 @@
    (librdkafka sends 0, Java -1) the append is unconditional. A batch without records only checks
    the condition.
 3. Records are decompressed within a limit. A valid batch is appended with its bytes, unless the
-   codec is not the log's, a timestamp is to be assigned or corrected, its values are frames
-   (``kraft``), or its records contain the bytes ``raftlog.``. Then valid records stay packed, so
-   that a batch of a hundred thousand records needs no object for each.
+   codec is not the log's, Kafka does not decompress it, a timestamp is to be assigned or corrected,
+   its values are frames (``kraft``), or its records contain the bytes ``raftlog.``. Then valid
+   records stay packed, so that a batch of a hundred thousand records needs no object for each.
 4. The first record may name the batch's commit in its header ``raftlog.commit``, and the query that
    it takes over from in ``raftlog.take-over``; in a ``kraft`` log the transaction markers in the
    batch name the commit. Other headers must not begin with ``raftlog.``.
@@ -55,7 +55,7 @@ from raftlog.log.reading.transactions import (
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.builder import NO_PRODUCER, ProducerStamp, finish_batch
-from raftlog.records.compression import Compression, decompress
+from raftlog.records.compression import Compression, decompress, is_read_by_kafka
 from raftlog.records.encoding import PackedRecords, RecordToAppend, SealedBatch
 from raftlog.records.header import (
     BATCH_HEADER,
@@ -287,6 +287,8 @@ def _sealed(
     if summary is None or summary.has_text:
         return None
     if summary.earliest_ms < 0 or summary.latest_ms != header.max_timestamp_ms:
+        return None
+    if not is_read_by_kafka(memoryview(data)[BATCH_HEADER_BYTES:], header.compression):
         return None
     return SealedBatch(data, header.record_count, header.max_timestamp_ms)
 
