@@ -11,6 +11,7 @@ Source: Kafka ``EnvelopeUtils``, ``DefaultKafkaPrincipalBuilder``, ``ControllerA
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
@@ -37,9 +38,9 @@ from raftlog.wire import (
 )
 from raftlog.wire.codec import Cursor, skip_tagged
 from raftlog_state.controller import ApiException
-from raftlog_state.errors import NotControllerError
+from raftlog_state.errors import ControllerTimeoutError, NotControllerError
 
-from .hosted_controller import ELEMENTS_MAX, HostedController
+from .hosted_controller import DEFAULT_TIMEOUT_MS, ELEMENTS_MAX, HostedController
 from .requests import USER, ControllerRequest, Principal, code_and_message
 
 _Envelope: TypeAlias = ControllerRequest[requests.EnvelopeRequest]
@@ -96,10 +97,13 @@ class ClientRequest(ControllerRequest[Any], Protocol):
 async def forward_request(
     request: ClientRequest,
     send: Callable[[requests.EnvelopeRequest], Awaitable[responses.EnvelopeResponse]],
+    *,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
 ) -> bytes | None:
     """Return the body of the active controller's response to a client's request.
 
-    None if there is no active controller, or it cannot be reached.
+    None if there is no active controller, or it cannot be reached. Raises
+    ``ControllerTimeoutError`` if it does not respond: the outcome is unknown.
     """
     envelope = requests.EnvelopeRequest(
         request_data=request.frame,
@@ -107,11 +111,15 @@ async def forward_request(
         client_host_address=_NO_ADDRESS,
     )
     try:
-        response = await send(envelope)
+        async with asyncio.timeout(timeout_ms / 1_000):
+            response = await send(envelope)
         if response.error_code is not ErrorCode.none or response.response_data is None:
             return None
         data, header = response.response_data, request.header
         _, start = decode_response_header(data, header.api_key, header.api_version)
+    except TimeoutError:
+        reason = f"The active controller has not responded within {timeout_ms} ms."
+        raise ControllerTimeoutError(reason=reason) from None
     except (OSError, EOFError, WireError):
         return None
     return data[start:]

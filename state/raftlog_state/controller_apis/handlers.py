@@ -78,10 +78,13 @@ class Handler:
         called if this controller is a standby.
         """
         try:
-            return await self.handle(controller, request)
-        except NotControllerError as error:
-            response = None if forward is None else await forward()
-            return self.refuse(request, *code_and_message(error)) if response is None else response
+            try:
+                return await self.handle(controller, request)
+            except NotControllerError:
+                response = None if forward is None else await forward()
+                if response is None:
+                    raise
+                return response
         except (ApiException, RaftlogError) as error:
             return self.refuse(request, *code_and_message(error))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kio.schema.envelope.v0.request import EnvelopeRequest
@@ -51,10 +52,11 @@ from raftlog_state.controller import (
 from raftlog_state.controller.activation import new_cluster_features, write_bootstrap_records
 from raftlog_state.controller.features import FeatureUpdate, UpgradeType, update_features
 from raftlog_state.controller.heartbeats import BrokerHeartbeat
-from raftlog_state.controller_apis import HostedController
+from raftlog_state.controller_apis import HANDLERS, HostedController
 from raftlog_state.controller_apis.bootstrap import bootstrap_bytes, bootstrap_features
 from raftlog_state.controller_apis.brokers import handle_unregister_broker
 from raftlog_state.controller_apis.envelope import ForwardedRequest, forward_request
+from raftlog_state.errors import NotControllerError
 from raftlog_state.image import BrokerRow
 from raftlog_state.records import (
     AbortTransactionRecord,
@@ -305,6 +307,31 @@ def test_a_request_that_cannot_be_forwarded_is_refused_by_the_standby(outcome: A
         assert sent[0].request_data == request.frame
 
     asyncio.run(check())
+
+
+def test_a_forwarded_request_without_a_response_times_out() -> None:
+    key = ApiKey.CREATE_TOPICS
+    request = received(Listeners.CLIENTS, key, "a")
+    cancelled: list[EnvelopeRequest] = []
+
+    async def send(envelope: EnvelopeRequest) -> EnvelopeResponse:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(envelope)
+        raise AssertionError("the event is never set")
+
+    async def handle(*_: object) -> object:
+        raise NotControllerError(reason="this is a standby")
+
+    async def check() -> None:
+        standby = replace(HANDLERS[key], handle=handle)
+        forward = partial(forward_request, request, send, timeout_ms=0)
+        response = await standby.respond(cast("HostedController", None), request, forward)
+        assert codes(response) == {"a": ErrorCode.request_timed_out}
+        assert len(cancelled) == 1
+
+    asyncio.run(asyncio.wait_for(check(), 60))
 
 
 def test_the_log_is_an_internal_topic_to_which_no_client_writes(tmp_path: Path) -> None:
