@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 from typing import Any, Final
 
 import pyarrow as pa
@@ -134,6 +135,7 @@ def test_a_compressed_batch_that_kafka_cannot_read_is_compressed_again() -> None
         (linked, Compression.LZ4),
         (frames, Compression.LZ4),
         (bytes(framed), Compression.SNAPPY),
+        (zlib.compress(payload), Compression.GZIP),
     ):
         sent = with_payload(plain, unread, codec)
         stored = stored_after(sent, LogConfig(compression=codec))
