@@ -98,6 +98,7 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
     hide = redactor(arguments)
 
     from raftlog.client.log_handle import Clock
+    from raftlog.client.offset_spec import EARLIEST
     from raftlog.errors import OptionError
     from raftlog_state.image.entity_names import row_filters, split_name
     from raftlog_state.loader.image_reader import ImageReader
@@ -110,6 +111,8 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
     entity, name = (None, None) if arguments.what is None else split_name(arguments.what)
     filters = row_filters(entity, name, partitions=arguments.partitions, option="WHAT")
     start, end = arguments.start_offset, arguments.end_offset
+    if start == EARLIEST:
+        start = None  # of a log that begins with a snapshot there is no state at its start offset
     if output.is_terminal():
         console.disable_progress_bar()
     line = json_line if arguments.json else text_line

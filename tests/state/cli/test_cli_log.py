@@ -151,6 +151,11 @@ def test_a_log_that_begins_with_a_snapshot_prints_its_rows_first() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["start", "earliest"])
+def test_the_start_is_the_default_also_of_a_log_that_begins_with_a_snapshot(name: str) -> None:
+    assert lines(TRIMMED, "--from", name) == lines(TRIMMED)
+
+
 def test_a_name_without_changes_is_reported() -> None:
     status, out, err = run("log", NODE, "topic/no-such-topic", "--to", "100")
     assert (status, out) == (0, "")
