@@ -142,11 +142,6 @@ def parse_word(text: str) -> OffsetSpec | None:
     return _within(OffsetSpecKind.TIME, int(numbered[2]), _INT64_MAX)
 
 
-def is_age(text: str) -> bool:
-    """Return whether a text is an age, which begins as an option of a command does."""
-    return _AGE.fullmatch(text) is not None
-
-
 def iso_ms(text: str) -> int | None:
     """Return a time in ISO 8601 in milliseconds since 1970; None if the text is no such time."""
     micros = iso_micros(text)

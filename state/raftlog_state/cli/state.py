@@ -252,6 +252,9 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
 
         print_changes(before, after, output, console)
         return 0
+    hide = redactor(arguments)
+    if hide.key is None and not hide.reveal:
+        console.log("secrets are masked and not compared; --redact-key-file compares them")
     ignored = NO_COLUMNS.union(*(IGNORABLE[group] for group in arguments.ignore))
     status = 0
     for change in diff_by_name(before, after, ignored) if has_other else diff(before, after):

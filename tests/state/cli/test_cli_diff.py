@@ -143,6 +143,25 @@ def test_no_secret_of_two_sources_is_printed(tmp_path: Path) -> None:
     assert "squirrel" not in out + err
 
 
+def test_secrets_are_compared_by_their_keyed_hashes_only(tmp_path: Path) -> None:
+    one, two = (
+        write_cluster(
+            tmp_path / value,
+            11,
+            ConfigRecord(resource_type=4, resource_name="1", name="ssl.key.password", value=value),
+        )
+        for value in ("squirrel", "marmot")
+    )
+    key = tmp_path / "key"
+    key.write_bytes(b"k" * 32)
+    status, out, err = run("diff", one, two)
+    assert (status, out) == (0, "")
+    assert "secrets are masked and not compared; --redact-key-file compares them" in err
+    status, out, err = run("diff", one, two, "--redact-key-file", key)
+    assert (status, len(out.splitlines())) == (1, 1)
+    assert "not compared" not in err
+
+
 @pytest.mark.parametrize("option", ["--tls-ca", "--timeout-ms"])
 def test_an_option_of_nodes_requires_nodes(option: str) -> None:
     status, _, err = run("diff", NODE, TRIMMED, option, "5")
