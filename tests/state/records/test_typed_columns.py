@@ -115,13 +115,17 @@ def by_core(
     return [int(row) for row in np.frombuffer(memoryview(found[0][1]), np.int32)]
 
 
-@pytest.mark.parametrize("redactor", REDACTORS)
+@pytest.mark.parametrize(
+    "redactor",
+    [REDACTORS[0], *(pytest.param(other, marks=pytest.mark.slow) for other in REDACTORS[1:])],
+)
 def test_records_of_real_logs_and_golden_ones_have_what_is_decoded(redactor: Redactor) -> None:
     values = [value for log in LOGS[:8] for value in values_of(log)]
     values += [value for _, _, value, _ in golden_vectors()]
     assert assert_decoded([None, *values, None], redactor) > 0.95 * len(values)
 
 
+@pytest.mark.slow
 def test_records_of_real_logs_have_what_kafka_dump_log_prints() -> None:
     for log in LOGS:
         payloads = [json.loads(payload) for payload in payloads_of(log)]
@@ -244,6 +248,7 @@ def assert_mutated(seeds: range) -> int:
     return min(len(valid), sum(map(len, damaged.values())))
 
 
+@pytest.mark.slow
 def test_mutated_values_are_decoded_alike_or_given_back() -> None:
     assert assert_mutated(range(4_000)) > 400
 

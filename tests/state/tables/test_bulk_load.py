@@ -210,8 +210,10 @@ def crash_at_publication(step: str) -> None:
     "first",
     [
         {"redactor": Redactor(reveal=True)},
-        {"redactor": Redactor(key=b"an earlier key of 24 byte")},
-        {"writes_log": False},
+        pytest.param(
+            {"redactor": Redactor(key=b"an earlier key of 24 byte")}, marks=pytest.mark.slow
+        ),
+        pytest.param({"writes_log": False}, marks=pytest.mark.slow),
     ],
 )
 def test_rows_of_an_interrupted_load_with_other_settings_are_not_published(
@@ -240,7 +242,13 @@ def test_rows_of_an_interrupted_load_of_another_log_are_not_published(
     assert contents(tables) == expected
 
 
-@pytest.mark.parametrize("names", ["*.json", "*.parquet", "committed_at"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        "*.parquet",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("*.json", "committed_at")),
+    ],
+)
 def test_an_incomplete_file_of_an_interrupted_load_is_written_again(
     names: str, random_log: RandomLogOf, tmp_path: Path
 ) -> None:

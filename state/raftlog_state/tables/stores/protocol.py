@@ -59,19 +59,14 @@ def rows_where(rows: pa.Table, *where: Condition, any_of: AnyOf = ()) -> pa.Tabl
 
 
 def filtered(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
-    """Return the rows whose mask is true.
+    """Return the rows whose mask is true. All or none of many nested columns are not copied.
 
-    A run that is at least half of the rows is not copied: a copy of hundreds of nested columns
-    takes milliseconds, and the rows that are kept in memory with it are no more than its own.
+    A run of them is: delta-rs ends the process at a slice of nested columns.
     """
-    found = pc.indices_nonzero(mask)
-    count = len(found)
-    if count == 0:
-        return rows.slice(0, 0)
-    first, last = found[0].as_py(), found[-1].as_py()
-    if last - first == count - 1 and 2 * count >= rows.num_rows:
-        return rows.slice(first, count)
-    return rows.filter(mask)
+    count = sum(chunk.true_count for chunk in mask.chunks)
+    if count == rows.num_rows:
+        return rows
+    return rows.filter(mask) if count else rows.slice(0, 0)
 
 
 def _comparison(rows: pa.Table, condition: Condition) -> pa.ChunkedArray:
