@@ -74,10 +74,11 @@ enabled = false                         # true: the node hosts the controller of
 session_timeout_ms = 9000               # time without a heartbeat until a broker is fenced
 # token_secret = "tokens.key"           # file with the secret key of delegation tokens, mode 0600;
                                         # without it they are disabled
-snapshot_bytes = 20971520               # bytes of a log with values = "kraft" between snapshots,
-                                        # also without a controller
-snapshot_interval_ms = 3600000          # age of a snapshot until the next one, if there are new
-                                        # records; 0: none by age
+
+[snapshots]                             # of a log with values = "kraft"
+bytes_max = 20971520                    # bytes of the log between two of them
+interval_ms = 3600000                   # age of one until the next one, if there are new records;
+                                        # 0: none by age
 
 [metrics]                               # Prometheus text format over HTTP, on loopback only
 address = "127.0.0.1:9194"
@@ -139,6 +140,7 @@ RETENTION_CHECK_INTERVAL_MS: Final = 300_000
 _CONFIG_BYTES_MAX: Final = 1 * MIB
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 _Numbers = TypeVar("_Numbers", QuorumConfig, "LimitsConfig")
 
@@ -225,7 +227,7 @@ class ControllerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotsConfig:
-    """When a node writes snapshots of a metadata log: the keys ``snapshot_*`` of ``[controller]``.
+    """When a node writes snapshots of a metadata log: the keys of ``[snapshots]``.
 
     ``bytes_max``: of the log since the last one. ``interval_ms``: age of the last one; 0: none by
     age.
@@ -322,7 +324,7 @@ def reload_access(config: NodeConfig) -> AccessTable:
 def _parsed(root: ConfigTable, path: str) -> NodeConfig:
     node = root.required_table("node")
     clients, voters = _listeners(root)
-    controller, snapshots = _controller(root.table("controller"))
+    controller = _controller(root.table("controller"))
     config = NodeConfig(
         node_id=node.number("id", at_least=0, at_most=NODE_ID_MAX),
         directory=node.file("directory"),
@@ -344,7 +346,7 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
         limits=_numbers(root.table("limits"), LimitsConfig(), at_most=_INT32_MAX),
         metrics=_metrics(root.table("metrics")),
         controller=controller,
-        snapshots=snapshots,
+        snapshots=_snapshots(root.table("snapshots")),
         path=path,
     )
     node.finish()
@@ -561,27 +563,34 @@ def _log(table: ConfigTable | None) -> LogConfig:
     return LogConfig(**values)
 
 
-def _controller(table: ConfigTable | None) -> tuple[ControllerConfig | None, SnapshotsConfig]:
-    default = SnapshotsConfig()
+def _controller(table: ConfigTable | None) -> ControllerConfig | None:
     if table is None:
-        return None, default
+        return None
     is_enabled = table.flag("enabled")
     usual = ControllerConfig()
     session_timeout_ms = table.number(
         "session_timeout_ms", at_least=1, at_most=_DAY_MS, default=usual.session_timeout_ms
     )
     token_secret = table.file("token_secret") if table.has("token_secret") else None
-    snapshots = SnapshotsConfig(
+    table.finish()
+    found = ControllerConfig(session_timeout_ms=session_timeout_ms, token_secret=token_secret)
+    return found if is_enabled else None
+
+
+def _snapshots(table: ConfigTable | None) -> SnapshotsConfig:
+    usual = SnapshotsConfig()
+    if table is None:
+        return usual
+    found = SnapshotsConfig(
         bytes_max=table.number(
-            "snapshot_bytes", at_least=1, at_most=2**63 - 1, default=default.bytes_max
+            "bytes_max", at_least=1, at_most=_INT64_MAX, default=usual.bytes_max
         ),
         interval_ms=table.number(
-            "snapshot_interval_ms", at_least=0, at_most=2**63 - 1, default=default.interval_ms
+            "interval_ms", at_least=0, at_most=_INT64_MAX, default=usual.interval_ms
         ),
     )
     table.finish()
-    found = ControllerConfig(session_timeout_ms=session_timeout_ms, token_secret=token_secret)
-    return found if is_enabled else None, snapshots
+    return found
 
 
 def _metrics(table: ConfigTable | None) -> MetricsConfig | None:

@@ -87,7 +87,7 @@ change them first. Names and units are those of Kafka's topic configs; -1 is no 
 A process that has the log open applies a change with its next append.
 
 A log with values=kraft is trimmed only below its snapshots. A node of a quorum writes them as
-`snapshot_bytes` and `snapshot_interval_ms` in `[controller]` of its configuration set it.
+`[snapshots]` of its configuration sets it.
 """
 
 CONFIGURE_EXAMPLES = """

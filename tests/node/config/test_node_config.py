@@ -179,7 +179,7 @@ def test_settings_have_the_names_of_their_fields() -> None:
         (SMALLEST + "[metrics]\n", "metrics.address", "missing"),
         (SMALLEST + "[controller]\nenabled = true\n", "log.values", 'values = "kraft"'),
         (SMALLEST + "[controller]\nenabled = 1\n", "controller.enabled", "true or false"),
-        (SMALLEST + "[controller]\nsnapshot_bytes = 0\n", "controller.snapshot_bytes", "from 1"),
+        (SMALLEST + "[snapshots]\nbytes_max = 0\n", "snapshots.bytes_max", "from 1"),
         (
             NODE + "topic = 'a'\n" + BOTH + "[controller]\nenabled = true\n",
             "node.topic",
@@ -397,7 +397,7 @@ def test_any_file_is_accepted_or_raises_one_type_of_error() -> None:
 
 
 def test_snapshots_have_thresholds_without_a_controller_too() -> None:
-    table = "[controller]\nsnapshot_bytes = 5\nsnapshot_interval_ms = 0\n"
+    table = "[snapshots]\nbytes_max = 5\ninterval_ms = 0\n"
     config = parse_config(SMALLEST + table, "node.toml")
     assert config.controller is None
     assert config.snapshots == SnapshotsConfig(bytes_max=5, interval_ms=0)

@@ -22,8 +22,8 @@ SETTINGS = """[log]
 values = "kraft"
 segment_bytes = 4096
 retention_bytes = 8192
-[controller]
-snapshot_bytes = 4000
+[snapshots]
+bytes_max = 4000
 """
 FIRST = [
     {"change": "set_feature", "feature": "metadata.version", "level": 30},
