@@ -8,7 +8,8 @@
 ``config/TYPE/RESOURCE/NAME``          one config; TYPE is topic, broker, client_metrics or group.
                                        The resource of the default of all brokers is empty
 ``acl/PRINCIPAL``                      the ACLs of a principal, as ``acl/User:alice``
-``quota/TYPE/ENTITY``                  quotas; TYPE is user, client-id or ip
+``quota/TYPE/ENTITY``                  quotas; TYPE is user, client-id or ip, ENTITY may be
+                                       ``<default>``; of several pairs with a comma between them
 ``scram/USER``, ``token/ID``           credentials of a user; a delegation token
 ``feature/NAME``, ``epoch/N``, ...     a row of any other entity, by its key
 =====================================  =========================================================
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -61,6 +63,10 @@ _NUMBERS: Final = frozenset(
 _RESOURCE_TYPES: Final = {name.lower(): number for number, name in CONFIG_RESOURCE_TYPES.items()}
 _TOPIC: Final = _RESOURCE_TYPES["topic"]
 _BROKER: Final = _RESOURCE_TYPES["broker"]
+
+_DEFAULT_QUOTA: Final = "<default>"
+_NEXT_QUOTA_PAIR: Final = re.compile(",(?=(?:client-id|ip|user)/)")
+"""Between two pairs of a quota's name: a comma may also be in the name of a user."""
 
 Values = tuple[tuple[str, str | int], ...]
 
@@ -105,12 +111,9 @@ def row_filters(
         return tuple(RowFilter(one) for one in chosen)
     kind = _entity(entity, option)
     if kind is Entity.QUOTA and name:
-        # A pair of a JSON object: quotes in a value are escaped, so no value contains it.
-        quota_type, slash, quota_name = name.partition("/")
-        pair = json.dumps(quota_type, ensure_ascii=False) + ":"
-        if slash:
-            pair += json.dumps(quota_name, ensure_ascii=False)
-        return (RowFilter(kind, quota_of=pair),)
+        # Pairs of a JSON object: quotes in a value are escaped, so no value contains them.
+        pairs = map(_quota_pair, _NEXT_QUOTA_PAIR.split(name))
+        return (RowFilter(kind, quota_of=",".join(pairs)),)
     own = RowFilter(kind, () if name is None else _values(kind, name, option))
     if kind is Entity.TOPIC:
         values = dict(own.values)
@@ -142,7 +145,9 @@ def name_of(row: Row) -> str:
         case AclRow():
             return f"acl/{row.principal}"
         case QuotaRow():
-            pairs = [f"{kind}/{'<default>' if name is None else name}" for kind, name in row.entity]
+            pairs = [
+                f"{kind}/{_DEFAULT_QUOTA if name is None else name}" for kind, name in row.entity
+            ]
             return f"quota/{','.join(pairs)}"
         case ScramRow():
             return f"scram/{row.user}"
@@ -151,6 +156,15 @@ def name_of(row: Row) -> str:
         case ProducerIdsRow() | ZkMigrationRow():
             return str(row.ENTITY)
     return "/".join([str(row.ENTITY), *map(str, row.key)])
+
+
+def _quota_pair(text: str) -> str:
+    """Return a part of a quota's name as in its ``entity_key``."""
+    quota_type, slash, name = text.partition("/")
+    found = json.dumps(quota_type, ensure_ascii=False) + ":"
+    if not slash:
+        return found
+    return found + json.dumps(None if name == _DEFAULT_QUOTA else name, ensure_ascii=False)
 
 
 def _configs(resource_type: int, resource_name: str | int | None) -> Values:

@@ -14,7 +14,7 @@ from tests.support.small_logs import LogWriter
 
 from raftlog.errors import OptionError
 from raftlog_state import read_changes
-from raftlog_state.image import Entity
+from raftlog_state.image import Entity, QuotaRow
 from raftlog_state.image.delta import Op
 from raftlog_state.image.entity_names import name_of, row_filters, split_name
 from raftlog_state.loader.image_reader import ImageReader
@@ -184,9 +184,29 @@ def test_every_row_is_selected_by_its_name() -> None:
     for entity in Entity:
         for row in image.rows(entity):
             filters = row_filters(*split_name(name_of(row)))
-            if entity is Entity.QUOTA:
-                continue  # its name has all pairs, a filter one
             assert any(one.matches(row) for one in filters), name_of(row)
+
+
+@pytest.mark.parametrize(
+    "entity",
+    [
+        (("client-id", "app"), ("user", "CN=a,O=b")),
+        (("client-id", None), ("user", "alice")),
+        (("user", None),),
+        (("ip", None),),
+    ],
+)
+def test_a_quota_is_selected_by_its_name_and_by_each_pair(
+    entity: tuple[tuple[str, str | None], ...],
+) -> None:
+    row, other, *pairs = (
+        QuotaRow(entity=one, quota="producer_byte_rate", value=1.0)
+        for one in (entity, (("client-id", "other"),), *((pair,) for pair in entity))
+    )
+    for name in map(name_of, (row, *pairs)):
+        (wanted,) = row_filters(*split_name(name))
+        assert wanted.matches(row), name
+        assert not wanted.matches(other), name
 
 
 @pytest.mark.parametrize(
@@ -197,7 +217,7 @@ def test_every_row_is_selected_by_its_name() -> None:
         ("quota/user", 2),
         ("config/broker//min.insync.replicas", 1),
         ("Topics/orders-0", 1),
-        ("acl/User:nobody-here", 0),
+        ("acl/User:unknown", 0),
     ],
 )
 def test_names_select_rows(name: str, count: int) -> None:

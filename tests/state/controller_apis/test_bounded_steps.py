@@ -257,7 +257,7 @@ def test_the_acls_of_many_filters_are_searched_in_steps() -> None:
         bindings = [acl_of(number) for number in range(acl_count)]
         await hosted.write(lambda state: create_acls(bindings, state))
         CountedText.comparisons = 0
-        filters = filters_of(filter_count, CountedText("User:nobody"))
+        filters = filters_of(filter_count, CountedText("User:unknown"))
         body = request(ApiKey.DELETE_ACLS, filters=filters + filters_of(1, "User:ana"))
         asked = Asked(body, newest(ApiKey.DELETE_ACLS), EVERYONE)
         answer = handle_delete_acls(hosted.controller, asked)
