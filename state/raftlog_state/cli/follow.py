@@ -83,4 +83,5 @@ def follow(
                 last_problem = str(error)
                 console.log(f"{error}; still following")
         output.flush()
+        output.check_reader()  # a flush without data does not notice it
         clock.pause(POLL_S)

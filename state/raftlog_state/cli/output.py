@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -105,6 +106,16 @@ class Output:
             raise
         except OSError as error:
             raise OutputFailedError((error.strerror or str(error)).lower()) from None
+
+    def check_reader(self) -> None:
+        """Raise ``BrokenPipeError`` if the reader of stdout has closed the pipe."""
+        number = self.fileno()
+        if number is None:
+            return
+        poll = select.poll()
+        poll.register(number, 0)
+        if any(event & select.POLLERR for _, event in poll.poll(0)):
+            raise BrokenPipeError
 
     def fileno(self) -> int | None:
         """Return the file descriptor, None if the stream is in memory."""
