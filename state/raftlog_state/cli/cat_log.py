@@ -189,7 +189,7 @@ def follow_records(
         next_offset = offset_in(log, "--from", start, end, console)
         log.check_range(next_offset, next_offset)
     if wanted is not None:
-        wanted.read_topic_ids(log, next_offset, console)
+        wanted.read_ids(log, next_offset, console)
 
     def print_up_to(end_offset: int) -> None:
         nonlocal next_offset
@@ -304,7 +304,7 @@ def _scans(
         return
     start_offset, end_offset = _range(log, start, end, console)
     if wanted is not None:
-        wanted.read_topic_ids(log, start_offset, console)
+        wanted.read_ids(log, start_offset, console)
     for scan in log.scan(start_offset, end_offset, columns=columns):
         yield scan
         if len(scan.batches):

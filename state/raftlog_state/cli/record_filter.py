@@ -1,7 +1,7 @@
 """Records that `raftlog cat --topic` and `--broker` print: those that name a topic or a broker.
 
-Most records of a topic have its id only. Its ids are those in the state before the first record
-that is printed, and those of the topic records that are read.
+Most records of a topic have its id only, and the removal of an ACL has that of the ACL. The ids are
+those in the state before the first record that is printed, and those of the records that are read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from raftlog.client import LogKind, LogReader, SourceKind
 from raftlog.errors import DataLossError, OptionError
 from raftlog_state.errors import MetadataParseError
-from raftlog_state.image import Entity, TopicRow
+from raftlog_state.image import AclRow, Entity, TopicRow
 from raftlog_state.loader.image_reader import ImageReader
 from raftlog_state.records import (
     AccessControlEntryRecord,
@@ -20,7 +20,9 @@ from raftlog_state.records import (
     ConfigRecord,
     FenceBrokerRecord,
     MetadataRecord,
+    ProducerIdsRecord,
     Redactor,
+    RemoveAccessControlEntryRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnknownRecord,
@@ -41,9 +43,10 @@ class RecordFilter:
         self._topic = topic
         self._broker = broker
         self._topic_ids: set[str] = set()
+        self._acl_ids: set[str] = set()
 
-    def read_topic_ids(self, log: LogReader, start_offset: int, console: Console) -> None:
-        """Read the ids that the topic has in the state before the first record to print."""
+    def read_ids(self, log: LogReader, start_offset: int, console: Console) -> None:
+        """Read the ids that topic and ACLs have in the state before the first record to print."""
         if self._topic is None or start_offset == 0 or log.source is SourceKind.CHECKPOINT:
             return
         try:
@@ -55,6 +58,12 @@ class RecordFilter:
             row.topic_id
             for key in image.group((Entity.TOPIC, self._topic, ""))
             if isinstance(row := image.get(Entity.TOPIC, key), TopicRow)
+        )
+        self._acl_ids.update(
+            row.acl_id
+            for row in image.rows(Entity.ACL)
+            if isinstance(row, AclRow)
+            and (row.resource_type, row.resource_name) == (_TOPIC_ACL, self._topic)
         )
 
     def rows(self, values: Iterable[bytes | None]) -> list[int]:
@@ -80,7 +89,12 @@ class RecordFilter:
             case ConfigRecord():
                 return (record.resource_type, record.resource_name) == (_TOPIC_CONFIG, self._topic)
             case AccessControlEntryRecord():
-                return (record.resource_type, record.resource_name) == (_TOPIC_ACL, self._topic)
+                if (record.resource_type, record.resource_name) != (_TOPIC_ACL, self._topic):
+                    return False
+                self._acl_ids.add(record.id)
+                return True
+            case RemoveAccessControlEntryRecord():
+                return record.id in self._acl_ids
             case ClearElrRecord():
                 return record.topic_name in ("", self._topic)
         return getattr(record, "topic_id", None) in self._topic_ids
@@ -92,6 +106,8 @@ class RecordFilter:
             case ConfigRecord():
                 named = (record.resource_type, record.resource_name)
                 return named == (_BROKER_CONFIG, str(self._broker))
+            case ProducerIdsRecord():
+                return False  # the broker that requested a block of ids is a detail of it
         return getattr(record, "broker_id", None) == self._broker
 
 
