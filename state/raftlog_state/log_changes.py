@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
 from raftlog.client import LogReader, open_path
+from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import (
     EARLIEST,
     OffsetSpec,
@@ -102,7 +102,7 @@ def read_changes(
     log = source if isinstance(source, LogReader) else open_path(os.fspath(source))
     from_oldest = first in (None, EARLIEST)
     images = ImageReader(log, redactor or Redactor(), from_oldest=from_oldest)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = Clock().wall_ms()
 
     def offset(spec: OffsetSpec) -> int:
         return resolve(spec, log, now_ms=now_ms, read_end=images.end_offset, is_state=True).offset

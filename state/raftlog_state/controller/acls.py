@@ -30,7 +30,7 @@ from .api_exception import (
     enum_number,
 )
 from .change_requests import AddAcl, RemoveAcl
-from .controller_state import AclContent, ControllerState
+from .controller_state import AclContent, ControllerState, acl_content
 from .dispatch import write
 from .pending_state import PendingState
 
@@ -63,15 +63,7 @@ class AclBinding:
     @property
     def content(self) -> AclContent:
         """The content as ``ControllerState`` indexes it."""
-        return (
-            self.resource_type,
-            self.resource_name,
-            self.pattern_type,
-            self.principal,
-            self.host,
-            self.operation,
-            self.permission,
-        )
+        return acl_content(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +89,7 @@ class AclFilter:
             or self.host is None
         ):
             return None
-        return (
-            self.resource_type,
-            self.resource_name,
-            self.pattern_type,
-            self.principal,
-            self.host,
-            self.operation,
-            self.permission,
-        )
+        return acl_content(self)
 
     def matches(self, row: AclRow) -> bool:
         """Return whether an ACL matches the filter, which is valid."""

@@ -25,7 +25,8 @@ Source: Kafka ``ReplicationControlManager``, ``BrokersToIsrs`` and the other con
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Final, TypeAlias, TypeVar, cast
 
 from raftlog_state.image import (
@@ -322,17 +323,11 @@ class ControllerState:
             del self._small[index_key]
 
 
-def acl_content(row: AclRow) -> AclContent:
-    """Return the content of an ACL without its id."""
-    return (
-        row.resource_type,
-        row.resource_name,
-        row.pattern_type,
-        row.principal,
-        row.host,
-        row.operation,
-        row.permission,
-    )
+acl_content: Final[Callable[[object], AclContent]] = attrgetter(
+    *("resource_type", "resource_name", "pattern_type", "principal"),
+    *("host", "operation", "permission"),
+)
+"""Returns the content of an ACL without its id: of a row, or of an ACL of a request."""
 
 
 def is_reassigning(row: PartitionRow) -> bool:
