@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.node.apis.compressed_forms import CompressedForm, compressed_forms
 from tests.support.appending import append_batches
 from tests.support.kafka import dump_log, kafka_jars, run_java
 from tests.support.log_builder import control_batch
@@ -28,6 +29,7 @@ from raftlog.records import (
     NewRecord,
     ProducerStamp,
 )
+from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.control import ControlType, EndTransactionMarker
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.image_writer import image_records
@@ -366,3 +368,18 @@ def test_kafkas_metadata_shell_opens_raftlogs_snapshot(
     topics = [record.name for record in records if isinstance(record, TopicRecord)]
     assert topics
     assert listed == sorted(topics)
+
+
+@pytest.mark.parametrize("form", compressed_forms(), ids=str)
+def test_kafka_reads_the_forms_of_compression_that_a_leader_stores(
+    form: CompressedForm, tmp_path: Path
+) -> None:
+    segment = tmp_path / "00000000000000000000.log"
+    segment.write_bytes(form.data)
+    batch = read_batch(form.data)
+    assert isinstance(batch, RecordBatch)
+    try:
+        printed = run_java(kafka_jars(), DUMP, "--deep-iteration", "--files", str(segment))
+    except AssertionError:
+        printed = ""
+    assert (printed.count("| offset:") == batch.record_count) is form.is_read_by_kafka

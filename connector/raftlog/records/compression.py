@@ -90,16 +90,12 @@ def decompress(
 def is_read_by_kafka(data: Buffer, codec: Compression) -> bool:
     """Return whether Kafka decompresses ``data`` too, which ``decompress`` does.
 
-    Kafka reads one lz4 frame, of independent blocks and without a dictionary, snappy in the first
-    version of xerial's framing or as a raw block, and no zlib format under the codec gzip. False
-    also for more than 4096 lz4 blocks.
+    Kafka reads one lz4 frame, of independent blocks and without a dictionary, and no zlib format
+    under the codec gzip. False also for more than 4096 lz4 blocks.
     """
     view = memoryview(data)
     if codec is Compression.GZIP:
         return bytes(view[: len(_GZIP_MAGIC)]) == _GZIP_MAGIC
-    if codec is Compression.SNAPPY:
-        head = bytes(view[: len(_XERIAL_HEADER)])
-        return head[:8] != _XERIAL_HEADER[:8] or head == _XERIAL_HEADER
     return codec is not Compression.LZ4 or _is_one_lz4_frame(view)
 
 
