@@ -1,9 +1,11 @@
-"""Runs of the command line in this process."""
+"""Runs of the command line, in this process and in others."""
 
 from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +24,19 @@ def rows(*argv: str | Path) -> list[dict[str, Any]]:
     status, out, err = run(*argv)
     assert status == 0, err
     return [json.loads(line) for line in out.splitlines()]
+
+
+def start_follower(command: str, *source: str) -> subprocess.Popen[str]:
+    """Start a follower in a process that handles SIGINT, as one of a shell does."""
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from raftlog_state.cli.main import main\n"
+        "sys.exit(main())"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, command, *source, "--follow"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

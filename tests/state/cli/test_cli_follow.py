@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from tests.support.cli import rows, run
+from tests.support.cli import rows, run, start_follower
 from tests.support.clock import StoppedClock
 from tests.support.quorum_processes import QuorumProcesses
 from tests.support.small_logs import TIME_MS, LogWriter, copy_log
@@ -248,7 +245,7 @@ def test_a_signal_ends_a_follower_quietly(
     command: str, number: signal.Signals, status: int, tmp_path: Path
 ) -> None:
     copy_log(NODE / LOG, tmp_path / LOG, end_offset=100)
-    with start(command, str(tmp_path)) as process:
+    with start_follower(command, str(tmp_path)) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         copy_log(NODE / LOG, tmp_path / LOG, end_offset=3131)
@@ -268,7 +265,7 @@ def test_a_signal_ends_a_follower_quietly(
 @pytest.mark.parametrize("grows", [True, False])
 def test_a_reader_that_closes_the_pipe_ends_a_follower_quietly(tmp_path: Path, grows: bool) -> None:
     copy_log(NODE / LOG, tmp_path / LOG, end_offset=100)
-    with start("cat", str(tmp_path)) as process:
+    with start_follower("cat", str(tmp_path)) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         process.stdout.close()
@@ -286,7 +283,7 @@ def test_records_of_a_quorum_are_printed_once_when_its_leader_dies(tmp_path: Pat
         raftlog.connect(quorum.bootstrap, timeout_ms=240_000) as log,
     ):
         log.append([b"0 %d" % number for number in range(9)])
-        with start("cat", "--bootstrap-server", quorum.bootstrap) as process:
+        with start_follower("cat", "--bootstrap-server", quorum.bootstrap) as process:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(9)]
             for turn in (1, 2):
@@ -302,20 +299,3 @@ def test_records_of_a_quorum_are_printed_once_when_its_leader_dies(tmp_path: Pat
         expected = [(record.offset, (record.value or b"").decode()) for record in log.read(0)]
     printed = [json.loads(line) for line in lines]
     assert [(row["offset"], row["value"]) for row in printed] == expected
-
-
-def start(command: str, *source: str) -> subprocess.Popen[str]:
-    """Start a follower in a process that handles SIGINT, as one of a shell does."""
-    code = (
-        "import signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from raftlog_state.cli.main import main\n"
-        "sys.exit(main())"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", code, command, *source, "--follow"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ),
-    )
