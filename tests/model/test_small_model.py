@@ -59,7 +59,7 @@ FIGURE_8 = ("elect 0 by 1", "append 0", "restart 0", "elect 1 by 2", "append 1",
 
 def test_committed_records_survive_after_two_leaders_that_replicated_nothing() -> None:
     """A record of an older epoch can be lost although a majority has it (Raft, figure 8)."""
-    assert explore(after_actions(*FIGURE_8), Bounds(), state_count_max=600) == 600
+    assert explore(after_actions(*FIGURE_8), Bounds(), state_count_max=200) == 200
 
 
 @pytest.mark.slow

@@ -84,6 +84,7 @@ def test_the_readme_has_the_two_commands() -> None:
     assert "make test" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "output"), CLI, ids=[command for command, _ in CLI])
 def test_a_command_of_the_readme_prints_what_it_shows(command: str, output: list[str]) -> None:
     assert shlex.split(command)[0] == "raftlog"

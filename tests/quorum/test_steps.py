@@ -32,6 +32,7 @@ def seen() -> ObservedSteps:
     return found
 
 
+@pytest.mark.slow
 def test_the_runs_cover_every_effect_that_must_be_durable_first(
     seen: ObservedSteps,
 ) -> None:
@@ -40,6 +41,7 @@ def test_the_runs_cover_every_effect_that_must_be_durable_first(
     assert seen.fetch_count > 100
 
 
+@pytest.mark.slow
 def test_transitions_equal_those_that_occur(seen: ObservedSteps) -> None:
     assert seen.changes <= set(TRANSITIONS)
     assert set(TRANSITIONS) - seen.changes == set(), "no scenario and no seed reaches these"

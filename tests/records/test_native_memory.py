@@ -48,6 +48,7 @@ def buffers() -> list[bytes]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
 def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -> None:
     files = [tmp_path / str(n) for n in range(3)]

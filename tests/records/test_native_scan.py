@@ -130,6 +130,7 @@ def test_a_million_scans_of_mutated_logs_are_alike(first: int) -> None:
     mutate(range(first, first + 10_000))
 
 
+@pytest.mark.slow
 @needs_core
 @settings(max_examples=60)
 @given(st.lists(new_batches(count_max=4), min_size=1, max_size=3), EDITS, st.booleans())

@@ -397,6 +397,7 @@ def test_closing_does_not_wait_for_a_leader_that_stopped_responding(
         assert isinstance(lost.exception(0), AppendUnknownError)
 
 
+@pytest.mark.slow
 def test_a_process_exits_though_its_quorum_is_unreachable() -> None:
     leader = LoneLeader([Resigned(HANG_UP)])
     with leader.node as peer:

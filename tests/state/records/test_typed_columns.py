@@ -316,6 +316,7 @@ def call(program, offsets, data, rows, given):
 """
 
 
+@pytest.mark.slow
 @needs_core
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
 def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -> None:
