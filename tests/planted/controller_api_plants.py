@@ -83,8 +83,8 @@ CONTROLLER_API_PLANTS: Final = (
     Plant(
         bug="controller node: it does not register itself",
         path="state/raftlog_state/cli/controller_node.py",
-        old="PublishingLoader(lines, [generator, registration])",
-        new="PublishingLoader(lines, [generator])",
+        old="    loader.install(registration)\n",
+        new="",
         tests=(REGISTRATIONS,),
     ),
     Plant(

@@ -37,6 +37,27 @@ CONTROLLER_PLANTS: Final = (
         tests=("tests/state/controller/test_rival_changes.py",),
     ),
     Plant(
+        bug="publishing: a record that replay rejects stops the image",
+        path=f"{PUBLISHING}/loader.py",
+        old="MetadataLoader(on_rejected=self._reject)\n        self._publishers",
+        new="MetadataLoader()\n        self._publishers",
+        tests=(UPDATES,),
+    ),
+    Plant(
+        bug="publishing: a snapshot loses a record that replay rejects, without permission",
+        path=f"{PUBLISHING}/snapshot_generator.py",
+        old="rejected is not None and not self._skips_rejected:",
+        new="False:",
+        tests=(UPDATES,),
+    ),
+    Plant(
+        bug="loader: a rejected begin marker discards the open transaction",
+        path="state/raftlog_state/loader/metadata_loader.py",
+        old="                return\n            self._transaction = OpenTransaction(",
+        new="            self._transaction = OpenTransaction(",
+        tests=("tests/state/loader/test_rejected_records.py",),
+    ),
+    Plant(
         bug="publishing: the file of a snapshot is closed while another thread syncs it",
         path=f"{PUBLISHING}/snapshot_generator.py",
         old="if writing is not None and not writing.is_syncing:",
@@ -192,8 +213,8 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="publishing: a snapshot of a metadata.version that is not supported",
         path=f"{PUBLISHING}/snapshot_generator.py",
-        old="self._disabled_reason or unsupported_reason(image)",
-        new="self._disabled_reason",
+        old="        reason = unsupported_reason(image)\n",
+        new="        reason = None\n",
         tests=(UPDATES,),
     ),
     Plant(
@@ -221,7 +242,7 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="publishing: a snapshot loses records of a later release",
         path=f"{PUBLISHING}/snapshot_generator.py",
-        old="        if disabled_reason is None and manifest.skipped_count:\n",
+        old="        if reason is None and manifest.skipped_count:\n",
         new="        if False:\n",
         tests=(f"{GENERATED}::test_no_snapshot_loses_records_that_this_release_does_not_support",),
     ),

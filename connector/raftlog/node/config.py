@@ -79,6 +79,9 @@ session_timeout_ms = 9000               # time without a heartbeat until a broke
 bytes_max = 20971520                    # bytes of the log between two of them
 interval_ms = 3600000                   # age of one until the next one, if there are new records;
                                         # 0: none by age
+skip_rejected = false                   # true: write them without records that contradict the
+                                        # records before them, or are damaged; else such a record
+                                        # stops them. A controller fails at it instead
 
 [metrics]                               # Prometheus text format over HTTP, on loopback only
 address = "127.0.0.1:9194"
@@ -230,11 +233,12 @@ class SnapshotsConfig:
     """When a node writes snapshots of a metadata log: the keys of ``[snapshots]``.
 
     ``bytes_max``: of the log since the last one. ``interval_ms``: age of the last one; 0: none by
-    age.
+    age. ``skip_rejected``: without the records that replay rejects.
     """
 
     bytes_max: int = SNAPSHOT_BYTES_DEFAULT
     interval_ms: int = SNAPSHOT_INTERVAL_MS_DEFAULT
+    skip_rejected: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -588,6 +592,7 @@ def _snapshots(table: ConfigTable | None) -> SnapshotsConfig:
         interval_ms=table.number(
             "interval_ms", at_least=0, at_most=_INT64_MAX, default=usual.interval_ms
         ),
+        skip_rejected=table.flag("skip_rejected"),
     )
     table.finish()
     return found

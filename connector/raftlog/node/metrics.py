@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -24,6 +24,7 @@ from raftlog.quorum.roles import Candidate, Follower, Leader, Prospective, Resig
 
 from .driver import Driver
 from .server import Server
+from .service import Service
 
 _ROLES: Final = (Unattached, Prospective, Candidate, Follower, Leader, Resigned)
 
@@ -31,16 +32,26 @@ _ROLES: Final = (Unattached, Prospective, Candidate, Follower, Leader, Resigned)
 class NodeCollector(Collector):
     """Prometheus collector of one node."""
 
-    def __init__(self, driver: Driver, server: Server, elections: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        server: Server,
+        elections: Callable[[], int],
+        services: Sequence[Service] = (),
+    ) -> None:
         self._driver = driver
         self._server = server
         self._elections = elections
+        self._services = services
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their current values."""
         yield from self._log()
         yield from self._quorum()
         yield from self._connections()
+        for service in self._services:
+            for one in service.figures():
+                yield (_counter if one.is_counter else _gauge)(one.name, one.help_text, one.value)
 
     def _log(self) -> Iterator[Metric]:
         log = self._driver.replica.log

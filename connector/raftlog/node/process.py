@@ -235,7 +235,9 @@ class Node:
         """Open the listeners and start the replica. Raises ``NodeAddressError``."""
         config, log = self._config, self.driver.replica.log
         if config.metrics is not None:
-            collector = NodeCollector(self.driver, self.server, lambda: self._election_count)
+            collector = NodeCollector(
+                self.driver, self.server, lambda: self._election_count, self.services
+            )
             self._metrics = MetricsServer(collector)
             await self._metrics.start(config.metrics.host, config.metrics.port)
         self.server.listen()

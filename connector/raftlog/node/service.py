@@ -12,7 +12,7 @@ Kafka: ``ControllerServer``, which registers its controller and its ``Controller
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +24,17 @@ from .access import Principal
 from .config import NodeConfig
 from .raft_client import RaftClient, RaftListener
 from .request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Metric of a service. ``name`` has its unit, without the prefix ``raftlog_``."""
+
+    name: str
+    help_text: str
+    value: float
+    is_counter: bool = False
+
 
 APPENDING_APIS: Final = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID)
 """APIs of clients that append."""
@@ -55,6 +66,9 @@ class Service:
     handlers: Mapping[int, RequestHandler] = field(default_factory=dict)
     features: Callable[[], Features] = lambda: NO_FEATURES
     """Features for responses to ApiVersions requests."""
+    figures: Callable[[], Sequence[Figure]] = lambda: ()
+    warnings: Callable[[], Sequence[str]] = lambda: ()
+    """What an operator should know, for responses to DescribeQuorum requests."""
     owns_log: bool = False
 
 

@@ -25,7 +25,7 @@ from raftlog.node.apis.configs import topic_settings
 from raftlog.node.config import NodeConfig
 from raftlog.node.formatting import random_id
 from raftlog.node.request import Request
-from raftlog.node.service import NodeContext, RequestHandler, Service
+from raftlog.node.service import Figure, NodeContext, RequestHandler, Service
 from raftlog.wire import APIS, CONTROLLER_APIS, Api, ApiKey, Listener
 from raftlog.wire.log_identity import int16, port
 from raftlog_state.controller_apis import (
@@ -102,6 +102,7 @@ def create_controller(node: NodeContext) -> Service:
             for key, handler in HANDLERS.items()
         },
         features=controller.features,
+        figures=partial(_controller_figures, controller),
         owns_log=True,
     )
 
@@ -119,9 +120,16 @@ def create_publishers(node: NodeContext) -> Service | None:
         listener=lines,
         bytes_max=node.config.snapshots.bytes_max,
         interval_ms=node.config.snapshots.interval_ms,
+        skips_rejected=node.config.snapshots.skip_rejected,
+    )
+    loader = PublishingLoader(lines, [generator])
+    service = Service(
+        listener=loader,
+        figures=partial(_metadata_figures, loader, generator),
+        warnings=partial(_metadata_warnings, node.config.node_id, loader, generator),
     )
     if node.config.controller is None:
-        return Service(listener=PublishingLoader(lines, [generator]))
+        return service
     registration = ControllerRegistrationManager(
         registration_request(node.config.node_id, random_id(), _listener(node.config)),
         send=lambda request: node.ask_leader(
@@ -129,7 +137,105 @@ def create_publishers(node: NodeContext) -> Service | None:
         ),
         listener=lines,
     )
-    return Service(listener=PublishingLoader(lines, [generator, registration]))
+    loader.install(registration)
+    return service
+
+
+def _metadata_figures(loader: PublishingLoader, generator: SnapshotGenerator) -> list[Figure]:
+    loaded, emitted = loader.metrics(), generator.metrics()
+    return [
+        Figure(
+            "metadata_applied_offset",
+            "Offset of the last record of the metadata image.",
+            loaded.last_applied_offset,
+        ),
+        Figure(
+            "metadata_errors",
+            "Errors while metadata was replayed or published.",
+            loaded.metadata_error_count,
+            is_counter=True,
+        ),
+        Figure(
+            "metadata_records_rejected",
+            "Records without effect, because they contradict others or are damaged.",
+            loaded.rejected_record_count,
+        ),
+        Figure(
+            "metadata_records_unsupported",
+            "Records that this release does not support.",
+            loaded.skipped_record_count,
+        ),
+        Figure(
+            "snapshots_disabled",
+            "1 while this node writes no snapshots, so that its log is not trimmed.",
+            bool(loader.failure or generator.stopped_reason),
+        ),
+        Figure(
+            "snapshot_bytes",
+            "Bytes of the last snapshot that this node has written.",
+            emitted.latest_snapshot_generated_bytes,
+        ),
+        Figure(
+            "snapshot_age_seconds",
+            "Time since this node has written a snapshot, or was started.",
+            emitted.latest_snapshot_generated_age_ms / 1_000,
+        ),
+    ]
+
+
+def _metadata_warnings(
+    node_id: int, loader: PublishingLoader, generator: SnapshotGenerator
+) -> list[str]:
+    reason = loader.failure or generator.stopped_reason
+    return [] if reason is None else [f"node {node_id} writes no snapshots: {reason}"]
+
+
+def _controller_figures(controller: HostedController) -> list[Figure]:
+    found = controller.controller.metrics(controller.time_ms())
+    return [
+        Figure("controller_active", "1 on the active controller, else 0.", found.is_active),
+        Figure(
+            "controller_applied_offset",
+            "Offset of the last record of the controller's state.",
+            found.last_applied_record_offset,
+        ),
+        Figure(
+            "controller_committed_offset",
+            "Offset of the last committed record that the controller has.",
+            found.last_committed_record_offset,
+        ),
+        Figure(
+            "controller_applied_lag_seconds",
+            "Age of the last record that a standby has applied, 0 on the active controller.",
+            found.last_applied_record_lag_ms / 1_000,
+        ),
+        Figure(
+            "controller_operations",
+            "Operations started.",
+            found.operations_started_count,
+            is_counter=True,
+        ),
+        Figure(
+            "controller_operations_timed_out",
+            "Operations that were not committed before their deadline.",
+            found.operations_timed_out_count,
+            is_counter=True,
+        ),
+        Figure(
+            "controller_operations_waiting",
+            "Operations waiting to be committed.",
+            found.operations_waiting_count,
+        ),
+        Figure(
+            "controller_elections",
+            "Active controllers that this node has learned of.",
+            found.new_active_controllers_count,
+            is_counter=True,
+        ),
+        Figure(
+            "controller_faults", "Faults of the controller.", found.fault_count, is_counter=True
+        ),
+    ]
 
 
 def _listener(config: NodeConfig) -> RegisteredListener:

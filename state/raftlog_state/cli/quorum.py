@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 ABOUT = """
 Describe a quorum from its leader's view: leader, voters and observers, log end offset and lag of
-each replica, and the listeners of each node. Optionally add or remove one voter first. A node to be
-added must be running and formatted with --no-initial-voters; the leader can be removed, too.
+each replica, the listeners of each node, and warnings of the leader about itself, such as that its
+log is not trimmed. Optionally add or remove one voter first. A node to be added must be running and
+formatted with --no-initial-voters; the leader can be removed, too.
 """
 
 EXAMPLES = """
@@ -113,6 +114,8 @@ def _print(quorum_info: QuorumInfo, output: Output, *, now_ms: int) -> None:
     leader_end = max((replica.end_offset or 0 for replica in replicas), default=0)
     rows = [_replica_row(replica, quorum_info, leader_end, now_ms) for replica in replicas]
     output.lines(table_lines(head, lambda: rows))
+    for text in quorum_info.warnings:
+        output.line(f"warning: {text}")
 
 
 def _replica_row(
@@ -146,6 +149,7 @@ def _as_json(quorum_info: QuorumInfo) -> dict[str, Any]:
         "leaderId": quorum_info.leader_id,
         "epoch": quorum_info.epoch,
         "highWatermark": quorum_info.high_watermark,
+        "warnings": list(quorum_info.warnings),
         "replicas": [
             {
                 "nodeId": replica.key.node_id,

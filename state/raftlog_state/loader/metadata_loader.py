@@ -5,7 +5,9 @@ Offsets are contiguous, control records included, and leader epochs do not decre
 is in its state before the call. Images and changes do not depend on how the log is split into
 calls.
 
-Records of unknown type or version are skipped and counted, since Kafka may be upgraded first.
+Records of unknown type or version are skipped and counted, since Kafka may be upgraded first. A
+record that contradicts the state, or whose bytes are damaged, is an error of the call; with
+``on_rejected`` it has no effect, and the records after it are replayed, as by Kafka's brokers.
 
 Invariants, verified after every call, also a failed one. If one does not hold, the call and every
 later one raise ``StateInvariantError``: the loader returns no image any more.
@@ -22,7 +24,7 @@ Source: Kafka ``MetadataLoader``, ``MetadataBatchLoader``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NoReturn, TypeAlias
@@ -87,6 +89,7 @@ class MetadataLoader:
 
     ``image``: the initial state; the first record must be at ``image.offset + 1``. ``decode``:
     decoder of value bytes; one that redacts keeps secrets out of rows, changes and digests.
+    ``on_rejected``: is called for each metadata record that is rejected; None: its call fails.
     """
 
     _delta: MetadataDelta
@@ -96,9 +99,16 @@ class MetadataLoader:
     _visible: tuple[int, int, int]
     _transaction: OpenTransaction | None
 
-    def __init__(self, image: MetadataImage | None = None, *, decode: Decode = decode) -> None:
+    def __init__(
+        self,
+        image: MetadataImage | None = None,
+        *,
+        decode: Decode = decode,
+        on_rejected: Callable[[ReplayError], None] | None = None,
+    ) -> None:
         image = MetadataImage.empty() if image is None else image
         self._decode = decode
+        self._on_rejected = on_rejected
         self._skipped: _Skipped = {}
         self._collected_count = 0
         """Records with changes since the loader was created, less those undone."""
@@ -290,7 +300,13 @@ class MetadataLoader:
             else:
                 transaction.controls.append((at, payload))
             return
-        record = metadata_record(payload, at.offset, self._decode)
+        try:
+            record = metadata_record(payload, at.offset, self._decode)
+        except ReplayError as error:
+            self._reject(error)
+            if transaction is not None:
+                transaction.record_count += 1
+            return
         if isinstance(record, MARKERS):
             marker = marker_of(record)
             if marker is not None:
@@ -309,12 +325,16 @@ class MetadataLoader:
         if isinstance(marker, BeginMarker):
             if transaction is not None:
                 reason = f"the transaction begun at offset {transaction.begin_offset} is still open"
-                raise ReplayError(offset=at.offset, record=marker.record_name, reason=reason)
+                self._reject(
+                    ReplayError(offset=at.offset, record=marker.record_name, reason=reason)
+                )
+                return
             self._transaction = OpenTransaction(at.offset, marker.name)
             return
         if transaction is None:
             reason = "no transaction is open"
-            raise ReplayError(offset=at.offset, record=marker.record_name, reason=reason)
+            self._reject(ReplayError(offset=at.offset, record=marker.record_name, reason=reason))
+            return
         for control_at, control in transaction.controls:
             self._replay_control(control, control_at, changes)
         if marker.outcome is TransactionOutcome.COMMITTED:
@@ -332,8 +352,18 @@ class MetadataLoader:
             self._skip(False, record.api_key, record.version, at.offset)
             return
         kind = type(record)
-        _REPLAY_BY_TYPE[kind](record, self._delta, at)
+        try:
+            _REPLAY_BY_TYPE[kind](record, self._delta, at)
+        except ReplayError as error:
+            self._reject(error)
+            return
         self._collect(JSON_TYPES[kind], at, changes)
+
+    def _reject(self, error: ReplayError) -> None:
+        """Leave out a record, of which nothing is written, or raise its error."""
+        if self._on_rejected is None:
+            raise error
+        self._on_rejected(error)
 
     def _replay_control(
         self, control: ControlRecord, at: Position, changes: list[RecordChanges]

@@ -29,6 +29,7 @@ from .publisher import (
     MetadataProvenance,
     MetadataPublisher,
     MetadataUpdate,
+    RejectedRecords,
     SnapshotManifest,
 )
 from .snapshot_generator import SnapshotEmitterMetrics, SnapshotGenerator
@@ -46,6 +47,7 @@ __all__ = [
     "MetadataUpdate",
     "MetadataVersionWatchdog",
     "PublishingLoader",
+    "RejectedRecords",
     "SnapshotEmitterMetrics",
     "SnapshotGenerator",
     "SnapshotManifest",

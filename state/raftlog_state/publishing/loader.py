@@ -1,9 +1,15 @@
 """``PublishingLoader``: the committed metadata of a node's log, as images, for its publishers.
 
-Each call of ``handle_commit`` is one update. A fault of one publisher is reported, and the others
-get the update, as this one gets later ones. A batch that cannot be replayed is reported, too; then
-the image stays as it is until a snapshot is loaded, and the controller of the node decides what the
-record means for it.
+Each call of ``handle_commit`` is one update. Errors are reported as faults:
+
+    error                                     consequence
+    of a publisher                            the others get the update, as this one gets later ones
+    a record that contradicts the state, or   it has no effect, and the later ones are replayed;
+    whose bytes are damaged                   ``manifest.rejected`` counts it
+    any other of a replay                     the image stays as it is until a snapshot is loaded
+
+A log without a controller has what its clients append, so that it may have such records. The
+controller of a node fails at them.
 
 Source: Kafka ``MetadataLoader`` (``image.loader``).
 """
@@ -16,6 +22,7 @@ from typing import Final, Protocol
 
 from raftlog.records import RecordBatch
 from raftlog.types import SnapshotId
+from raftlog_state.errors import ReplayError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import Op, RecordChanges, RowChange
 from raftlog_state.image.rows import RECORD_ROW_TYPES
@@ -29,6 +36,7 @@ from .publisher import (
     MetadataProvenance,
     MetadataPublisher,
     MetadataUpdate,
+    RejectedRecords,
     SnapshotManifest,
     UnknownLeader,
 )
@@ -47,8 +55,9 @@ class Snapshot(Protocol):
 class MetadataLoaderMetrics:
     """Figures of a loader.
 
-    ``skipped_record_count``: records that this release does not support. Kafka:
-    ``MetadataLoaderMetrics`` (kafka.server:type=MetadataLoader).
+    ``skipped_record_count``: records that this release does not support. ``rejected_record_count``:
+    records without effect since the last snapshot that was loaded. Kafka: ``MetadataLoaderMetrics``
+    (kafka.server:type=MetadataLoader).
     """
 
     current_metadata_version: int
@@ -58,6 +67,7 @@ class MetadataLoaderMetrics:
     last_applied_timestamp_ms: int
     metadata_error_count: int
     skipped_record_count: int
+    rejected_record_count: int
 
 
 class PublishingLoader:
@@ -71,12 +81,13 @@ class PublishingLoader:
         self, listener: LoaderListener, publishers: Iterable[MetadataPublisher] = ()
     ) -> None:
         self._listener: Final = listener
-        self._loader = MetadataLoader()
+        self._loader = MetadataLoader(on_rejected=self._reject)
         self._publishers: Final[list[MetadataPublisher]] = []
         self._leader: LeaderAndEpoch = UnknownLeader()
         self._next_offset = 0
         """End of the last batch; later than that of the image if a transaction is open."""
-        self._has_failed = False
+        self._failure: str | None = None
+        self._rejected: RejectedRecords | None = None
         self._snapshot_count = self._error_count = 0
         for publisher in publishers:
             self.install(publisher)
@@ -85,6 +96,11 @@ class PublishingLoader:
     def image(self) -> MetadataImage:
         """The committed state, without the records of an open transaction."""
         return self._loader.image
+
+    @property
+    def failure(self) -> str | None:
+        """Why the image stays as it is, None if it follows the log."""
+        return self._failure
 
     def metrics(self) -> MetadataLoaderMetrics:
         image, leader_id = self.image, self._leader.leader_id
@@ -96,6 +112,7 @@ class PublishingLoader:
             last_applied_timestamp_ms=image.timestamp_ms,
             metadata_error_count=self._error_count,
             skipped_record_count=self._skipped_count,
+            rejected_record_count=0 if self._rejected is None else self._rejected.record_count,
         )
 
     def install(self, publisher: MetadataPublisher) -> None:
@@ -121,34 +138,39 @@ class PublishingLoader:
     # --- events of the log ------------------------------------------------------------------------
 
     def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
-        if self._has_failed:
+        if self._failure is not None:
             return
-        before, changes = self.image, []
+        before, rejected_before, changes = self.image, self._rejected, []
         try:
             for batch in batches:
+                rejected = self._rejected
                 changes += self._loader.append(batch_records(batch))
                 self._next_offset = batch.next_offset
         except Exception as error:  # noqa: BLE001 (a replay may raise anything)
+            self._rejected = rejected
             self._fail(f"Error replaying the batch with base offset {batch.base_offset}", error)
+        self._report_rejected(rejected_before)
         manifest = LogDeltaManifest(
             provenance=self._provenance(),
             leader=self._leader,
             batch_count=len(batches),
             byte_count=sum(batch.byte_count for batch in batches),
             skipped_count=self._skipped_count,
+            rejected=self._rejected,
         )
         self._publish(MetadataUpdate(before, changes), manifest)
 
     def handle_load_snapshot(self, snapshot: Snapshot) -> None:
         before, snapshot_id = self.image, snapshot.snapshot_id
-        loader = MetadataLoader() if self._has_failed else self._loader
+        has_failed = self._failure is not None
+        loader = MetadataLoader(on_rejected=self._reject) if has_failed else self._loader
         records = (record for batch in snapshot.batches() for record in batch_records(batch))
         try:
             changes = loader.bootstrap(snapshot_id, records)
         except Exception as error:  # noqa: BLE001 (as above)
             self._fail(f"Error loading snapshot {snapshot_id}", error)
             return
-        self._loader, self._has_failed = loader, False
+        self._loader, self._failure, self._rejected = loader, None, None
         self._snapshot_count += 1
         self._next_offset = snapshot_id.end_offset
         self._publish(MetadataUpdate(before, changes), self._snapshot_manifest(snapshot_id))
@@ -183,6 +205,7 @@ class PublishingLoader:
             leader=self._leader,
             snapshot_id=snapshot_id,
             skipped_count=self._skipped_count,
+            rejected=self._rejected,
         )
 
     def _publish(self, update: MetadataUpdate, manifest: Manifest) -> None:
@@ -226,8 +249,25 @@ class PublishingLoader:
                 self._report(f"Unhandled error {what} publisher {publisher.name}", error)
 
     def _fail(self, message: str, error: Exception) -> None:
-        self._has_failed = True
-        self._report(f"{message}: the image ends at {self.image.offset}", error)
+        self._failure = f"{message}: the image ends at {self.image.offset}"
+        self._report(self._failure, error)
+
+    def _reject(self, error: ReplayError) -> None:
+        known = self._rejected
+        count, first = (0, error) if known is None else (known.record_count, known.first_error)
+        self._rejected = RejectedRecords(count + 1, first, error)
+
+    def _report_rejected(self, before: RejectedRecords | None) -> None:
+        """Report the records that the last call has rejected, at most once a call."""
+        rejected = self._rejected
+        if rejected is None or rejected is before:
+            return
+        new_count = rejected.record_count - (0 if before is None else before.record_count)
+        error = rejected.last_error
+        self._error_count += new_count - 1  # ``_report`` counts one
+        text = f"Error loading metadata log record from offset {error.offset}"
+        more = f", and {new_count - 1} before it" if new_count > 1 else ""
+        self._report(f"{text}{more}: without effect on the image", error)
 
     def _report(self, message: str, error: Exception) -> None:
         self._error_count += 1

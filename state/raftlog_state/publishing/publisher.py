@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from raftlog.types import SnapshotId
+from raftlog_state.errors import ReplayError
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import RecordChanges
 
@@ -46,11 +47,21 @@ class MetadataProvenance:
     is_offset_batch_aligned: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RejectedRecords:
+    """Records without effect: they contradict the records before them, or are damaged."""
+
+    record_count: int
+    first_error: ReplayError
+    last_error: ReplayError
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDeltaManifest:
     """Committed batches that an update contains.
 
     ``skipped_count``: records so far that this release does not support, and the image lacks.
+    ``rejected``: those since the last snapshot that was loaded.
     """
 
     provenance: MetadataProvenance
@@ -58,6 +69,7 @@ class LogDeltaManifest:
     batch_count: int
     byte_count: int
     skipped_count: int
+    rejected: RejectedRecords | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +83,7 @@ class SnapshotManifest:
     leader: LeaderAndEpoch
     snapshot_id: SnapshotId | None
     skipped_count: int
+    rejected: RejectedRecords | None
 
 
 Manifest: TypeAlias = LogDeltaManifest | SnapshotManifest

@@ -7,7 +7,9 @@ thread that drives the log: an image does not change. Its sync, which takes as l
 needs, runs in another thread.
 
 No snapshot is begun if the log has records, or a metadata.version, that this release does not
-support: it would lose records.
+support, or records that replay rejects: it would lose records. ``skips_rejected`` permits the
+latter, so that a log which has such a record can be trimmed. (Kafka: a fault of ``MetadataLoader``
+disables snapshots until the process ends.)
 
 Source: Kafka ``SnapshotGenerator``, ``SnapshotEmitter``.
 """
@@ -93,6 +95,7 @@ class SnapshotGenerator:
         sync: calls its first argument in another thread, then the second one, with the error of the
             first, on the thread that drives the log.
         interval_ms: 0 for no snapshots by age.
+        skips_rejected: whether snapshots are written without the records that replay rejects.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class SnapshotGenerator:
         bytes_max: int = SNAPSHOT_BYTES_DEFAULT,
         interval_ms: int = SNAPSHOT_INTERVAL_MS_DEFAULT,
         records_per_step: int = RECORDS_PER_STEP,
+        skips_rejected: bool = False,
     ) -> None:
         self._log: Final = log
         self._time_ms: Final = time_ms
@@ -115,12 +119,14 @@ class SnapshotGenerator:
         self._bytes_max: Final = bytes_max
         self._interval_ms: Final = interval_ms
         self._records_per_step: Final = records_per_step
+        self._skips_rejected: Final = skips_rejected
         self._writing: _Writing | None = None
         self._byte_count = 0
         """Bytes of the log since the last snapshot was begun or loaded."""
         self._last_ms = self._generated_ms = time_ms()
         self._generated_byte_count = 0
         self._disabled_reason: str | None = None
+        self._stopped_reason: str | None = None
 
     @property
     def name(self) -> str:
@@ -130,6 +136,11 @@ class SnapshotGenerator:
     def is_writing(self) -> bool:
         """Whether a snapshot is being written."""
         return self._writing is not None
+
+    @property
+    def stopped_reason(self) -> str | None:
+        """Why no snapshot of the last image may be written, None if one may."""
+        return self._stopped_reason
 
     def metrics(self) -> SnapshotEmitterMetrics:
         return SnapshotEmitterMetrics(
@@ -143,6 +154,7 @@ class SnapshotGenerator:
         self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
     ) -> None:
         del update
+        self._update_stopped_reason(image, manifest)
         if not isinstance(manifest, LogDeltaManifest):
             self._reset_counters()
             return
@@ -167,13 +179,29 @@ class SnapshotGenerator:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _maybe_emit(self, image: MetadataImage, manifest: LogDeltaManifest, reason: str) -> None:
-        disabled_reason = self._disabled_reason or unsupported_reason(image)
-        if disabled_reason is None and manifest.skipped_count:
-            disabled_reason = (
+    def _update_stopped_reason(self, image: MetadataImage, manifest: Manifest) -> None:
+        before, rejected = self._stopped_reason, manifest.rejected
+        reason = unsupported_reason(image)
+        if reason is None and manifest.skipped_count:
+            reason = (
                 f"the log has {manifest.skipped_count} records that this release does not support, "
-                "which a snapshot would lose"
+                "which a snapshot would lose: use a release that supports them"
             )
+        elif reason is None and rejected is not None and not self._skips_rejected:
+            first = rejected.first_error
+            reason = (
+                f"the log has {rejected.record_count} records that replay rejects, which a "
+                f"snapshot would lose; the first is {first.record} at offset {first.offset}: "
+                f"{first.reason}. `raftlog cat --from {first.offset}` prints it; with "
+                "skip_rejected = true in [snapshots] of the node's configuration snapshots are "
+                "written without them"
+            )
+        self._stopped_reason = reason
+        if reason is not None and before is None:
+            self._listener.log(f"Snapshots are disabled, so the log is not trimmed; {reason}")
+
+    def _maybe_emit(self, image: MetadataImage, manifest: LogDeltaManifest, reason: str) -> None:
+        disabled_reason = self._disabled_reason or self._stopped_reason
         if disabled_reason is not None:
             self._listener.log(
                 f"Not emitting {image.snapshot_id} despite the fact that {reason} because "

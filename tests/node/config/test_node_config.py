@@ -397,10 +397,10 @@ def test_any_file_is_accepted_or_raises_one_type_of_error() -> None:
 
 
 def test_snapshots_have_thresholds_without_a_controller_too() -> None:
-    table = "[snapshots]\nbytes_max = 5\ninterval_ms = 0\n"
+    table = "[snapshots]\nbytes_max = 5\ninterval_ms = 0\nskip_rejected = true\n"
     config = parse_config(SMALLEST + table, "node.toml")
     assert config.controller is None
-    assert config.snapshots == SnapshotsConfig(bytes_max=5, interval_ms=0)
+    assert config.snapshots == SnapshotsConfig(bytes_max=5, interval_ms=0, skip_rejected=True)
     assert parse_config(SMALLEST, "node.toml").snapshots == SnapshotsConfig(
         bytes_max=20 * 1024 * 1024, interval_ms=3_600_000
     )

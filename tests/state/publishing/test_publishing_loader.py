@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.support.controllers import Controllers, Listener, bootstrap, replayed, write
 
+from raftlog.records.batch import RecordBatch
 from raftlog_state.controller import ApiException, CreateTopic, DeleteTopic, FenceBroker
 from raftlog_state.image import MetadataImage, TopicRow
 from raftlog_state.image.delta import MetadataDelta, diff
@@ -26,6 +27,7 @@ from raftlog_state.records import (
     FeatureLevelRecord,
     NoOpRecord,
     RemoveTopicRecord,
+    TopicRecord,
     encode,
 )
 
@@ -183,24 +185,112 @@ def test_a_shutdown_closes_the_publishers() -> None:
     assert recorder.is_closed
 
 
-def test_a_batch_that_cannot_be_replayed_is_a_fault_and_a_snapshot_continues() -> None:
+CONTRADICTION = encode(DecodedRecord(0, RemoveTopicRecord(topic_id="a" * 21 + "A")))
+DAMAGED = b"\x01\x02\x00\xff"
+NO_OP = encode(DecodedRecord(0, NoOpRecord()))
+
+
+def appended(env: Controllers, *values: bytes) -> list[RecordBatch]:
+    """Append a batch to the log, for a loader alone; the controllers would fail at it."""
+    env.shared.nodes.clear()
+    env.shared.append(1, env.shared.epoch, list(values), None)
+    return env.shared.batches[-1:]
+
+
+def test_a_record_that_replay_rejects_is_a_fault_without_effect_and_later_ones_are_replayed() -> (
+    None
+):
+    recorder = Recorder()
+    env, loader, listener = started(recorder)
+    write(env.all[1], topic("a"))
+    env.shared.deliver()
+    end = env.shared.end_offset
+    row = encode(DecodedRecord(0, TopicRecord(name="b", topic_id="a" * 21 + "A")))
+    loader.handle_commit(appended(env, NO_OP, CONTRADICTION, row, DAMAGED))
+    loader.handle_commit(appended(env, CONTRADICTION))
+    assert [message for message, _ in listener.faults] == [
+        f"Error loading metadata log record from offset {end + 3}, and 1 before it: without "
+        "effect on the image"
+    ]
+    assert {row.name for row in loader.image.rows_of(TopicRow)} == {"a"}, "the removal of b"
+    rejected = recorder.manifests[-1].rejected
+    assert rejected is not None
+    assert rejected.first_error.offset == end + 1
+    assert "RemoveTopicRecord" in str(rejected.first_error)
+    metrics = loader.metrics()
+    assert metrics.rejected_record_count == metrics.metadata_error_count == 2
+    assert metrics.last_applied_offset == env.shared.end_offset - 1
+    env.snapshot(loader.image)
+    loader.handle_load_snapshot(env.shared.open_snapshot())
+    assert loader.metrics().rejected_record_count == 0
+
+
+@pytest.mark.parametrize("skips_rejected", [False, True])
+def test_a_rejected_record_stops_snapshots_unless_the_operator_permits_to_lose_it(
+    skips_rejected: bool,
+) -> None:
+    env, loader, _ = started()
+    listener = Listener()
+    generator = SnapshotGenerator(
+        env.shared.node(NODE),
+        time_ms=lambda: 0,
+        schedule=lambda act: act(),
+        sync=lambda _, when_done: when_done(None),
+        listener=listener,
+        bytes_max=200,
+        skips_rejected=skips_rejected,
+    )
+    loader.install(generator)
+    bad_offset = env.shared.end_offset
+    loader.handle_commit(appended(env, CONTRADICTION, *[NO_OP] * 100))
+    loader.handle_commit(appended(env, *[NO_OP] * 100))
+    if skips_rejected:
+        assert generator.stopped_reason is None
+        (first, last) = env.shared.snapshots[0], loader.image.snapshot_id
+        assert bad_offset < first.end_offset <= last.end_offset
+        late = PublishingLoader(Listener())
+        late.handle_load_snapshot(env.shared.open_snapshot())
+        assert not diff(late.image, loader.image)
+        return
+    assert env.shared.snapshots == ()
+    reason = (
+        "the log has 1 records that replay rejects, which a snapshot would lose; the first is "
+        f"RemoveTopicRecord at offset {bad_offset}: "
+    )
+    assert generator.stopped_reason is not None
+    assert generator.stopped_reason.startswith(reason)
+    assert "skip_rejected = true in [snapshots]" in generator.stopped_reason
+    assert listener.messages[0] == (
+        f"Snapshots are disabled, so the log is not trimmed; {generator.stopped_reason}"
+    )
+    text = listener.messages[-1]
+    assert text.startswith(f"Not emitting {loader.image.snapshot_id} despite"), "one is due"
+    assert text.endswith(generator.stopped_reason)
+    env.snapshot(loader.image)
+    loader.handle_load_snapshot(env.shared.open_snapshot())
+    assert generator.stopped_reason is None, "a snapshot of another node is after the record"
+
+
+def test_a_batch_whose_replay_fails_is_a_fault_and_a_snapshot_continues() -> None:
     recorder = Recorder()
     env, loader, listener = started(recorder)
     write(env.all[1], topic("a"))
     env.shared.deliver()
     before = loader.image
     end = env.shared.end_offset
-    contradiction = encode(DecodedRecord(0, RemoveTopicRecord(topic_id="a" * 21 + "A")))
-    env.shared.append(1, env.shared.epoch, [contradiction], None)
-    loader.handle_commit(env.shared.batches[-1:])
+    appended(env, NO_OP)
+    loader.handle_commit(appended(env, NO_OP))
     ((message, _),) = listener.faults
-    assert message.startswith(f"Error replaying the batch with base offset {end}: the image ends")
+    assert message.startswith(
+        f"Error replaying the batch with base offset {end + 1}: the image ends"
+    )
+    assert loader.failure == message
     loader.handle_commit(env.shared.batches[-1:])
     assert loader.image == before
     assert len(listener.faults) == 1
-    env.shared.nodes.clear()
-    env.snapshot(before.at(offset=end, leader_epoch=1, timestamp_ms=0, quorum=before.quorum))
+    env.snapshot(before.at(offset=end + 1, leader_epoch=1, timestamp_ms=0, quorum=before.quorum))
     loader.handle_load_snapshot(env.shared.open_snapshot())
+    assert loader.failure is None
     assert not diff(loader.image, before)
     assert isinstance(recorder.manifests[-1], SnapshotManifest)
 

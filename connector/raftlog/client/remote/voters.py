@@ -68,7 +68,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumInfo:
-    """State of a quorum at its leader. ``high_watermark``: exclusive, None if not known yet."""
+    """State of a quorum at its leader. ``high_watermark``: exclusive, None if not known yet.
+    ``warnings``: of the leader, about itself."""
 
     cluster_id: str | None
     topic: str
@@ -76,6 +77,7 @@ class QuorumInfo:
     epoch: int
     high_watermark: int | None
     replicas: tuple[ReplicaState, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def describe_quorum(quorum: LeaderClient) -> QuorumInfo:
@@ -102,6 +104,7 @@ def describe_quorum(quorum: LeaderClient) -> QuorumInfo:
         leader_id=int(partition.leader_id),
         epoch=int(partition.leader_epoch),
         high_watermark=_known(partition.high_watermark),
+        warnings=tuple((partition.error_message or "").splitlines()),
         replicas=tuple(
             ReplicaState(
                 key=ReplicaKey(int(state.replica_id), uuid_text(state.replica_directory_id)),

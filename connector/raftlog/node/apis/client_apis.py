@@ -62,6 +62,7 @@ class ClientApis:
             self._executor,
             is_one_socket=is_one_socket,
             is_read_only=any(service.owns_log for service in self._services),
+            warnings=self.warnings,
         )
         own: dict[ApiKey, tuple[type[Any], _Handler]] = {
             ApiKey.PRODUCE: (latest_schemas.ProduceRequest, handle_produce),
@@ -111,6 +112,10 @@ class ClientApis:
             supported={name: at for one in found for name, at in one.supported.items()},
             finalized={name: at for one in found for name, at in one.finalized.items()},
         )
+
+    def warnings(self) -> list[str]:
+        """Return the warnings of all services."""
+        return [text for service in self._services for text in service.warnings()]
 
     async def handle(self, request: Request[Any]) -> bytes | None:
         """Handle a request; return the body of the response.

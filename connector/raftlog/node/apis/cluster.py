@@ -5,7 +5,8 @@ either (KIP-919); otherwise the error is MISMATCHED_ENDPOINT_TYPE. Only the lead
 of the replicas. Another node returns an error and closes the connection, so that the tool tries the
 next node (Kafka's brokers forward the request instead). Kafka's tools request
 ``__cluster_metadata``, whatever the name of the log: both names are accepted, and the response
-contains the one of the request.
+contains the one of the request. Warnings of the leader are the error message of a partition without
+an error, which Kafka's tools ignore.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def _partition(cache: MetadataCache, role: Leader) -> responses.PartitionData:
     return responses.PartitionData(
         partition_index=int32(PARTITION),
         error_code=ErrorCode.none,
-        error_message=None,
+        error_message="\n".join(cache.warnings()) or None,
         leader_id=node(core.node_id),
         leader_epoch=int32(role.epoch),
         high_watermark=int64(cache.high_watermark if role.has_committed_in_epoch else -1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final
@@ -50,13 +51,15 @@ class MetadataCache:
         *,
         is_one_socket: bool,
         is_read_only: bool = False,
+        warnings: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         """``executor`` runs long work outside the event loop, in one thread to bound its memory.
         ``is_one_socket``: nodes have one listener for clients and voters, so every voter's endpoint
         is also a broker's. ``is_read_only``: clients may not append, because a service owns the
-        log."""
+        log. ``warnings``: about this node, for an operator."""
         self.driver: Final = driver
         self.is_read_only: Final = is_read_only
+        self.warnings: Final = warnings
         self._is_one_socket: Final = is_one_socket
         self.executor: Final = executor
         self.waiting_fetches: Final[Counter[str]] = Counter()
