@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from .controller import (
     AddAcl,
@@ -52,9 +52,7 @@ from .controller.controller_state import (
     BROKER,
     NO_LEADER,
     TOPIC,
-    AclContent,
     ControllerState,
-    acl_content,
 )
 from .image import (
     METADATA_VERSION,
@@ -69,7 +67,10 @@ from .image import (
     ScramRow,
     TokenRow,
     TopicRow,
+    acl_content,
 )
+from .image.delta import RowChange
+from .image.differences import differences
 
 R = TypeVar("R", bound=Row)
 
@@ -145,27 +146,35 @@ class _Planner:
                     self.changes.append(change)
         self.left_out += self._unwritable()
 
+    def _differences(
+        self, kind: type[R], key: Callable[[RowChange], Any] | None = None
+    ) -> Iterator[tuple[R | None, R | None]]:
+        """Yield the rows of one kind that differ, before and after, compared by name."""
+        found = differences(self._actual, self._desired, kind.ENTITY, by_name=True)
+        for change in found if key is None else sorted(found, key=key):
+            yield cast("R | None", change.before), cast("R | None", change.after)
+
     def _unwritable(self) -> Iterator[str]:
-        before = _by_key(self._actual, ScramRow)
-        for key, row in _by_key(self._desired, ScramRow).items():
-            if before.get(key) != row:
+        for _, row in self._differences(ScramRow):
+            if row is not None:
                 what = f"SCRAM credential {row.mechanism_name} of user {row.user!r}"
                 yield f"{what}: set its password"
-        tokens, desired = (_by_key(one, TokenRow) for one in (self._actual, self._desired))
-        for key in sorted(tokens.keys() | desired.keys()):
-            if tokens.get(key) != desired.get(key):
-                yield f"delegation token {key[0]!r}: it is created by a request of its owner"
+        for before, after in self._differences(TokenRow):
+            token = after or before
+            assert token is not None, "a difference has a row"
+            yield f"delegation token {token.token_id!r}: it is created by a request of its owner"
 
     # --- features and brokers ---------------------------------------------------------------------
 
     def _features(self) -> Iterator[ChangeRequest]:
-        before = {row.name: row.level for row in self._actual.rows_of(FeatureRow)}
-        after = {row.name: row.level for row in self._desired.rows_of(FeatureRow)}
-        for name in sorted(before.keys() | after.keys(), key=lambda one: one != METADATA_VERSION):
-            level = after.get(name, 0)
-            if level != before.get(name, 0):
-                is_downgrade = level < before.get(name, 0)
-                yield SetFeature(feature=name, level=level, allow_downgrade=is_downgrade)
+        def after_metadata_version(change: RowChange) -> bool:
+            return change.key != (METADATA_VERSION,)
+
+        for before, after in self._differences(FeatureRow, after_metadata_version):
+            row = after or before
+            assert row is not None, "a difference has a row"
+            level, known = (0 if one is None else one.level for one in (after, before))
+            yield SetFeature(feature=row.name, level=level, allow_downgrade=level < known)
 
     def _new_brokers(self) -> Iterator[ChangeRequest]:
         before, after = self._brokers
@@ -294,23 +303,33 @@ class _Planner:
     # --- configs, quotas, access ------------------------------------------------------------------
 
     def _configs(self) -> Iterator[ChangeRequest]:
-        before, after = _configs_of(self._actual), _configs_of(self._desired)
-        for resource in sorted(before.keys() | after.keys()):
-            kind, name = resource
-            was, now = before.get(resource, {}), after.get(resource, {})
-            if kind == TOPIC and (name not in self._topics[0] or self._is_recreated(name)):
-                was = {}
-            if self._is_deleted(kind, name):
-                continue
-            changed = {one for one in was.keys() | now.keys() if was.get(one) != now.get(one)}
-            if changed & {*_LAGS}:  # the values are valid together, but not one after the other
-                changed |= {*_LAGS} & (was.keys() | now.keys())
-            for one in sorted(changed):
-                if one in was and (one not in now or one in _LAGS):
-                    yield DeleteConfig(resource_type=kind, resource_name=name, name=one)
-            for one in sorted(changed & now.keys()):
-                value = now[one]
-                yield SetConfig(resource_type=kind, resource_name=name, name=one, value=value)
+        changed: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
+        for before, after in self._differences(ConfigRow):
+            row = after or before
+            assert row is not None, "a difference has a row"
+            changed[row.resource_type, row.resource_name].add(row.name)
+        for row in self._desired.rows_of(ConfigRow):
+            if row.resource_type == TOPIC and self._is_recreated(row.resource_name):
+                changed[TOPIC, row.resource_name].add(row.name)
+        for kind, name in sorted(changed):
+            if not self._is_deleted(kind, name):
+                yield from self._config_changes(kind, name, changed[kind, name])
+
+    def _config_changes(self, kind: int, resource: str, names: set[str]) -> Iterator[ChangeRequest]:
+        is_new = kind == TOPIC and self._is_recreated(resource)
+        if names & {*_LAGS}:  # the values are valid together, but not one after the other
+            names = names | {*_LAGS}
+        after = {name: self._desired.find(ConfigRow, kind, resource, name) for name in names}
+        for name in sorted(names):
+            is_set = self._actual.find(ConfigRow, kind, resource, name) is not None and not is_new
+            if is_set and (after[name] is None or name in _LAGS):
+                yield DeleteConfig(resource_type=kind, resource_name=resource, name=name)
+        for name in sorted(names):
+            row = after[name]
+            if row is not None:
+                yield SetConfig(
+                    resource_type=kind, resource_name=resource, name=name, value=row.value
+                )
 
     def _is_deleted(self, kind: int, name: str) -> bool:
         """Return whether a resource is deleted, with its configs or before they could be."""
@@ -319,37 +338,36 @@ class _Planner:
         return kind == BROKER and bool(name) and not _has_node(self._desired, name)
 
     def _quotas(self) -> Iterator[ChangeRequest]:
-        before, after = _by_key(self._actual, QuotaRow), _by_key(self._desired, QuotaRow)
-        for key, row in before.items():
-            if key not in after:
-                yield RemoveQuota(entity=dict(row.entity), quota=row.quota)
-        for key, row in after.items():
-            if before.get(key) != row:
-                yield SetQuota(entity=dict(row.entity), quota=row.quota, limit=row.value)
+        found = list(self._differences(QuotaRow))
+        for before, after in found:
+            if before is not None and after is None:
+                yield RemoveQuota(entity=dict(before.entity), quota=before.quota)
+        for _, after in found:
+            if after is not None:
+                yield SetQuota(entity=dict(after.entity), quota=after.quota, limit=after.value)
 
     def _acls(self) -> Iterator[ChangeRequest]:
-        before, after = _acls_by_content(self._actual), _acls_by_content(self._desired)
-        for content, rows in before.items():
-            if content not in after:
-                yield from (RemoveAcl(acl_id=row.acl_id) for row in rows)
-        for content, rows in after.items():
-            if content not in before:
-                row = rows[0]
+        found = list(self._differences(AclRow))
+        removed = {acl_content(before) for before, after in found if after is None}
+        for row in self._actual.rows_of(AclRow):  # several can have the same content
+            if acl_content(row) in removed:
+                yield RemoveAcl(acl_id=row.acl_id)
+        for before, after in found:
+            if before is None and after is not None:
                 yield AddAcl(
-                    resource_type=row.resource_type,
-                    resource_name=row.resource_name,
-                    pattern_type=row.pattern_type,
-                    principal=row.principal,
-                    host=row.host,
-                    operation=row.operation,
-                    permission=row.permission,
+                    resource_type=after.resource_type,
+                    resource_name=after.resource_name,
+                    pattern_type=after.pattern_type,
+                    principal=after.principal,
+                    host=after.host,
+                    operation=after.operation,
+                    permission=after.permission,
                 )
 
     def _removed_credentials(self) -> Iterator[ChangeRequest]:
-        after = _by_key(self._desired, ScramRow)
-        for key, row in _by_key(self._actual, ScramRow).items():
-            if key not in after:
-                yield RemoveScram(user=row.user, mechanism=row.mechanism)
+        for before, after in self._differences(ScramRow):
+            if before is not None and after is None:
+                yield RemoveScram(user=before.user, mechanism=before.mechanism)
 
 
 def change_row(change: ChangeRequest) -> dict[str, Any]:
@@ -399,19 +417,5 @@ def _register(row: BrokerRow, known: BrokerRow | None) -> RegisterBroker:
     )
 
 
-def _configs_of(image: MetadataImage) -> Mapping[tuple[int, str], dict[str, str]]:
-    found: defaultdict[tuple[int, str], dict[str, str]] = defaultdict(dict)
-    for row in image.rows_of(ConfigRow):
-        found[row.resource_type, row.resource_name][row.name] = row.value
-    return found
-
-
 def _has_node(image: MetadataImage, name: str) -> bool:
     return name.isdigit() and image.find(BrokerRow, int(name)) is not None
-
-
-def _acls_by_content(image: MetadataImage) -> Mapping[AclContent, list[AclRow]]:
-    found: defaultdict[AclContent, list[AclRow]] = defaultdict(list)
-    for row in image.rows_of(AclRow):
-        found[acl_content(row)].append(row)
-    return found

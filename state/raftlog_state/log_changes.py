@@ -18,7 +18,7 @@ from raftlog.client.offset_spec import (
     OffsetSpec,
     OffsetSpecKind,
     parse_offset_spec,
-    resolve,
+    resolve_range,
 )
 from raftlog.errors import OptionError
 
@@ -102,19 +102,16 @@ def read_changes(
     log = source if isinstance(source, LogReader) else open_path(os.fspath(source))
     from_oldest = first in (None, EARLIEST)
     images = ImageReader(log, redactor or Redactor(), from_oldest=from_oldest)
-    now_ms = Clock().wall_ms()
-
-    def offset(spec: OffsetSpec) -> int:
-        return resolve(spec, log, now_ms=now_ms, read_end=images.end_offset, is_state=True).offset
-
-    start_offset = None if first is None or from_oldest else offset(first)
-    end_offset = images.end_offset() if last is None else offset(last)
-    if start_offset is not None and start_offset > end_offset:
-        reason = f"offset {start_offset} is after that of until, {end_offset}"
-        raise OptionError(option="since", reason=reason)
-    if start_offset is not None:
-        images.image_at(start_offset)
-    return selected(images.changes(end_offset), filters)
+    start, end = resolve_range(
+        *(first, last, log),
+        now_ms=Clock().wall_ms(),
+        read_end=images.end_offset,
+        options=("since", "until"),
+        is_state=True,
+    )
+    if not from_oldest:
+        images.image_at(start.offset)
+    return selected(images.changes(end.offset), filters)
 
 
 def _spec(option: str, value: Offset | None) -> OffsetSpec | None:

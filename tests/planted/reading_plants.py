@@ -151,7 +151,7 @@ READING_PLANTS: Final = (
     # --- differences of two clusters ------------------------------------------------------------
     Plant(
         bug="topics of two clusters are compared by their ids",
-        path="state/raftlog_state/image/named_diff.py",
+        path="state/raftlog_state/image/differences.py",
         old="""            return (row.name,)
 """,
         new="""            return row.key

@@ -406,7 +406,7 @@ TABLES_PLANTS: Final = (
         path="state/raftlog_state/tables/selection.py",
         old="else later - 1\n",
         new="else later\n",
-        tests=(f"{READS}::test_a_time_is_the_state_before_the_first_later_record",),
+        tests=(f"{READS}::test_a_time_is_the_state_before_the_first_record_not_earlier",),
     ),
     Plant(
         bug="verify does not compare the intervals of rows",
@@ -676,5 +676,19 @@ TABLES_PLANTS: Final = (
         old="        if self.failures:\n",
         new="        if False:\n",
         tests=(f"{GROUP_FOLLOWED}::test_bad_logs_do_not_keep_the_others_from_being_written",),
+    ),
+    Plant(
+        bug="the state at a time has the changes of that time",
+        path=READER,
+        old='rows_where(rows, ("log_time", ">=", time_us))',
+        new='rows_where(rows, ("log_time", ">", time_us))',
+        tests=(f"{READ}::test_a_time_is_that_of_the_log_although_clocks_go_back",),
+    ),
+    Plant(
+        bug="the state at a time ignores the records without changes",
+        path=READER,
+        old="            if version is not None:\n                published: Condition = (offset,",
+        new="            if table is CHANGES_TABLE:\n                published: Condition = (offset,",
+        tests=(f"{READ}::test_a_time_is_that_of_the_log_although_clocks_go_back",),
     ),
 )

@@ -16,12 +16,14 @@
 
 A time is the first offset whose timestamp is >= it (Kafka: ``ListOffsets``), or the end if there is
 none. As an end offset it excludes that record. Timestamps are those of the leaders' clocks and need
-not ascend: every record before the offset has an earlier time, and so may records after it.
+not ascend: every record before the offset has an earlier time, and so may records after it. The
+tables (``raftlog_state.tables``) have the same rule.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,9 +145,12 @@ def parse_word(text: str) -> OffsetSpec | None:
 
 
 def iso_ms(text: str) -> int | None:
-    """Return a time in ISO 8601 in milliseconds since 1970; None if the text is no such time."""
+    """Return a time in ISO 8601 in milliseconds since 1970; None if the text is no such time.
+
+    It is rounded up: the timestamps that are not earlier are the same.
+    """
     micros = iso_micros(text)
-    return None if micros is None else micros // 1_000
+    return None if micros is None else -(-micros // 1_000)
 
 
 def iso_micros(text: str) -> int | None:
@@ -212,6 +217,39 @@ def resolve(
                 )
             return Resolved(newest.end_offset, f"the end offset of snapshot {newest}")
     return _first_at(spec.at(now_ms).number, log, read_end(), is_state)
+
+
+def resolve_range(
+    start: OffsetSpec | None,
+    end: OffsetSpec | None,
+    log: LogReader,
+    *,
+    now_ms: int,
+    read_end: Callable[[], int],
+    options: tuple[str, str],
+    is_state: bool = False,
+) -> tuple[Resolved, Resolved]:
+    """Return the start and end offset that two specifications are in a log, in ascending order.
+
+    Args:
+        start: None: the log start offset.
+        end: None: what ``read_end`` returns.
+        now_ms, read_end, is_state: as for ``resolve``; the end is read once.
+        options: names of the two, for errors.
+
+    Raises:
+        OptionError: the start is after the end. Also the errors of ``resolve``.
+    """
+    read_end = functools.cache(read_end)
+    first, last = (
+        resolve(spec, log, now_ms=now_ms, read_end=read_end, is_state=is_state)
+        for spec in (start or EARLIEST, end or LATEST)
+    )
+    if first.offset > last.offset:
+        what = "the end of the log" if end is None else f"that of {options[1]}"
+        reason = f"offset {first.offset} is after {what}, {last.offset}"
+        raise OptionError(option=options[0], reason=reason)
+    return first, last
 
 
 def _epoch_start(spec: OffsetSpec, log: LogReader) -> Resolved:

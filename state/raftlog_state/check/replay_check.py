@@ -22,7 +22,7 @@ from raftlog.errors import (
 from raftlog.types import SnapshotId
 from raftlog_state.errors import OffsetGapError, ReplayError
 from raftlog_state.image import MetadataImage
-from raftlog_state.image.delta import diff
+from raftlog_state.image.differences import diff
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.loader.scans import LOADER_COLUMNS, append_scan, load_snapshot
 

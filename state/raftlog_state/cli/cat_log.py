@@ -51,7 +51,7 @@ from .follow import check_can_grow, follow, read_end
 from .output import Console, Line, Output, json_text
 from .parser import nearest
 from .record_filter import RecordFilter
-from .source import offset_in
+from .source import offset_in, range_in
 
 RecordJson = Callable[[bytes], str]
 OnDamage = Callable[[int, str], None]
@@ -356,7 +356,7 @@ def _range(
 ) -> tuple[int, int]:
     """Return the start and end offset to print.
 
-    Raises ``OffsetOutOfRangeError``, and what ``offset_in`` raises.
+    Raises ``OffsetOutOfRangeError`` and the errors of ``range_in``.
     """
     log_start_offset = log.log_start_offset
     found = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
@@ -366,13 +366,7 @@ def _range(
     elif found.basis in (EndBasis.DIRECTORY, EndBasis.FILE):
         console.log(f"the log ends at offset {log_end_offset} (exclusive): {found.explanation}")
 
-    def offset(option: str, spec: OffsetSpec | None, default: int) -> int:
-        if spec is None:
-            return default
-        return offset_in(log, option, spec, lambda: log_end_offset, console)
-
-    start_offset = offset("--from", start, log_start_offset)
-    end_offset = offset("--to", end, log_end_offset)
+    start_offset, end_offset = range_in(log, start, end, lambda: log_end_offset, console)
     for wanted in (start_offset, end_offset):
         if not log_start_offset <= wanted <= log_end_offset:
             raise OffsetOutOfRangeError(

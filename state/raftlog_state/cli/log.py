@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from .output import Console, Output, json_text
 from .parser import OFFSET_FORMS, Commands, add_redaction, offset_spec, redactor
-from .source import add_decompression_limit, add_source, offset_in, open_source
+from .source import add_decompression_limit, add_source, offset_in, open_source, range_in
 
 if TYPE_CHECKING:
     from raftlog.client import LogReader
@@ -99,7 +99,6 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
 
     from raftlog.client.log_handle import Clock
     from raftlog.client.offset_spec import EARLIEST
-    from raftlog.errors import OptionError
     from raftlog_state.image.entity_names import row_filters, split_name
     from raftlog_state.loader.image_reader import ImageReader
     from raftlog_state.log_changes import selected
@@ -110,7 +109,7 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
         arguments.parser.error("--follow cannot be combined with --to")
     entity, name = (None, None) if arguments.what is None else split_name(arguments.what)
     filters = row_filters(entity, name, partitions=arguments.partitions, option="WHAT")
-    start, end = arguments.start_offset, arguments.end_offset
+    start = arguments.start_offset
     if start == EARLIEST:
         start = None  # of a log that begins with a snapshot there is no state at its start offset
     if output.is_terminal():
@@ -126,20 +125,11 @@ def run_log(arguments: argparse.Namespace, output: Output, console: Console) -> 
                     raise_if_stopped=signals.raise_received,
                 )
             return 0
-        start_offset = 0
-        if start is not None:
-            start_offset = offset_in(
-                log, "--from", start, images.end_offset, console, is_state=True
-            )
-            images.image_at(start_offset)
-        end_offset = (
-            images.end_offset()
-            if end is None
-            else offset_in(log, "--to", end, images.end_offset, console)
+        start_offset, end_offset = range_in(
+            log, start, arguments.end_offset, images.end_offset, console, is_state=True
         )
-        if end_offset < start_offset:
-            reason = f"offset {start_offset} is after that of --to, {end_offset}"
-            raise OptionError(option="--from", reason=reason)
+        if start is not None:
+            images.image_at(start_offset)
         change = None
         for change in selected(images.changes(end_offset), filters):
             output.line(line(change))

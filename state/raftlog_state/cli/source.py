@@ -17,7 +17,7 @@ from .parser import Parser
 
 if TYPE_CHECKING:
     from raftlog.client import LogKind, LogReader
-    from raftlog.client.offset_spec import OffsetSpec
+    from raftlog.client.offset_spec import OffsetSpec, Resolved
     from raftlog.client.remote.leader_client import LeaderClient
 
 Options: TypeAlias = "argparse._ActionsContainer"
@@ -188,13 +188,45 @@ def offset_in(
 
     Arguments and errors are those of ``raftlog.client.offset_spec.resolve``.
     """
-    import time
+    from raftlog.client.log_handle import Clock
+    from raftlog.client.offset_spec import resolve
 
-    from raftlog.client.offset_spec import OffsetSpecKind, resolve
-
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = Clock().wall_ms()
     found = resolve(spec, log, now_ms=now_ms, read_end=read_end, is_state=is_state)
-    if spec.kind is not OffsetSpecKind.OFFSET:
+    return _printed(option, spec, found, console)
+
+
+def range_in(
+    log: LogReader,
+    start: OffsetSpec | None,
+    end: OffsetSpec | None,
+    read_end: Callable[[], int],
+    console: Console,
+    *,
+    is_state: bool = False,
+) -> tuple[int, int]:
+    """Return the offsets that ``--from`` and ``--to`` are in a log, as ``offset_in``.
+
+    Arguments and errors are those of ``raftlog.client.offset_spec.resolve_range``.
+    """
+    from raftlog.client.log_handle import Clock
+    from raftlog.client.offset_spec import resolve_range
+
+    first, last = resolve_range(
+        *(start, end, log),
+        now_ms=Clock().wall_ms(),
+        read_end=read_end,
+        options=("--from", "--to"),
+        is_state=is_state,
+    )
+    return _printed("--from", start, first, console), _printed("--to", end, last, console)
+
+
+def _printed(option: str, spec: OffsetSpec | None, found: Resolved, console: Console) -> int:
+    """Print an offset unless it was given as a number, or not given; return it."""
+    from raftlog.client.offset_spec import OffsetSpecKind
+
+    if spec is not None and spec.kind is not OffsetSpecKind.OFFSET:
         console.log(f"{option} is offset {found.offset}: {found.reason}")
     return found.offset
 

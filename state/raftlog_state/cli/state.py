@@ -15,6 +15,7 @@ from .source import (
     check_no_node_options,
     offset_in,
     open_source,
+    range_in,
 )
 
 if TYPE_CHECKING:
@@ -239,8 +240,7 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
     if arguments.ignore and (arguments.changes or not has_other):
         arguments.parser.error("--ignore is for the differences of two sources")
 
-    from raftlog_state.image.delta import diff
-    from raftlog_state.image.named_diff import IGNORABLE, NO_COLUMNS, diff_by_name
+    from raftlog_state.image.differences import IGNORABLE, NO_COLUMNS, diff
 
     from .state_text import change_json
 
@@ -257,7 +257,7 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
         console.log("secrets are masked and not compared; --redact-key-file compares them")
     ignored = NO_COLUMNS.union(*(IGNORABLE[group] for group in arguments.ignore))
     status = 0
-    for change in diff_by_name(before, after, ignored) if has_other else diff(before, after):
+    for change in diff(before, after, by_name=has_other, ignored=ignored):
         status = int(has_other)
         output.line(json_text(change_json(change, ignored)))
     return status
@@ -265,7 +265,7 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
 
 def _ignore(text: str) -> tuple[str, ...]:
     """Parse ``--ignore``."""
-    from raftlog_state.image.named_diff import IGNORABLE
+    from raftlog_state.image.differences import IGNORABLE
 
     groups = tuple(part.strip() for part in text.split(","))
     for group in groups:
@@ -314,22 +314,16 @@ def _states_of_one(
     """Return the states of one log at ``--from`` and ``--to``."""
     hide = redactor(arguments)
 
-    from raftlog.errors import OptionError
     from raftlog_state.loader.image_reader import ImageReader
 
-    start, end = arguments.start_offset, arguments.end_offset
     with open_source(arguments) as log:
         images = ImageReader(log, hide, console)
-        read_end = functools.cache(images.end_offset)
-        from_offset = offset_in(log, "--from", start, read_end, console, is_state=True)
-        to_offset = read_end()
-        if end is not None:
-            to_offset = offset_in(log, "--to", end, read_end, console, is_state=True)
-        if to_offset < from_offset:
-            reason = f"offset {from_offset} is after that of --to, {to_offset}"
-            raise OptionError(option="--from", reason=reason)
-        before = images.image_at(from_offset)
-        return before, images.image_at(to_offset)
+        start, end = range_in(
+            *(log, arguments.start_offset, arguments.end_offset, images.end_offset, console),
+            is_state=True,
+        )
+        before = images.image_at(start)
+        return before, images.image_at(end)
 
 
 # --- raftlog snapshot -----------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from raftlog_state.image import (
     table_of,
 )
 from raftlog_state.image.delta import Op, RowChange
+from raftlog_state.image.differences import IGNORABLE, NO_COLUMNS
 from raftlog_state.image.image_writer import image_records
-from raftlog_state.image.named_diff import IGNORABLE, NO_COLUMNS
 from raftlog_state.records import to_json_text
 
 from .output import Output, json_text, table_lines

@@ -19,7 +19,7 @@ from raftlog_state.enums import (
     ACL_RESOURCE_TYPES,
     PATTERN_TYPES,
 )
-from raftlog_state.image import AclRow, Entity, Key
+from raftlog_state.image import AclContent, AclRow, Entity, Key, acl_content
 from raftlog_state.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 
 from .api_exception import (
@@ -30,7 +30,7 @@ from .api_exception import (
     enum_number,
 )
 from .change_requests import AddAcl, RemoveAcl
-from .controller_state import AclContent, ControllerState, acl_content
+from .controller_state import ControllerState
 from .dispatch import write
 from .pending_state import PendingState
 

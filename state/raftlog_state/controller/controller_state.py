@@ -25,13 +25,13 @@ Source: Kafka ``ReplicationControlManager``, ``BrokersToIsrs`` and the other con
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Final, TypeAlias, TypeVar, cast
 
 from raftlog_state.image import (
     METADATA_VERSION,
     STATE_ENTITIES,
+    AclContent,
     AclRow,
     BrokerRow,
     ConfigRow,
@@ -44,6 +44,7 @@ from raftlog_state.image import (
     Quorum,
     Row,
     TopicRow,
+    acl_content,
     group_of,
 )
 from raftlog_state.image.record_versions import ELR_FEATURE, LEVEL_MIN, RecordVersions
@@ -61,7 +62,6 @@ GROUP: Final = 32
 
 NO_LEADER: Final = -1
 
-AclContent: TypeAlias = tuple[int, str, int, str, str, int, int]
 _IndexKey: TypeAlias = tuple[object, ...]
 
 _ISR: Final = "isr"
@@ -321,13 +321,6 @@ class ControllerState:
             self._small[index_key] = left
         else:
             del self._small[index_key]
-
-
-acl_content: Final[Callable[[object], AclContent]] = attrgetter(
-    *("resource_type", "resource_name", "pattern_type", "principal"),
-    *("host", "operation", "permission"),
-)
-"""Returns the content of an ACL without its id: of a row, or of an ACL of a request."""
 
 
 def is_reassigning(row: PartitionRow) -> bool:

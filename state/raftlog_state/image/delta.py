@@ -10,7 +10,7 @@ minus those deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -273,19 +273,3 @@ class MetadataDelta:
                 if row is not None:
                     added.append(row)
         return next_digest_sum(known, removed, added)
-
-
-def diff(before: MetadataImage, after: MetadataImage) -> list[RowChange]:
-    """Return the changes from one image's rows of state to another's, sorted by entity and key."""
-    return list(_differences(before, after))
-
-
-def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[RowChange]:
-    for entity in STATE_ENTITIES:
-        old, new = before.map(entity), after.map(entity)
-        for key in sorted(old.keys() | new.keys()):
-            was, now = old.get(key), new.get(key)
-            if was == now:
-                continue
-            op = Op.CREATE if was is None else Op.DELETE if now is None else Op.UPDATE
-            yield RowChange(entity, key, op, was, now)

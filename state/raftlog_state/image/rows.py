@@ -18,10 +18,11 @@ import base64
 import binascii
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
-from typing import ClassVar, Final
+from operator import attrgetter
+from typing import ClassVar, Final, TypeAlias
 
 from raftlog.types import ZERO_UUID
 from raftlog_state.enums import (
@@ -381,6 +382,15 @@ class AclRow:
     @property
     def permission_name(self) -> str:
         return enum_name(ACL_PERMISSIONS, self.permission)
+
+
+AclContent: TypeAlias = tuple[int, str, int, str, str, int, int]
+
+acl_content: Final[Callable[[object], AclContent]] = attrgetter(
+    *("resource_type", "resource_name", "pattern_type", "principal"),
+    *("host", "operation", "permission"),
+)
+"""Returns the content of an ACL without its id: of a row, or of an ACL of a request."""
 
 
 @row

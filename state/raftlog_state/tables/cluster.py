@@ -304,12 +304,12 @@ class ClusterTables:
 
         Args:
             offset: the last offset of the state.
-            time: the state before the first change with a later timestamp took effect, or the
-                newest one. A ``datetime``, text that Spark casts to a TIMESTAMP, such as
-                ``"2026-11-21T03:12:00Z"``, or text with milliseconds since 1970. Without a
-                zone, text is in the session's time zone and a ``datetime`` in the driver's, as
-                PySpark returns them. Or the state at an age such as ``"-15m"``, the one before
-                ``"epoch:5"``, the ``"start"`` or the ``"end"``.
+            time: the state before the first record whose timestamp is not earlier, or the newest
+                one, as for ``raftlog state --at``. A ``datetime``, text that Spark casts to a
+                TIMESTAMP, such as ``"2026-11-21T03:12:00Z"``, or text with milliseconds since 1970.
+                Without a zone, text is in the session's time zone and a ``datetime`` in the
+                driver's, as PySpark returns them. Or the state at an age such as ``"-15m"``, the
+                one before ``"epoch:5"``, the ``"start"`` or the ``"end"``.
 
         Raises:
             OptionError: neither or both are given, or one is invalid.

@@ -104,12 +104,16 @@ class Publication:
         later = self.changes(offset, base_offset)
         return rows_before(table, offset, living_rows(table, state), later)
 
-    def first_offset_later_than(self, time_us: int) -> int | None:
-        """Return where the first change or append with a later time took effect, or None."""
-        rows = visible_between(self._changes(), NOTHING, self.offset)
-        later = rows.where(sf.col("log_time") > sf.timestamp_micros(sf.lit(time_us)))
+    def first_offset_not_earlier(self, time_us: int) -> int | None:
+        """Return the first offset with a time >= ``time_us`` in ``log`` or ``changes``, or None."""
+        rows = self._changes().select(sf.col("visible_offset").alias("offset"), "log_time")
+        if self.versions.log_version is not None:
+            rows = rows.unionByName(self._log().select("offset", "log_time"))
+        is_published = sf.col("offset") <= self.offset
+        is_not_earlier = sf.col("log_time") >= sf.timestamp_micros(sf.lit(time_us))
         with self.store.errors(CHANGES_TABLE.name):
-            found: int | None = later.agg(sf.min("visible_offset")).collect()[0][0]
+            first = rows.where(is_published & is_not_earlier).agg(sf.min("offset"))
+            found: int | None = first.collect()[0][0]
         return found
 
     def epoch_start(self, leader_epoch: int) -> int | None:

@@ -130,19 +130,20 @@ class _Publication:
         """Return ``log`` up to an offset. Raises ``TablesError`` without it."""
         return self._log((("offset", "<=", offset),))
 
-    def first_offset_later_than(self, time_us: int) -> int | None:
-        """Return where the first change or append with a later time took effect, or None."""
-        published: Condition = ("visible_offset", "<=", self.progress.offset)
-        rows = self._read(
-            CHANGES_TABLE,
-            (published,),
-            ("visible_offset", "log_time", "incarnation"),
-            version=self.versions.changes_version,
-        )
-        rows = without_reverted(rows, self.progress)
-        later = rows_where(rows, ("log_time", ">", time_us))
-        found: int | None = pc.min(later["visible_offset"]).as_py()
-        return found
+    def first_offset_not_earlier(self, time_us: int) -> int | None:
+        """Return the first offset with a time >= ``time_us`` in ``log`` or ``changes``, or None."""
+        found = []
+        for table, version, offset in (
+            (CHANGES_TABLE, self.versions.changes_version, "visible_offset"),
+            (LOG_TABLE, self.versions.log_version, "offset"),
+        ):
+            if version is not None:
+                published: Condition = (offset, "<=", self.progress.offset)
+                columns = (offset, "log_time", "incarnation")
+                rows = self._read(table, (published,), columns, version=version)
+                rows = without_reverted(rows, self.progress, offset=offset)
+                found.append(pc.min(rows_where(rows, ("log_time", ">=", time_us))[offset]).as_py())
+        return min((one for one in found if one is not None), default=None)
 
     def epoch_start(self, leader_epoch: int) -> int | None:
         """Return the start offset of a leader epoch; None if it is unknown."""
@@ -245,10 +246,11 @@ class ArrowTables:
 
         Args:
             offset: the last offset of the state.
-            time: the state before the first change with a later timestamp took effect, or the
-                newest one. A ``datetime``, without a zone in that of this process; or text in ISO
-                8601, in UTC without a zone, or with milliseconds since 1970. Or the state at an age
-                such as ``"-15m"``, the one before ``"epoch:5"``, the ``"start"`` or the ``"end"``.
+            time: the state before the first record whose timestamp is not earlier, or the newest
+                one, as for ``raftlog state --at``. A ``datetime``, without a zone in that of this
+                process; or text in ISO 8601, in UTC without a zone, or with milliseconds since
+                1970. Or the state at an age such as ``"-15m"``, the one before ``"epoch:5"``, the
+                ``"start"`` or the ``"end"``.
 
         Raises:
             OptionError: neither or both are given, or one is invalid.

@@ -41,8 +41,8 @@ class Published(Protocol):
         """The end of the tables."""
         ...
 
-    def first_offset_later_than(self, time_us: int) -> int | None:
-        """Return where the first change or append with a later time took effect, or None."""
+    def first_offset_not_earlier(self, time_us: int) -> int | None:
+        """Return the first offset with a time >= ``time_us`` in ``log`` or ``changes``, or None."""
         ...
 
     def epoch_start(self, leader_epoch: int) -> int | None:
@@ -165,7 +165,11 @@ def offsets_between(
 
 
 def _offset_at(published: Published, time: datetime | str, option: str, to_micros: ToMicros) -> int:
-    """Return the last offset of the state at a time."""
+    """Return the last offset of the state at a time: that before the first record not earlier.
+
+    The rule is that of ``raftlog.client.offset_spec``. Without the table ``log``, of the records
+    without changes only the last of each append is known.
+    """
     if not isinstance(time, str | datetime):
         raise OptionError(option=option, reason="must be a datetime or text")
     spec = parse_word(time) if isinstance(time, str) else None
@@ -183,18 +187,18 @@ def _offset_at(published: Published, time: datetime | str, option: str, to_micro
         )
         raise OptionError(option=option, reason=reason)
     expired_time_us = published.progress.expired_time_us
-    if expired_time_us is not None and micros < expired_time_us:
+    if expired_time_us is not None and micros <= expired_time_us:
         raise TablesError(
             place=published.place,
             reason="the changes at that time have expired",
             remedy="use a later time, or an offset from that of status().oldest_offset on",
         )
-    later = published.first_offset_later_than(micros)
-    offset = published.progress.offset if later is None else later - 1
+    first = published.first_offset_not_earlier(micros)
+    offset = published.progress.offset if first is None else first - 1
     if offset < published.progress.oldest_offset:
         raise TablesError(
             place=published.place,
-            reason="all their records are later than the time",
+            reason="none of their records is earlier than the time",
             remedy="use a later time, or an offset from that of status().oldest_offset on",
         )
     return offset

@@ -272,12 +272,29 @@ def test_a_snapshot_has_its_own_offsets() -> None:
     assert [row["baseOffset"] for row in batches] == [3]
 
 
-@pytest.mark.parametrize(("option", "offset"), [("--from", "3132"), ("--to", "4000")])
-def test_missing_offsets_are_an_error(option: str, offset: str) -> None:
-    status, out, err = run("cat", NODE, option, offset)
+@pytest.mark.parametrize("start", [(), ("--from", "3500")])
+def test_missing_offsets_are_an_error(start: tuple[str, ...]) -> None:
+    status, out, err = run("cat", NODE, *start, "--to", "4000")
     assert (status, out) == (1, "")
     assert "[RAFTLOG_OFFSET_OUT_OF_RANGE]" in err
     assert "log start offset 0, log end offset 3131 (exclusive)" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        (("--from", "3132"), "offset 3132 is after the end of the log, 3131"),
+        (("--from", "20", "--to", "10"), "offset 20 is after that of --to, 10"),
+        (("--from", "end", "--to", "epoch:2"), "offset 3131 is after that of --to, 721"),
+    ],
+)
+@pytest.mark.parametrize("command", ["cat", "log", "diff"])
+def test_a_start_after_the_end_is_an_error_of_every_command(
+    command: str, argv: tuple[str, ...], what: str
+) -> None:
+    status, out, err = run(command, NODE, *argv)
+    assert (status, out) == (2, "")
+    assert f"--from: {what}" in err
 
 
 def test_deleted_offsets_are_an_error() -> None:

@@ -48,7 +48,7 @@ from raftlog_state.image import (
     ScramRow,
     quota_entity_key,
 )
-from raftlog_state.image.delta import diff
+from raftlog_state.image.differences import diff
 from raftlog_state.image.image_writer import image_records
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import decode, encode

@@ -39,7 +39,8 @@ from raftlog_state.image import (
     row_json,
     table_of,
 )
-from raftlog_state.image.delta import MetadataDelta, Op, RecordChanges, RowChange, diff
+from raftlog_state.image.delta import MetadataDelta, Op, RecordChanges, RowChange
+from raftlog_state.image.differences import diff
 from raftlog_state.image.rows import Key
 from raftlog_state.replay import Position
 

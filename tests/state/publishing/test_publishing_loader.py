@@ -10,7 +10,8 @@ from tests.support.controllers import Controllers, Listener, bootstrap, replayed
 from raftlog.records.batch import RecordBatch
 from raftlog_state.controller import ApiException, CreateTopic, DeleteTopic, FenceBroker
 from raftlog_state.image import MetadataImage, TopicRow
-from raftlog_state.image.delta import MetadataDelta, diff
+from raftlog_state.image.delta import MetadataDelta
+from raftlog_state.image.differences import diff
 from raftlog_state.publishing import (
     ControllerMetadataMetricsPublisher,
     LogDeltaManifest,

@@ -20,7 +20,7 @@ from raftlog import ValueKind
 from raftlog.errors import DiskFailedError, DiskFullError, LogError, LogLockedError
 from raftlog.log.writing.properties import LogConfig
 from raftlog_state.controller import CreateTopic, QuorumController
-from raftlog_state.image.delta import diff
+from raftlog_state.image.differences import diff
 from raftlog_state.publishing import PublishingLoader, SnapshotGenerator
 from raftlog_state.records import DecodedRecord, NoOpRecord, encode
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,18 +18,29 @@ import pyarrow.compute as pc
 import pytest
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import MetadataLog, at
+from tests.support.small_logs import TIME_MS, LogWriter
 from tests.support.source_rows import checkpoint_rows, source_rows, without_secrets
 
+from raftlog.client import open_path
 from raftlog.client.log_handle import Clock
+from raftlog.client.offset_spec import OffsetSpec, OffsetSpecKind, resolve
 from raftlog.errors import OffsetOutOfRangeError, OptionError
+from raftlog.records.batch_columns import Scan
 from raftlog_state.errors import TablesError
-from raftlog_state.image import MetadataImage
+from raftlog_state.image import ConfigRow, MetadataImage
 from raftlog_state.image.delta import key_json
 from raftlog_state.image.entity_names import row_filters
 from raftlog_state.image.rows import Entity, Key, Row, table_of
-from raftlog_state.loader.metadata_loader import MetadataLoader
+from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.log_changes import selected
-from raftlog_state.records import BeginTransactionRecord, ConfigRecord, EndTransactionRecord
+from raftlog_state.records import (
+    BeginTransactionRecord,
+    ConfigRecord,
+    DecodedRecord,
+    EndTransactionRecord,
+    NoOpRecord,
+    encode,
+)
 from raftlog_state.tables.convert import rows_of
 from raftlog_state.tables.reader import ArrowTables
 from raftlog_state.tables.reader import to_micros as micros_at
@@ -248,14 +260,14 @@ def test_changes_are_found_by_table_key_name_range_and_time(
     moment = everything["log_time"][100].as_py()
     later = opened.changes(since=moment)
     assert pc.min(later["visible_offset"]).as_py() == opened.at(time=moment).offset + 1
-    assert min(later["log_time"].to_pylist()) > moment
+    assert min(later["log_time"].to_pylist()) == moment
 
 
-def test_a_time_is_the_state_before_the_first_later_record(
+def test_a_time_is_the_state_before_the_first_record_not_earlier(
     three_nodes: MetadataLog, written: MemoryTables
 ) -> None:
     times = [record.timestamp_ms for record in three_nodes.records[:END]]
-    expected = next(offset for offset, time in enumerate(times) if time > times[150]) - 1
+    expected = next(offset for offset, time in enumerate(times) if time >= times[150]) - 1
     opened = open_memory(written, times[150] + 7_000)
     moment = datetime.fromtimestamp(times[150] / 1000, UTC)
     local = moment.astimezone()
@@ -266,8 +278,52 @@ def test_a_time_is_the_state_before_the_first_later_record(
     for time in (moment, *texts, local.replace(tzinfo=None)):
         assert opened.at(time=time).offset == expected
     assert opened.at(time=moment + timedelta(days=9)).offset == END - 1
-    with pytest.raises(TablesError, match="later than the time"):
-        opened.at(time="1999-12-31T23:59:59+01:00")
+    for early in ("1999-12-31T23:59:59+01:00", f"timestamp:{times[0]}"):
+        with pytest.raises(TablesError, match="none of their records is earlier than the time"):
+            opened.at(time=early)
+
+
+@pytest.mark.parametrize("writes_log", [True, False])
+def test_a_time_is_that_of_the_log_although_clocks_go_back(
+    tmp_path: Path, writes_log: bool
+) -> None:
+    """The clock of the leader of epoch 2 is 60 s slow; without ``log`` only changes are known."""
+    random_times, tables = random.Random(19), MemoryTables()
+    log_writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    writer = Writer(MemoryStore(tables), writes_log=writes_log)
+    last_ms, images, loader = 0, {-1: MetadataImage.empty()}, MetadataLoader()
+    for offset in range(60):
+        epoch = 1 + offset // 20
+        last_ms = 1_000 * offset - (60_000 if epoch == 2 else 0) + random_times.randrange(3_000)
+        last_ms += TIME_MS
+        config = ConfigRecord(
+            resource_type=2, resource_name="a", name="retention.ms", value=str(offset)
+        )
+        is_change = not writes_log or random_times.random() < 0.5
+        written = DecodedRecord(0, config if is_change else NoOpRecord())
+        record = LogRecord(offset, epoch, last_ms, written)
+        log_writer.append(encode(written), epoch=epoch, timestamp_ms=last_ms)
+        writer.apply(source_rows([record]), "cluster-a" if offset == 0 else None)
+        loader.append([record])
+        images[offset] = loader.image
+    log, opened = open_path(str(tmp_path)), open_memory(tables)
+    all_times = {record_ms for scan in log.scan(0, 60) for record_ms in times_of(scan)}
+    for time_ms in sorted({*all_times, *(one + 1 for one in all_times)}):
+        spec = OffsetSpec(OffsetSpecKind.TIME, time_ms)
+        end = resolve(spec, log, now_ms=0, read_end=lambda: 60).offset
+        if end == 0:
+            with pytest.raises(TablesError, match="earlier than the time"):
+                opened.at(time=f"timestamp:{time_ms}")
+            continue
+        view = opened.at(time=f"timestamp:{time_ms}")
+        assert view.offset == end - 1
+        values = view.table("configs")["value"].to_pylist()
+        assert values == [row.value for row in images[end - 1].rows_of(ConfigRow)]
+
+
+def times_of(scan: Scan) -> list[int]:
+    assert scan.records.timestamp_ms is not None
+    return [int(one) for one in scan.records.timestamp_ms.to_pylist()]
 
 
 def test_a_word_is_the_state_before_an_epoch_or_at_an_end(
