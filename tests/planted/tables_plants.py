@@ -404,8 +404,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="the state at a time has the first later record",
         path="state/raftlog_state/tables/selection.py",
-        old="else later - 1\n",
-        new="else later\n",
+        old="else first - 1\n",
+        new="else first\n",
         tests=(f"{READS}::test_a_time_is_the_state_before_the_first_record_not_earlier",),
     ),
     Plant(
@@ -687,8 +687,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="the state at a time ignores the records without changes",
         path=READER,
-        old="            if version is not None:\n                published: Condition = (offset,",
-        new="            if table is CHANGES_TABLE:\n                published: Condition = (offset,",
+        old="            if version is not None:\n                published: Condition",
+        new="            if table is CHANGES_TABLE:\n                published: Condition",
         tests=(f"{READ}::test_a_time_is_that_of_the_log_although_clocks_go_back",),
     ),
 )

@@ -291,7 +291,8 @@ def test_a_time_is_that_of_the_log_although_clocks_go_back(
     random_times, tables = random.Random(19), MemoryTables()
     log_writer = LogWriter(tmp_path / "__cluster_metadata-0")
     writer = Writer(MemoryStore(tables), writes_log=writes_log)
-    last_ms, images, loader = 0, {-1: MetadataImage.empty()}, MetadataLoader()
+    images: dict[int, MetadataImage] = {}
+    loader, records = MetadataLoader(), list[LogRecord]()
     for offset in range(60):
         epoch = 1 + offset // 20
         last_ms = 1_000 * offset - (60_000 if epoch == 2 else 0) + random_times.randrange(3_000)
@@ -303,9 +304,11 @@ def test_a_time_is_that_of_the_log_although_clocks_go_back(
         written = DecodedRecord(0, config if is_change else NoOpRecord())
         record = LogRecord(offset, epoch, last_ms, written)
         log_writer.append(encode(written), epoch=epoch, timestamp_ms=last_ms)
-        writer.apply(source_rows([record]), "cluster-a" if offset == 0 else None)
+        records.append(record)
         loader.append([record])
         images[offset] = loader.image
+    for at_offset in range(0, 60, 12):
+        writer.apply(source_rows(records[at_offset : at_offset + 12]), "cluster-a")
     log, opened = open_path(str(tmp_path)), open_memory(tables)
     all_times = {record_ms for scan in log.scan(0, 60) for record_ms in times_of(scan)}
     for time_ms in sorted({*all_times, *(one + 1 for one in all_times)}):
