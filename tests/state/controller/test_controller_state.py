@@ -8,7 +8,7 @@ import pytest
 from tests.support.cluster_changes import cluster
 from tests.support.random_metadata import RandomLog
 
-from raftlog_state.controller.controller_state import NO_LEADER, ControllerState, acl_content
+from raftlog_state.controller.controller_state import NO_LEADER, ControllerState
 from raftlog_state.errors import SnapshotEpochError
 from raftlog_state.image import (
     AclRow,
@@ -18,6 +18,7 @@ from raftlog_state.image import (
     PartitionRow,
     Quorum,
     TopicRow,
+    acl_content,
     group_of,
 )
 from raftlog_state.loader.metadata_loader import LogRecord, MetadataLoader

@@ -14,7 +14,6 @@ from tests.support.cluster_changes import replayed
 from tests.support.random_changes import Job
 
 from raftlog_state.controller import ChangeRequest, CreateTopic, SetConfig, SetScram, plan_changes
-from raftlog_state.controller.controller_state import acl_content
 from raftlog_state.desired_state import PlannedChanges, plan, target_replicas
 from raftlog_state.image import (
     AclRow,
@@ -27,6 +26,7 @@ from raftlog_state.image import (
     Row,
     ScramRow,
     TopicRow,
+    acl_content,
 )
 
 
