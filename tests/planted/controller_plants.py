@@ -183,10 +183,10 @@ CONTROLLER_PLANTS: Final = (
         tests=(DESIRED_CASES,),
     ),
     Plant(
-        bug="changes to a state: a topic is deleted with configs of the one before",
+        bug="changes to a state: a recreated topic lacks the configs that did not change",
         path=DESIRED,
-        old="(name not in self._topics[0] or self._is_recreated(name)):\n                was = {}",
-        new="False:\n                was = {}",
+        old="if row.resource_type == TOPIC and self._is_recreated(row.resource_name):",
+        new="if False:",
         tests=(DESIRED_CASES,),
     ),
     Plant(
