@@ -19,6 +19,8 @@ RANDOM_COLUMNS: Final = f"{COLUMNS}::test_changes_of_random_topics_are_those_of_
 FILES: Final = (
     "tests/state/table_stores/test_store_contract.py::test_rows_of_files_are_written_in_one_commit"
 )
+STORES: Final = "tests/state/table_stores/test_store_contract.py"
+LACKED: Final = f"{STORES}::test_fields_that_a_file_lacks_are_read_as_null"
 SLICES: Final = (
     "tests/state/table_stores/test_store_contract.py::test_slices_are_written_in_one_commit"
 )
@@ -158,6 +160,13 @@ BULK_LOAD_PLANTS: Final = (
         old="_statistic(max(found.max for found in known))",
         new="_statistic(min(found.min for found in known))",
         tests=(f"{FILES}[delta-rs]",),
+    ),
+    Plant(
+        bug="structs that are null are not null where a file lacks their fields",
+        path=f"{TABLES}/stores/protocol.py",
+        old="fields=list(kind), mask=structs.is_null())",
+        new="fields=list(kind))",
+        tests=(f"{LACKED}[memory]",),
     ),
     Plant(
         bug="Spark leaves out the rows besides those of files",

@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. Each task reads the whole range, decodes and replays the records of its bucket, and writes their
-   changes to a file of its own (``bucket_parts``). One of the tasks has the cluster's rows, too.
+   changes to a file of its own (``bucket_parts``). One of the tasks has the cluster's rows, too, in
+   files besides: those of topics have the columns of topics only (``of_entities``).
 2. The result is a file, too: a task that is run again returns it, if its files are there. It
    depends on the task alone.
 3. Memory is that of the bucket's rows and records, and of one slice of the changes.
@@ -17,10 +18,10 @@ import json
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,7 @@ from raftlog.records.control import decode_control
 from raftlog.records.scan import Column, Scan
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.garbage_collection import collection_paused
+from raftlog_state.image.rows import Entity
 from raftlog_state.loader.payload import Payload
 from raftlog_state.records import Redactor
 from raftlog_state.source_rows.columns import arrow_schema
@@ -50,13 +52,14 @@ from .bucket_parts import (
     RejectedRecordsError,
     TopicsPart,
 )
-from .columnar_replay import RecordColumns
+from .columnar_replay import TOPIC_ENTITIES, RecordColumns
 from .convert import US_PER_MS
 from .logrows import log_rows as rows_of_log
 from .progress import NOTHING, Progress
-from .schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, StoredTable
+from .schema import CHANGES_TABLE, LOG_TABLE, STATE_TABLE, of_entities
 from .staging import are_complete, sync, write_durably
 from .stored_rows import StateParts, split_state
+from .stores.protocol import in_schema
 from .topic_buckets import (
     CLUSTER,
     EVERY_BUCKET,
@@ -186,10 +189,11 @@ class _BucketReplay:
         self.next_offset = task.start_offset
         self._last = (task.before.leader_epoch, -1)
         self._checksums = {"epochs": 0, "times": 0}  # equal however the log is read in chunks
-        self._writers = {
-            table.name: _FileWriter(Path(task.directory), table)
-            for table in (CHANGES_TABLE, STATE_TABLE, LOG_TABLE)
-        }
+        directory = Path(task.directory)
+        self._log_file = _FileWriter(directory, LOG_TABLE.name, LOG_TABLE.schema)
+        self._files = {bucket: _PartFiles.of_topics(directory)}
+        if bucket == _BUCKET_WITH_CLUSTER:
+            self._files[CLUSTER] = _PartFiles.of_cluster(directory)
 
     def run(self) -> BucketResult:
         """Read the range and write the files.
@@ -209,15 +213,16 @@ class _BucketReplay:
         counts = Counter[str]()
         for part in parts:
             counts.update(part.complete())
-        for part in parts:
+        for bucket, part in self._parts.items():
             for rows in part.state_rows():
-                self._writers[STATE_TABLE.name].write(rows)
+                self._files[bucket].state.write(rows)
         if task.log_shares:
             self._write_log(log)
-        files = {name: writer.close() for name, writer in self._writers.items()}
         of_cluster = self._parts.get(CLUSTER)
         return BucketResult(
-            **files,
+            changes=[file for of in self._files.values() for file in of.changes.close()],
+            state=[file for of in self._files.values() for file in of.state.close()],
+            log=self._log_file.close(),
             row_counts=dict(counts),
             metadata_version=None if of_cluster is None else of_cluster.metadata_version,
             last=self._last,
@@ -231,20 +236,15 @@ class _BucketReplay:
         if task.before.offset != NOTHING:
             state = read_parts(Path(task.directory))
         self._buckets = TopicBuckets(count, topics_of(state))
-        settings = PartSettings(
-            before=task.before,
-            redactor=task.redactor,
-            shared={
-                **{name: getattr(task.before, name) for name in _OF_LOG},
-                "committed_at": task.committed_at,
-            },
-            write=self._writers[CHANGES_TABLE.name].write,
-        )
-        self._parts: dict[int, Part] = {
-            self._bucket: TopicsPart(settings, rows_of_bucket(state, self._bucket, count))
+        shared = {
+            **{name: getattr(task.before, name) for name in _OF_LOG},
+            "committed_at": task.committed_at,
         }
-        if self._bucket == _BUCKET_WITH_CLUSTER:
-            self._parts[CLUSTER] = LoaderPart(settings, rows_of_bucket(state, CLUSTER, count))
+        self._parts: dict[int, Part] = {}
+        for bucket, files in self._files.items():
+            settings = PartSettings(task.before, task.redactor, shared, files.changes.write)
+            kind = LoaderPart if bucket == CLUSTER else TopicsPart
+            self._parts[bucket] = kind(settings, rows_of_bucket(state, bucket, count))
 
     def _append(self, scan: Scan) -> None:
         records = scan.records
@@ -312,7 +312,7 @@ class _BucketReplay:
             ]
             rows = pa.Table.from_batches(batches, arrow_schema(SOURCE_COLUMNS))
             batch = check_batch(rows, next_offset=start_offset, place=task.directory)
-            self._writers[LOG_TABLE.name].write(
+            self._log_file.write(
                 rows_of_log(batch, cluster_id=before.cluster_id, incarnation=before.incarnation)
             )
             start_offset = boundary
@@ -332,17 +332,17 @@ def _controls(
 class _FileWriter:
     """Writer of one Parquet file, which is created with its first rows."""
 
-    def __init__(self, directory: Path, table: StoredTable) -> None:
-        self._path = directory / f"{table.name}-{uuid.uuid4().hex}.parquet"
-        self._schema = table.schema
+    def __init__(self, directory: Path, table_name: str, schema: pa.Schema) -> None:
+        self._path = directory / f"{table_name}-{uuid.uuid4().hex}.parquet"
+        self._schema = schema
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, rows: pa.Table) -> None:
-        """Write rows of the table."""
+        """Write rows of the table, of entities that the schema has."""
         if rows.num_rows:
             if self._writer is None:
                 self._writer = pq.ParquetWriter(self._path, self._schema)
-            self._writer.write_table(rows.cast(self._schema))
+            self._writer.write_table(in_schema(rows, self._schema))
 
     def close(self) -> list[str]:
         """Complete the file and sync it; return its path, nothing without rows."""
@@ -351,6 +351,32 @@ class _FileWriter:
         self._writer.close()
         sync(self._path)
         return [str(self._path)]
+
+
+class _PartFiles(NamedTuple):
+    """Files of a part: rows of ``changes``, and of ``state``."""
+
+    changes: _FileWriter
+    state: _FileWriter
+
+    @classmethod
+    def of_topics(cls, directory: Path) -> Self:
+        """Return files for topics, their partitions and configs."""
+        return cls._of(directory, TOPIC_ENTITIES)
+
+    @classmethod
+    def of_cluster(cls, directory: Path) -> Self:
+        """Return files for rows of every entity."""
+        return cls._of(directory, tuple(Entity))
+
+    @classmethod
+    def _of(cls, directory: Path, entities: Sequence[Entity]) -> Self:
+        return cls(
+            *(
+                _FileWriter(directory, table.name, of_entities(table.schema, entities))
+                for table in (CHANGES_TABLE, STATE_TABLE)
+            )
+        )
 
 
 def write_parts(directory: Path, parts: StateParts) -> None:

@@ -118,6 +118,8 @@ class BulkLoad:
         )
         self._directory = Path(load.staging, _name_of(store.place, settings.cluster_id))
         self._conflict_count = 0
+        self._end: Progress | None = None
+        """End of the tables after the last append, which need not be read."""
 
     def run(self) -> None:
         """Load the log.
@@ -141,7 +143,8 @@ class BulkLoad:
         self._complete()
         serial_to = 0
         while True:
-            progress = self._writer.begin_load(log.cluster_id)
+            progress = self._end or self._writer.begin_load(log.cluster_id)
+            self._end = None
             check_same_log(self._store.place, progress, self._writer.epochs, log)
             start_offset = next_offset(
                 self._store.place, progress, log, allows_gap=self._settings.allows_gap
@@ -151,11 +154,12 @@ class BulkLoad:
                 break
             if start_offset == progress.next_offset and start_offset >= serial_to:
                 serial_to = self._load_range(log, progress, end_offset)
-            elif not self._append_serially(end_offset):
+            elif not self._append_serially():
                 break
         self._writer.forget()
         shutil.rmtree(self._directory, ignore_errors=True)
-        self._follower().run()
+        if left > 0 or start_offset is None:
+            self._follower().run()
 
     def _begin(self, log: LogReader) -> None:
         """Delete what a load of another log, or with other rows, has left for these tables."""
@@ -216,7 +220,7 @@ class BulkLoad:
         directory = self._rows / _name_of(before.incarnation, before.offset, end_offset, count)
         directory.mkdir(parents=True, exist_ok=True)
         if before.offset != NOTHING:
-            write_parts(directory, self._writer.state_at_end())
+            write_parts(directory, self._writer.state_at(before))
         self._writer.forget()
         return RangeOfLog(
             options=self._load.options,
@@ -267,6 +271,7 @@ class BulkLoad:
             self._log_event(f"{error}")
         else:
             self._conflict_count = 0
+            self._end = loaded.after
             self._log_event(f"loaded offsets {loaded.before.next_offset} to {loaded.after.offset}")
         shutil.rmtree(self._rows, ignore_errors=True)
 
@@ -278,7 +283,7 @@ class BulkLoad:
 
     # --- single batches ---------------------------------------------------------------------------
 
-    def _append_serially(self, end_offset: int) -> bool:
+    def _append_serially(self) -> bool:
         """Write one batch, or a snapshot; return False if there is nothing to write."""
         self._writer.forget()
         found = self._follower().append_next()

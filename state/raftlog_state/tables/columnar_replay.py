@@ -43,7 +43,7 @@ from .row_versions import (
     last_set,
     versions_of,
 )
-from .schema import BEFORE_ORIGIN, CHANGES_TABLE, ORIGIN_COLUMNS, ROW
+from .schema import BEFORE_ORIGIN, CHANGES_TABLE, ORIGIN_COLUMNS, ROW, of_entities
 from .stored_rows import StateParts
 from .stores.protocol import rows_where
 
@@ -52,9 +52,11 @@ pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker s
 MARKERS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 MARKER_KEYS: Final = tuple(kind.schema.api_key for kind in MARKERS)
 _BEGIN, _END, _ABORT = MARKER_KEYS
-_ENTITIES: Final = (Entity.TOPIC, Entity.PARTITION, Entity.CONFIG)
-TOPIC_TABLES: Final = tuple(map(table_of, _ENTITIES))
-_SCHEMA: Final = CHANGES_TABLE.schema
+TOPIC_ENTITIES: Final = (Entity.TOPIC, Entity.PARTITION, Entity.CONFIG)
+TOPIC_TABLES: Final = tuple(map(table_of, TOPIC_ENTITIES))
+CHANGES_SCHEMA: Final = of_entities(CHANGES_TABLE.schema, TOPIC_ENTITIES)
+"""Columns of ``changes`` for these entities."""
+_ROW: Final = CHANGES_SCHEMA.field("after").type
 _NONE: Final = -1
 
 
@@ -120,10 +122,10 @@ def _stored(state: StateParts) -> tuple[dict[Entity, StoredColumns], pa.Table]:
     others, partitions = map(living, state)
     tables = [
         partitions if entity is Entity.PARTITION else rows_where(others, ("entity", "=", entity))
-        for entity in _ENTITIES
+        for entity in TOPIC_ENTITIES
     ]
     found, count = {}, 0
-    for entity, table in zip(_ENTITIES, tables, strict=True):
+    for entity, table in zip(TOPIC_ENTITIES, tables, strict=True):
         structs = pc.struct_field(table["row"], [str(entity)]).combine_chunks()
         numbers = np.arange(count, count + table.num_rows)
         found[entity] = StoredColumns(pa.Table.from_struct_array(structs), numbers)
@@ -172,7 +174,6 @@ class ColumnarChanges:
         self._record_types = _record_types(api_keys)
         self._changed, self._changed_names = _changed_bits(versions)
         self.row_counts = self._row_counts(stored)
-        self._nulls: dict[str, pa.Array] = {}
 
     def __len__(self) -> int:
         return len(self._changes)
@@ -180,7 +181,8 @@ class ColumnarChanges:
     def rows(self, which: Int64s, shared: Mapping[str, Any]) -> pa.Table:
         """Return rows of ``changes``: those with these numbers in the order of the changes.
 
-        ``shared`` has the columns that identify the log.
+        Their structs have the fields of ``CHANGES_SCHEMA``; ``shared`` has the columns that
+        identify the log.
         """
         versions, positions = self._changes[which], self._positions[which]
         count = len(which)
@@ -207,8 +209,8 @@ class ColumnarChanges:
             "after": self._side(versions, is_deleted, entities),
             "before_origin": self._before_origins(versions, has_before),
         }
-        arrays = [_as(columns[name], _SCHEMA.field(name).type) for name in _SCHEMA.names]
-        return pa.table(arrays, schema=_SCHEMA)
+        arrays = [_as(columns[field.name], field.type) for field in CHANGES_SCHEMA]
+        return pa.table(arrays, schema=CHANGES_SCHEMA)
 
     def _created_offsets(self) -> Int64s:
         """Return the offset at which the row of each version was created."""
@@ -242,22 +244,13 @@ class ColumnarChanges:
         for number, of in enumerate(self._versions):
             is_other = is_null | (entities != number)
             rows = np.where(is_other, 0, versions - self._starts[number])
-            if len(of.keys):
-                structs[str(of.entity)] = _struct(of, rows, is_other)
-        columns = [
-            structs[field.name]
-            if field.name in structs
-            else self._null_column(field, len(versions))
-            for field in ROW
-        ]
-        return pa.StructArray.from_arrays(columns, fields=list(ROW), mask=pa.array(is_null))
-
-    def _null_column(self, field: pa.Field, count: int) -> pa.Array:
-        """Return nulls, which are created once: they have a hundred nested columns."""
-        found = self._nulls.get(field.name)
-        if found is None or len(found) < count:
-            found = self._nulls[field.name] = pa.nulls(count, field.type)
-        return found.slice(0, count)
+            structs[str(of.entity)] = (
+                _struct(of, rows, is_other)
+                if len(of.keys)
+                else pa.nulls(len(rows), ROW.field(str(of.entity)).type)
+            )
+        columns = [structs[field.name] for field in _ROW]
+        return pa.StructArray.from_arrays(columns, fields=list(_ROW), mask=pa.array(is_null))
 
     def _before_origins(self, versions: Int64s, has_before: Bools) -> pa.StructArray:
         before = np.where(has_before, versions - 1, 0)
@@ -313,7 +306,7 @@ def _struct(of: Versions, rows: Int64s, is_null: Bools) -> pa.StructArray:
 
 
 def _repeated(name: str, value: Any, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, _SCHEMA.field(name).type), count)
+    return pa.repeat(pa.scalar(value, CHANGES_SCHEMA.field(name).type), count)
 
 
 def _as(column: Any, kind: pa.DataType) -> Any:

@@ -12,7 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -325,6 +325,18 @@ changes nothing.
 STORED_TABLES: Final[Mapping[str, StoredTable]] = {
     table.name: table for table in (LOG_TABLE, CHANGES_TABLE, STATE_TABLE)
 }
+
+
+def of_entities(schema: pa.Schema, entities: Collection[Entity]) -> pa.Schema:
+    """Return the schema of rows of some entities only: their structs of rows have no other fields.
+
+    A Parquet file of such rows has a fourth of the columns. Engines read the other fields as null.
+    """
+    names = {str(entity) for entity in entities}
+    kind = pa.struct([field for field in ROW if field.name in names])
+    fields = (field.with_type(kind) if field.type == ROW else field for field in schema)
+    return pa.schema(list(fields))
+
 
 COMMITS_OF_EARLIER_RELEASES: Final = StoredTable(name="commits", columns={}, checks={}, skipping=())
 """A table that layouts before that of this release had."""

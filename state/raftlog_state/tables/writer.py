@@ -152,12 +152,13 @@ class Writer:
 
         return self._again_if_late(work)
 
-    def state_at_end(self) -> StateParts:
-        """Return the rows of ``state``, which includes the end of the tables; no deleted ones."""
-        with self._lock:
-            progress = self._ready().progress
-            parts = read_state(self._store, progress.cluster_id)
-            return StateParts(*(living(without_reverted(part, progress)) for part in parts))
+    def state_at(self, end: Progress) -> StateParts:
+        """Return the rows of ``state``, which includes the end of the tables; no deleted ones.
+
+        If the tables have another end meanwhile, ``append_loaded`` after this one fails.
+        """
+        parts = read_state(self._store, end.cluster_id)
+        return StateParts(*(living(without_reverted(part, end)) for part in parts))
 
     def append_loaded(self, loaded: LoadedRange) -> None:
         """Append the rows of a load to ``log`` and ``changes``, and merge those of ``state``.

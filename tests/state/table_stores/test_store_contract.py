@@ -38,12 +38,14 @@ from tests.state.table_stores.rows import (
 from tests.support.memory_store import MemoryStore, MemoryTables
 
 from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.image.rows import Entity
 from raftlog_state.tables.schema import (
     CHANGES_TABLE,
     LOG_TABLE,
     STATE_TABLE,
     STORED_TABLES,
     StoredTable,
+    of_entities,
 )
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 from raftlog_state.tables.stores.protocol import (
@@ -52,6 +54,8 @@ from raftlog_state.tables.stores.protocol import (
     TableStore,
     Transaction,
     Where,
+    columns_of,
+    in_schema,
 )
 
 FIRST: Final = 2**33
@@ -708,6 +712,31 @@ def test_rows_of_files_are_written_in_one_commit(store_at: StoreAt, tmp_path: Pa
         store.merge(RowSlices.of_files(CLUSTER, STATE_TABLE, [file], rest))
     assert {row["key"] for row in contents(store, STATE_TABLE)} == {"a", "b", "c"}
     assert all(map(os.path.exists, files)), "they belong to the caller"
+
+
+def test_fields_that_a_file_lacks_are_read_as_null(store_at: StoreAt, tmp_path: Path) -> None:
+    """Also after the file was rewritten; rows of other files keep theirs."""
+    rows = table_of(CHANGES_TABLE, [change(11), change(12), change(13)])
+    narrow = of_entities(CHANGES_TABLE.schema, [Entity.TOPIC])
+    file = str(tmp_path / "narrow.parquet")
+    pq.write_table(in_schema(rows, narrow), file)
+    assert pq.read_metadata(file).num_columns < 30, "all of them are more than 200"
+    store = store_at()
+    rest = table_of(CHANGES_TABLE, [change(14), progress(14, 14)])
+    store.append(
+        CHANGES_TABLE, RowSlices.of_files(CLUSTER, CHANGES_TABLE, [file], rest), transaction(1)
+    )
+    expected = rows_of(CHANGES_TABLE, pa.concat_tables([rows, rest]))
+    assert contents(store) == expected
+    for entity in ("topic", "broker", "progress"):
+        columns = columns_of(CHANGES_TABLE, entity)
+        found = store.read(CHANGES_TABLE, (("entity", "=", entity),), columns)
+        assert found["after"].null_count == 0
+        assert found.num_rows == sum(row["entity"] == entity for row in expected)
+    store.compact(CHANGES_TABLE)
+    assert contents(store) == expected
+    store.delete(CHANGES_TABLE, (("visible_offset", "<=", 11),))
+    assert contents(store) == [row for row in expected if row["visible_offset"] > 11]
 
 
 def test_a_store_that_was_not_used_for_long_reads_the_newest_version(tmp_path: Path) -> None:

@@ -41,8 +41,9 @@ from raftlog_state.tables.convert import changes_table
 from raftlog_state.tables.latest import overlay, state_rows, state_rows_of
 from raftlog_state.tables.origins import RowOrigins
 from raftlog_state.tables.progress import row_counts_of
-from raftlog_state.tables.schema import STATE_TABLE
+from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE
 from raftlog_state.tables.stored_rows import split_state
+from raftlog_state.tables.stores.protocol import in_schema
 
 SEEDS = int(os.environ.get("RAFTLOG_COLUMNAR_SEEDS", "12"))
 SHARED = {
@@ -220,7 +221,7 @@ def replayed(values: Sequence[bytes], state: pa.Table = NOTHING) -> ColumnarChan
 
 
 def all_rows(changes: ColumnarChanges) -> pa.Table:
-    return changes.rows(np.arange(len(changes)), SHARED)
+    return in_schema(changes.rows(np.arange(len(changes)), SHARED), CHANGES_TABLE.schema)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -235,9 +236,9 @@ def test_changes_of_random_topics_are_those_of_a_loader(seed: int) -> None:
         assert found is not None
         assert all_rows(found).to_pylist() == expected.to_pylist()
         assert found.row_counts == loader.row_counts
-        last = state_rows_of(found.rows(found.last, SHARED)).sort_by(BY_KEY)
+        last = in_schema(state_rows_of(found.rows(found.last, SHARED)), STATE_TABLE.schema)
         of_all = state_rows(expected).sort_by(BY_KEY)
-        assert last.to_pylist() == of_all.to_pylist()
+        assert last.sort_by(BY_KEY).to_pylist() == of_all.to_pylist()
 
 
 TOPIC_ID = f"{1:021d}w"

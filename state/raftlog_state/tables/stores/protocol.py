@@ -79,6 +79,29 @@ def _comparison(rows: pa.Table, condition: Condition) -> pa.ChunkedArray:
     return _COMPARISONS[sign](values, pa.scalar(value, values.type))
 
 
+def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of a schema, and the fields of its structs: null without one."""
+    columns = (_in_type(rows[field.name], field.type) for field in schema)
+    return pa.table(list(columns), schema=schema)
+
+
+def _in_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == kind or not pa.types.is_struct(kind):
+        return column.cast(kind)
+    chunks = [_struct_of(chunk, kind) for chunk in column.chunks]
+    return pa.chunked_array(chunks, kind)
+
+
+def _struct_of(structs: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+    fields = [
+        pa.nulls(len(structs), field.type)
+        if structs.type.get_field_index(field.name) < 0
+        else structs.field(field.name).cast(field.type)
+        for field in kind
+    ]
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=structs.is_null())
+
+
 class Selected(NamedTuple):
     """Column of a read: a stored one, or with ``field`` a struct that is reduced to this field.
 
@@ -133,8 +156,9 @@ class RowSlices:
     """Rows of clusters that are written in one commit, a slice at a time.
 
     ``slices`` returns them from the first one on at each call. If there are ``files``, the rows are
-    those of these Parquet files, in the schema of the table, and then ``rest``: a store may add the
-    files to the table, or leave reading them to its engine.
+    those of these Parquet files, and then ``rest``: a store may add the files to the table, or
+    leave reading them to its engine. Files have the columns of the table; fields that their structs
+    lack are null.
     """
 
     cluster_ids: tuple[str, ...]
@@ -147,13 +171,13 @@ class RowSlices:
     def of_files(
         cls, cluster_id: str, table: StoredTable, files: Sequence[str], rest: pa.Table | None = None
     ) -> RowSlices:
-        """Return the rows of files of a cluster, in the schema of a table, and then ``rest``."""
+        """Return the rows of files of a cluster, for a table, and then ``rest``."""
 
         def slices() -> Iterator[pa.Table]:
             for file in files:
                 with pq.ParquetFile(file) as reader:
                     for batch in reader.iter_batches(FILE_ROWS_READ):
-                        yield pa.Table.from_batches([batch]).cast(table.schema)
+                        yield in_schema(pa.Table.from_batches([batch]), table.schema)
             if rest is not None:
                 yield rest
 
