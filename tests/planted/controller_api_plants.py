@@ -90,8 +90,22 @@ CONTROLLER_API_PLANTS: Final = (
     Plant(
         bug="controller node: a standby does not forward the requests of clients",
         path=f"{APIS}/handlers.py",
-        old="response = None if forward is None else await forward()",
-        new="response = None",
+        old="                if forward is None:\n",
+        new="                if True:\n",
+        tests=(HOSTING,),
+    ),
+    Plant(
+        bug="controller node: a forwarded request whose connection is lost is not sent again",
+        path=f"{APIS}/envelope.py",
+        old="        with contextlib.suppress(OSError, EOFError):\n",
+        new="        with contextlib.nullcontext():\n",
+        tests=(HOSTING,),
+    ),
+    Plant(
+        bug="controller node: a client gets NOT_CONTROLLER for a request that was forwarded",
+        path=f"{APIS}/envelope.py",
+        old="if response.error_code is not ErrorCode.not_controller:",
+        new="if True:",
         tests=(HOSTING,),
     ),
     Plant(

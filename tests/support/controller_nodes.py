@@ -130,21 +130,31 @@ async def controller_nodes(
     extra: str = "",
     bootstrap: bytes | None = None,
     services: Sequence[CreateService] = (create_controller,),
+    ports: Sequence[int] = (),
+    advertised: Sequence[int] = (),
 ) -> AsyncIterator[ControllerNodes]:
-    """Run the nodes of a quorum; shut them down at the end. The first service is a controller."""
+    """Run the nodes of a quorum; shut them down at the end. The first service is a controller.
+
+    ``ports`` of their listeners, by default free ones; ``advertised``: those that they advertise,
+    of proxies for instance.
+    """
     ids = [random_id() for _ in range(count)]
-    ports = free_ports(count)
+    ports = ports or free_ports(count)
+    advertised = advertised or ports
     voters = ",".join(
         f"{at}@127.0.0.1:{port}:{directory_id}"
-        for at, (port, directory_id) in enumerate(zip(ports, ids, strict=True), start=1)
+        for at, (port, directory_id) in enumerate(zip(advertised, ids, strict=True), start=1)
     )
     cluster_id = random_id()
     async with contextlib.AsyncExitStack() as stack:
         nodes = []
-        for node_id, port in enumerate(ports, start=1):
+        for node_id, (port, advertised_port) in enumerate(
+            zip(ports, advertised, strict=True), start=1
+        ):
             config = parse_config(
                 f'[node]\nid = {node_id}\ndirectory = "{home / f"node-{node_id}"}"\n'
-                f'[listeners.both]\naddress = "127.0.0.1:{port}"\n{CONTROLLER}{extra}',
+                f'[listeners.both]\naddress = "127.0.0.1:{port}"\n'
+                f'advertised = "127.0.0.1:{advertised_port}"\n{CONTROLLER}{extra}',
                 "node.toml",
             )
             format_directory(

@@ -5,13 +5,18 @@ it is a broker, and brokers forward. On its listener for voters a standby is a c
 responds with NOT_CONTROLLER, as Kafka's do. The forwarded request has the rights of its own
 principal, not those of the node.
 
+A request is sent again if the connection was lost before its response, or the controller was not
+active any more. It may have been executed then: a topic that it has created exists already. The
+client never gets NOT_CONTROLLER, after which it would assume that nothing was executed.
+
 Source: Kafka ``EnvelopeUtils``, ``DefaultKafkaPrincipalBuilder``, ``ControllerApis``,
-``ForwardingManager``.
+``ForwardingManager``, ``NodeToControllerChannelManager``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
@@ -38,7 +43,7 @@ from raftlog.wire import (
 )
 from raftlog.wire.codec import Cursor, skip_tagged
 from raftlog_state.controller import ApiException
-from raftlog_state.errors import ControllerTimeoutError, NotControllerError
+from raftlog_state.errors import ControllerTimeoutError, NotControllerError, UnknownServerError
 
 from .hosted_controller import DEFAULT_TIMEOUT_MS, ELEMENTS_MAX, HostedController
 from .requests import USER, ControllerRequest, Principal, code_and_message
@@ -50,6 +55,9 @@ _APIS: Final[Mapping[int, Api]] = {
     ApiKey.DESCRIBE_CONFIGS: APIS[ApiKey.DESCRIBE_CONFIGS],
 }
 """Those on the listener for clients are forwardable (Kafka: ``ApiKeys.forwardable``)."""
+
+PAUSE_MS: Final = 100
+"""Kafka: of ``NodeToControllerRequestThread`` while no controller is known."""
 
 _NO_ADDRESS: Final = bytes(4)
 """The address of the client is not sent: rights do not depend on it."""
@@ -99,11 +107,13 @@ async def forward_request(
     send: Callable[[requests.EnvelopeRequest], Awaitable[responses.EnvelopeResponse]],
     *,
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
-) -> bytes | None:
+    pause_ms: int = PAUSE_MS,
+) -> bytes:
     """Return the body of the active controller's response to a client's request.
 
-    None if there is no active controller, or it cannot be reached. Raises
-    ``ControllerTimeoutError`` if it does not respond: the outcome is unknown.
+    ``send``: to the controller that is active now. ``pause_ms``: until the request is sent again.
+    Raises ``ControllerTimeoutError`` if there is no response until the timeout: the outcome is
+    unknown; ``UnknownServerError`` if the controller does not accept requests of this node.
     """
     envelope = requests.EnvelopeRequest(
         request_data=request.frame,
@@ -112,17 +122,33 @@ async def forward_request(
     )
     try:
         async with asyncio.timeout(timeout_ms / 1_000):
-            response = await send(envelope)
+            response = await _first_response(envelope, send, pause_ms)
         if response.error_code is not ErrorCode.none or response.response_data is None:
-            return None
+            reason = f"The active controller has refused the envelope: {response.error_code.name}."
+            raise UnknownServerError(reason=reason)
         data, header = response.response_data, request.header
         _, start = decode_response_header(data, header.api_key, header.api_version)
     except TimeoutError:
         reason = f"The active controller has not responded within {timeout_ms} ms."
         raise ControllerTimeoutError(reason=reason) from None
-    except (OSError, EOFError, WireError):
-        return None
+    except WireError as error:
+        reason = "The response of the active controller cannot be read."
+        raise UnknownServerError(reason=reason) from error
     return data[start:]
+
+
+async def _first_response(
+    envelope: requests.EnvelopeRequest,
+    send: Callable[[requests.EnvelopeRequest], Awaitable[responses.EnvelopeResponse]],
+    pause_ms: int,
+) -> responses.EnvelopeResponse:
+    """Send an envelope until the active controller responds."""
+    while True:
+        with contextlib.suppress(OSError, EOFError):
+            response = await send(envelope)
+            if response.error_code is not ErrorCode.not_controller:
+                return response
+        await asyncio.sleep(pause_ms / 1_000)
 
 
 async def handle_envelope(

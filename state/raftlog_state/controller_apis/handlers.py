@@ -70,21 +70,20 @@ class Handler:
         self,
         controller: HostedController,
         request: ControllerRequest[Any],
-        forward: Callable[[], Awaitable[bytes | None]] | None = None,
+        forward: Callable[[], Awaitable[bytes]] | None = None,
     ) -> object:
         """Return the response to a request, or its bytes.
 
-        ``forward``: returns the bytes of the active controller's response, None without one; it is
-        called if this controller is a standby.
+        ``forward``: returns the bytes of the active controller's response; it is called if this
+        controller is a standby.
         """
         try:
             try:
                 return await self.handle(controller, request)
             except NotControllerError:
-                response = None if forward is None else await forward()
-                if response is None:
+                if forward is None:
                     raise
-                return response
+                return await forward()
         except (ApiException, RaftlogError) as error:
             return self.refuse(request, *code_and_message(error))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import pytest
 from kio.schema.envelope.v0.request import EnvelopeRequest
@@ -25,6 +26,8 @@ from tests.support.controller_nodes import (
     hosted,
 )
 from tests.support.controllers import Listener
+from tests.support.dropping_proxy import DroppingProxy
+from tests.support.quorum_processes import free_ports
 from tests.support.request_builder import newest, request, response_class
 from tests.support.served_node import ServedNode
 from tests.support.shared_log import SharedLog
@@ -38,6 +41,7 @@ from raftlog.wire import (
     decode_versions_response,
     encode,
     encode_request_header,
+    encode_response_header,
     encode_versions_request,
 )
 from raftlog.wire import Listener as Listeners
@@ -56,8 +60,8 @@ from raftlog_state.controller_apis import HANDLERS, HostedController
 from raftlog_state.controller_apis.bootstrap import bootstrap_bytes, bootstrap_features
 from raftlog_state.controller_apis.brokers import handle_unregister_broker
 from raftlog_state.controller_apis.envelope import ForwardedRequest, forward_request
-from raftlog_state.errors import NotControllerError
-from raftlog_state.image import BrokerRow
+from raftlog_state.errors import ControllerTimeoutError, NotControllerError
+from raftlog_state.image import BrokerRow, TopicRow
 from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -283,35 +287,94 @@ def test_a_standby_forwards_the_requests_of_clients_as_a_broker_does(tmp_path: P
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        ConnectionError("no leader is known"),
-        EnvelopeResponse(response_data=None, error_code=ErrorCode.not_controller),
-        EnvelopeResponse(response_data=b"short", error_code=ErrorCode.none),
-    ],
-)
-def test_a_request_that_cannot_be_forwarded_is_refused_by_the_standby(outcome: Any) -> None:
-    sent: list[EnvelopeRequest] = []
-
-    async def send(envelope: EnvelopeRequest) -> EnvelopeResponse:
-        sent.append(envelope)
-        if isinstance(outcome, Exception):
-            raise outcome
-        response: EnvelopeResponse = outcome
-        return response
+@pytest.mark.slow
+def test_a_request_whose_response_is_lost_is_sent_again_and_was_executed(tmp_path: Path) -> None:
+    """As Kafka's brokers do: the client gets the response to the second execution."""
+    key, ports = ApiKey.CREATE_TOPICS, free_ports(6)
+    own, advertised = ports[:3], ports[3:]
 
     async def check() -> None:
-        request = received(Listeners.CLIENTS, ApiKey.CREATE_TOPICS, "a")
-        assert await forward_request(request, send) is None
-        assert sent[0].request_data == request.frame
+        with contextlib.ExitStack() as stack:
+            proxies = [
+                stack.enter_context(DroppingProxy(*pair))
+                for pair in zip(advertised, own, strict=True)
+            ]
+            async with controller_nodes(tmp_path, 3, ports=own, advertised=advertised) as nodes:
+                await nodes.add_brokers(1)
+                active = await nodes.until_active()
+                standby = next(node for node in nodes.nodes if node is not active)
+                proxy = proxies[nodes.nodes.index(active)]
+                before = proxy.request_counts.get(ApiKey.ENVELOPE, 0)
+                proxy.drop_responses(ApiKey.ENVELOPE)
+                found = await ask_on(standby, Listeners.CLIENTS, key, "a")
+                assert codes(found) == {"a": ErrorCode.topic_already_exists}
+                assert proxy.lost_count == 1
+                assert proxy.request_counts[ApiKey.ENVELOPE] == before + 2
+                rows = controller_of(active).committed_rows_of(TopicRow)
+                assert [row.name for row in rows] == ["a"]
 
     asyncio.run(check())
 
 
+Outcome: TypeAlias = Exception | EnvelopeResponse
+NO_LEADER = ConnectionError("no leader is known")
+LOST = EOFError("the peer closed the connection")
+STALE = EnvelopeResponse(response_data=None, error_code=ErrorCode.not_controller)
+
+
+def outcomes_for(request: Any, *outcomes: Outcome, timeout_ms: int = 30_000) -> tuple[Any, int]:
+    """Return a standby's response to a request, if forwarding it has these outcomes, of which the
+    last one is repeated; and how often it was sent."""
+    left, sent = list(outcomes), []
+
+    async def send(envelope: EnvelopeRequest) -> EnvelopeResponse:
+        assert envelope.request_data == request.frame
+        sent.append(envelope)
+        outcome = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def handle(*_: object) -> object:
+        raise NotControllerError(reason="this is a standby")
+
+    async def respond() -> object:
+        standby = replace(HANDLERS[ApiKey.CREATE_TOPICS], handle=handle)
+        forward = partial(forward_request, request, send, timeout_ms=timeout_ms, pause_ms=0)
+        return await standby.respond(cast("HostedController", None), request, forward)
+
+    return asyncio.run(asyncio.wait_for(respond(), 60)), len(sent)
+
+
+def test_a_request_is_forwarded_until_an_active_controller_responds() -> None:
+    request = received(Listeners.CLIENTS, ApiKey.CREATE_TOPICS, "a")
+    header = encode_response_header(7, ApiKey.CREATE_TOPICS, newest(ApiKey.CREATE_TOPICS))
+    last = EnvelopeResponse(response_data=header + b"body", error_code=ErrorCode.none)
+    assert outcomes_for(request, NO_LEADER, STALE, LOST, STALE, last) == (b"body", 5)
+
+
+@pytest.mark.parametrize("outcome", [NO_LEADER, LOST, STALE])
+def test_a_request_without_an_active_controller_times_out(outcome: Outcome) -> None:
+    request = received(Listeners.CLIENTS, ApiKey.CREATE_TOPICS, "a")
+    response, _ = outcomes_for(request, outcome, timeout_ms=20)
+    assert codes(response) == {"a": ErrorCode.request_timed_out}
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        EnvelopeResponse(response_data=None, error_code=ErrorCode.cluster_authorization_failed),
+        EnvelopeResponse(response_data=b"short", error_code=ErrorCode.none),
+    ],
+)
+def test_an_envelope_that_the_controller_refuses_is_a_server_error(outcome: Outcome) -> None:
+    request = received(Listeners.CLIENTS, ApiKey.CREATE_TOPICS, "a")
+    response, sent_count = outcomes_for(request, outcome)
+    assert (codes(response), sent_count) == ({"a": ErrorCode.unknown_server_error}, 1)
+
+
 def test_a_forwarded_request_without_a_response_times_out() -> None:
-    key = ApiKey.CREATE_TOPICS
-    request = received(Listeners.CLIENTS, key, "a")
+    request = received(Listeners.CLIENTS, ApiKey.CREATE_TOPICS, "a")
     cancelled: list[EnvelopeRequest] = []
 
     async def send(envelope: EnvelopeRequest) -> EnvelopeResponse:
@@ -321,14 +384,9 @@ def test_a_forwarded_request_without_a_response_times_out() -> None:
             cancelled.append(envelope)
         raise AssertionError("the event is never set")
 
-    async def handle(*_: object) -> object:
-        raise NotControllerError(reason="this is a standby")
-
     async def check() -> None:
-        standby = replace(HANDLERS[key], handle=handle)
-        forward = partial(forward_request, request, send, timeout_ms=0)
-        response = await standby.respond(cast("HostedController", None), request, forward)
-        assert codes(response) == {"a": ErrorCode.request_timed_out}
+        with pytest.raises(ControllerTimeoutError, match="has not responded within 0 ms"):
+            await forward_request(request, send, timeout_ms=0)
         assert len(cancelled) == 1
 
     asyncio.run(asyncio.wait_for(check(), 60))
