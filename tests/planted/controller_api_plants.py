@@ -179,6 +179,14 @@ CONTROLLER_API_PLANTS: Final = (
         tests=(BROKERS,),
     ),
     Plant(
+        bug="controller node: all reassignments are listed in one step",
+        path=f"{APIS}/partitions.py",
+        old="wanted[start : start + ROWS_PER_STEP])\n            for start in "
+        "range(0, len(wanted), ROWS_PER_STEP)",
+        new="wanted)\n            for start in range(1)",
+        tests=(STEPS,),
+    ),
+    Plant(
         bug="controller node: the sessions of brokers are not checked",
         path=HOSTED,
         old='                await self._repeat("maybeFenceStaleBroker", self._fence)\n',

@@ -227,9 +227,9 @@ class ControllerState:
         """Return the partitions that their preferred leader does not lead, sorted by key."""
         return self._indexed_partitions(_IMBALANCED)
 
-    def reassigning_partitions(self) -> list[PartitionRow]:
-        """Return the partitions with a reassignment in progress, sorted by key."""
-        return self._indexed_partitions(_REASSIGNING)
+    def reassigning_keys(self) -> list[Key]:
+        """Return the keys of the partitions with a reassignment in progress."""
+        return list(self._partitions.get(_REASSIGNING, ()))
 
     def config(self, resource_type: int, resource_name: str, name: str) -> str | None:
         row = self.find(ConfigRow, resource_type, resource_name, name)

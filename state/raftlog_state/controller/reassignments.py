@@ -57,14 +57,12 @@ def alter_partition_reassignments(
 
 
 def list_partition_reassignments(
-    partitions: Iterable[tuple[str, int]] | None, state: ControllerState
+    partitions: Iterable[tuple[str, int]], state: ControllerState
 ) -> list[PartitionRow]:
-    """Return the partitions that are being reassigned, in order; None: of all topics.
+    """Return those of some partitions that are being reassigned, in order.
 
     Partitions that do not exist are left out.
     """
-    if partitions is None:
-        return state.reassigning_partitions()
     found: list[PartitionRow] = []
     for name, number in partitions:
         topic = state.topic(name)

@@ -10,7 +10,7 @@ Source: Kafka 4.3 ``DelegationTokenControlManager``, ``DelegationTokenCache``; K
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -100,7 +100,7 @@ class DelegationTokenControl:
             expiration_timestamp_ms=min(max_timestamp_ms, _sum(now_ms, self._renew_lifetime_ms)),
         )
         _write(row, state)
-        return DelegationToken(row, self._hmac(row.token_id))
+        return self.token_of(row)
 
     def renew(
         self,
@@ -150,21 +150,23 @@ class DelegationTokenControl:
         _write(replace(row, expiration_timestamp_ms=expiry_ms), state)
         return expiry_ms
 
-    def describe(
-        self, state: ControllerState, *, principal: str, owners: Collection[str] | None = None
-    ) -> list[DelegationToken]:
-        """Return the tokens of owners that a principal owns, requested or may renew, sorted by id.
+    def described_to(
+        self, principal: str, owners: Collection[str] | None = None
+    ) -> Callable[[TokenRow], bool]:
+        """Return a filter for the tokens of owners that a principal owns, requested or may renew.
 
-        ``owners``: None: all. Raises ``ApiException``. (Kafka also returns tokens that an ACL
+        ``owners``: None: all. Raises ``ApiException``. (Kafka also describes tokens that an ACL
         allows to describe.)
         """
         self._check_has_key()
-        return [
-            DelegationToken(row, self._hmac(row.token_id))
-            for row in state.rows_of(TokenRow)
-            if (owners is None or row.owner in owners)
+        return lambda row: (
+            (owners is None or row.owner in owners)
             and principal in (row.owner, row.requester, *row.renewers)
-        ]
+        )
+
+    def token_of(self, row: TokenRow) -> DelegationToken:
+        """Return a token with its HMAC."""
+        return DelegationToken(row, self._hmac(row.token_id))
 
     def remove_expired(self, state: PendingState, *, now_ms: int) -> bool:
         """Remove expired tokens; return whether there may be more (Kafka:

@@ -170,6 +170,7 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
         DescribeDelegationTokenRequest,
         tokens.handle_describe_delegation_token,
         tokens.refuse_describe_delegation_token,
+        is_large=True,
     ),
     ApiKey.UPDATE_FEATURES: Handler(
         latest_schemas.UpdateFeaturesRequest,
@@ -190,6 +191,7 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
         ListPartitionReassignmentsRequest,
         partitions.handle_list_partition_reassignments,
         partitions.refuse_list_partition_reassignments,
+        is_large=True,
     ),
     ApiKey.ELECT_LEADERS: Handler(
         ElectLeadersRequest, partitions.handle_elect_leaders, partitions.refuse_elect_leaders

@@ -270,18 +270,24 @@ class HostedController:
         return found
 
     async def rows_in_steps(
-        self, name: str, kind: type[R], matches: Callable[[R], bool] = lambda _: True
+        self,
+        name: str,
+        kind: type[R],
+        matches: Callable[[R], bool] = lambda _: True,
+        *,
+        among: Callable[[ControllerState], Sequence[Key]] | None = None,
     ) -> list[R]:
         """Return the rows of a type that match, searched in steps, in no particular order.
 
-        Raises ``ControllerTimeoutError``.
+        ``among``: returns the keys of the rows to search; None: all. Raises
+        ``ControllerTimeoutError``.
         """
 
         def search(some: Sequence[Key], state: ControllerState) -> list[R]:
             rows = (state.find(kind, *key) for key in some)
             return [row for row in rows if row is not None and matches(row)]
 
-        keys = await self.read(name, lambda state: state.keys(kind.ENTITY))
+        keys = await self.read(name, among or (lambda state: state.keys(kind.ENTITY)))
         starts = range(0, len(keys), ROWS_PER_STEP)
         steps = (partial(search, keys[at : at + ROWS_PER_STEP]) for at in starts)
         return list(chain.from_iterable(await self.read_in_steps(name, steps)))

@@ -6,6 +6,8 @@ Source: Kafka ``ControllerApis``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
 from typing import Final, TypeAlias, TypeVar
 
 from kio.schema.alter_partition.v3 import response as isr_responses
@@ -19,7 +21,8 @@ from kio.schema.list_partition_reassignments.v0 import response as list_response
 
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import duration, int8, int32, name, node, uuid_text
-from raftlog_state.controller import ApiException
+from raftlog_state.controller import ApiException, ControllerState
+from raftlog_state.controller.controller_state import is_reassigning
 from raftlog_state.controller.partition_change import Election
 from raftlog_state.controller.partitions import AlterPartition, alter_partition, elect_leaders
 from raftlog_state.controller.reassignments import (
@@ -29,8 +32,8 @@ from raftlog_state.controller.reassignments import (
 )
 from raftlog_state.image import PartitionRow
 
-from .hosted_controller import HostedController
-from .requests import ControllerRequest, code_and_message, timeout_ms
+from .hosted_controller import ROWS_PER_STEP, HostedController
+from .requests import ControllerRequest, code_and_message, map_in_steps, timeout_ms
 
 T = TypeVar("T")
 
@@ -186,23 +189,24 @@ async def handle_list_partition_reassignments(
 ) -> list_responses.ListPartitionReassignmentsResponse:
     if not request.principal.may_describe:
         return refuse_list_partition_reassignments(request, _UNAUTHORIZED, None)
-    topics = request.body.topics
-    wanted = None
-    if topics is not None:
+    topics, event = request.body.topics, "listPartitionReassignments"
+    if topics is None:
+        rows = await controller.rows_in_steps(
+            event, PartitionRow, is_reassigning, among=ControllerState.reassigning_keys
+        )
+    else:
         wanted = [(one.name, int(at)) for one in topics for at in one.partition_indexes]
-    rows = await controller.read(
-        "listPartitionReassignments", lambda state: list_partition_reassignments(wanted, state)
-    )
+        steps = (
+            partial(list_partition_reassignments, wanted[start : start + ROWS_PER_STEP])
+            for start in range(0, len(wanted), ROWS_PER_STEP)
+        )
+        rows = list(chain.from_iterable(await controller.read_in_steps(event, steps)))
+    partitions = await map_in_steps(lambda row: (row.topic_name, _ongoing(row)), rows)
     return list_responses.ListPartitionReassignmentsResponse(
         throttle_time=duration(0),
         error_code=ErrorCode.none,
         error_message=None,
-        topics=tuple(
-            list_responses.OngoingTopicReassignment(
-                name=name(topic), partitions=tuple(map(_ongoing, of))
-            )
-            for topic, of in _by_topic((row.topic_name, row) for row in rows)
-        ),
+        topics=tuple(await map_in_steps(_ongoing_topic, list(_by_topic(partitions)))),
     )
 
 
@@ -212,6 +216,13 @@ def refuse_list_partition_reassignments(
     return list_responses.ListPartitionReassignmentsResponse(
         throttle_time=duration(0), error_code=code, error_message=message, topics=()
     )
+
+
+def _ongoing_topic(
+    found: tuple[str, list[list_responses.OngoingPartitionReassignment]],
+) -> list_responses.OngoingTopicReassignment:
+    topic, partitions = found
+    return list_responses.OngoingTopicReassignment(name=name(topic), partitions=tuple(partitions))
 
 
 def _ongoing(row: PartitionRow) -> list_responses.OngoingPartitionReassignment:

@@ -24,9 +24,10 @@ from kio.static.primitive import TZAware
 
 from raftlog.wire.log_identity import duration, int64, milliseconds
 from raftlog_state.controller.tokens import DelegationToken
+from raftlog_state.image import TokenRow
 
 from .hosted_controller import HostedController
-from .requests import USER, ControllerRequest, principal_text
+from .requests import USER, ControllerRequest, map_in_steps, principal_text
 
 _Create: TypeAlias = ControllerRequest[create_requests.CreateDelegationTokenRequest]
 _Renew: TypeAlias = ControllerRequest[renew_requests.RenewDelegationTokenRequest]
@@ -172,17 +173,16 @@ async def handle_describe_delegation_token(
         return refuse_describe_delegation_token(request, _NOT_ALLOWED, None)
     wanted = None
     if owners is not None:
-        wanted = [f"{one.principal_type}:{one.principal_name}" for one in owners]
-    found = await controller.read(
+        wanted = {f"{one.principal_type}:{one.principal_name}" for one in owners}
+    tokens = controller.tokens
+    rows = await controller.rows_in_steps(
         "describeDelegationToken",
-        lambda state: controller.tokens.describe(
-            state, principal=principal_text(principal.name), owners=wanted
-        ),
+        TokenRow,
+        tokens.described_to(principal_text(principal.name), wanted),
     )
+    described = await map_in_steps(lambda row: _described(tokens.token_of(row)), rows)
     return describe_responses.DescribeDelegationTokenResponse(
-        error_code=ErrorCode.none,
-        tokens=tuple(map(_described, found)),
-        throttle_time=duration(0),
+        error_code=ErrorCode.none, tokens=tuple(described), throttle_time=duration(0)
     )
 
 

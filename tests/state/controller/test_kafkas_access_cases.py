@@ -649,7 +649,9 @@ def test_tokens_are_described_to_those_that_may_use_them() -> None:
     mine, other = created(at, renewers=[BO]), created(at, requester=CY)
 
     def described(principal: str, owners: list[str] | None = None) -> list[DelegationToken]:
-        return tokens().describe(at.state, principal=principal, owners=owners)
+        control = tokens()
+        is_described = control.described_to(principal, owners)
+        return [control.token_of(row) for row in at.state.rows_of(TokenRow) if is_described(row)]
 
     assert described(ANA) == described(BO) == [mine]
     assert described(CY) == [other]

@@ -352,9 +352,11 @@ def reassign(
 
 
 def reassigning(at: ControllerContext) -> list[tuple[object, ...]]:
-    rows = list_partition_reassignments(None, at.state)
+    rows = [at.state.find(PartitionRow, *key) for key in sorted(at.state.reassigning_keys())]
     return [
-        (row.partition_id, row.replicas, row.adding_replicas, row.removing_replicas) for row in rows
+        (row.partition_id, row.replicas, row.adding_replicas, row.removing_replicas)
+        for row in rows
+        if row is not None
     ]
 
 

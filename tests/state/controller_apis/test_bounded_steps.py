@@ -40,7 +40,9 @@ from raftlog_state.image import AclRow, Entity
 from raftlog_state.records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
+    DelegationTokenRecord,
     EntityData,
+    PartitionRecord,
     TopicRecord,
     UserScramCredentialRecord,
 )
@@ -56,6 +58,7 @@ class Hosted:
     """Active controller on a log that commits everything."""
 
     shared: SharedLog = field(default_factory=SharedLog)
+    token_secret: str | None = None
 
     def __post_init__(self) -> None:
         node = self.shared.node(1)
@@ -67,6 +70,7 @@ class Hosted:
             log_configs=dict,
             forwarded_principal=lambda sender, _: sender,
             session_timeout_ms=10**9,  # no writes of the maintenance during a test
+            token_secret=self.token_secret,
         )
         node.register(self.controller)
         self.shared.elect(1)
@@ -78,6 +82,9 @@ class Hosted:
         await asyncio.sleep(0)
         self.shared.deliver()
         await write
+
+    def read_count(self) -> int:
+        return self.controller.controller.metrics(0).operations_started_count
 
     async def ask(self, key: ApiKey, **values: Any) -> Any:
         asked = Asked(request(key, **values), newest(key), EVERYONE)
@@ -98,9 +105,9 @@ async def in_steps(
     return task.result(), most
 
 
-def run(check: Callable[[Hosted], Awaitable[None]]) -> None:
+def run(check: Callable[[Hosted], Awaitable[None]], token_secret: str | None = None) -> None:
     async def in_loop() -> None:
-        hosted = Hosted()
+        hosted = Hosted(token_secret=token_secret)
         await check(hosted)
         hosted.controller.begin_shutdown()
 
@@ -125,17 +132,12 @@ def test_many_topics_are_described_in_steps() -> None:
 
     async def check(hosted: Hosted) -> None:
         await hosted.write(create)
-        reads = hosted.controller.controller
-
-        def read_count() -> int:
-            return reads.metrics(0).operations_started_count
-
-        before = read_count()
+        before = hosted.read_count()
         answer = hosted.ask(ApiKey.DESCRIBE_CONFIGS, **described(*names))
-        response, most = await in_steps(hosted, answer, read_count)
+        response, most = await in_steps(hosted, answer, hosted.read_count)
         assert [one.resource_name for one in response.results] == names
         assert {one.error_code for one in response.results} == {ErrorCode.none}
-        assert read_count() - before == 3
+        assert hosted.read_count() - before == 3
         assert most == 1
 
     run(check)
@@ -196,16 +198,86 @@ def test_many_rows_are_searched_in_steps(key: ApiKey) -> None:
 
     async def check(hosted: Hosted) -> None:
         await hosted.write(create)
-        reads = hosted.controller.controller
-
-        def read_count() -> int:
-            return reads.metrics(0).operations_started_count
-
-        before = read_count()
-        response, most = await in_steps(hosted, hosted.ask(key), read_count)
+        before = hosted.read_count()
+        response, most = await in_steps(hosted, hosted.ask(key), hosted.read_count)
         found = response.entries if key is ApiKey.DESCRIBE_CLIENT_QUOTAS else response.results
         assert len(found) == count
-        assert read_count() - before == 4, "the keys, and three steps"
+        assert hosted.read_count() - before == 4, "the keys, and three steps"
+        assert most <= 2
+
+    run(check)
+
+
+# --- DescribeDelegationToken and ListPartitionReassignments ---------------------------------------
+
+
+def test_many_delegation_tokens_are_described_in_steps() -> None:
+    count = 2 * ROWS_PER_STEP + 1
+
+    def create(state: PendingState) -> None:
+        for number in range(count):
+            owner = f"User:{EVERYONE.name}" if number % 2 else "User:another"
+            state.write(
+                DelegationTokenRecord(
+                    owner=owner,
+                    requester=owner,
+                    renewers=(),
+                    issue_timestamp=0,
+                    max_timestamp=1,
+                    expiration_timestamp=1,
+                    token_id=f"t{number}",
+                )
+            )
+
+    async def check(hosted: Hosted) -> None:
+        await hosted.write(create)
+        before = hosted.read_count()
+        answer = hosted.ask(ApiKey.DESCRIBE_DELEGATION_TOKEN, owners=None)
+        response, most = await in_steps(hosted, answer, hosted.read_count)
+        assert {one.token_id for one in response.tokens} == {
+            f"t{number}" for number in range(1, count, 2)
+        }
+        assert len({one.hmac for one in response.tokens}) == count // 2
+        assert hosted.read_count() - before == 4, "the keys, and three steps"
+        assert most <= 2
+
+    run(check, token_secret="secret")
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_many_reassignments_are_listed_in_steps(is_named: bool) -> None:
+    count = 2 * ROWS_PER_STEP + 1
+    ids = {name: f"AAAAAAAAAAAAAAAAAAAA{name}Q" for name in "xy"}
+
+    def create(state: PendingState) -> None:
+        for name, topic_id in ids.items():
+            state.write(TopicRecord(name=name, topic_id=topic_id))
+        for number in range(count):
+            for name, topic_id in ids.items():
+                state.write(
+                    PartitionRecord(
+                        partition_id=number,
+                        topic_id=topic_id,
+                        replicas=(1, 2),
+                        adding_replicas=(2,) if name == "x" else (),
+                        isr=(1,),
+                        leader=1,
+                    )
+                )
+
+    async def check(hosted: Hosted) -> None:
+        await hosted.write(create)
+        before = hosted.read_count()
+        topics = [{"name": name, "partition_indexes": range(count)} for name in (*ids, "none")]
+        answer = hosted.ask(
+            ApiKey.LIST_PARTITION_REASSIGNMENTS, topics=topics if is_named else None
+        )
+        response, most = await in_steps(hosted, answer, hosted.read_count)
+        (topic,) = response.topics
+        assert topic.name == "x"
+        assert sorted(one.partition_index for one in topic.partitions) == list(range(count))
+        assert topic.partitions[0].adding_replicas == (2,)
+        assert hosted.read_count() - before == (7 if is_named else 4)
         assert most <= 2
 
     run(check)
