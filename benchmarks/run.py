@@ -111,6 +111,8 @@ def main() -> None:
     download_kafka()
     with tempfile.TemporaryDirectory() as directory:
         options = {"quorum": etcd_options(Path(directory))}
+        if shutil.which("mvn"):
+            options["spark_read"] = ["--kafka"]
         rows = [one for script in SCRIPTS for one in measure(script, options.get(script, []))]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     before, _, rest = PAGE.read_text().partition(BEGIN)

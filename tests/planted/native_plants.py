@@ -236,9 +236,23 @@ NATIVE_PLANTS: Final = (
     Plant(
         bug="a record that the core gives back leaves fields in the typed columns",
         path=f"{RUST}/columns.rs",
-        old="column.truncate(plain))?",
-        new="column.truncate(plain + 1))?",
+        old="column.truncate(done))?",
+        new="column.truncate(done + 1))?",
         tests=(f"{TYPED}::test_mutated_values_are_decoded_alike_or_given_back",),
+    ),
+    Plant(
+        bug="rows of other types leave no room in the core's typed columns",
+        path=f"{RUST}/columns.rs",
+        old="columns.add_empty(row.checked_sub(done)?)?;",
+        new="row.checked_sub(done)?;",
+        tests=(f"{TYPED}::test_records_of_real_logs_and_golden_ones_have_what_is_decoded",),
+    ),
+    Plant(
+        bug="a row of typed columns that the core gave back is that of another record",
+        path="state/raftlog_state/records/typed_columns.py",
+        old="fields = _replaced(fields, in_python, own[given_back])",
+        new="fields = _replaced(fields, in_python, given_back)",
+        tests=(f"{TYPED}::test_records_of_real_logs_and_golden_ones_have_what_is_decoded",),
     ),
     Plant(
         bug="the core shows a secret in typed columns",

@@ -32,8 +32,8 @@ SPARK_PLANTS: Final = (
     Plant(
         bug="typed columns show secrets",
         path=f"{ROWS}/metadata_columns.py",
-        old="return typed_columns(self._values, self._kinds, self._redactor)",
-        new="return typed_columns(self._values, self._kinds, Redactor(reveal=True))",
+        old="return spread_columns(self._values, self._kinds, self._redactor, self._frames)",
+        new="return spread_columns(self._values, self._kinds, Redactor(reveal=True), self._frames)",
         tests=(f"{TYPED}::test_no_secret_is_in_typed_columns_or_the_plan",),
     ),
     Plant(

@@ -7,8 +7,8 @@
 
 use crate::memory::Grow;
 use crate::program::{
-    Field, Kind, Program, Rows, Shape, Shows, Struct, UUID_CHARACTERS, read_frame, read_integer,
-    read_length, uuid_text,
+    FIELDS_MAX, Field, Kind, Program, Rows, Shape, Shows, Struct, UUID_CHARACTERS, read_frame,
+    read_integer, read_length, uuid_text,
 };
 use crate::reader::Reader;
 
@@ -31,8 +31,11 @@ pub struct Columns {
     pub given_back: Vec<i32>,
 }
 
-/// Build the columns of the records in `which` rows: numbers in native byte order. All are of the
-/// type `api_key`, whose latest version is `version`.
+/// Build the columns of the records in `which` rows: numbers in native byte order, ascending. All
+/// are of the type `api_key`, whose latest version is `version`.
+///
+/// The columns have a row for each plain record, or if they are `spread` for each row of `rows`:
+/// null or zero for all others.
 ///
 /// `None` if the program lacks that version, the rows are inconsistent, a column exceeds 32-bit
 /// offsets, or memory is refused.
@@ -42,6 +45,7 @@ pub fn build(
     which: &[u8],
     (api_key, version): (u8, u8),
     reveal: bool,
+    spread: bool,
 ) -> Option<Columns> {
     let (which, []) = which.as_chunks::<4>() else {
         return None;
@@ -53,20 +57,43 @@ pub fn build(
         fields: columns_of(program, latest)?,
         given_back: Vec::new(),
     };
-    let mut plain = 0;
+    let count = if spread { rows.len() } else { which.len() };
+    for column in &mut columns.fields {
+        column.try_room(count)?;
+    }
+    let mut done = 0;
     for (ordinal, row) in which.iter().enumerate() {
-        let value = rows.value(usize::try_from(i32::from_ne_bytes(*row)).ok()?)?;
+        let row = usize::try_from(i32::from_ne_bytes(*row)).ok()?;
+        if spread {
+            columns.add_empty(row.checked_sub(done)?)?;
+            done = row;
+        }
+        let value = rows.value(row)?;
         if add_value(program, value, api_key, reveal, latest, &mut columns.fields).is_some() {
-            plain += 1;
+            done += 1;
         } else {
             columns
                 .fields
                 .iter_mut()
-                .try_for_each(|column| column.truncate(plain))?;
+                .try_for_each(|column| column.truncate(done))?;
             columns.given_back.try_push(i32::try_from(ordinal).ok()?)?;
         }
     }
+    if spread {
+        columns.add_empty(rows.len().checked_sub(done)?)?;
+    }
     Some(columns)
+}
+
+impl Columns {
+    fn add_empty(&mut self, count: usize) -> Option<()> {
+        if count == 0 {
+            return Some(());
+        }
+        self.fields
+            .iter_mut()
+            .try_for_each(|column| column.add_empty(count))
+    }
 }
 
 fn columns_of(program: &Program, body: &Struct) -> Option<Vec<Column>> {
@@ -109,7 +136,8 @@ fn add_struct(
     shows: &Shows,
     columns: &mut [Column],
 ) -> Option<()> {
-    let located = program.locate(body, reader)?;
+    let mut located = [None; FIELDS_MAX];
+    program.locate(body, reader, &mut located)?;
     let mut present = body.fields.iter().zip(located.iter()).peekable();
     for (declared, column) in latest.fields.iter().zip(columns) {
         let own = present.next_if(|(field, _)| field.place == declared.place);
@@ -151,6 +179,38 @@ impl Column {
             shape,
             inner,
         })
+    }
+
+    /// Reserve memory for `count` rows, without that of strings and elements.
+    fn try_room(&mut self, count: usize) -> Option<()> {
+        if let Some(valid) = &mut self.valid {
+            valid.try_room(count)?;
+        }
+        match (&mut self.ends, self.shape) {
+            (Some(ends), _) => ends.try_room(count),
+            (None, Shape::Scalar(kind)) => {
+                self.data.try_room(count.checked_mul(column_width(kind)?)?)
+            }
+            (None, _) => None,
+        }
+    }
+
+    /// Add rows that are null, zero or empty.
+    fn add_empty(&mut self, count: usize) -> Option<()> {
+        if let Some(valid) = &mut self.valid {
+            valid.try_resize(valid.len().checked_add(count)?, 0)?;
+        }
+        match (&mut self.ends, self.shape) {
+            (Some(ends), _) => {
+                let end = *ends.last()?;
+                ends.try_resize(ends.len().checked_add(count)?, end)
+            }
+            (None, Shape::Scalar(kind)) => {
+                let bytes = count.checked_mul(column_width(kind)?)?;
+                self.data.try_resize(self.data.len().checked_add(bytes)?, 0)
+            }
+            (None, _) => None,
+        }
     }
 
     /// Remove the rows from `count` on.

@@ -25,7 +25,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// Number of this interface; `raftlog/compiled.py` names the one it uses.
-const INTERFACE: u32 = 5;
+const INTERFACE: u32 = 6;
 
 /// `raftlog._native`; with `RAFTLOG_NATIVE=0` in the environment it cannot be imported.
 #[pymodule]
@@ -39,6 +39,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<python::Program>()?;
     module.add_function(wrap_pyfunction!(python::walk, module)?)?;
     module.add_function(wrap_pyfunction!(python::scan, module)?)?;
+    module.add_function(wrap_pyfunction!(python::frames, module)?)?;
     module.add_function(wrap_pyfunction!(python::encode_values, module)?)?;
     module.add_function(wrap_pyfunction!(python::build_batch, module)?)?;
     module.add_function(wrap_pyfunction!(python::seal_batch, module)?)?;

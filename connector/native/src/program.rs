@@ -13,7 +13,7 @@ use crate::reader::Reader;
 /// Longest string (`limits.STRING_BYTES_MAX`).
 const STRING_BYTES_MAX: usize = 32_767;
 /// Fields of one struct that are located at once.
-const FIELDS_MAX: usize = 32;
+pub const FIELDS_MAX: usize = 32;
 const FRAME_VERSION: u8 = 1;
 const NO_OP_VALUE: [u8; 4] = [1, 20, 0, 0];
 const URL_DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -262,7 +262,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    const fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         self.bounds.len() - 1
     }
 
@@ -330,6 +330,23 @@ pub fn read_frame(reader: &mut Reader<'_>) -> Option<(u8, u8)> {
     (frame == FRAME_VERSION && api_key < 0x80 && version < 0x80).then_some((api_key, version))
 }
 
+/// Read the API keys and versions of all values: -1 where a frame is not plain, as of a null.
+///
+/// `None` if the column is inconsistent, or memory is refused.
+pub fn frames(rows: &Rows<'_>) -> Option<(Vec<i32>, Vec<i32>)> {
+    let mut api_keys = Vec::with_room(rows.len())?;
+    let mut versions = Vec::with_room(rows.len())?;
+    for row in 0..rows.len() {
+        let found = read_frame(&mut Reader::new(rows.value(row)?));
+        let (api_key, version) = found.map_or((-1, -1), |(api_key, version)| {
+            (api_key.into(), version.into())
+        });
+        api_keys.try_push(api_key)?;
+        versions.try_push(version)?;
+    }
+    Some((api_keys, versions))
+}
+
 impl Program {
     /// Return one version of a record type.
     #[inline]
@@ -386,7 +403,8 @@ impl Program {
         shows: &Shows,
         out: &mut Vec<u8>,
     ) -> Option<()> {
-        let located = self.locate(body, reader)?;
+        let mut located = [None; FIELDS_MAX];
+        self.locate(body, reader, &mut located)?;
         let mut separator = b'{';
         for (field, at) in body.fields.iter().zip(located.iter()) {
             let Some(bytes) = at else {
@@ -409,13 +427,14 @@ impl Program {
         out.try_push(b'}')
     }
 
-    /// Return the bytes of each field in the order of declaration; `None` for an absent tag.
+    /// Write the bytes of each field in the order of declaration to `located`, which is all `None`,
+    /// as it is at an absent tag.
     pub fn locate<'a>(
         &self,
         body: &Struct,
         reader: &mut Reader<'a>,
-    ) -> Option<[Option<&'a [u8]>; FIELDS_MAX]> {
-        let mut located = [None; FIELDS_MAX];
+        located: &mut [Option<&'a [u8]>; FIELDS_MAX],
+    ) -> Option<()> {
         for (field, slot) in body.fields.iter().zip(located.iter_mut()) {
             if field.tag.is_none() {
                 *slot = Some(self.skip_field(field, reader)?);
@@ -443,7 +462,7 @@ impl Program {
             }
             *located.get_mut(at)? = Some(bytes);
         }
-        Some(located)
+        Some(())
     }
 
     /// Skip a field; return its bytes.
@@ -464,7 +483,7 @@ impl Program {
             Shape::Structs(element) => {
                 let element = self.structs.get(element)?;
                 for _ in 0..read_length(field.nullable, reader)?.unwrap_or(0) {
-                    self.locate(element, reader)?;
+                    self.locate(element, reader, &mut [None; FIELDS_MAX])?;
                 }
             }
         }
@@ -657,17 +676,23 @@ pub const UUID_CHARACTERS: usize = 22;
 /// Return the text of a uuid as Kafka's: base64 for URLs.
 #[inline]
 pub fn uuid_text(uuid: [u8; 16]) -> [u8; UUID_CHARACTERS] {
-    let bits = u128::from_be_bytes(uuid);
-    let mut shift = 128;
-    std::array::from_fn(|_| {
-        // The last character has the last two bits.
-        let six = if shift > 6 {
-            shift -= 6;
-            bits >> shift
-        } else {
-            bits << 4
-        };
-        let at = usize::try_from(six & 63).unwrap_or_default();
-        URL_DIGITS.get(at).copied().unwrap_or_default()
-    })
+    let mut text = [0; UUID_CHARACTERS];
+    let (fours, ends) = text.as_chunks_mut::<4>();
+    let (threes, tail) = uuid.as_chunks::<3>();
+    for (four, &[one, two, three]) in fours.iter_mut().zip(threes) {
+        let bits = u32::from_be_bytes([0, one, two, three]);
+        *four = [18, 12, 6, 0].map(|shift| url_digit(bits >> shift));
+    }
+    if let ([first, second], &[last]) = (ends, tail) {
+        *first = url_digit(u32::from(last) >> 2);
+        *second = url_digit(u32::from(last) << 4); // the last two bits
+    }
+    text
+}
+
+/// Return the character of the last six bits.
+#[inline]
+fn url_digit(bits: u32) -> u8 {
+    let at = usize::try_from(bits & 63).unwrap_or_default();
+    URL_DIGITS.get(at).copied().unwrap_or_default()
 }

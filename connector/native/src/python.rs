@@ -292,8 +292,9 @@ impl Program {
     }
 
     /// Build the columns of the records of several types: their rows, API key and latest version.
-    /// `None` for a type whose records are all given back.
-    #[pyo3(signature = (offsets, data, kinds, reveal))]
+    /// `None` for a type whose records are all given back. With `spread` they have a row for each
+    /// value.
+    #[pyo3(signature = (offsets, data, kinds, reveal, spread))]
     #[allow(clippy::needless_pass_by_value)]
     fn columns(
         &self,
@@ -302,6 +303,7 @@ impl Program {
         data: PyBuffer<u8>,
         kinds: Vec<(PyBuffer<u8>, u8, u8)>,
         reveal: bool,
+        spread: bool,
     ) -> PyResult<Option<Vec<TypedBlocks>>> {
         let (Some(offsets), Some(data)) = (copied(py, &offsets)?, copied(py, &data)?) else {
             return Ok(None);
@@ -317,7 +319,7 @@ impl Program {
                 Ok(py.detach(|| {
                     let rows = Rows::new(&offsets, &data)?;
                     let kind = (*api_key, *version);
-                    let built = columns::build(&self.0, &rows, &which, kind, reveal)?;
+                    let built = columns::build(&self.0, &rows, &which, kind, reveal, spread)?;
                     let mut blocks = Vec::new();
                     add_blocks(built.fields, &mut blocks)?;
                     Some((blocks, built.given_back.into()))
@@ -329,6 +331,26 @@ impl Program {
         }
         Ok(Some(found))
     }
+}
+
+/// Read the API keys and versions of a column of metadata records: -1 for Python, and for null.
+#[pyfunction]
+#[pyo3(signature = (offsets, data, /))]
+#[allow(clippy::needless_pass_by_value)]
+pub fn frames(
+    py: Python<'_>,
+    offsets: PyBuffer<u8>,
+    data: PyBuffer<u8>,
+) -> PyResult<Option<(Block, Block)>> {
+    let (Some(offsets), Some(data)) = (copied(py, &offsets)?, copied(py, &data)?) else {
+        return Ok(None);
+    };
+    guarded(|| {
+        Ok(py.detach(|| {
+            let (api_keys, versions) = program::frames(&Rows::new(&offsets, &data)?)?;
+            Some((api_keys.into(), versions.into()))
+        }))
+    })
 }
 
 /// Encode records that are only values, with offset deltas from `first_delta` on.

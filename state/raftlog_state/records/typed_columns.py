@@ -88,18 +88,6 @@ class TypedColumns:
     versions: Int32s
     fields: pa.StructArray
 
-    def column(self, row_count: int) -> pa.StructArray:
-        """Return a column of ``row_count`` rows: null where a row is of another type."""
-        if not len(self.rows):
-            return pa.nulls(row_count, self.fields.type)
-        if len(self.rows) == row_count:
-            return self.fields
-        ordinals = np.zeros(row_count, np.int32)
-        ordinals[self.rows] = np.arange(len(self.rows), dtype=np.int32)
-        is_other = np.ones(row_count, np.bool_)
-        is_other[self.rows] = False
-        return self.fields.take(pa.array(ordinals, mask=is_other))
-
 
 def typed_columns(
     values: pa.BinaryArray, kinds: Sequence[type[MetadataRecord]], redactor: Redactor
@@ -123,6 +111,40 @@ def typed_columns(
     return found
 
 
+def spread_columns(
+    values: pa.BinaryArray,
+    kinds: Sequence[type[MetadataRecord]],
+    redactor: Redactor,
+    known_frames: tuple[Int32s, Int32s] | None = None,
+) -> dict[type[MetadataRecord], pa.StructArray]:
+    """Return a row for each of ``values`` in a column for each of ``kinds``, null for other types.
+
+    The fields are those of ``typed_columns``, which raises the same errors.
+    """
+    api_keys, versions = known_frames or frames(values)
+    rows = {kind: _rows_of(kind, api_keys, versions) for kind in kinds}
+    by_core = _decoded_by_core(values, rows, redactor, spread=True) if compiled.is_native else {}
+    found = {}
+    for kind, own in rows.items():
+        fields = by_core.get(kind)
+        if fields is None:
+            fields = _decoded(values.take(pa.array(own)), kind, redactor)
+            fields = _spread(fields, own, len(values))
+        found[kind] = fields
+    return found
+
+
+def _spread(fields: pa.StructArray, rows: Int32s, row_count: int) -> pa.StructArray:
+    """Return a column of ``row_count`` rows, which is null but for ``rows``."""
+    if not len(rows):
+        return pa.nulls(row_count, fields.type)
+    ordinals = np.zeros(row_count, np.int32)
+    ordinals[rows] = np.arange(len(rows), dtype=np.int32)
+    is_other = np.ones(row_count, np.bool_)
+    is_other[rows] = False
+    return fields.take(pa.array(ordinals, mask=is_other))
+
+
 def _rows_of(kind: type[MetadataRecord], api_keys: Int32s, versions: Int32s) -> Int32s:
     schema = kind.schema
     is_known = (api_keys == schema.api_key) & (versions <= schema.latest_version)
@@ -132,11 +154,28 @@ def _rows_of(kind: type[MetadataRecord], api_keys: Int32s, versions: Int32s) -> 
 def frames(values: pa.BinaryArray) -> tuple[Int32s, Int32s]:
     """Return API keys and versions of metadata records, both -1 for null.
 
-    Read with numpy; only frames with varints of several bytes are parsed one by one.
+    Only frames with varints of several bytes are parsed one by one.
 
     Raises:
         MetadataParseError: a value has no valid frame.
     """
+    found = compiled.core.frames(*value_buffers(values)) if compiled.is_native else None
+    if found is None:
+        api_keys, versions = _plain_frames(values)
+    else:
+        api_keys, versions = (np.frombuffer(memoryview(one), np.int32) for one in found)
+    is_other = api_keys == _NONE
+    if not is_other.any():
+        return api_keys, versions
+    api_keys, versions = api_keys.copy(), versions.copy()
+    is_other &= np.asarray(values.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+    for row in np.flatnonzero(is_other).tolist():
+        api_keys[row], versions[row] = peek(values[row].as_py())
+    return api_keys, versions
+
+
+def _plain_frames(values: pa.BinaryArray) -> tuple[Int32s, Int32s]:
+    """Return API keys and versions of frames whose varints have one byte, both -1 for others."""
     api_keys = np.full(len(values), _NONE, dtype=np.int32)
     versions = np.full(len(values), _NONE, dtype=np.int32)
     if not len(values):
@@ -144,8 +183,7 @@ def frames(values: pa.BinaryArray) -> tuple[Int32s, Int32s]:
     _, offsets_buffer, data_buffer = values.buffers()
     bounds = np.frombuffer(offsets_buffer, dtype=np.int32)[values.offset :][: len(values) + 1]
     data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
-    is_there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
-    plain = np.flatnonzero(is_there & (np.diff(bounds) >= FRAME_BYTES))
+    plain = np.flatnonzero(np.diff(bounds) >= FRAME_BYTES)
     begins = bounds[plain]
     keys, their_versions = data[begins + 1], data[begins + 2]
     short = (
@@ -155,8 +193,6 @@ def frames(values: pa.BinaryArray) -> tuple[Int32s, Int32s]:
     )
     rows = plain[short]
     api_keys[rows], versions[rows] = keys[short], their_versions[short]
-    for row in np.flatnonzero(is_there & (api_keys == _NONE)).tolist():
-        api_keys[row], versions[row] = peek(values[row].as_py())
     return api_keys, versions
 
 
@@ -203,9 +239,13 @@ if TYPE_CHECKING:
 
 
 def _decoded_by_core(
-    values: pa.BinaryArray, rows: Mapping[type[MetadataRecord], Int32s], redactor: Redactor
+    values: pa.BinaryArray,
+    rows: Mapping[type[MetadataRecord], Int32s],
+    redactor: Redactor,
+    *,
+    spread: bool = False,
 ) -> dict[type[MetadataRecord], pa.StructArray]:
-    """Return the fields of the records in the ``rows`` of each type.
+    """Return the fields of the records in the ``rows`` of each type; ``spread``: of all values.
 
     Types whose records the core gives back all are not in the result.
     """
@@ -216,16 +256,22 @@ def _decoded_by_core(
         (rows[kind].view(np.uint8).data, kind.schema.api_key, kind.schema.latest_version)
         for kind in kinds
     ]
-    found = program().columns(*value_buffers(values), wanted, redactor.reveal)
+    found = program().columns(*value_buffers(values), wanted, redactor.reveal, spread)
     decoded = {}
     for kind, columns in zip(kinds, found or (), strict=bool(found)):
         if columns is not None:
             own = rows[kind]
             given_back = np.frombuffer(memoryview(columns[1]), np.int32)
-            fields = _structs_of(kind, len(own) - len(given_back), iter(columns[0]))
+            count, bitmap = len(own) - len(given_back), None
+            if spread:
+                count, bitmap = len(values), _bitmap_of(own, len(values))
+            fields = _structs_of(kind, count, iter(columns[0]), bitmap)
             if len(given_back):
                 in_python = _decoded(values.take(pa.array(own[given_back])), kind, redactor)
-                fields = _merged(fields, in_python, given_back)
+                if spread:
+                    fields = _replaced(fields, in_python, own[given_back])
+                else:
+                    fields = _merged(fields, in_python, given_back)
             decoded[kind] = fields
     return decoded
 
@@ -239,9 +285,18 @@ def _merged(plain: pa.StructArray, others: pa.StructArray, rows: Int32s) -> pa.S
     return pa.concat_arrays([plain, others]).take(pa.array(ordinals))
 
 
-def _structs_of(cls: type[Struct], count: int, parts: _Parts) -> pa.StructArray:
+def _replaced(fields: pa.StructArray, others: pa.StructArray, rows: Int32s) -> pa.StructArray:
+    """Return ``fields`` with ``others`` instead of those at ``rows``."""
+    ordinals = np.arange(len(fields))
+    ordinals[rows] = np.arange(len(fields), len(fields) + len(others))
+    return pa.concat_arrays([fields, others]).take(pa.array(ordinals))
+
+
+def _structs_of(
+    cls: type[Struct], count: int, parts: _Parts, bitmap: pa.Buffer | None = None
+) -> pa.StructArray:
     children = [_column_of(field.kind, count, parts) for field in cls.fields_schema]
-    return pa.Array.from_buffers(struct_type(cls), count, [None], children=children)
+    return pa.Array.from_buffers(struct_type(cls), count, [bitmap], children=children)
 
 
 def _column_of(kind: Scalar | Array, count: int, parts: _Parts) -> pa.Array:
@@ -264,6 +319,15 @@ def _elements_of(element: Scalar | type[Struct], count: int, parts: _Parts) -> p
     if isinstance(element, Scalar):
         return _column_of(element, count, parts)
     return _structs_of(element, count, parts)
+
+
+def _bitmap_of(rows: Int32s, row_count: int) -> pa.Buffer | None:
+    """Return Arrow's bitmap in which ``rows`` are set; None if these are all."""
+    if len(rows) == row_count:
+        return None
+    flags = np.zeros(row_count, np.bool_)
+    flags[rows] = True
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
 def _bitmap(flags: Block) -> pa.Buffer:

@@ -27,7 +27,7 @@ from raftlog_state.records import (
     to_json_text,
 )
 from raftlog_state.records.native_json import NativeJson, write_json
-from raftlog_state.records.typed_columns import Int32s, TypedColumns, frames, typed_columns
+from raftlog_state.records.typed_columns import Int32s, frames, spread_columns
 
 _NONE: Final = -1
 
@@ -107,11 +107,11 @@ class MetadataColumns:
 
     def fields(self, kind: type[MetadataRecord]) -> pa.StructArray:
         """Return the redacted fields of the records of one type, which is one of ``kinds``."""
-        return self._typed[kind].column(len(self._values))
+        return self._typed[kind]
 
     @cached_property
-    def _typed(self) -> dict[type[MetadataRecord], TypedColumns]:
-        return typed_columns(self._values, self._kinds, self._redactor)
+    def _typed(self) -> dict[type[MetadataRecord], pa.StructArray]:
+        return spread_columns(self._values, self._kinds, self._redactor, self._frames)
 
     @cached_property
     def _frames(self) -> tuple[Int32s, Int32s]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,15 @@ from raftlog_state.records import (
     decode,
     encode,
     is_secret_config,
+    peek,
 )
 from raftlog_state.records.declare import Scalar
 from raftlog_state.records.native_program import program, value_buffers
 from raftlog_state.records.typed_columns import (
     TypedColumns,
     arrow_type,
+    frames,
+    spread_columns,
     struct_type,
     typed_columns,
 )
@@ -65,8 +69,16 @@ REDACTORS = (Redactor(), Redactor(key=b"0123456789abcdef"), SHOWN)
 def columns_of(
     values: Sequence[bytes | None], redactor: Redactor
 ) -> dict[type[MetadataRecord], TypedColumns]:
+    """Return the columns, after comparing them with those that have a row for each value."""
     column = pa.array([b"x", *values, b"y"], pa.binary())[1:-1]  # a column inside another one
-    return typed_columns(column, RECORD_TYPES, redactor)
+    found = typed_columns(column, RECORD_TYPES, redactor)
+    for kind, spread in spread_columns(column, RECORD_TYPES, redactor).items():
+        assert len(spread) == len(values)
+        spread.validate(full=True)
+        is_own = np.isin(np.arange(len(values)), found[kind].rows)
+        assert np.array_equal(spread.is_valid().to_numpy(zero_copy_only=False), is_own)
+        assert repr(spread.drop_null().to_pylist()) == repr(found[kind].fields.to_pylist())
+    return found
 
 
 def assert_decoded(values: Sequence[bytes | None], redactor: Redactor) -> int:
@@ -108,7 +120,7 @@ def by_core(
     column: pa.BinaryArray, rows: npt.NDArray[np.int32], schema: RecordSchema, *, reveal: bool
 ) -> list[int] | None:
     wanted = rows.view(np.uint8).data, schema.api_key, schema.latest_version
-    found = program().columns(*value_buffers(column), [wanted], reveal)
+    found = program().columns(*value_buffers(column), [wanted], reveal, False)
     assert found is not None
     if found[0] is None:
         return None
@@ -168,13 +180,24 @@ def test_types_derive_from_the_declaration_and_every_field_is_nullable() -> None
 def test_a_column_of_all_rows_is_null_where_another_type_is() -> None:
     topic = encode(TopicRecord(name="orders"))
     values = [None, topic, NO_OP_VALUE, topic, encode(ConfigRecord(name="a"))]
-    found = columns_of(values, SHOWN)
-    column = found[TopicRecord].column(5)
-    column.validate(full=True)
-    names = [row and row["name"] for row in column.to_pylist()]
+    kinds = TopicRecord, PartitionChangeRecord
+    found = spread_columns(pa.array(values, pa.binary()), kinds, SHOWN)
+    names = [row and row["name"] for row in found[TopicRecord].to_pylist()]
     assert names == [None, "orders", None, "orders", None]
-    assert found[PartitionChangeRecord].column(5).null_count == 5
-    assert columns_of([topic], SHOWN)[TopicRecord].column(1).null_count == 0
+    assert found[PartitionChangeRecord].null_count == 5
+    alone = spread_columns(pa.array([topic], pa.binary()), kinds, SHOWN)
+    assert alone[TopicRecord].null_count == 0
+
+
+def test_frames_are_those_that_are_parsed_one_by_one() -> None:
+    values = [value for _, _, value, _ in golden_vectors()]
+    values += [b"\x01\x82\x00\x00\x02a", b"\x01\x02\x80\x00\x02a", b"\x01\x7f\x7f"]
+    column = pa.array([b"x", None, *values, None, b"y"], pa.binary())[1:-1]
+    for is_python in (False, True):
+        with pure_python() if is_python else nullcontext():
+            api_keys, versions = frames(column)
+        found = list(zip(api_keys.tolist(), versions.tolist(), strict=True))
+        assert found == [(-1, -1), *map(peek, values), (-1, -1)]
 
 
 def test_only_the_types_asked_for_are_decoded() -> None:
@@ -282,8 +305,11 @@ def test_the_core_refuses_rows_that_are_not_in_the_column() -> None:
 
     def columns(row: int, api_key: int, version: int, data: memoryview) -> object:
         which = np.array([row], np.int32).view(np.uint8).data
-        found = program().columns(offsets, data, [(which, api_key, version)], True)
+        spread = program().columns(offsets, data, [(which, api_key, version)], True, True)
+        found = program().columns(offsets, data, [(which, api_key, version)], True, False)
         assert found is not None
+        assert spread is not None
+        assert (spread[0] is None) == (found[0] is None)
         return found[0]
 
     assert columns(0, 2, 0, data) is not None
@@ -297,6 +323,7 @@ def test_the_core_refuses_rows_that_are_not_in_the_column() -> None:
 
 CALLS = """
 from array import array
+from raftlog import compiled
 from raftlog_state.records import TopicRecord, encode
 from raftlog_state.records.native_program import program
 
@@ -309,8 +336,9 @@ def prepared(data):
 
 def call(program, offsets, data, rows, given):
     text = program.json(offsets, data, given, False, None, True, None)
-    columns = program.columns(offsets, data, [(rows, 2, 0)], False)
-    if text is None or columns is None or columns[0] is None:
+    columns = program.columns(offsets, data, [(rows, 2, 0)], False, True)
+    keys = compiled.core.frames(offsets, data)
+    if text is None or columns is None or columns[0] is None or keys is None:
         return False
     return not len(text[2]) and not len(columns[0][1])
 """
