@@ -174,9 +174,23 @@ STATE_PLANTS: Final = (
     Plant(
         bug="trailing bytes of a record are accepted",
         path=f"{STATE}/records/serde.py",
-        old="    record, end = read(value, 3)\n    if end != len(value):\n",
-        new="    record, end = read(value, 3)\n    if False:\n",
+        old="        record, end = read(value, 3)\n        if end != len(value):\n",
+        new="        record, end = read(value, 3)\n        if False:\n",
         tests=("tests/state/records/test_damaged_records.py",),
+    ),
+    Plant(
+        bug="lengths of versions that are not flexible are read as compact ones",
+        path=f"{STATE}/records/reader.py",
+        old="    is_flexible = version >= kind.schema.flexible_since\n",
+        new="    is_flexible = True\n",
+        tests=("tests/state/records/test_internal_records.py",),
+    ),
+    Plant(
+        bug="full redaction shows the user data of a consumer's subscription",
+        path=f"{STATE}/records/redaction.py",
+        old="        protocol = replace(protocol, **self._hide_client(protocol, False))\n",
+        new="",
+        tests=("tests/state/records/test_internal_records.py",),
     ),
     Plant(
         bug="a decoded record is written in the latest version",

@@ -148,6 +148,7 @@ def values(field: FieldSchema, version: int) -> st.SearchStrategy[Any]:
         strategy = SCALARS[element] if isinstance(element, Scalar) else structs(element, version)
         some: st.SearchStrategy[Any] = st.lists(strategy, max_size=3).map(tuple)
     else:
+        assert isinstance(field.kind, Scalar)
         some = SCALARS[field.kind]
     choices = [st.just(field.default), some]
     return st.one_of(*choices, st.none()) if field.nullable else st.one_of(*choices)

@@ -147,7 +147,7 @@ def _column_schema(
     column_kind: Kind | None = declared["kind"]
     if column_kind is None:
         assert in_record is not None, f"{where}: it has no type, and its record has no such field"
-        column_kind = in_record.kind
+        column_kind = in_record.flat_kind
     return ColumnSchema(
         name=entry.name,
         kind=column_kind,

@@ -1,4 +1,4 @@
-"""Records of a KRaft metadata log: bytes <-> typed record <-> Kafka's JSON, and redaction."""
+"""Records of Kafka's internal logs: bytes <-> typed record <-> Kafka's JSON, and redaction."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ from .schema_topics import (
 from .serde import (
     NO_OP_VALUE,
     UNKNOWN_TYPE,
+    data_json,
     decode,
     encode,
     from_json,
@@ -60,6 +61,7 @@ __all__ = [
     # conversion
     "NO_OP_VALUE",
     "UNKNOWN_TYPE",
+    "data_json",
     "decode",
     "encode",
     "from_json",

@@ -1,13 +1,15 @@
-"""Declaration of metadata record types as frozen dataclasses with wire types.
+"""Declaration of the records of Kafka's internal logs as frozen dataclasses with wire types.
 
 Reader, writer and JSON are compiled from the declaration. Names are derived: ``broker_id`` is
 ``brokerId`` in JSON and ``BrokerId`` in Kafka's message files; ``TopicRecord`` is ``TOPIC_RECORD``
 in the output of kafka-dump-log.
 
-A field exists from version ``since`` on; tag and nullability are the same in all its versions, as
-in every metadata record of Kafka.
+A field exists in the versions from ``since`` to ``until``; tag and nullability are the same in all
+of them, as in every internal record of Kafka. Metadata records are flexible in all versions, keys
+of the coordinators' records in none.
 
-Source: the message files of Kafka's ``metadata`` module; KIP-482 (flexible versions, tags).
+Source: the message files of Kafka's modules ``metadata``, ``group-coordinator``, ``storage``,
+``transaction-coordinator`` and ``share-coordinator``; KIP-482 (flexible versions, tags).
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ import enum
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
 _S = TypeVar("_S", bound="Struct")
-_R = TypeVar("_R", bound="MetadataRecord")
+_R = TypeVar("_R", bound="Message")
 
 
 class Scalar(enum.Enum):
@@ -38,11 +40,25 @@ class Scalar(enum.Enum):
     BYTES = "bytes"
 
 
+VERSION_MAX: Final = 2**15 - 1
+"""Versions are int16."""
+
+NEVER: Final = VERSION_MAX + 1
+"""Version that no record has: the first flexible one of a record without flexible versions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Array:
     """Array of simple values or of structs; a tuple in Python. Arrays do not nest."""
 
     element: Scalar | type[Struct]
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """One struct; None if it is nullable and null."""
+
+    struct: type[Struct]
 
 
 BOOL = Scalar.BOOL
@@ -61,27 +77,42 @@ BYTES = Scalar.BYTES
 class FieldSchema:
     """Declared field. ``attribute`` is its Python name, ``json_name`` Kafka's.
 
-    ``shown`` is False if the value may be a secret.
+    ``shown`` is False if the value may be a secret. ``of_client``: the value is what a client says
+    of itself, which only full redaction hides.
     """
 
     attribute: str
     json_name: str
-    kind: Scalar | Array
+    kind: Scalar | Array | Nested
     default: Any
     since: int
+    until: int
     tag: int | None
     nullable: bool
     shown: bool
+    of_client: bool
+
+    @property
+    def flat_kind(self) -> Scalar | Array:
+        """The type of a field of a metadata record: none has a nested struct."""
+        assert not isinstance(self.kind, Nested), f"{self.attribute} is a struct"
+        return self.kind
+
+    def is_in(self, version: int) -> bool:
+        """Return whether a version of the record has the field."""
+        return self.since <= version <= self.until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSchema:
-    """Schema of a record type. Both versions are inclusive; all versions are flexible."""
+    """Schema of a record type. All versions are inclusive; ``flexible_since`` is the first version
+    with compact lengths and tagged fields."""
 
     api_key: int
     name: str
     lowest_version: int
     latest_version: int
+    flexible_since: int
     fields: tuple[FieldSchema, ...]
 
     @property
@@ -109,26 +140,34 @@ class Struct:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataRecord(Struct):
-    """Record of a known type."""
+class Message(Struct):
+    """Struct that is encoded alone and has versions: a record, its key or its value."""
 
     schema: ClassVar[RecordSchema]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRecord(Message):
+    """Record of a known type whose value has a frame: api key and version."""
+
+
 def field(
-    kind: Scalar | Array,
+    kind: Scalar | Array | Nested,
     *,
     default: Any,
     since: int = 0,
+    until: int = VERSION_MAX,
     tag: int | None = None,
     nullable: bool = False,
     shown: bool = True,
+    of_client: bool = False,
 ) -> Any:
-    """Declare a field: wire type, first version, tag, and Kafka's default.
+    """Declare a field: wire type, first and last version, tag, and Kafka's default.
 
     ``shown=False`` keeps the value out of ``repr``, since it may be a secret.
     """
-    declared = {"kind": kind, "since": since, "tag": tag, "nullable": nullable}
+    declared = {"kind": kind, "since": since, "until": until, "tag": tag, "nullable": nullable}
+    declared["of_client"] = of_client
     return dataclasses.field(default=default, repr=shown, metadata=declared)
 
 
@@ -166,8 +205,10 @@ def struct(cls: type[_S]) -> type[_S]:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def record(*, api_key: int, latest_version: int = 0) -> Callable[[type[_R]], type[_R]]:
-    """Declare a record type; its lowest version is 0."""
+def record(
+    *, api_key: int, latest_version: int = 0, flexible_since: int = 0
+) -> Callable[[type[_R]], type[_R]]:
+    """Declare a record type, or its key or value; its lowest version is 0."""
 
     def declare(cls: type[_R]) -> type[_R]:
         declared = struct(cls)
@@ -176,8 +217,15 @@ def record(*, api_key: int, latest_version: int = 0) -> Callable[[type[_R]], typ
             name=declared.__name__,
             lowest_version=0,
             latest_version=latest_version,
+            flexible_since=flexible_since,
             fields=declared.fields_schema,
         )
         return declared
 
     return declare
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def key(*, api_key: int) -> Callable[[type[_R]], type[_R]]:
+    """Declare the key of a coordinator's record. It has one version, without tagged fields."""
+    return record(api_key=api_key, flexible_since=NEVER)

@@ -9,9 +9,9 @@ Source: Kafka ``JsonConverterGenerator``, ``MessageUtil``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from .declare import Array, FieldSchema, MetadataRecord, Scalar, UnknownTag
+from .declare import Array, FieldSchema, Message, Nested, Scalar, UnknownTag
 from .json_text import UNKNOWN_TAGS_JSON
 from .scalars import bytes_of_base64, uuid_bytes
 from .versions import FieldPath
@@ -23,23 +23,24 @@ INT_RANGES: Final = {
     Scalar.INT32: range(-(2**31), 2**31),
     Scalar.INT64: range(-(2**63), 2**63),
 }
+_M = TypeVar("_M", bound=Message)
 _NOT_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 
 
-def record_from_json(kind: type[MetadataRecord], version: int, data: object) -> MetadataRecord:
+def record_from_json(kind: type[_M], version: int, data: object) -> _M:
     """Build a record from the ``data`` of its JSON.
 
     Raises:
         InvalidRecordError: a name is unknown or missing, or a value is not of its field's type.
     """
-    record: MetadataRecord = _struct(kind, data, FieldPath(kind.schema.name, version))
+    record: _M = _struct(kind, data, FieldPath(kind.schema.name, version))
     return record
 
 
 def _struct(cls: type[Any], data: object, path: FieldPath) -> Any:
     if not isinstance(data, Mapping):
         raise path.invalid("it is not an object")
-    present = {field.json_name: field for field in cls.fields_schema if field.since <= path.version}
+    present = {field.json_name: field for field in cls.fields_schema if field.is_in(path.version)}
     values: dict[str, Any] = {}
     for name, value in data.items():
         if name in present:
@@ -74,6 +75,8 @@ def _value(field: FieldSchema, value: object, path: FieldPath) -> Any:
         raise path.invalid("it is null and not nullable")
     if isinstance(field.kind, Scalar):
         return _scalar(field.kind, value, path)
+    if isinstance(field.kind, Nested):
+        return _struct(field.kind.struct, value, path)
     if not isinstance(value, list):
         raise path.invalid("it is not an array")
     return tuple([_element(field.kind, entry, path) for entry in value])

@@ -9,17 +9,19 @@ Source: Kafka ``JsonConverterGenerator``, ``MetadataJsonConverters``, Jackson's 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
-from .declare import FieldSchema, MetadataRecord, Scalar, Struct, UnknownTag
+from .declare import FieldSchema, Message, MetadataRecord, Nested, Scalar, Struct, UnknownTag
 from .scalars import bytes_json, double_json, string_json
 from .versions import absence_check
 
 UNKNOWN_TAGS_JSON: Final = "unknownTaggedFields"
 
 TextWriter = Callable[[Any], str]
+
+NO_SPECIAL: Final[Mapping[str, TextWriter]] = {}
 
 
 def _bool_json(value: bool) -> str:
@@ -51,16 +53,29 @@ def record_text_writer(kind: type[MetadataRecord], version: int) -> TextWriter:
     not at its default.
     """
     head = f'{{"type":"{kind.schema.json_type}","version":{version},"data":'
-    write_struct = _struct_writer(kind, kind.schema.name, version)
+    write_data = data_text_writer(kind, version)
 
     def write(record: MetadataRecord) -> str:
-        return head + write_struct(record) + "}"
+        return head + write_data(record) + "}"
 
     return write
 
 
-def _struct_writer(cls: type[Struct], record_name: str, version: int) -> TextWriter:
-    present = [field for field in cls.fields_schema if field.since <= version]
+def data_text_writer(
+    kind: type[Message], version: int, special: Mapping[str, TextWriter] = NO_SPECIAL
+) -> TextWriter:
+    """Compile the writer of the fields alone; as ``record_text_writer``.
+
+    ``special`` has writers for attributes, in the record or in its structs, that are not written by
+    their type.
+    """
+    return _struct_writer(kind, kind.schema.name, version, special)
+
+
+def _struct_writer(
+    cls: type[Struct], record_name: str, version: int, special: Mapping[str, TextWriter]
+) -> TextWriter:
+    present = [field for field in cls.fields_schema if field.is_in(version)]
     # One getter for all fields; with the unknown tags it returns a tuple even for a single field.
     get_all = attrgetter(*[field.attribute for field in present], "unknown_tags")
     plan = [
@@ -68,7 +83,7 @@ def _struct_writer(cls: type[Struct], record_name: str, version: int) -> TextWri
             f'"{field.json_name}":',
             field.tag is not None,
             field.default,
-            _value_writer(field, record_name, version),
+            special.get(field.attribute) or _value_writer(field, record_name, version, special),
         )
         for field in present
     ]
@@ -98,14 +113,18 @@ def _unknown_tags_json(unknown_tags: tuple[UnknownTag, ...]) -> str:
     return f'"{UNKNOWN_TAGS_JSON}":[{",".join(tags)}]'
 
 
-def _value_writer(field: FieldSchema, record_name: str, version: int) -> TextWriter:
+def _value_writer(
+    field: FieldSchema, record_name: str, version: int, special: Mapping[str, TextWriter]
+) -> TextWriter:
     kind = field.kind
     if isinstance(kind, Scalar):
         write = _SCALARS[kind]
+    elif isinstance(kind, Nested):
+        write = _struct_writer(kind.struct, record_name, version, special)
     elif isinstance(kind.element, Scalar):
         write = _array_writer(_SCALARS[kind.element])
     else:
-        write = _array_writer(_struct_writer(kind.element, record_name, version))
+        write = _array_writer(_struct_writer(kind.element, record_name, version, special))
     return _or_null(write) if field.nullable else write
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from raftlog import compiled
 
-from .declare import FieldSchema, MetadataRecord, Scalar, Struct
+from .declare import FieldSchema, MetadataRecord, Nested, Scalar, Struct
 from .redaction import CONFIG_GUARD, public_configs
 from .schema import RECORD_TYPES
 
@@ -108,6 +108,8 @@ class _Tables:
 
     def field_row(self, field: FieldSchema, version: int, place: int) -> list[int]:
         kind, element = field.kind, _NONE
+        if isinstance(kind, Nested):
+            raise _UnsupportedKindError
         if isinstance(kind, Scalar):
             number = _number_of(kind)
         elif isinstance(kind.element, Scalar):

@@ -7,6 +7,9 @@ step with one ``struct`` call::
     step    fixed width                    | array      | array    | ... | tags
     row     plain fields in order, tagged and absent fields at their defaults, unknown tags
 
+Versions before a record's first flexible one have lengths of 16 or 32 bits and no tagged fields; a
+length of -1 is null.
+
 Every length and count is compared with the number of bytes left before it is used, and the only
 error of a reader is ``MetadataParseError``. Readers are stricter than Kafka: tags must ascend, a
 tagged field must have the size of its tag, and strings must be UTF-8.
@@ -27,7 +30,7 @@ from raftlog.records.varint import read_unsigned_varint
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.fast_dataclass import positional_constructor
 
-from .declare import Array, FieldSchema, MetadataRecord, Scalar, Struct, UnknownTag
+from .declare import Array, FieldSchema, Message, Nested, Scalar, Struct, UnknownTag
 from .scalars import UUID_BYTES, uuid_text
 
 ValueReader = Callable[[bytes, int], tuple[Any, int]]
@@ -54,10 +57,11 @@ TAG_MAX: Final = 2**31 - 2
 
 @dataclass(frozen=True, slots=True)
 class _RecordContext:
-    """Record type and version of a reader, for error messages."""
+    """Record type and version of a reader, and whether the version is flexible."""
 
     record: str
     version: int
+    is_flexible: bool
 
     def damage(self, position: int, reason: str) -> MetadataParseError:
         return MetadataParseError(
@@ -65,16 +69,17 @@ class _RecordContext:
         )
 
 
-def record_reader(kind: type[MetadataRecord], version: int) -> ValueReader:
-    """Compile the reader of the bytes after frame version, api key and version.
+def record_reader(kind: type[Message], version: int) -> ValueReader:
+    """Compile the reader of the bytes after the frame: api key, version or both.
 
     The reader raises ``MetadataParseError`` if the bytes are not such a record.
     """
-    return _struct_reader(kind, _RecordContext(kind.schema.name, version), "")
+    is_flexible = version >= kind.schema.flexible_since
+    return _struct_reader(kind, _RecordContext(kind.schema.name, version, is_flexible), "")
 
 
 def _struct_reader(cls: type[Struct], context: _RecordContext, prefix: str) -> ValueReader:
-    present = [field for field in cls.fields_schema if field.since <= context.version]
+    present = [field for field in cls.fields_schema if field.is_in(context.version)]
     plain = [field for field in present if field.tag is None]
     others = [field for field in cls.fields_schema if field not in plain]
     steps = _steps(plain, context, prefix)
@@ -84,6 +89,7 @@ def _struct_reader(cls: type[Struct], context: _RecordContext, prefix: str) -> V
     defaults = (*(field.default for field in others), ())
     read_tags = _tags_reader(cls, order, context, prefix)
     tags_label = f"{prefix}tagged fields"
+    is_flexible = context.is_flexible
 
     def read(buffer: bytes, position: int) -> tuple[Struct, int]:
         row: list[Any] = []
@@ -93,10 +99,11 @@ def _struct_reader(cls: type[Struct], context: _RecordContext, prefix: str) -> V
                 position = step(buffer, position, row)
             label = tags_label
             row += defaults
-            if buffer[position]:
-                position = read_tags(buffer, position, row)
-            else:
-                position += 1
+            if is_flexible:
+                if buffer[position]:
+                    position = read_tags(buffer, position, row)
+                else:
+                    position += 1
         except (IndexError, struct.error):
             reason = "the record is truncated"
         except MalformedVarintError as error:
@@ -123,8 +130,8 @@ def _steps(
             run = []
         label = prefix + field.json_name
         read = _value_reader(field, context, label)
-        make_step = _text_step if field.kind is Scalar.STRING else _step
-        steps.append((label, make_step(read)))
+        is_short_text = field.kind is Scalar.STRING and context.is_flexible
+        steps.append((label, (_text_step if is_short_text else _step)(read)))
     if run:
         steps.append(_fixed_step(run, len(fields) - len(run), prefix))
     return tuple(steps)
@@ -183,7 +190,7 @@ def _tags_reader(
     for field in cls.fields_schema:
         if field.tag is not None:
             label = prefix + field.json_name
-            if field.since <= context.version:
+            if field.is_in(context.version):
                 at = order.index(field.attribute)
                 known[field.tag] = at, label, _value_reader(field, context, label)
             else:
@@ -234,6 +241,8 @@ def _tags_reader(
 def _value_reader(field: FieldSchema, context: _RecordContext, label: str) -> ValueReader:
     if isinstance(field.kind, Array):
         return _array_reader(field.kind, field.nullable, context, label)
+    if isinstance(field.kind, Nested):
+        return _nested_reader(field, field.kind.struct, context, label)
     return _scalar_reader(field.kind, field.nullable, context, label)
 
 
@@ -244,8 +253,9 @@ def _scalar_reader(
         return _text_reader(nullable, context, label)
     if kind is Scalar.BYTES:
         return _bytes_reader(nullable, context, label)
-    assert kind is not Scalar.UUID, "no tagged field is a single uuid"
     layout = struct.Struct(">" + FORMATS[kind])
+    if kind is Scalar.UUID:
+        return _read_uuid
     unpack_from, byte_count = layout.unpack_from, layout.size
 
     def read(buffer: bytes, position: int) -> tuple[Any, int]:
@@ -254,19 +264,59 @@ def _scalar_reader(
     return read
 
 
+def _read_uuid(buffer: bytes, position: int) -> tuple[str, int]:
+    (uuid,), position = _read_uuids(buffer, position, 1)
+    return uuid, position
+
+
+def _nested_reader(
+    field: FieldSchema, cls: type[Struct], context: _RecordContext, label: str
+) -> ValueReader:
+    """Return a reader of a single struct. If it is nullable, its first byte is 1, or 0 or -1 for
+    null: a varint in a tagged field, else an int8."""
+    read_struct = _struct_reader(cls, context, label + ".")
+    if not field.nullable:
+        return read_struct
+
+    def read(buffer: bytes, position: int) -> tuple[Struct | None, int]:
+        if 0 < buffer[position] < 0x80:
+            return read_struct(buffer, position + 1)
+        return None, position + 1
+
+    return read
+
+
+def _read_compact(buffer: bytes, position: int) -> tuple[int, int]:
+    count = buffer[position] - 1
+    if count < 0x7F:
+        return count, position + 1
+    count, position = read_unsigned_varint(buffer, position)
+    return count - 1, position
+
+
+def _read_int16(buffer: bytes, position: int) -> tuple[int, int]:
+    return _INT16(buffer, position)[0], position + 2
+
+
+def _read_int32(buffer: bytes, position: int) -> tuple[int, int]:
+    return _INT32(buffer, position)[0], position + 4
+
+
+_INT16: Final = struct.Struct(">h").unpack_from
+_INT32: Final = struct.Struct(">i").unpack_from
+
+
 def _length_reader(
     nullable: bool, count_max: int, what: str, context: _RecordContext, label: str
 ) -> Callable[[bytes, int], tuple[int, int]]:
     """Return a reader of a value's length or count: -1 for null, else at most the bytes left."""
+    read_count = _read_compact
+    if not context.is_flexible:
+        read_count = _read_int16 if count_max == STRING_BYTES_MAX else _read_int32
 
     def read(buffer: bytes, position: int) -> tuple[int, int]:
         start = position
-        count = buffer[position] - 1
-        if count < 0x7F:
-            position += 1
-        else:
-            count, position = read_unsigned_varint(buffer, position)
-            count -= 1
+        count, position = read_count(buffer, position)
         if count > len(buffer) - position:
             reason = f"it has {count} {what}, but only {len(buffer) - position} bytes are left"
         elif count > count_max:
@@ -313,8 +363,9 @@ def _bytes_reader(nullable: bool, context: _RecordContext, label: str) -> ValueR
 def _array_reader(kind: Array, nullable: bool, context: _RecordContext, label: str) -> ValueReader:
     read_length = _length_reader(nullable, 2**31 - 1, "elements", context, label)
     read_elements: Callable[[bytes, int, int], tuple[tuple[Any, ...], int]]
+    is_flexible = context.is_flexible
     if kind.element is Scalar.INT32:
-        return _int32s_reader(read_length)
+        return _int32s_reader(read_length, is_flexible)
     if kind.element is Scalar.UUID:
         read_elements = _read_uuids
     elif isinstance(kind.element, Scalar):
@@ -324,7 +375,7 @@ def _array_reader(kind: Array, nullable: bool, context: _RecordContext, label: s
 
     def read(buffer: bytes, position: int) -> tuple[tuple[Any, ...] | None, int]:
         length = buffer[position]
-        if 0 < length < 0x80 and length + position <= len(buffer):
+        if is_flexible and 0 < length < 0x80 and length + position <= len(buffer):
             return read_elements(buffer, position + 1, length - 1)
         count, position = read_length(buffer, position)
         if count < 0:
@@ -337,12 +388,14 @@ def _array_reader(kind: Array, nullable: bool, context: _RecordContext, label: s
 _FEW_INT32S: Final = tuple(struct.Struct(f">{count}i").unpack_from for count in range(0x7F))
 
 
-def _int32s_reader(read_length: Callable[[bytes, int], tuple[int, int]]) -> ValueReader:
+def _int32s_reader(
+    read_length: Callable[[bytes, int], tuple[int, int]], is_flexible: bool
+) -> ValueReader:
     """Return a reader of an int32 array: node ids, the most common arrays, mostly short."""
 
     def read(buffer: bytes, position: int) -> tuple[tuple[int, ...] | None, int]:
         length = buffer[position]
-        if 0 < length < 0x80:
+        if is_flexible and 0 < length < 0x80:
             return _FEW_INT32S[length - 1](buffer, position + 1), position + 4 * length - 3
         count, position = read_length(buffer, position)
         if count < 0:

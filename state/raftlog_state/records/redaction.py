@@ -1,4 +1,4 @@
-"""Redaction of secrets in metadata records. No other module decides what is secret.
+"""Redaction of secrets in internal records. No other module decides what is secret.
 
 Secret are:
 
@@ -9,6 +9,10 @@ Secret are:
    not their numbers.
 4. Nothing of a delegation token: its HMAC, the password, is never in the log, since Kafka computes
    it from the cluster's secret key; the id is public, as in ``describeTokens``.
+
+In the records of Kafka's coordinators and of remote storage nothing is secret. Full redaction also
+hides what clients say of themselves: their hosts, the metadata of offset commits, the user data of
+subscriptions and assignments, endpoints and tags, and what is unknown. Declared as ``of_client``.
 
 A secret is replaced by a fixed mask or, with a key, by text such as ``hmac:0f3a..``: 128 bits of
 HMAC-SHA256, which are equal for equal secrets. The hash covers the field and the config's name, so
@@ -23,14 +27,16 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from raftlog.errors import OptionError
 from raftlog.limits import REDACTION_KEY_BYTES_MIN
 
 from .config_types import is_secret_config, public_config_names
-from .declare import MetadataRecord, Struct, UnknownTag
+from .consumer_protocol import PROTOCOL_FIELDS, parse_protocol, protocol_bytes
+from .declare import FieldSchema, Message, MetadataRecord, Struct, UnknownTag
 from .decoded import DecodedRecord, UnknownRecord
+from .keyed_serde import KeyedRecord, is_consumer_group
 from .schema_access import ConfigRecord, UserScramCredentialRecord
 from .serde import decode, to_json_text
 
@@ -40,6 +46,7 @@ MASK: Final = "[redacted]"
 HASH_PREFIX: Final = "hmac:"
 _HASH_BYTES: Final = 16
 _REPLACEMENT: Final = re.compile(f"{re.escape(MASK)}|{HASH_PREFIX}[0-9a-f]{{{2 * _HASH_BYTES}}}")
+_K = TypeVar("_K", bound=Message | UnknownRecord | None)
 _ANY_TEXT: Final = ("utf-8", "surrogatepass")
 
 
@@ -55,18 +62,22 @@ class Redactor:
     Args:
         key: at least 16 bytes; secrets become keyed hashes. None: a fixed mask.
         reveal: turn redaction off.
+        full: also hide what clients say of themselves.
 
     Raises:
-        OptionError: the key is shorter than 16 bytes.
+        OptionError: the key is shorter than 16 bytes, or redaction is both off and full.
     """
 
     key: bytes | None = field(default=None, repr=False)
     reveal: bool = False
+    full: bool = False
 
     def __post_init__(self) -> None:
         if self.key is not None and len(self.key) < REDACTION_KEY_BYTES_MIN:
             reason = f"it must have at least {REDACTION_KEY_BYTES_MIN} bytes"
             raise OptionError(option="redaction key", reason=reason)
+        if self.reveal and self.full:
+            raise OptionError(option="full redaction", reason="cannot be used with clear text")
 
     def redact(self, decoded: DecodedRecord) -> DecodedRecord:
         """Return the record with its secrets replaced; the same object if it has none."""
@@ -81,6 +92,63 @@ class Redactor:
         elif isinstance(record, UserScramCredentialRecord):
             hidden = hidden | self._hide_scram(record)
         return DecodedRecord(decoded.version, replace(record, **hidden)) if hidden else decoded
+
+    def redact_keyed(self, record: KeyedRecord) -> KeyedRecord:
+        """Return a coordinator's record, with full redaction without what a client says of itself.
+
+        The same object if it has nothing of that.
+        """
+        if not self.full:
+            return record
+        key, value = self._without_client(record.key), self._without_client(record.value)
+        if key is record.key and value is record.value:
+            return record
+        return KeyedRecord(key, value, record.version)
+
+    def _without_client(self, record: _K) -> _K:
+        if isinstance(record, UnknownRecord):
+            return replace(record, payload=b"")
+        if record is None:
+            return record
+        hidden = self._hide_tags(record) | self._hide_client(record, is_consumer_group(record))
+        return replace(record, **hidden) if hidden else record
+
+    def _hide_client(self, record: Struct, has_protocol: bool) -> dict[str, Any]:
+        """Return replacements of the fields of a struct that are ``of_client``.
+
+        ``has_protocol``: subscriptions and assignments are those of consumers, of which only the
+        user data is hidden.
+        """
+        hidden: dict[str, Any] = {}
+        for one in record.fields_schema:
+            value = getattr(record, one.attribute)
+            if not value:
+                continue
+            if one.of_client:
+                hidden[one.attribute] = self._hide_value(one, value, has_protocol)
+            elif isinstance(value, Struct):
+                inner = self._hide_tags(value) | self._hide_client(value, has_protocol)
+                if inner:
+                    hidden[one.attribute] = replace(value, **inner)
+            elif isinstance(value[0] if isinstance(value, tuple) else None, Struct):
+                elements = [self._hide_tags(e) | self._hide_client(e, has_protocol) for e in value]
+                if any(elements):
+                    hidden[one.attribute] = tuple(map(_replaced, value, elements))
+        return hidden
+
+    def _hide_value(self, one: FieldSchema, value: str | bytes, has_protocol: bool) -> str | bytes:
+        label = f"client {one.json_name}"
+        if isinstance(value, str):
+            return self.mask(value.encode(*_ANY_TEXT), label)
+        name = one.attribute
+        parsed = None
+        if has_protocol and name in PROTOCOL_FIELDS:
+            parsed = parse_protocol(name, value)
+        if parsed is None:
+            return self.mask(value, label).encode()
+        version, protocol = parsed
+        protocol = replace(protocol, **self._hide_client(protocol, False))
+        return protocol_bytes(name, version, protocol)
 
     def record_json(self, value: bytes) -> str:
         """Return the JSON text of the redacted record, as kafka-dump-log prints it.
@@ -117,7 +185,7 @@ class Redactor:
                 for one in record.unknown_tags
             )
         for name in record.struct_arrays:
-            elements: tuple[Struct, ...] = getattr(record, name)
+            elements: tuple[Struct, ...] = getattr(record, name) or ()
             redacted = [self._hide_tags(element) for element in elements]
             if any(redacted):
                 hidden[name] = tuple(map(_replaced, elements, redacted))

@@ -73,9 +73,8 @@ RECORD_TYPES: Final[tuple[type[MetadataRecord], ...]] = (
 )
 """Sorted by api key."""
 
-BY_API_KEY: Final = {kind.schema.api_key: kind for kind in RECORD_TYPES}
-BY_JSON_TYPE: Final = {kind.schema.json_type: kind for kind in RECORD_TYPES}
+_API_KEYS: Final = [kind.schema.api_key for kind in RECORD_TYPES]
 
-assert len(BY_API_KEY) == len(BY_JSON_TYPE) == len(RECORD_TYPES) == 27
-assert list(BY_API_KEY) == sorted(BY_API_KEY)
+assert len(RECORD_TYPES) == 27
+assert sorted(set(_API_KEYS)) == _API_KEYS
 assert all(max(kind.schema.api_key, kind.schema.latest_version) < 0x80 for kind in RECORD_TYPES)

@@ -64,7 +64,7 @@ def struct_type(cls: type[Struct]) -> pa.StructType:
 
     All fields are nullable, as those of all columns of the Spark source.
     """
-    fields = [pa.field(field.attribute, arrow_type(field.kind)) for field in cls.fields_schema]
+    fields = [pa.field(field.attribute, arrow_type(field.flat_kind)) for field in cls.fields_schema]
     return pa.struct(fields)
 
 
@@ -211,7 +211,7 @@ def _decoded(
 
 def _structs(cls: type[Struct], structs: Sequence[Any]) -> pa.StructArray:
     children = [
-        _column(field.kind, [getattr(one, field.attribute) for one in structs])
+        _column(field.flat_kind, [getattr(one, field.attribute) for one in structs])
         for field in cls.fields_schema
     ]
     kind = struct_type(cls)
@@ -295,7 +295,7 @@ def _replaced(fields: pa.StructArray, others: pa.StructArray, rows: Int32s) -> p
 def _structs_of(
     cls: type[Struct], count: int, parts: _Parts, bitmap: pa.Buffer | None = None
 ) -> pa.StructArray:
-    children = [_column_of(field.kind, count, parts) for field in cls.fields_schema]
+    children = [_column_of(field.flat_kind, count, parts) for field in cls.fields_schema]
     return pa.Array.from_buffers(struct_type(cls), count, [bitmap], children=children)
 
 

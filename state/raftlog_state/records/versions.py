@@ -1,7 +1,8 @@
 """Checks of a record against a version of its type, and the field path in their errors.
 
-A field that is set and that the version lacks is an error: Kafka drops only fields marked
-"ignorable", which no metadata record has.
+A field that is set and that the version lacks is an error. Kafka drops fields marked "ignorable",
+which no metadata record has, and of the other internal records only those that are written in their
+latest version.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from raftlog_state.errors import InvalidRecordError, UnsupportedVersionError
 
-from .declare import MetadataRecord, Struct
+from .declare import VERSION_MAX, Message, Struct
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class FieldPath:
         )
 
 
-def check_version(kind: type[MetadataRecord], version: int) -> None:
+def check_version(kind: type[Message], version: int) -> None:
     """Raise ``UnsupportedVersionError`` if the type has no such version."""
     schema = kind.schema
     if not schema.lowest_version <= version <= schema.latest_version:
@@ -49,18 +50,20 @@ def absence_check(cls: type[Struct], record: str, version: int) -> Callable[[Any
     Returns None if the version has all fields. The check raises ``UnsupportedVersionError`` with
     the name of the field.
     """
-    absent = tuple(field for field in cls.fields_schema if field.since > version)
+    absent = tuple(field for field in cls.fields_schema if not field.is_in(version))
     if not absent:
         return None
 
     def check(value: Struct) -> None:
         for field in absent:
             if getattr(value, field.attribute) != field.default:
+                versions = f"since version {field.since}"
+                if field.until < VERSION_MAX:
+                    versions = f"in versions {field.since} to {field.until}"
                 raise UnsupportedVersionError(
                     record=record,
                     version=version,
-                    reason=f"field {field.json_name} is set, which exists since version "
-                    f"{field.since}",
+                    reason=f"field {field.json_name} is set, which exists {versions}",
                 )
 
     return check

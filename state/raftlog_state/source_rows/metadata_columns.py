@@ -19,20 +19,18 @@ import pyarrow.compute as pc
 from raftlog import compiled
 from raftlog_state.records import (
     RECORD_TYPES,
+    UNKNOWN_TYPE,
     DecodedRecord,
     MetadataRecord,
     Redactor,
+    data_json,
     decode,
     encode,
-    to_json_text,
 )
 from raftlog_state.records.native_json import NativeJson, write_json
 from raftlog_state.records.typed_columns import Int32s, frames, spread_columns
 
 _NONE: Final = -1
-
-UNKNOWN_TYPE: Final = "UNKNOWN"
-"""Type in the JSON of a record whose type or version is unknown."""
 
 _UNKNOWN_KEY: Final = max(kind.schema.api_key for kind in RECORD_TYPES) + 1
 _LATEST_VERSION: Final = np.full(_UNKNOWN_KEY + 1, _NONE, dtype=np.int32)
@@ -81,7 +79,7 @@ class MetadataColumns:
     @cached_property
     def record(self) -> pa.StringArray:
         """Redacted fields as JSON."""
-        texts = [_data_of(to_json_text(redacted)) for _, _, redacted in self._decoded]
+        texts = [data_json(redacted) for _, _, redacted in self._decoded]
         in_python = pa.array(texts, pa.string()).take(self._encoded.indices)
         if self._native is None:
             return in_python
@@ -151,11 +149,3 @@ class MetadataColumns:
         if self._decoded_values is not None and self._redactor.reveal:
             self._decoded_values.update(records)
         return [(value, record, self._redactor.redact(record)) for value, record in records]
-
-
-_DATA: Final = '"data":'
-
-
-def _data_of(text: str) -> str:
-    """Return ``{..}`` of ``{"type":..,"version":..,"data":{..}}``."""
-    return text[text.index(_DATA) + len(_DATA) : -1]

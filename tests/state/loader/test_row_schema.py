@@ -82,7 +82,7 @@ def test_a_field_is_named_in_four_files_at_most(name: str) -> None:
 
 
 def test_a_new_field_needs_its_declarations_only() -> None:
-    data = record_writer(NewPartitionRecord, 3)(RECORD)
+    data = record_writer(NewPartitionRecord, 3, b"\x01\x03\x03")(RECORD)
     decoded, _ = record_reader(NewPartitionRecord, 3)(data, FRAME_BYTES)
     assert decoded == RECORD
     built = read_row(decoded, "t")

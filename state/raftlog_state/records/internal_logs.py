@@ -1,0 +1,225 @@
+"""Formats of the records of Kafka's internal logs other than ``__cluster_metadata``, by topic.
+
+Nothing in them is a secret. Full redaction hides what clients say of themselves (see
+``redaction``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from .keyed_serde import KeyedSerde, RecordType
+from .redaction import Redactor
+from .schema_coordinators import (
+    ShareSnapshotKey,
+    ShareSnapshotValue,
+    ShareUpdateKey,
+    ShareUpdateValue,
+    TransactionLogKey,
+    TransactionLogValue,
+)
+from .schema_groups import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitKey,
+    LegacyOffsetCommitValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+)
+from .schema_remote import (
+    RemoteLogSegmentMetadataRecord,
+    RemoteLogSegmentMetadataSnapshotRecord,
+    RemoteLogSegmentMetadataUpdateRecord,
+    RemotePartitionDeleteMetadataRecord,
+)
+from .schema_streams import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+    StreamsGroupTopologyKey,
+    StreamsGroupTopologyValue,
+)
+from .serde import FramedSerde
+
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+TRANSACTION_STATE: Final = "__transaction_state"
+SHARE_GROUP_STATE: Final = "__share_group_state"
+REMOTE_LOG_METADATA: Final = "__remote_log_metadata"
+
+GROUP_RECORDS: Final = KeyedSerde(
+    "a record of the group coordinator",
+    [
+        RecordType(LegacyOffsetCommitKey, LegacyOffsetCommitValue),
+        RecordType(OffsetCommitKey, OffsetCommitValue),
+        RecordType(GroupMetadataKey, GroupMetadataValue),
+        RecordType(ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
+        RecordType(ConsumerGroupPartitionMetadataKey, ConsumerGroupPartitionMetadataValue),
+        RecordType(ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
+        RecordType(
+            ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue
+        ),
+        RecordType(
+            ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue
+        ),
+        RecordType(
+            ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue
+        ),
+        RecordType(ShareGroupMemberMetadataKey, ShareGroupMemberMetadataValue),
+        RecordType(ShareGroupMetadataKey, ShareGroupMetadataValue),
+        RecordType(ShareGroupTargetAssignmentMetadataKey, ShareGroupTargetAssignmentMetadataValue),
+        RecordType(ShareGroupTargetAssignmentMemberKey, ShareGroupTargetAssignmentMemberValue),
+        RecordType(ShareGroupCurrentMemberAssignmentKey, ShareGroupCurrentMemberAssignmentValue),
+        RecordType(ShareGroupStatePartitionMetadataKey, ShareGroupStatePartitionMetadataValue),
+        RecordType(ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+        RecordType(StreamsGroupMetadataKey, StreamsGroupMetadataValue),
+        RecordType(StreamsGroupMemberMetadataKey, StreamsGroupMemberMetadataValue),
+        RecordType(
+            StreamsGroupTargetAssignmentMetadataKey, StreamsGroupTargetAssignmentMetadataValue
+        ),
+        RecordType(StreamsGroupTargetAssignmentMemberKey, StreamsGroupTargetAssignmentMemberValue),
+        RecordType(
+            StreamsGroupCurrentMemberAssignmentKey, StreamsGroupCurrentMemberAssignmentValue
+        ),
+        RecordType(StreamsGroupTopologyKey, StreamsGroupTopologyValue),
+    ],
+)
+TRANSACTION_RECORDS: Final = KeyedSerde(
+    "a record of the transaction coordinator",
+    [RecordType(TransactionLogKey, TransactionLogValue)],
+)
+SHARE_RECORDS: Final = KeyedSerde(
+    "a record of the share coordinator",
+    [
+        RecordType(ShareSnapshotKey, ShareSnapshotValue),
+        RecordType(ShareUpdateKey, ShareUpdateValue),
+    ],
+)
+REMOTE_LOG_RECORDS: Final = FramedSerde(
+    "a remote log metadata record",
+    [
+        RemoteLogSegmentMetadataRecord,
+        RemoteLogSegmentMetadataUpdateRecord,
+        RemotePartitionDeleteMetadataRecord,
+        RemoteLogSegmentMetadataSnapshotRecord,
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordText:
+    """Record of an internal log as text.
+
+    ``type_name`` is Kafka's name of its type, ``key`` and ``value`` are the redacted fields as
+    JSON: ``key`` is None if records of the log have no key, ``value`` and ``version`` for a
+    tombstone.
+    """
+
+    api_key: int
+    type_name: str
+    version: int | None
+    key: str | None
+    value: str | None
+
+
+class InternalLog(Protocol):
+    """Format of the records of one internal log."""
+
+    def api_key(self, key: bytes | None, value: bytes | None) -> int:
+        """Return the number of a record's type, reading only its frame.
+
+        Raises ``MetadataParseError``.
+        """
+
+    def text(self, key: bytes | None, value: bytes | None, redactor: Redactor) -> RecordText:
+        """Return a record as redacted text. Raises ``MetadataParseError`` if it is damaged."""
+
+    def type_names(self) -> Mapping[int, str]:
+        """Return the names of the known types by their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyedLog:
+    serde: KeyedSerde
+
+    def api_key(self, key: bytes | None, value: bytes | None) -> int:
+        return self.serde.peek(key)
+
+    def text(self, key: bytes | None, value: bytes | None, redactor: Redactor) -> RecordText:
+        record = redactor.redact_keyed(self.serde.decode(key, value))
+        return RecordText(
+            self.serde.peek(key),
+            self.serde.type_name(record),
+            record.version,
+            self.serde.key_json(record),
+            self.serde.value_json(record),
+        )
+
+    def type_names(self) -> Mapping[int, str]:
+        return {kind.api_key: kind.name for kind in self.serde.types}
+
+
+@dataclass(frozen=True, slots=True)
+class _FramedLog:
+    serde: FramedSerde
+
+    def api_key(self, key: bytes | None, value: bytes | None) -> int:
+        return self.serde.peek(value or b"")[0]
+
+    def text(self, key: bytes | None, value: bytes | None, redactor: Redactor) -> RecordText:
+        record = self.serde.decode(value or b"")
+        if redactor.full:
+            record = redactor.redact(record)
+        return RecordText(
+            self.serde.peek(value or b"")[0],
+            self.serde.type_name(record),
+            record.version,
+            None,
+            self.serde.data_json(record),
+        )
+
+    def type_names(self) -> Mapping[int, str]:
+        return {kind.schema.api_key: kind.schema.json_type for kind in self.serde.types}
+
+
+INTERNAL_LOGS: Final[Mapping[str, InternalLog]] = {
+    CONSUMER_OFFSETS: _KeyedLog(GROUP_RECORDS),
+    TRANSACTION_STATE: _KeyedLog(TRANSACTION_RECORDS),
+    SHARE_GROUP_STATE: _KeyedLog(SHARE_RECORDS),
+    REMOTE_LOG_METADATA: _FramedLog(REMOTE_LOG_RECORDS),
+}
+"""By the topic's name."""

@@ -1,0 +1,35 @@
+"""Random records of Kafka's internal logs, written and printed by Kafka's classes in this run."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.internal_records import described, parse_records
+from tests.support.kafka import HOME, kafka_jars, run_java
+
+from raftlog_state.records.internal_logs import (
+    GROUP_RECORDS,
+    REMOTE_LOG_RECORDS,
+    SHARE_RECORDS,
+    TRANSACTION_RECORDS,
+)
+
+pytestmark = pytest.mark.kafka
+
+
+def test_records_of_kafkas_classes_are_read_and_written_as_by_kafka() -> None:
+    program = HOME / "tests" / "kafka" / "InternalRecords.java"
+    records = list(parse_records(run_java(kafka_jars(), str(program), "2026", "60").splitlines()))
+    assert len(records) > 2_000
+    for record in records:
+        assert described(record) == (record.key_text, record.value_text)
+        if record.key is None:
+            assert record.value is not None
+            decoded = REMOTE_LOG_RECORDS.decode(record.value)
+            assert REMOTE_LOG_RECORDS.encode(decoded) == record.value
+            continue
+        serde = {
+            "__consumer_offsets": GROUP_RECORDS,
+            "__transaction_state": TRANSACTION_RECORDS,
+            "__share_group_state": SHARE_RECORDS,
+        }[record.topic]
+        assert serde.encode(serde.decode(record.key, record.value)) == (record.key, record.value)

@@ -1,0 +1,92 @@
+"""Records of Kafka's internal logs with the text that Kafka printed for them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.records import iter_batches
+from raftlog_state.records import Redactor
+from raftlog_state.records.internal_logs import INTERNAL_LOGS, REMOTE_LOG_METADATA, RecordText
+
+DATA = Path(__file__).parents[1] / "data"
+_PRINTED = re.compile(r"^\| offset: (\d+) .*? (key: .* payload: .*)$")
+
+
+class KafkaRecord(NamedTuple):
+    """Record, and its key and value as Kafka printed them."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    key_text: str
+    value_text: str
+
+
+def parse_records(lines: Iterable[str]) -> Iterator[KafkaRecord]:
+    """Parse the output of ``InternalRecords.java``."""
+    for line in lines:
+        topic, key, value, key_text, value_text = line.rstrip("\n").split("\t")
+        yield KafkaRecord(topic, _bytes(key), _bytes(value), key_text, value_text)
+
+
+def _bytes(text: str) -> bytes | None:
+    return None if text == "-" else bytes.fromhex(text)
+
+
+def golden_records() -> list[KafkaRecord]:
+    """Return random records of every type and version, as Kafka wrote and printed them."""
+    with gzip.open(DATA / "internal-records-4.3.1.tsv.gz", "rt", encoding="utf-8") as lines:
+        return list(parse_records(lines))
+
+
+def internal_segments(release: str) -> list[Path]:
+    """Return the bundled segments of internal logs with keys that a release wrote."""
+    segments = (DATA / "kraft-logs").glob(f"*-{release}/node-*/__*/*.log")
+    return sorted(one for one in segments if topic_of(one) in INTERNAL_LOGS)
+
+
+def topic_of(segment: Path) -> str:
+    """Return the topic of a segment, by its directory."""
+    return segment.parent.name.rpartition("-")[0]
+
+
+def records_in(segment: Path) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Return offset, key and value of the records of a segment that are no control records."""
+    return [
+        (record.offset, record.key, record.value)
+        for batch in iter_batches(segment.read_bytes())
+        if not batch.is_control
+        for record in batch.records()
+    ]
+
+
+def printed_by(lines: Iterable[str]) -> list[tuple[int, str]]:
+    """Return offset and text of the records in the output of kafka-dump-log."""
+    found = (_PRINTED.match(line.rstrip("\n")) for line in lines)
+    return [(int(match[1]), match[2]) for match in found if match]
+
+
+def dump_of(segment: Path) -> list[tuple[int, str]]:
+    """Return offset and text of the records in the bundled dump of a segment."""
+    with gzip.open(f"{segment}.dump.gz", "rt", encoding="utf-8") as lines:
+        return printed_by(lines)
+
+
+def as_dumped(text: RecordText) -> tuple[str, str]:
+    """Return key and value as kafka-dump-log prints them."""
+    value = "<DELETE>"
+    if text.value is not None:
+        value = f'{{"version":"{text.version}","data":{text.value}}}'
+    return f'{{"type":"{text.api_key}","data":{text.key}}}', value
+
+
+def described(record: KafkaRecord) -> tuple[str, str]:
+    """Return key and value as raftlog describes them, in the form of ``KafkaRecord``."""
+    text = INTERNAL_LOGS[record.topic].text(record.key, record.value, Redactor())
+    if record.topic == REMOTE_LOG_METADATA:
+        return "", f'{{"type":"{text.type_name}","version":{text.version},"data":{text.value}}}'
+    return as_dumped(text)
