@@ -8,9 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from raftlog.records import iter_batches
+from raftlog.records import NewRecord, iter_batches
+from raftlog.records.control import ControlType, EndTransactionMarker
 from raftlog_state.records import Redactor
 from raftlog_state.records.internal_logs import INTERNAL_LOGS, REMOTE_LOG_METADATA, RecordText
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
+from tests.support.log_builder import control_batch
 
 DATA = Path(__file__).parents[1] / "data"
 _PRINTED = re.compile(r"^\| offset: (\d+) .*? (key: .* payload: .*)$")
@@ -90,3 +93,43 @@ def described(record: KafkaRecord) -> tuple[str, str]:
     if record.topic == REMOTE_LOG_METADATA:
         return "", f'{{"type":"{text.type_name}","version":{text.version},"data":{text.value}}}'
     return as_dumped(text)
+
+
+class InternalLogFile:
+    """Directory of a partition with one segment, written batch by batch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.next_offset = 0
+        path.mkdir(parents=True)
+        self._segment = path / "00000000000000000000.log"
+        self._segment.write_bytes(b"")
+
+    def append(
+        self, *records: tuple[bytes | None, bytes | None], producer_id: int = -1, epoch: int = 0
+    ) -> None:
+        """Append a batch of keys and values, in a transaction if there is a producer id."""
+        is_transactional = producer_id >= 0
+        batch = NewRecordBatch(
+            records=tuple(NewRecord(key, value) for key, value in records),
+            base_timestamp_ms=1_000 + self.next_offset,
+            is_transactional=is_transactional,
+            producer_id=producer_id,
+            producer_epoch=epoch if is_transactional else -1,
+            base_sequence=0 if is_transactional else -1,
+        )
+        self._write(encode_batch(batch, base_offset=self.next_offset, leader_epoch=0))
+        self.next_offset += len(records)
+
+    def end(self, producer_id: int, *, commit: bool) -> None:
+        """Append the marker that ends a producer's transaction."""
+        kind = ControlType.COMMIT if commit else ControlType.ABORT
+        marker = EndTransactionMarker(control_type=kind, coordinator_epoch=0)
+        self._write(
+            control_batch([marker], base_offset=self.next_offset, epoch=0, producer_id=producer_id)
+        )
+        self.next_offset += 1
+
+    def _write(self, data: bytes) -> None:
+        with self._segment.open("ab") as file:
+            file.write(data)

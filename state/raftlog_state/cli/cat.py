@@ -18,9 +18,12 @@ Print the records of a log, one JSON object a line:
 type, version and data are printed as kafka-dump-log prints them; timestamp is in milliseconds.
 From one directory or file, all records are printed, committed or not; from the directories of
 several voters, or from running nodes, only committed records. The end offset in use is printed to
-stderr. Records of an ordinary partition have key, value and headers, as text if they are valid
-UTF-8, otherwise as base64 in keyBase64 and valueBase64. Records of a .checkpoint have offsets that
-begin at 0 and are not offsets of the log.
+stderr. Records of __consumer_offsets, __transaction_state and __share_group_state, which are known
+by the name of the directory, have type, and key and value as kafka-dump-log prints them with the
+decoder of that topic; value is null for a tombstone. Those of __remote_log_metadata have type,
+version and data. Records of an ordinary partition have key, value and headers, as text if they are
+valid UTF-8, otherwise as base64 in keyBase64 and valueBase64. Records of a .checkpoint have offsets
+that begin at 0 and are not offsets of the log.
 {OFFSET_FORMS}"""
 
 EXAMPLES = """
@@ -30,6 +33,7 @@ raftlog cat __cluster_metadata-0 --from '2026-11-21 10:02' --to '2026-11-21 10:0
 raftlog cat __cluster_metadata-0 --topic orders --from -1h
 raftlog cat --bootstrap-server controller-1:9093 --from end --follow
 raftlog cat 00000000000000001022-0000000002.checkpoint | jq -r .type | sort | uniq -c
+raftlog cat __consumer_offsets-12 --type offset_commit | jq -c '[.key.data, .value.data.offset]'
 raftlog cat orders-0 --batches | jq 'select(.isTransactional)'
 raftlog cat --bootstrap-server controller-1:9093 --from 1200 --type config
 """
@@ -88,7 +92,7 @@ def add_cat(commands: Commands) -> None:
         "--batches", action="store_true", help="print the headers of record batches, not records"
     )
     add_kind(command)
-    add_redaction(command)
+    add_redaction(command, full=True)
     add_decompression_limit(command)
 
 
@@ -107,22 +111,34 @@ def run_cat(arguments: argparse.Namespace, output: Output, console: Console) -> 
 
     from raftlog.client.log_handle import Clock
 
-    from .cat_log import follow_records, print_batches, print_records, select
+    from .cat_log import (
+        follow_records,
+        internal_log,
+        print_batches,
+        print_records,
+        select,
+    )
     from .record_filter import record_filter
     from .signals import StopSignals, TerminatedError
 
-    selection = select(arguments.types, control=arguments.control, noop=arguments.noop)
     hide = redactor(arguments)
     start, end = arguments.start_offset, arguments.end_offset
     with open_source(arguments) as log:
         if arguments.batches:
             return print_batches(log, start, end, output, console)
+        internal = internal_log(log, arguments.record_kind)
+        selection = select(
+            arguments.types, internal, control=arguments.control, noop=arguments.noop
+        )
         wanted = record_filter(*names, log)
         if not arguments.follow:
-            return print_records(log, start, end, selection, hide, output, console, wanted)
+            return print_records(
+                *(log, start, end, selection, hide, output, console, wanted), internal=internal
+            )
         with StopSignals() as signals, suppress(TerminatedError):
             follow_records(
                 *(log, start, selection, hide, output, console, wanted),
+                internal=internal,
                 clock=Clock(),
                 raise_if_stopped=signals.raise_received,
             )

@@ -2,9 +2,10 @@
 
 A metadata record has ``offset``, ``leaderEpoch``, ``timestamp`` (ms), then ``type``, ``version``
 and ``data`` as kafka-dump-log prints them. So has a control record, with the type's name in Kafka's
-``ControlRecordType``. A record of an ordinary partition has ``key``, ``value`` and ``headers``:
-UTF-8 as text, other bytes as base64 in ``keyBase64`` and ``valueBase64``, null as null. A batch has
-kafka-dump-log's fields, and ``file``, the segment that ``position`` refers to.
+``ControlRecordType``. A record of a coordinator has ``type``, then ``key`` and ``value`` as
+kafka-dump-log prints them. A record of an ordinary partition has ``key``, ``value`` and
+``headers``: UTF-8 as text, other bytes as base64 in ``keyBase64`` and ``valueBase64``, null as
+null. A batch has kafka-dump-log's fields, and ``file``, the segment that ``position`` refers to.
 
 Memory is bounded by one chunk of the log or one decompressed batch: columns are converted to Python
 objects in slices, and a record that is larger than a slice is written as a line in parts.
@@ -45,6 +46,7 @@ from raftlog.records.control import (
 )
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import NO_OP_VALUE, RECORD_TYPES, NoOpRecord, Redactor, peek
+from raftlog_state.records.internal_logs import INTERNAL_LOGS, InternalLog, RecordText
 from raftlog_state.records.native_json import TYPES_MAX, LineStart, NativeJson, write_json
 
 from .follow import check_can_grow, follow, read_end
@@ -100,28 +102,45 @@ class Selection:
         return self.control_names is None or name in self.control_names
 
 
-def select(types: Iterable[str], *, control: bool, noop: bool) -> Selection:
+def internal_log(log: LogReader, declared_kind: str | None) -> InternalLog | None:
+    """Return the format of an internal log's records, None for another log.
+
+    ``declared_kind`` ``partition``: the records are printed unchanged.
+    """
+    if log.kind is LogKind.METADATA or declared_kind is not None:
+        return None
+    return INTERNAL_LOGS.get(log.topic)
+
+
+def select(
+    types: Iterable[str], internal: InternalLog | None = None, *, control: bool, noop: bool
+) -> Selection:
     """Return the selection of the options; a named type is printed without ``control``, ``noop``.
+
+    ``internal`` has the types of an internal log.
 
     Raises ``OptionError`` for an unknown type, with the most similar name.
     """
     names = list(types)
     api_keys: set[int] = set()
     control_names: set[str] = set()
-    metadata, controls = _metadata_names(), _control_names()
+    known, controls = _type_names(internal), _control_names()
     for name in names:
         plain = _plain(name)
-        if plain in metadata:
-            api_keys.add(metadata[plain])
+        if plain in known:
+            api_keys.add(known[plain])
         elif plain in controls:
             control_names.add(controls[plain])
         elif plain.isascii() and plain.isdigit() and len(plain) <= 5 and int(plain) <= _API_KEY_MAX:
             api_keys.add(int(plain))
         else:
-            hint = nearest(plain, [*metadata, *controls]) or "`topic`, `partition` are examples"
+            hint = nearest(plain, [*known, *controls])
+            hint = hint or "types are " + ", ".join(list(known)[:3]) + ", ..."
             raise OptionError(option="--type", reason=f"unknown record type {name!r}; {hint}")
     if not names:
-        hidden = frozenset() if noop else frozenset({NoOpRecord.schema.api_key})
+        hidden = frozenset({NoOpRecord.schema.api_key})
+        if noop or internal is not None:
+            hidden = frozenset()
         return Selection(None, None if control else frozenset(), hidden)
     if control and not control_names:
         return Selection(frozenset(api_keys), None, frozenset())
@@ -133,7 +152,9 @@ def _plain(name: str) -> str:
     return letters.removesuffix("record") or letters
 
 
-def _metadata_names() -> Mapping[str, int]:
+def _type_names(internal: InternalLog | None) -> Mapping[str, int]:
+    if internal is not None:
+        return {_plain(name): api_key for api_key, name in internal.type_names().items()}
     return {_plain(kind.schema.name): kind.schema.api_key for kind in RECORD_TYPES}
 
 
@@ -153,9 +174,11 @@ def print_records(
     output: Output,
     console: Console,
     wanted: RecordFilter | None = None,
+    *,
+    internal: InternalLog | None = None,
 ) -> int:
     """Print records, one line each; return the exit code, 1 if a value is damaged."""
-    printer = _RecordPrinter(log, selection, redactor, output, console, wanted)
+    printer = _RecordPrinter(log, selection, redactor, output, console, wanted, internal)
     for scan in _scans(log, start, end, printer.columns, output, console, wanted):
         printer.print(scan.records)
     return printer.finish()
@@ -170,6 +193,7 @@ def follow_records(
     console: Console,
     wanted: RecordFilter | None = None,
     *,
+    internal: InternalLog | None = None,
     clock: Clock,
     raise_if_stopped: Callable[[], None],
 ) -> NoReturn:
@@ -179,7 +203,7 @@ def follow_records(
     """
     check_can_grow(log)
     console.disable_progress_bar()
-    printer = _RecordPrinter(log, selection, redactor, output, console, wanted)
+    printer = _RecordPrinter(log, selection, redactor, output, console, wanted, internal)
     next_offset = log.log_start_offset
     if start is not None:
 
@@ -220,7 +244,9 @@ class _RecordPrinter:
         output: Output,
         console: Console,
         wanted: RecordFilter | None,
+        internal: InternalLog | None,
     ) -> None:
+        self._internal = internal
         self._is_metadata = log.kind is LogKind.METADATA
         self._selection = selection
         self._redactor = redactor
@@ -236,6 +262,9 @@ class _RecordPrinter:
             chosen = part if self._wanted is None else _filtered(part, self._wanted)
             if self._is_metadata:
                 print_metadata(chosen, self._selection, self._redactor, self._output, report)
+            elif self._internal is not None:
+                texts = (self._internal, self._redactor)
+                self._output.lines(internal_lines(chosen, self._selection, *texts, report))
             else:
                 self._output.lines(partition_lines(chosen, self._selection, report))
 
@@ -556,19 +585,66 @@ def partition_lines(
     rows = zip(*_offset_columns(records), *columns, _list(records.headers, count), strict=True)
     for at, (offset, epoch, timestamp_ms, key, value, headers) in enumerate(rows):
         prefix = f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},'
-        if not controls[at]:
-            pairs = [
-                f'{{"key":{_text(header["key"])},{_bytes("value", header["value"])}}}'
-                for header in headers or ()
-            ]
-            shown = f'{_bytes("key", key)},{_bytes("value", value)},"headers":[{",".join(pairs)}]}}'
-            yield prefix + shown
+        if controls[at]:
+            yield from _control_line(offset, prefix, key, value, selection, on_damage)
+            continue
+        pairs = [
+            f'{{"key":{_text(header["key"])},{_bytes("value", header["value"])}}}'
+            for header in headers or ()
+        ]
+        shown = f'{_bytes("key", key)},{_bytes("value", value)},"headers":[{",".join(pairs)}]}}'
+        yield prefix + shown
+
+
+def internal_lines(
+    records: RecordColumns,
+    selection: Selection,
+    internal: InternalLog,
+    redactor: Redactor,
+    on_damage: OnDamage,
+) -> Iterator[str]:
+    """Yield the lines of an internal log's records; damaged ones are reported as in metadata."""
+    controls = records.is_control.tolist()
+    count = len(records)
+    columns = (_list(records.key, count), _list(records.value, count))
+    rows = zip(*_offset_columns(records), *columns, strict=True)
+    for at, (offset, epoch, timestamp_ms, key, value) in enumerate(rows):
+        prefix = f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},'
+        if controls[at]:
+            yield from _control_line(offset, prefix, key, value, selection, on_damage)
             continue
         try:
-            if selection.takes_control(control_name(key)):
-                yield prefix + _control_json(key, value)[1:]
-        except CorruptBatchError as error:
+            if selection.takes(internal.api_key(key, value)):
+                yield prefix + _internal_json(internal.text(key, value, redactor))
+        except MetadataParseError as error:
             on_damage(offset, error.message())
+
+
+def _internal_json(text: RecordText) -> str:
+    """Return the type, and the record as kafka-dump-log prints it."""
+    if text.key is None:
+        return f'"type":"{text.type_name}","version":{text.version},"data":{text.value}}}'
+    value = "null"
+    if text.value is not None:
+        value = f'{{"version":"{text.version}","data":{text.value}}}'
+    key = f'{{"type":"{text.api_key}","data":{text.key}}}'
+    return f'"type":"{text.type_name}","key":{key},"value":{value}}}'
+
+
+def _control_line(
+    offset: int,
+    prefix: str,
+    key: bytes | None,
+    value: bytes | None,
+    selection: Selection,
+    on_damage: OnDamage,
+) -> Iterator[str]:
+    """Yield the line of a control record, if it is selected."""
+    try:
+        if selection.takes_control(control_name(key)):
+            yield prefix + _control_json(key, value)[1:]
+    except CorruptBatchError as error:
+        on_damage(offset, error.message())
 
 
 def _long_line(records: RecordColumns) -> Iterator[str]:

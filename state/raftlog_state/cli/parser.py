@@ -168,9 +168,21 @@ def offset(text: str) -> int:
     return int(text)
 
 
-def add_redaction(command: Parser, *, verb: str = "print") -> None:
-    """Add the options of every command that prints or stores values."""
+def add_redaction(command: Parser, *, verb: str = "print", full: bool = False) -> None:
+    """Add the options of every command that prints or stores values.
+
+    ``full``: also those of records of clients.
+    """
     command.add_argument("--reveal", action="store_true", help=f"{verb} secrets in clear text")
+    if full:
+        command.add_argument(
+            "--redact",
+            choices=("secrets", "full"),
+            default="secrets",
+            help="what to hide: secrets, the default, which only metadata records have; or also "
+            "what clients say of themselves in the records of groups: hosts, metadata of offset "
+            "commits, user data of subscriptions and assignments",
+        )
     command.add_argument(
         "--redact-key-file",
         metavar="FILE",
@@ -183,7 +195,11 @@ def redactor(arguments: argparse.Namespace) -> Redactor:
     """Return the redactor that ``add_redaction``'s options configure. Raises ``OptionError``."""
     from raftlog_state.records import Redactor
 
-    return Redactor(key=_redact_key(arguments.redact_key_file), reveal=arguments.reveal)
+    is_full = getattr(arguments, "redact", "secrets") == "full"
+    if is_full and arguments.reveal:
+        arguments.parser.error("--redact full and --reveal are mutually exclusive")
+    key = _redact_key(arguments.redact_key_file)
+    return Redactor(key=key, reveal=arguments.reveal, full=is_full)
 
 
 def _redact_key(file_name: str | None) -> bytes | None:

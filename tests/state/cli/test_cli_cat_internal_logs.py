@@ -1,0 +1,96 @@
+"""``raftlog cat`` of Kafka's internal logs: known by their directory, printed as by dump-log."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cli import rows, run
+from tests.support.internal_records import (
+    InternalLogFile,
+    dump_of,
+    internal_segments,
+    topic_of,
+)
+
+from raftlog_state.records.internal_logs import CONSUMER_OFFSETS
+
+SEGMENTS = internal_segments("4.3.1")
+GROUPS = next(one for one in SEGMENTS if one.parent.name == "__consumer_offsets-1")
+COMMITS = next(one for one in SEGMENTS if one.parent.name == "__consumer_offsets-3")
+
+
+def as_dumped(row: dict[str, Any]) -> tuple[int, str]:
+    key, value = (
+        json.dumps(row[part], separators=(",", ":"), ensure_ascii=False)
+        for part in ("key", "value")
+    )
+    return row["offset"], f"key: {key} payload: {value}"
+
+
+@pytest.mark.parametrize("segment", SEGMENTS, ids=lambda one: one.parent.name)
+@pytest.mark.parametrize("is_directory", [True, False])
+def test_records_are_printed_as_by_dump_log(segment: Path, is_directory: bool) -> None:
+    printed = rows("cat", segment.parent if is_directory else segment)
+    assert [as_dumped(row) for row in printed] == dump_of(segment)
+    names = {"OFFSET_COMMIT", "GROUP_METADATA"}
+    assert {row["type"] for row in printed} <= (
+        names if topic_of(segment) == CONSUMER_OFFSETS else {"TRANSACTION_LOG"}
+    )
+
+
+def test_types_are_selected_by_kafkas_names_and_numbers() -> None:
+    everything = rows("cat", GROUPS)
+    for name in ("offset_commit", "OffsetCommit", "1"):
+        commits = rows("cat", GROUPS, "--type", name)
+        assert commits == [row for row in everything if row["type"] == "OFFSET_COMMIT"]
+        assert 0 < len(commits) < len(everything)
+    assert rows("cat", COMMITS, "--type", "group_metadata", "--type", "commit") == [
+        row for row in rows("cat", COMMITS, "--control") if row["type"] == "COMMIT"
+    ]
+    status, _, err = run("cat", GROUPS, "--type", "topic")
+    assert status == 2
+    assert "unknown record type 'topic'" in err
+
+
+def test_full_redaction_hides_hosts_and_commit_metadata() -> None:
+    for segment in (GROUPS, COMMITS):
+        shown, hidden = (rows("cat", segment, *more) for more in ([], ["--redact", "full"]))
+        assert len(shown) == len(hidden)
+        assert '"m1"' not in json.dumps(hidden)
+        assert "127.0.0.1" not in json.dumps(hidden)
+    (members,) = [row["value"]["data"]["members"] for row in rows("cat", GROUPS, "--to", "2")][1:]
+    assert members[0]["clientHost"] == "/127.0.0.1"
+    status, _, err = run("cat", GROUPS, "--redact", "full", "--reveal")
+    assert status == 2
+    assert "mutually exclusive" in err
+
+
+def test_a_log_declared_as_a_partition_is_printed_unchanged() -> None:
+    row = rows("cat", COMMITS, "--as", "partition", "--to", "1")[0]
+    assert set(row) == {"offset", "leaderEpoch", "timestamp", "key", "valueBase64", "headers"}
+    assert row["key"].startswith("\x00\x01\x00\x08orders-g")
+
+
+def test_damaged_records_are_reported_and_the_others_printed(tmp_path: Path) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    log.append((None, b"no key"), (b"\x00\x02\x00\x01g", None))
+    log.append((b"\x00\x63", b"later"), (b"\x00\x02\x00\x09g", b""))
+    status, out, err = run("cat", log.path)
+    assert status == 1
+    printed = [json.loads(line) for line in out.splitlines()]
+    assert [(row["type"], row["value"] is None) for row in printed] == [
+        ("GROUP_METADATA", True),
+        ("UNKNOWN", False),
+    ]
+    assert "it has no key" in err
+    assert "cannot parse GroupMetadataKey version 0" in err
+
+
+def test_the_directory_alone_decides_what_the_records_are(tmp_path: Path) -> None:
+    other = tmp_path / "orders-3"
+    shutil.copytree(COMMITS.parent, other)
+    assert "type" not in rows("cat", other)[0]
