@@ -29,9 +29,10 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def kafka_type(field: FieldSchema) -> str:
-    if isinstance(field.kind, Scalar):
-        return field.kind.value
-    element = field.kind.element
+    kind = field.flat_kind
+    if isinstance(kind, Scalar):
+        return kind.value
+    element = kind.element
     return "[]" + (element.value if isinstance(element, Scalar) else element.__name__)
 
 
