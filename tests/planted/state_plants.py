@@ -209,8 +209,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="an unknown record shows its bytes",
         path=f"{STATE}/records/redaction.py",
-        old='replace(record, payload=b"")',
-        new="record",
+        old='return DecodedRecord(decoded.version, replace(record, payload=b""))',
+        new="return DecodedRecord(decoded.version, record)",
         tests=(REDACTION,),
     ),
     Plant(

@@ -106,10 +106,10 @@ class Redactor:
         return KeyedRecord(key, value, record.version)
 
     def _without_client(self, record: _K) -> _K:
-        if isinstance(record, UnknownRecord):
-            return replace(record, payload=b"")
         if record is None:
             return record
+        if isinstance(record, UnknownRecord):
+            return replace(record, payload=b"")
         hidden = self._hide_tags(record) | self._hide_client(record, is_consumer_group(record))
         return replace(record, **hidden) if hidden else record
 

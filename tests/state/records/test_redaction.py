@@ -236,7 +236,7 @@ def test_reveal_changes_nothing() -> None:
 
 def test_a_key_is_never_shown_and_is_sent_to_executors() -> None:
     assert KEY.decode() not in repr(KEYED) + str(KEYED) + f"{KEYED}"
-    assert repr(KEYED) == "Redactor(reveal=False)"
+    assert repr(KEYED) == "Redactor(reveal=False, full=False)"
     moved = pickle.loads(pickle.dumps(KEYED))
     assert moved.mask(b"s", "x") == KEYED.mask(b"s", "x")
 
