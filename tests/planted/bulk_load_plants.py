@@ -9,6 +9,7 @@ from tests.planted.plant import Plant
 TABLES: Final = "state/raftlog_state/tables"
 BUCKETS: Final = f"{TABLES}/topic_buckets.py"
 REPLAY: Final = f"{TABLES}/bucket_replay.py"
+ROUTING: Final = f"{TABLES}/range_routing.py"
 PARTS: Final = f"{TABLES}/bucket_parts.py"
 VERSIONS: Final = f"{TABLES}/row_versions.py"
 WRITER: Final = f"{TABLES}/writer.py"
@@ -29,22 +30,22 @@ BULK_LOAD_PLANTS: Final = (
     Plant(
         bug="configs of a topic are in another bucket than the topic",
         path=BUCKETS,
-        old="            if record.resource_type == CONFIG_OF_TOPIC:\n",
-        new="            if record.resource_type < 0:\n",
+        old='field("resource_type"), CONFIG_OF_TOPIC)',
+        new='field("resource_type"), -1)',
         tests=(RANDOM,),
     ),
     Plant(
         bug="a record for all topics is replayed by bucket",
         path=BUCKETS,
-        old="            if not record.topic_name:\n",
-        new="            if record.topic_name is None:\n",
+        old="            if not name:\n",
+        new="            if name is None:\n",
         tests=(RANDOM,),
     ),
     Plant(
         bug="a topic id in two buckets is not noticed",
         path=BUCKETS,
-        old="_id_bytes(record.topic_id), bucket) != bucket:",
-        new="_id_bytes(record.topic_id), bucket) < 0:",
+        old="_id_bytes(topic_id), bucket) != bucket:",
+        new="_id_bytes(topic_id), bucket) < 0:",
         tests=(f"{LOADED}::test_a_record_that_is_rejected_raises_as_in_single_batches",),
     ),
     Plant(
@@ -72,9 +73,9 @@ BULK_LOAD_PLANTS: Final = (
     ),
     Plant(
         bug="a control record is decoded as a metadata record",
-        path=REPLAY,
-        old="pa.array(which, mask=is_control)",
-        new="pa.array(which)",
+        path=ROUTING,
+        old="    if controls:\n",
+        new="    if not controls:\n",
         tests=(f"{LOADED}::test_ranges_with_leader_changes_are_split",),
     ),
     Plant(
@@ -132,6 +133,13 @@ BULK_LOAD_PLANTS: Final = (
         old="            pq.read_metadata(file)\n",
         new="            Path(file).stat()\n",
         tests=(f"{LOADED}::test_an_incomplete_file_of_an_interrupted_load_is_written_again",),
+    ),
+    Plant(
+        bug="a load uses files of records that the log does not have any more",
+        path=REPLAY,
+        old="known is not None and known.checksum == routed.checksum",
+        new="known is not None",
+        tests=(f"{LOADED}::test_files_of_records_that_the_log_had_before_are_not_published",),
     ),
     Plant(
         bug="two loads have one staging directory",

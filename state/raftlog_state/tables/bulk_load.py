@@ -2,9 +2,9 @@
 
 Rules of this file:
 
-1. The records of a range are replayed by one task for each bucket (``bucket_replay``), which write
-   files. Then the files are published by one append, and merged into ``state``. The next range
-   begins at the end of the tables.
+1. The records of a range are read once and divided into buckets (``range_routing``), which are
+   replayed by a task each (``bucket_replay``) into files. Then the files are published by one
+   append, and merged into ``state``. The next range begins at the end of the tables.
 2. A range that cannot be split, and one that a task cannot replay, is left to the writer of single
    batches up to the record that is the cause: it writes, or raises, what it always does. So are a
    snapshot, and the last records of the log.
@@ -32,18 +32,14 @@ from raftlog.client.log_handle import Clock
 from raftlog.errors import OptionError
 from raftlog_state.errors import ConcurrentWriterError
 
-from .bucket_replay import (
-    BucketResult,
-    NotSplit,
-    RangeOfLog,
-    write_parts,
-)
+from .bucket_replay import BucketResult
 from .cluster_rows import Step, no_step, now_us
 from .convert import microseconds
 from .following import check_same_log, next_offset
 from .loaded_range import LoadedRange
 from .log_follower import FollowSettings, LogFollower
 from .progress import NOTHING, SOFTWARE, Progress
+from .range_routing import NotSplit, RangeOfLog, RoutedRange, route_range, write_state
 from .staging import exclusive, write_durably
 from .stores.protocol import TableStore
 from .writer import Writer
@@ -55,7 +51,7 @@ SERIAL_RECORDS_MAX: Final = 100_000
 CONFLICTS_MAX: Final = 10
 """After so many appends in a row that conflicted with those of other processes a load ends."""
 
-RunTasks: TypeAlias = Callable[[RangeOfLog, Sequence[int]], Iterable[BucketResult | NotSplit]]
+RunTasks: TypeAlias = Callable[[RoutedRange, Sequence[int]], Iterable[BucketResult | NotSplit]]
 """Runs ``replay_bucket`` for each of these buckets, in parallel; returns the results in order."""
 
 
@@ -63,8 +59,9 @@ RunTasks: TypeAlias = Callable[[RangeOfLog, Sequence[int]], Iterable[BucketResul
 class LoadSettings:
     """How a log is divided.
 
-    ``options`` name the log, for this process and the tasks. ``staging`` is a directory that both
-    have; it needs space for the rows of a range. ``bucket_count``: tasks of a range.
+    ``options`` name the log, for this process and, with table ``log``, the tasks. ``staging`` is a
+    directory that both have; it needs space for the records of a range and their rows.
+    ``bucket_count``: tasks of a range.
     ``range_records``: records of a range, about.
     """
 
@@ -184,10 +181,10 @@ class BulkLoad:
             start_offset, end_offset=end_offset, max_records=self._load.range_records
         )
         while True:
-            task = self._task(log, before, boundary)
-            found = list(self._run_tasks(task, range(task.bucket_count)))
+            routed = route_range(log, self._task(log, before, boundary))
+            found = self._replayed(routed)
             causes = [result.offset for result in found if isinstance(result, NotSplit)]
-            if not causes:
+            if isinstance(routed, RoutedRange) and not causes:
                 break
             cause = max(start_offset, min(causes))
             self._log_event(f"the record at offset {cause} is replayed by one process")
@@ -199,12 +196,10 @@ class BulkLoad:
             if not start_offset < boundary <= cause:  # a transaction that contains it is the first
                 return cause + 1
         results = [result for result in found if isinstance(result, BucketResult)]
-        if len({(result.last, result.checksum) for result in results}) != 1:
-            return boundary  # the log has changed while it was read
         loaded = LoadedRange(
             before=before,
-            after=_after(task, results),
-            committed_at=task.committed_at,
+            after=_after(routed, results),
+            committed_at=routed.task.committed_at,
             log=[file for result in results for file in result.log],
             changes=[file for result in results for file in result.changes],
             state=[file for result in results for file in result.state],
@@ -214,13 +209,19 @@ class BulkLoad:
         self._publish(loaded)
         return 0
 
+    def _replayed(self, routed: RoutedRange | NotSplit) -> list[BucketResult | NotSplit]:
+        """Return the results of the tasks of a range."""
+        if isinstance(routed, NotSplit):
+            return [routed]
+        return list(self._run_tasks(routed, range(self._load.bucket_count)))
+
     def _task(self, log: LogReader, before: Progress, end_offset: int) -> RangeOfLog:
         """Return the task of a range, with the rows of ``state`` at its start in files."""
         count = self._load.bucket_count
         directory = self._rows / _name_of(before.incarnation, before.offset, end_offset, count)
         directory.mkdir(parents=True, exist_ok=True)
         if before.offset != NOTHING:
-            write_parts(directory, self._writer.state_at(before))
+            write_state(directory, self._writer.state_at(before))
         self._writer.forget()
         return RangeOfLog(
             options=self._load.options,
@@ -303,17 +304,17 @@ class BulkLoad:
         return open_reader(parse_location(self._load.options))
 
 
-def _after(task: RangeOfLog, results: Sequence[BucketResult]) -> Progress:
+def _after(routed: RoutedRange, results: Sequence[BucketResult]) -> Progress:
     """Return the end of the tables after a range."""
-    before, first = task.before, results[0]
+    task, before, first = routed.task, routed.task.before, results[0]
     counts: dict[str, int] = {}
     for result in results:
         for name, count in result.row_counts.items():
             counts[name] = counts.get(name, 0) + count
-    leader_epoch, timestamp_ms = first.last
+    offset, leader_epoch, timestamp_ms = routed.last
     return replace(
         before,
-        offset=task.end_offset - 1,
+        offset=offset,
         leader_epoch=leader_epoch,
         log_time=microseconds(timestamp_ms),
         from_offset=task.start_offset,

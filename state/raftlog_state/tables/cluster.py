@@ -33,8 +33,6 @@ from raftlog_state.snapshot_writer import ExportedSnapshot
 
 from .bucket_replay import (
     BucketResult,
-    NotSplit,
-    RangeOfLog,
     replay_bucket,
     result_of_text,
     result_text,
@@ -56,6 +54,7 @@ from .materialize import (
 )
 from .progress import NOTHING, check_layout
 from .publication import Publication, newest_publication
+from .range_routing import NotSplit, RoutedRange
 from .schema import CHANGES, CHANGES_TABLE, STATE_TABLE
 from .selection import (
     ClusterStatus,
@@ -180,10 +179,11 @@ class ClusterTables:
         Args:
             path_or_options: path of the log on the driver and the executors, or options of the
                 source.
-            staging: directory that the driver and the executors have, for the rows that are written
-                next. It is empty when the load has ended.
-            bucket_count: number of Spark tasks; each reads all records of a range, and has the
-                rows of its topics in memory, and their records, up to 256 MiB.
+            staging: directory that the driver and the executors have, for the records and the rows
+                that are written next. It is empty when the load has ended.
+            bucket_count: number of Spark tasks; each has the rows of its topics in memory, and
+                their records, up to 256 MiB. The driver reads the log; with table ``log`` the
+                executors do, too.
             range_records: how many records are published at a time, about.
 
         Returns:
@@ -575,10 +575,10 @@ def list_clusters(spark: SparkSession, path_or_schema: str) -> DataFrame:
 def tasks_in(spark: SparkSession, place: str) -> RunTasks:
     """Return what replays buckets by tasks of Spark."""
 
-    def run(task: RangeOfLog, buckets: Sequence[int]) -> list[BucketResult | NotSplit]:
-        # The task is part of the function, not of the rows: it may have secrets.
+    def run(routed: RoutedRange, buckets: Sequence[int]) -> list[BucketResult | NotSplit]:
+        # The range is part of the function, not of the rows: it may have secrets.
         replay = sf.udf(
-            lambda bucket: result_text(replay_bucket(task, bucket)), "string", useArrow=False
+            lambda bucket: result_text(replay_bucket(routed, bucket)), "string", useArrow=False
         )
         rows = spark.range(0, len(buckets), 1, len(buckets)).select("id", replay("id"))
         try:

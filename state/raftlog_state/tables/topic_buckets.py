@@ -34,13 +34,14 @@ from raftlog_state.records import (
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    Redactor,
     RemoveTopicRecord,
     TopicRecord,
     decode,
 )
 from raftlog_state.records.declare import Scalar
 from raftlog_state.records.scalars import UUID_BYTES, uuid_bytes
-from raftlog_state.records.typed_columns import FRAME_BYTES, frames
+from raftlog_state.records.typed_columns import FRAME_BYTES, TypedColumns, frames, typed_columns
 from raftlog_state.replay.topics import CONFIG_OF_TOPIC
 
 from .stored_rows import StateParts
@@ -57,6 +58,9 @@ EVERY_BUCKET: Final = -2
 CLUSTER: Final = -3
 """Bucket of the rows that belong to no topic."""
 
+_WITH_NAMES: Final = (TopicRecord, ConfigRecord, ClearElrRecord)
+_NAMES_ONLY: Final = Redactor(reveal=True)
+"""Names and ids are read of records, no values, which may be secret."""
 _SIZES: Final = {Scalar.INT32: 4, Scalar.INT64: 8, Scalar.INT16: 2, Scalar.INT8: 1}
 _MARKER_KEYS: Final = [
     kind.schema.api_key
@@ -100,25 +104,28 @@ class TopicBuckets:
         found[np.isin(api_keys, _MARKER_KEYS)] = EVERY_BUCKET
         is_no_op = api_keys == NoOpRecord.schema.api_key
         found[np.flatnonzero(is_no_op)[_are_equal(values, is_no_op, NO_OP_VALUE)]] = NO_BUCKET
-        for row, record in _decoded(values, api_keys, versions, TopicRecord):
-            found[row] = self._add(record, row)
+        typed = typed_columns(values, _WITH_NAMES, _NAMES_ONLY)
+        for row, topic_id, name in _rows(typed[TopicRecord], "topic_id", "name"):
+            found[row] = self._add(topic_id, name, row)
         # A record before that of its topic is rejected in any bucket.
         rows, ids, which = _topic_ids(values, api_keys, versions)
         of_ids = [self._of_ids.get(topic_id, CLUSTER) for topic_id in ids]
         found[rows] = np.array(of_ids, dtype=np.int32)[which]
-        for row, record in _decoded(values, api_keys, versions, ConfigRecord):
-            if record.resource_type == CONFIG_OF_TOPIC:
-                found[row] = bucket_of(record.resource_name, self._bucket_count)
-        for row, record in _decoded(values, api_keys, versions, ClearElrRecord):
-            if not record.topic_name:
+        configs = typed[ConfigRecord]
+        of_topics = pc.equal(configs.fields.field("resource_type"), CONFIG_OF_TOPIC)
+        names = configs.fields.field("resource_name").filter(of_topics)
+        of_configs = configs.rows[of_topics.to_numpy(zero_copy_only=False)]
+        found[of_configs] = _buckets_of_names(pa.chunked_array([names]), self._bucket_count)
+        for row, name in _rows(typed[ClearElrRecord], "topic_name"):
+            if not name:
                 raise UnsplitRecordError(row)
-            found[row] = bucket_of(record.topic_name, self._bucket_count)
+            found[row] = bucket_of(name, self._bucket_count)
         return found
 
-    def _add(self, record: TopicRecord, row: int) -> int:
+    def _add(self, topic_id: str, name: str, row: int) -> int:
         """Return the bucket of a new topic. One id in two buckets would hide a contradiction."""
-        bucket = bucket_of(record.name, self._bucket_count)
-        if self._of_ids.setdefault(_id_bytes(record.topic_id), bucket) != bucket:
+        bucket = bucket_of(name, self._bucket_count)
+        if self._of_ids.setdefault(_id_bytes(topic_id), bucket) != bucket:
             raise UnsplitRecordError(row)
         return bucket
 
@@ -198,11 +205,10 @@ def _is_known(api_keys: Int32s, versions: Int32s, kind: type[MetadataRecord]) ->
     return is_kind
 
 
-def _decoded(
-    values: pa.BinaryArray, api_keys: Int32s, versions: Int32s, kind: type[MetadataRecord]
-) -> Iterator[tuple[int, Any]]:
-    for row in np.flatnonzero(_is_known(api_keys, versions, kind)).tolist():
-        yield row, decode(values[row].as_py()).record
+def _rows(typed: TypedColumns, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Return the row of each record, and these fields."""
+    columns = (typed.fields.field(name).to_pylist() for name in names)
+    return zip(typed.rows.tolist(), *columns, strict=True)
 
 
 def _are_equal(values: pa.BinaryArray, which: Bools, value: bytes) -> Bools:
