@@ -218,6 +218,14 @@ class TimestampStrategy(enum.Enum):
     LATEST = "latest"
 
 
+class Redaction(enum.Enum):
+    """What ``redact`` hides."""
+
+    OFF = "false"
+    SECRETS = "true"
+    FULL = "full"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftlogOptions:
     """Validated options of a ``load()``; None if an option is not set.
@@ -251,7 +259,7 @@ class RaftlogOptions:
     tail_holdback_ms: int | None = None
     poll_wait_ms: int = 100
     decompressed_bytes_max: int = limits.DECOMPRESSED_BYTES_MAX
-    redact: bool = True
+    redaction: Redaction = Redaction.SECRETS
     redact_key: bytes | None = field(default=None, repr=False)
     has_typed_columns: bool = False
     kind: LogKind | None = None
@@ -300,7 +308,7 @@ class RaftlogOptions:
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least is not None and most is not None and least > most:
             raise OptionError(option="minOffsetsPerTrigger", reason="exceeds maxOffsetsPerTrigger")
-        if self.redact_key is not None and not self.redact:
+        if self.redact_key is not None and self.redaction is Redaction.OFF:
             raise OptionError(option="redactKey", reason="cannot be used with redact=false")
         if self.kind is not None and self.nodes is not None:
             reason = "cannot be used with bootstrap.servers: nodes report the kind of their log"
@@ -401,6 +409,13 @@ def _kind(name: str, value: str) -> LogKind:
             raise OptionError(option=name, reason="must be kraft, bytes or msgpack")
 
 
+def _redaction(name: str, value: str) -> Redaction:
+    try:
+        return Redaction(value.strip().lower())
+    except ValueError:
+        raise OptionError(option=name, reason="must be true, false or full") from None
+
+
 def _has_typed_columns(name: str, value: str) -> bool:
     match value.strip().lower():
         case "typed":
@@ -464,7 +479,7 @@ OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     "tailHoldback": ("tail_holdback_ms", duration_ms),
     "pollWaitMs": ("poll_wait_ms", integer(0, 60_000)),
     "maxDecompressedBytes": ("decompressed_bytes_max", _decompressed_bytes),
-    "redact": ("redact", boolean),
+    "redact": ("redaction", _redaction),
     "redactKey": ("redact_key", _secret),
     "columns": ("has_typed_columns", _has_typed_columns),
     "values": ("kind", _kind),

@@ -14,12 +14,14 @@ from raftlog.client.location import open_reader
 from raftlog.client.log_handle import Clock
 from raftlog.errors import LogNotFoundError, WrongClusterError
 from raftlog_state.records import Redactor
+from raftlog_state.records.internal_logs import INTERNAL_LOGS
 from raftlog_state.source_rows.data_loss import DataLoss
+from raftlog_state.source_rows.internal_columns import InternalFormat
 from raftlog_state.source_rows.reading import RowSettings, log_rows, retry, snapshot_rows
 from raftlog_state.source_rows.row_builder import rebatch
 
 from .errors import data_loss
-from .options import typed_columns_refused
+from .options import Redaction, typed_columns_refused
 from .planning import LogPart, LogRange, PackedParts, SnapshotRows, plan_batch
 
 if TYPE_CHECKING:
@@ -144,12 +146,19 @@ def row_settings(
     cluster_id: str | None = None,
 ) -> RowSettings:
     """Return the columns and records that the options select."""
-    redactor = None
-    if log.kind is LogKind.METADATA:
-        redactor = Redactor(key=options.redact_key, reveal=not options.redact)
+    redactor = Redactor(
+        key=options.redact_key,
+        reveal=options.redaction is Redaction.OFF,
+        full=options.redaction is Redaction.FULL,
+    )
+    internal = None
+    if log.kind is LogKind.PARTITION and options.kind is None:
+        form = INTERNAL_LOGS.get(log.topic)
+        internal = None if form is None else InternalFormat(form, redactor)
     return RowSettings(
         columns=columns,
-        redactor=redactor,
+        redactor=redactor if log.kind is LogKind.METADATA else None,
+        internal=internal,
         cluster_id=cluster_id,
         isolation=options.isolation,
         with_control=options.include_control_records,

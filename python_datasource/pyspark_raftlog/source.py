@@ -92,10 +92,16 @@ class RaftlogDataSource(DataSource):
     leaderEpoch      INT       of the record's batch
     visibleOffset    BIGINT    offset at which the record takes effect: its own, or in a metadata
                                log the end of its transaction; null if that is aborted or open
-    recordType       STRING    e.g. PARTITION_CHANGE_RECORD; null outside metadata logs
-    recordVersion    INT       version of the record; null outside metadata logs
-    record           STRING    JSON of the record's fields, as kafka-dump-log prints them; null
-                               outside metadata logs; not with ``columns=typed``
+    recordType       STRING    e.g. PARTITION_CHANGE_RECORD, OFFSET_COMMIT; null outside internal
+                               logs: metadata, ``__consumer_offsets``, ``__transaction_state``,
+                               ``__share_group_state`` and ``__remote_log_metadata``
+    recordVersion    INT       version of the record, or of its value; null outside internal logs,
+                               and for a tombstone
+    recordKey        STRING    JSON of the key's fields, as kafka-dump-log prints them; null outside
+                               the internal logs whose records have keys
+    record           STRING    JSON of the fields of the record, or of its value, as kafka-dump-log
+                               prints them; null outside internal logs, and for a tombstone; not
+                               with ``columns=typed``
     topic_record ... STRUCT    with ``columns=typed``, for each record type: the fields of its
                                latest version; null for records of other types
     snapshotPosition INT       null for a record of the log; for a record of a snapshot its position
@@ -161,7 +167,9 @@ class RaftlogDataSource(DataSource):
     redact
         ``true`` (default): redacts secrets of metadata records (SCRAM credentials, sensitive
         configs, unknown records and fields) in ``value``, ``record`` and typed columns. ``false``
-        returns them.
+        returns them. Other internal logs have no secrets: ``full`` also hides what clients say of
+        themselves there: hosts, metadata of offset commits, user data of subscriptions and
+        assignments, unknown records and fields; in ``key``, ``value``, ``recordKey``, ``record``.
     redactKey
         Secret of at least 16 bytes. Replaces each secret by a keyed hash, so that changes are
         visible, instead of a fixed mask.

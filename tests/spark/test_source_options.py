@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyspark_raftlog.options import (
     OPTIONS,
     RaftlogOptions,
+    Redaction,
     TimestampStrategy,
     WriteOptions,
 )
@@ -46,7 +47,7 @@ def test_defaults_equal_those_of_the_manual() -> None:
     assert options.ending_offset == LATEST
     assert options.isolation is Isolation.READ_COMMITTED
     assert options.fail_on_data_loss
-    assert options.redact
+    assert options.redaction is Redaction.SECRETS
     assert options.record_batch_rows == 16_384
     assert options.max_trigger_delay_ms == 900_000
     assert options.poll_wait_ms == 100
@@ -101,7 +102,8 @@ def test_defaults_equal_those_of_the_manual() -> None:
         ("maxDecompressedBytes", "256m", "decompressed_bytes_max", 256 * 1024 * 1024),
         ("columns", "Typed", "has_typed_columns", True),
         ("columns", "json", "has_typed_columns", False),
-        ("redact", "false", "redact", False),
+        ("redact", "false", "redaction", Redaction.OFF),
+        ("redact", "Full", "redaction", Redaction.FULL),
         ("redactKey", "k" * 16, "redact_key", b"k" * 16),
     ],
 )

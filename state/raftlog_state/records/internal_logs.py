@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from raftlog.types import REMOTE_LOG_METADATA_TOPIC
+
+from .decoded import DecodedRecord
 from .keyed_serde import KeyedSerde, RecordType
 from .redaction import Redactor
 from .schema_coordinators import (
@@ -79,7 +82,7 @@ from .serde import FramedSerde
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"
 SHARE_GROUP_STATE: Final = "__share_group_state"
-REMOTE_LOG_METADATA: Final = "__remote_log_metadata"
+REMOTE_LOG_METADATA: Final = REMOTE_LOG_METADATA_TOPIC
 
 GROUP_RECORDS: Final = KeyedSerde(
     "a record of the group coordinator",
@@ -168,6 +171,11 @@ class InternalLog(Protocol):
     def text(self, key: bytes | None, value: bytes | None, redactor: Redactor) -> RecordText:
         """Return a record as redacted text. Raises ``MetadataParseError`` if it is damaged."""
 
+    def redacted(
+        self, key: bytes | None, value: bytes | None, redactor: Redactor
+    ) -> tuple[bytes | None, bytes | None]:
+        """Return the bytes of a record as redacted. Raises ``MetadataParseError``."""
+
     def type_names(self) -> Mapping[int, str]:
         """Return the names of the known types by their numbers."""
 
@@ -189,6 +197,13 @@ class _KeyedLog:
             self.serde.value_json(record),
         )
 
+    def redacted(
+        self, key: bytes | None, value: bytes | None, redactor: Redactor
+    ) -> tuple[bytes | None, bytes | None]:
+        record = self.serde.decode(key, value)
+        redacted = redactor.redact_keyed(record)
+        return (key, value) if redacted is record else self.serde.encode(redacted)
+
     def type_names(self) -> Mapping[int, str]:
         return {kind.api_key: kind.name for kind in self.serde.types}
 
@@ -201,9 +216,7 @@ class _FramedLog:
         return self.serde.peek(value or b"")[0]
 
     def text(self, key: bytes | None, value: bytes | None, redactor: Redactor) -> RecordText:
-        record = self.serde.decode(value or b"")
-        if redactor.full:
-            record = redactor.redact(record)
+        record = self._redact(value, redactor)
         return RecordText(
             self.serde.peek(value or b"")[0],
             self.serde.type_name(record),
@@ -211,6 +224,15 @@ class _FramedLog:
             None,
             self.serde.data_json(record),
         )
+
+    def redacted(
+        self, key: bytes | None, value: bytes | None, redactor: Redactor
+    ) -> tuple[bytes | None, bytes | None]:
+        return key, self.serde.encode(self._redact(value, redactor))
+
+    def _redact(self, value: bytes | None, redactor: Redactor) -> DecodedRecord:
+        record = self.serde.decode(value or b"")
+        return redactor.redact(record) if redactor.full else record
 
     def type_names(self) -> Mapping[int, str]:
         return {kind.schema.api_key: kind.schema.json_type for kind in self.serde.types}

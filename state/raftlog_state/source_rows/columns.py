@@ -31,6 +31,7 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "visibleOffset": pa.int64(),
     "recordType": pa.string(),
     "recordVersion": pa.int32(),
+    "recordKey": pa.string(),
     "record": pa.string(),
     **{name: struct_type(kind) for name, kind in TYPED_COLUMNS.items()},
     "snapshotPosition": pa.int32(),
@@ -40,9 +41,10 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
 """Name to the Arrow type that Spark requires for the column.
 
 ``clusterId``: that of the log, in a read of several logs. ``visibleOffset``: where the record took
-effect, the end of its metadata transaction; null if that was aborted or is open. ``record``: the
-redacted fields of a metadata record, or a control record, as JSON. ``topic_record`` and the other
-names of record types: the redacted fields of such a record, null for other records.
+effect, the end of its metadata transaction; null if that was aborted or is open. ``recordKey`` and
+``record``: the redacted fields of key and value of an internal record as JSON; metadata records
+have no key, and in the rows of control records ``record`` has their fields. ``topic_record`` and
+the other names of record types: the redacted fields of such a record, null for other records.
 ``snapshotPosition``: the position in the file of a row of a snapshot, null for rows of the log.
 ``controlType``: the name of a control record's type.
 """

@@ -36,10 +36,14 @@ if TYPE_CHECKING:
     from raftlog.types import SnapshotId
     from raftlog_state.records import DecodedRecord, Redactor
 
+    from .internal_columns import InternalFormat
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSettings:
     """Columns and records of the rows; ``redactor``: that of a metadata log, else None.
+
+    ``internal``: the format of another internal log's records, else None.
 
     ``cluster_id`` is the value of the column ``clusterId``. ``decoded`` receives the records that
     are decoded, by their redacted bytes.
@@ -47,6 +51,7 @@ class RowSettings:
 
     columns: tuple[str, ...]
     redactor: Redactor | None
+    internal: InternalFormat | None = None
     cluster_id: str | None = None
     isolation: Isolation = Isolation.READ_COMMITTED
     with_control: bool = False
@@ -104,6 +109,7 @@ def row_builder(
         cluster_id=settings.cluster_id,
         transactions=transactions,
         redactor=settings.redactor,
+        internal=settings.internal,
         snapshot=snapshot,
         with_control=settings.with_control,
         with_aborted=settings.with_aborted,

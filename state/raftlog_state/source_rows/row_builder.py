@@ -28,6 +28,7 @@ from raftlog_state.records import decode
 from raftlog_state.records.typed_columns import TYPED_COLUMNS
 
 from .columns import COLUMNS, arrow_schema
+from .internal_columns import InternalColumns, InternalFormat
 from .metadata_columns import MetadataColumns
 from .transactions import NEVER, TransactionLookup
 
@@ -56,7 +57,8 @@ class SnapshotPosition:
 class RowBuilder:
     """Builder of the rows of one partition.
 
-    ``redactor`` is None if values are not metadata records; the columns about those are then null.
+    ``redactor`` is None if values are not metadata records, ``internal`` if they are not those of
+    another internal log; the columns about records are null if both are.
     ``snapshot`` is None for rows of the log. ``hide_reserved_headers``: raftlog wrote the log, and
     its reserved headers are omitted. ``decoded`` receives decoded records.
     """
@@ -68,6 +70,7 @@ class RowBuilder:
     cluster_id: str | None
     transactions: TransactionLookup
     redactor: Redactor | None
+    internal: InternalFormat | None = None
     snapshot: SnapshotPosition | None = None
     with_control: bool = False
     with_aborted: bool = False
@@ -82,6 +85,8 @@ class RowBuilder:
             needed |= _RULES[name].needs
             if self.redactor is not None:
                 needed |= _RULES[name].needs_of_metadata
+            if self.internal is not None and (_RULES[name].needs_of_metadata or _is_bytes(name)):
+                needed |= _KEY_AND_VALUE
             if self.with_control:
                 needed |= _RULES[name].needs_of_control
         return needed
@@ -180,7 +185,21 @@ class _Rows:
         kinds = [kind for name, kind in TYPED_COLUMNS.items() if name in self.builder.columns]
         return MetadataColumns(values, self.builder.redactor, self.builder.decoded, kinds)
 
+    @cached_property
+    def internal(self) -> InternalColumns | None:
+        """Columns about the records of another internal log, None in other logs."""
+        form = self.builder.internal
+        if form is None:
+            return None
+        is_control = self.is_control.tolist()
+        return InternalColumns(self.column("key"), self.column("value"), is_control, form)
+
+    def key(self) -> pa.Array:
+        return self.column("key") if self.internal is None else self.internal.key
+
     def value(self) -> pa.Array:
+        if self.internal is not None:
+            return self.internal.value
         if self.metadata is None:
             return self.column("value")
         if not self.is_control.any():
@@ -188,11 +207,12 @@ class _Rows:
         return _if_else(self.is_control, self.column("value"), self.metadata.value)
 
     def record(self) -> pa.Array:
-        if self.metadata is None:
+        columns = self.metadata or self.internal
+        if columns is None:
             return self.control_texts(_control_record)
         if not self.is_control.any():
-            return self.metadata.record
-        return _if_else(self.is_control, self.control_texts(_control_record), self.metadata.record)
+            return columns.record
+        return _if_else(self.is_control, self.control_texts(_control_record), columns.record)
 
     def headers(self) -> pa.Array:
         headers = self.column("headers")
@@ -214,13 +234,17 @@ class _Rows:
         """Return the error with the offset of the record that cannot be parsed."""
         offset = None
         offsets, values = self.column("offset"), self.column("value")
+        path = self.builder.path
+        if self.internal is not None:
+            damaged = self.internal.damaged_row()
+            offset = None if damaged is None else offsets[damaged].as_py()
+            return CorruptBatchError(reason=error.message(), path=path, offset=offset)
         for row in np.flatnonzero(~self.is_control).tolist():
             try:
                 decode(values[row].as_py() or b"")
             except MetadataParseError:
                 offset = offsets[row].as_py()
                 break
-        path = self.builder.path
         return CorruptBatchError(reason=error.message(), path=path, offset=offset)
 
 
@@ -268,7 +292,7 @@ class _ColumnRule:
 
 def _metadata_rule(name: str, kind: pa.DataType) -> _ColumnRule:
     def make(rows: _Rows) -> pa.Array:
-        columns = rows.metadata
+        columns = rows.metadata or rows.internal
         return rows.repeated(None, kind) if columns is None else getattr(columns, name)
 
     return _ColumnRule(make, needs_of_metadata=Column.VALUE)
@@ -284,11 +308,21 @@ def _typed_rule(name: str, record: type[MetadataRecord]) -> _ColumnRule:
     return _ColumnRule(make, needs_of_metadata=Column.VALUE)
 
 
+def _record_key(rows: _Rows) -> pa.Array:
+    columns = rows.internal
+    return rows.repeated(None, pa.string()) if columns is None else columns.record_key
+
+
+def _is_bytes(name: str) -> bool:
+    """Return whether a column has bytes of the log, which full redaction changes."""
+    return name in ("key", "value")
+
+
 _KEY_AND_VALUE: Final = Column.KEY | Column.VALUE
 
 _RULES: Final[Mapping[str, _ColumnRule]] = {
     "clusterId": _ColumnRule(lambda rows: rows.repeated(rows.builder.cluster_id, pa.string())),
-    "key": _ColumnRule(lambda rows: rows.column("key"), Column.KEY),
+    "key": _ColumnRule(_Rows.key, Column.KEY),
     "value": _ColumnRule(_Rows.value, Column.VALUE),
     "topic": _ColumnRule(lambda rows: rows.repeated(rows.builder.topic, pa.string())),
     "partition": _ColumnRule(lambda rows: rows.repeated(rows.builder.partition, pa.int32())),
@@ -303,6 +337,7 @@ _RULES: Final[Mapping[str, _ColumnRule]] = {
     "visibleOffset": _ColumnRule(_Rows.visible_offset, Column.OFFSET),
     "recordType": _metadata_rule("record_type", pa.string()),
     "recordVersion": _metadata_rule("record_version", pa.int32()),
+    "recordKey": _ColumnRule(_record_key, needs_of_metadata=Column.VALUE),
     "record": _ColumnRule(
         _Rows.record, needs_of_metadata=Column.VALUE, needs_of_control=_KEY_AND_VALUE
     ),

@@ -12,6 +12,7 @@ from tests.support.cli import rows, run
 from tests.support.internal_records import (
     InternalLogFile,
     dump_of,
+    golden_records,
     internal_segments,
     topic_of,
 )
@@ -88,6 +89,16 @@ def test_damaged_records_are_reported_and_the_others_printed(tmp_path: Path) -> 
     ]
     assert "it has no key" in err
     assert "cannot parse GroupMetadataKey version 0" in err
+
+
+def test_remote_log_metadata_is_no_cluster_metadata(tmp_path: Path) -> None:
+    log = InternalLogFile(tmp_path / "__remote_log_metadata-3")
+    golden = [one for one in golden_records() if one.topic == "__remote_log_metadata"]
+    log.append(*[(one.key, one.value) for one in golden])
+    printed = rows("cat", log.path)
+    assert [json.loads(one.value_text) for one in golden] == [
+        {name: row[name] for name in ("type", "version", "data")} for row in printed
+    ]
 
 
 def test_the_directory_alone_decides_what_the_records_are(tmp_path: Path) -> None:

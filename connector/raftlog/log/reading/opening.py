@@ -42,6 +42,7 @@ from raftlog.storage.protocol import ReadableFile, Storage
 from raftlog.types import (
     CLUSTER_METADATA_TOPIC,
     CLUSTER_METADATA_TOPIC_ID,
+    REMOTE_LOG_METADATA_TOPIC,
     SnapshotId,
     TopicPartition,
 )
@@ -148,7 +149,10 @@ def identify(
     named = parse_partition_name(directory_name)
     if _is_cluster_metadata(files, named):
         return _metadata_partition(named), declared or LogKind.METADATA
-    kind = declared or _guessed_kind(files, _content(files))
+    kind = declared
+    if kind is None and named is not None and named.topic == REMOTE_LOG_METADATA_TOPIC:
+        kind = LogKind.PARTITION  # its records have the frame of metadata records, other types
+    kind = kind or _guessed_kind(files, _content(files))
     if kind is LogKind.PARTITION or files.listing.is_embedded:
         return named or UNNAMED_PARTITION, kind
     return METADATA_PARTITION, kind
