@@ -8,6 +8,8 @@ from tests.planted.plant import Plant
 
 DIRECTORIES: Final = "tests/client/embedded/test_node_directories.py"
 FOREIGN: Final = "tests/node/test_foreign_batches.py"
+RESCUE: Final = "tests/state/cli/test_cli_rescue.py"
+NODE: Final = "connector/raftlog/node"
 CLUSTERS: Final = "tests/client/remote/test_cluster_ids.py"
 TRIMMED: Final = "tests/client/remote/test_trimmed_controller.py"
 EMBEDDED: Final = "connector/raftlog/client/embedded"
@@ -182,5 +184,34 @@ NODE_DIRECTORY_PLANTS: Final = (
         old="            is_retriable &= not isinstance(error, QuorumUnavailableError)\n",
         new="",
         tests=("tests/state/source_rows/test_retry.py",),
+    ),
+    # --- rescue -----------------------------------------------------------------------------------
+    Plant(
+        bug="a rescued quorum begins in the next epoch, which a lost voter may have led",
+        path=f"{NODE}/survivor.py",
+        old="return max(known + 1, min(known + step, EPOCH_RESERVED_FROM - 1))",
+        new="return known + 1",
+        tests=(RESCUE,),
+    ),
+    Plant(
+        bug="the first batch of a rescued quorum is named before it is synced",
+        path="connector/raftlog/log/writing/log_copy.py",
+        old="            copy.write_at(position, more)\n        copy.sync()\n",
+        new="            copy.sync()\n            copy.write_at(position, more)\n",
+        tests=("tests/node/test_rescue.py",),
+    ),
+    Plant(
+        bug="an old voter whose address is unknown counts as lost",
+        path=f"{NODE}/survivor.py",
+        old="    if len(reached) + len(unknown) <",
+        new="    if len(reached) <",
+        tests=(RESCUE,),
+    ),
+    Plant(
+        bug="a survivor is rescued while its controller is running",
+        path=f"{NODE}/rescue.py",
+        old="        raise NodeRunningError(path=path)\n    return lock\n",
+        new="        pass\n    return lock\n",
+        tests=(RESCUE,),
     ),
 )

@@ -58,6 +58,14 @@ def parse_initial_voters(text: str) -> VoterSet:
     return _voter_set(_voter(one.strip(), has_directory=True) for one in text.split(","))
 
 
+def parse_voters(text: str) -> VoterSet:
+    """Parse ``1@host:port,...``, each voter with or without ``:directory-id``."""
+    return _voter_set(
+        _voter(one.strip(), has_directory=is_directory_id(one.strip().rpartition(":")[2]))
+        for one in text.split(",")
+    )
+
+
 def is_directory_id(text: str) -> bool:
     """Return whether a text is a valid directory id in Kafka's form (Kafka: ``Uuid``)."""
     return _DIRECTORY_ID.fullmatch(text) is not None and text != ZERO_UUID

@@ -271,8 +271,12 @@ def _write_meta(
         node_id=config.node_id,
         directory_id=directory_id,
     )
-    data = encode_meta_properties(meta, written=_java_date(now_ms))
-    replace_checked(files, config.directory, {META_PROPERTIES_NAME: data})
+    replace_checked(files, config.directory, {META_PROPERTIES_NAME: encode_meta(meta, now_ms)})
+
+
+def encode_meta(meta: MetaProperties, now_ms: int) -> bytes:
+    """Encode ``meta.properties`` with the time at which it is written."""
+    return encode_meta_properties(meta, written=_java_date(now_ms))
 
 
 def _write_bootstrap(files: WritableStorage, partition: str, voters: VoterSet, now_ms: int) -> None:

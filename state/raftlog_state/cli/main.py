@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from raftlog import __version__, compiled
 
-from . import apply, cat, log, maintenance, node, quorum, state, tables
+from . import apply, cat, log, maintenance, node, quorum, rescue, state, tables
 from .output import Console, Output, OutputFailedError
 from .parser import Parser, WrongCallError
 
@@ -48,6 +48,7 @@ commands:
   check      verify a log; exit code 0: no damage, 1: damaged
   snapshot   write the cluster state at an offset to a snapshot that Kafka can load
   tables     write a log to Delta tables, see `raftlog tables --help`
+  rescue     write the directories of a new quorum from a controller that survived
 
 commands for logs created by raftlog (raftlog.open), not for Kafka's:
   apply      apply changes of the cluster metadata, or print the records that they would write
@@ -125,6 +126,7 @@ def parser() -> Parser:
         maintenance.add_check,
         state.add_snapshot,
         tables.add_tables,
+        rescue.add_rescue,
         apply.add_apply,
         maintenance.add_configure,
         maintenance.add_repair,
@@ -174,6 +176,7 @@ def _is_usage_error(error: RaftlogError) -> bool:
             errors.NodeAddressError,
             errors.NotALogError,
             errors.NotFormattedError,
+            errors.NodeRunningError,
             errors.OptionError,
             errors.WrongDirectoryError,
         ),

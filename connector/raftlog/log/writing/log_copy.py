@@ -1,0 +1,97 @@
+"""Copy of a log's files into an empty directory, from which another log continues it.
+
+Segments and snapshots are copied byte for byte, so that their CRCs stay valid; the last segment up
+to its last valid batch. Indexes are not copied: the writer of the new log rebuilds them. Each file
+is synced; its name is durable when the caller syncs the directory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.limits import MIB
+from raftlog.log.format.directory import (
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    checkpoint_name,
+    offset_name,
+)
+from raftlog.log.reading.directory_log import DirectoryLog
+from raftlog.records.batch_columns import Column
+from raftlog.storage.protocol import WritableStorage
+
+_CHUNK_BYTES: Final = 1 * MIB
+
+
+def check_log(log: DirectoryLog, bases: tuple[int, ...]) -> None:
+    """Read the segments ``bases`` and all snapshots of a log, and raise their first damage."""
+    if bases:
+        for _ in log.scan(bases[0], log.log_end_offset, columns=Column.NONE):
+            pass
+    for snapshot_id in log.snapshots:
+        for _ in log.read_snapshot(snapshot_id).scan(columns=Column.NONE):
+            pass
+
+
+def copy_log(
+    log: DirectoryLog,
+    bases: tuple[int, ...],
+    storage: WritableStorage,
+    directory: str,
+    *,
+    end_offset: int,
+    last_batch: bytes = b"",
+) -> None:
+    """Copy the segments ``bases``, all snapshots and the producer snapshots up to ``end_offset``.
+
+    ``last_batch`` is appended after the last segment, or is the first of a log that has none.
+    """
+    files = log.files
+    for base_offset in bases or (end_offset,):
+        name, is_last = (
+            offset_name(base_offset, LOG_SUFFIX),
+            base_offset in (*bases[-1:], end_offset),
+        )
+        byte_count = None
+        if is_last:
+            byte_count = log.tail.position if bases and log.tail is not None else 0
+        _copy_file(
+            log,
+            files.segment_path(base_offset),
+            storage,
+            storage.join(directory, name),
+            byte_count=byte_count,
+            more=last_batch if is_last else b"",
+        )
+    for snapshot_id in files.listing.snapshots:
+        target = storage.join(directory, checkpoint_name(snapshot_id))
+        _copy_file(log, files.checkpoint_path(snapshot_id), storage, target)
+        storage.set_read_only(target, owner_only=True)
+    for offset in files.listing.producer_snapshots:
+        if offset <= end_offset:
+            name = offset_name(offset, PRODUCER_SNAPSHOT_SUFFIX)
+            source = files.storage.join(files.directory, name)
+            _copy_file(log, source, storage, storage.join(directory, name))
+
+
+def _copy_file(
+    log: DirectoryLog,
+    source: str,
+    storage: WritableStorage,
+    target: str,
+    *,
+    byte_count: int | None = None,
+    more: bytes = b"",
+) -> None:
+    """Copy the first ``byte_count`` bytes of a file, all by default, and append ``more``; sync."""
+    with storage.create_file(target) as copy:
+        position = 0
+        if byte_count != 0:
+            with log.files.open(source) as file:
+                end = file.byte_count() if byte_count is None else byte_count
+                while chunk := file.read_at(position, min(_CHUNK_BYTES, end - position)):
+                    copy.write_at(position, chunk)
+                    position += len(chunk)
+        if more:
+            copy.write_at(position, more)
+        copy.sync()

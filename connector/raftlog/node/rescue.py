@@ -1,0 +1,247 @@
+"""New directories for a quorum of Apache Kafka that lost a majority of its voters' disks.
+
+Each new controller gets a directory that differs from the others in ``meta.properties`` only. The
+log of the survivor is copied as it is, with records of unknown types, topic ids, credentials and
+registrations; transactions that were open are aborted by the first active controller.
+
+The voters of a quorum with kraft.version 1 are in its log: there, one batch is appended, as by a
+leader of a later epoch (``Survivor.new_epoch``): LeaderChange, KRaftVersion, KRaftVoters. The
+voters take effect when the batch is read, committed or not (KIP-853). Static voters
+(kraft.version 0) are in the configuration of the controllers, and nothing is appended. In both
+cases ``quorum-state`` has that later epoch and no vote, so that the next leader's epoch is above
+all of those that brokers and lost voters can have.
+
+Order of the steps: all files are written below ``<out>.part`` and synced, with their directories;
+then it is renamed to ``out``, durably. So ``out`` is complete or absent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+from raftlog.errors import (
+    LogAccessError,
+    LogNotFoundError,
+    NodeRunningError,
+    NotALogError,
+    OptionError,
+)
+from raftlog.log.format.directory import (
+    EPOCH_CHECKPOINT_NAME,
+    META_PROPERTIES_NAME,
+    NODE_LOCK_NAME,
+    PARTITION_METADATA_NAME,
+    QUORUM_STATE_NAME,
+    MetaProperties,
+    PartitionMetadata,
+    QuorumState,
+    encode_partition_metadata,
+    encode_quorum_state,
+)
+from raftlog.log.format.epoch_cache import encode_epoch_checkpoint
+from raftlog.log.reading.opening import METADATA_PARTITION
+from raftlog.log.reading.reads import LogKind
+from raftlog.log.writing.atomic_files import replace_file
+from raftlog.log.writing.log_copy import copy_log
+from raftlog.quorum.effects import AppendLeaderChange
+from raftlog.quorum.voters import Endpoint, Voter, VoterSet
+from raftlog.records.builder import build_batch
+from raftlog.records.control import ControlRecord, encode_control
+from raftlog.records.record import NewRecord
+from raftlog.storage.local import PrivateLocalStorage
+from raftlog.storage.protocol import FileLock, WritableStorage
+from raftlog.types import CLUSTER_METADATA_TOPIC_ID, ZERO_UUID, ReplicaKey
+
+from .control_values import epoch_head
+from .formatting import encode_meta, random_id
+from .survivor import Survivor, find_survivor
+
+PART_SUFFIX: Final = ".part"
+"""Suffix of the output while it is incomplete."""
+
+
+def controller_name(node_id: int) -> str:
+    """Return the name of a controller's directory in the output."""
+    return f"controller-{node_id}"
+
+
+def with_directory_ids(voters: VoterSet, survivor: Survivor) -> VoterSet:
+    """Return the voters with a directory id each, and the listener name of the old voters.
+
+    A voter with the node id of a given copy keeps its directory id, which partitions may name if
+    the node is a broker too; the others without one get a random id.
+    """
+    old = [at.name for voter in survivor.voter_set or () for at in voter.endpoints[:1]]
+
+    def complete(voter: Voter) -> Voter:
+        node_id, directory_id = voter.key.node_id, voter.key.directory_id
+        if directory_id == ZERO_UUID:
+            directory_id = survivor.directory_ids.get(node_id) or random_id()
+        name = old[0] if old else voter.endpoints[0].name
+        endpoints = tuple(Endpoint(name, at.host, at.port) for at in voter.endpoints)
+        return Voter(key=ReplicaKey(node_id, directory_id), endpoints=endpoints)
+
+    return VoterSet.of(complete(voter) for voter in voters)
+
+
+@contextmanager
+def open_survivor(
+    paths: Sequence[str], storage: WritableStorage | None = None
+) -> Iterator[Survivor]:
+    """Return the survivor among copies of a Kafka quorum's log (``find_survivor``).
+
+    Meanwhile the locks of their nodes are held, where there are any; nothing is created. Raises
+    ``NodeRunningError``, ``NotALogError`` for a log of raftlog's own, and as ``find_survivor``.
+    """
+    files = PrivateLocalStorage() if storage is None else storage
+    with locked_nodes(files, paths):
+        survivor = find_survivor(files, paths)
+        log = survivor.log
+        if log.is_raftlog or log.kind is not LogKind.METADATA:
+            raise NotALogError(
+                path=log.path,
+                reason="it is not the metadata log of Apache Kafka; for a node of a raftlog quorum "
+                "use `raftlog node format --from`",
+            )
+        yield survivor
+
+
+@contextmanager
+def locked_nodes(storage: WritableStorage, paths: Sequence[str]) -> Iterator[None]:
+    """Hold the locks of the nodes whose log directories, or partitions in them, are ``paths``.
+
+    Copies have no lock file, and none is created. Raises ``NodeRunningError``.
+    """
+    with ExitStack() as locks:
+        for path in paths:
+            lock = _lock(storage, path)
+            if lock is not None:
+                locks.enter_context(lock)
+        yield
+
+
+def _lock(storage: WritableStorage, path: str) -> FileLock | None:
+    if META_PROPERTIES_NAME not in storage.list_names(path):
+        path = storage.split(path)[0]
+    lock_path = storage.join(path, NODE_LOCK_NAME)
+    try:
+        storage.is_directory(lock_path)
+        lock = storage.try_lock(lock_path)
+    except (LogNotFoundError, LogAccessError):  # a copy, or a disk that is mounted read-only
+        return None
+    if lock is None:
+        raise NodeRunningError(path=path)
+    return lock
+
+
+def check_is_new(out: str, storage: WritableStorage | None = None) -> None:
+    """Raise ``OptionError`` if ``out`` exists, or the rest of an interrupted rescue."""
+    files = PrivateLocalStorage() if storage is None else storage
+    for path, reason in (
+        (out, "it exists: name a new directory"),
+        (
+            out + PART_SUFFIX,
+            f"the {PART_SUFFIX} directory of an interrupted rescue exists: delete it",
+        ),
+    ):
+        with suppress(LogNotFoundError):
+            files.is_directory(path)
+            raise OptionError(option="--out", reason=reason)
+
+
+def write_controllers(
+    survivor: Survivor,
+    voters: VoterSet,
+    *,
+    cluster_id: str,
+    out: str,
+    storage: WritableStorage | None = None,
+    time_ms: int | None = None,
+) -> None:
+    """Write a directory for each voter below the new directory ``out``. Durable on return.
+
+    ``voters`` have directory ids (``with_directory_ids``). Raises ``OptionError`` if ``out``
+    exists; after any other error only ``<out>.part`` is left.
+    """
+    files = PrivateLocalStorage() if storage is None else storage
+    check_is_new(out, files)
+    now_ms = time.time_ns() // 1_000_000 if time_ms is None else time_ms
+    part = out + PART_SUFFIX
+    files.make_directory(part)
+    for voter in voters:
+        directory = files.join(part, controller_name(voter.key.node_id))
+        files.make_directory(directory)
+        _write_log(survivor, voters, files, files.join(directory, str(METADATA_PARTITION)))
+        meta = MetaProperties(
+            version=1,
+            cluster_id=cluster_id,
+            node_id=voter.key.node_id,
+            directory_id=voter.key.directory_id,
+        )
+        replace_file(files, files.join(directory, META_PROPERTIES_NAME), encode_meta(meta, now_ms))
+    files.sync_directory(part)
+    files.rename(part, out)
+    files.sync_directory(files.split(out)[0])
+
+
+def _write_log(
+    survivor: Survivor, voters: VoterSet, storage: WritableStorage, directory: str
+) -> None:
+    storage.make_directory(directory)
+    epoch, epochs, batch = survivor.new_epoch(voters), survivor.log.epochs, b""
+    epochs = epochs.without_from(survivor.end_offset)
+    if survivor.kraft_version:
+        epochs = epochs.assign(epoch, survivor.end_offset)
+        batch = _voters_batch(survivor, voters, epoch)
+    copy_log(
+        survivor.log,
+        survivor.bases,
+        storage,
+        directory,
+        end_offset=survivor.end_offset,
+        last_batch=batch,
+    )
+    state = QuorumState(
+        version=min(survivor.kraft_version, 1),
+        leader_epoch=epoch,
+        leader_id=None,
+        voted_id=None,
+        voters=voters.node_ids,
+    )
+    metadata = PartitionMetadata(version=0, topic_id=CLUSTER_METADATA_TOPIC_ID)
+    for name, data in (
+        (PARTITION_METADATA_NAME, encode_partition_metadata(metadata)),
+        (EPOCH_CHECKPOINT_NAME, encode_epoch_checkpoint(epochs)),
+        (QUORUM_STATE_NAME, encode_quorum_state(state)),
+    ):
+        replace_file(storage, storage.join(directory, name), data)
+
+
+def _voters_batch(survivor: Survivor, voters: VoterSet, epoch: int) -> bytes:
+    """Return the first batch of the new epoch. Its time is that of the last record.
+
+    So all of its bytes follow from the survivor and the voters.
+    """
+    return build_batch(
+        [NewRecord(*encode_control(record)) for record in rescue_head(survivor, voters, epoch)],
+        base_offset=survivor.end_offset,
+        leader_epoch=epoch,
+        base_timestamp_ms=survivor.last_time_ms,
+        is_control=True,
+    ).data
+
+
+def rescue_head(survivor: Survivor, voters: VoterSet, epoch: int) -> tuple[ControlRecord, ...]:
+    """Return the control records of the new epoch's first batch; the first voter is its leader."""
+    keys = tuple(voter.key for voter in voters)
+    effect = AppendLeaderChange(
+        epoch=epoch,
+        voters=keys,
+        granting_voters=keys,
+        kraft_version=survivor.kraft_version or None,
+        voter_set=voters if survivor.kraft_version else None,
+    )
+    return epoch_head(effect, keys[0].node_id)
