@@ -7,7 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.cli import rows, run
 from tests.support.kafka import run_java
@@ -22,14 +30,34 @@ QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 PARTITIONS = {"orders": 3, "audit": 1}
 
 
-def create(admin: AdminClient, *topics: NewTopic) -> None:
-    for future in admin.create_topics(list(topics), operation_timeout=PATIENCE_S).values():
-        future.result(PATIENCE_S)
+def create(broker: str, *topics: NewTopic) -> None:
+    """Create topics; ask again while the client has no controller, as when the broker starts."""
+
+    def is_created() -> bool:
+        admin = AdminClient({"bootstrap.servers": broker})
+        for future in admin.create_topics(list(topics), request_timeout=10.0).values():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    return False
+        return True
+
+    eventually(is_created, f"topics are created by {broker}", patience_s=PATIENCE_S)
 
 
-def topic_ids(admin: AdminClient) -> dict[str, str]:
-    found = admin.describe_topics(TopicCollection(list(PARTITIONS)))
-    return {name: str(one.result(PATIENCE_S).topic_id) for name, one in found.items()}
+def topic_ids(broker: str) -> dict[str, str]:
+    """Return the ids of the topics once the broker has them."""
+
+    def ids() -> dict[str, str] | None:
+        admin = AdminClient({"bootstrap.servers": broker})
+        found = admin.describe_topics(TopicCollection(list(PARTITIONS)))
+        try:
+            return {name: str(one.result().topic_id) for name, one in found.items()}
+        except KafkaException:
+            return None
+
+    return eventually(ids, "the broker has the topics", patience_s=PATIENCE_S)
 
 
 def produce(broker: str, *values: str) -> None:
@@ -83,10 +111,10 @@ def test_a_new_quorum_continues_from_one_of_three_controllers(
         cluster.configure()
         cluster.format([random_id() for _ in old])
         cluster.start()
-        admin = AdminClient({"bootstrap.servers": broker.address})
         kept = {"retention.ms": "86400001"}
-        create(admin, *(NewTopic(name, n, 1, config=kept) for name, n in PARTITIONS.items()))
-        ids = topic_ids(admin)
+        topics = [NewTopic(name, n, 1, config=kept) for name, n in PARTITIONS.items()]
+        create(broker.address, *topics)
+        ids = topic_ids(broker.address)
         values = sorted(f"value {at}" for at in range(60))
         produce(broker.address, *values)
 
@@ -118,8 +146,7 @@ def test_a_new_quorum_continues_from_one_of_three_controllers(
             shutil.move(out / f"controller-{server.node_id}", server.log_dir)
         cluster.configure()
         cluster.start()
-        admin = AdminClient({"bootstrap.servers": broker.address})
-        assert topic_ids(admin) == ids
+        assert topic_ids(broker.address) == ids
         assert consume(broker.address, len(values)) == values
         assert quorum_voters(cluster) == ({102, 104, 105}, cluster.cluster_id)
         configs = rows("state", "--bootstrap-server", voters[0].address, "configs")
@@ -128,6 +155,6 @@ def test_a_new_quorum_continues_from_one_of_three_controllers(
         } == ids.keys()
 
         voters[0].kill()  # the other two are a majority
-        create(admin, NewTopic("afterwards", 2, 1))
+        create(broker.address, NewTopic("afterwards", 2, 1))
         produce(broker.address, "one more")
         assert len(consume(broker.address, len(values) + 1)) == len(values) + 1

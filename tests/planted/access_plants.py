@@ -124,9 +124,9 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="meta.properties is written before the voters",
         path=f"{NODE}/formatting.py",
-        old="        if initial_voters is not None:\n            _write_bootstrap",
-        new="        _write_meta(files, config, cluster_id, directory_id, now_ms)\n"
-        "        if initial_voters is not None:\n            _write_bootstrap",
+        old="            if initial_voters is not None:\n                _write_bootstrap",
+        new="            _write_meta(files, config, cluster_id, directory_id, now_ms)\n"
+        "            if initial_voters is not None:\n                _write_bootstrap",
         tests=(FORMATTING,),
     ),
     Plant(

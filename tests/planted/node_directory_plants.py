@@ -9,6 +9,7 @@ from tests.planted.plant import Plant
 DIRECTORIES: Final = "tests/client/embedded/test_node_directories.py"
 FOREIGN: Final = "tests/node/test_foreign_batches.py"
 RESCUE: Final = "tests/state/cli/test_cli_rescue.py"
+RESCUED_NODES: Final = "tests/node/test_rescued_nodes.py"
 NODE: Final = "connector/raftlog/node"
 CLUSTERS: Final = "tests/client/remote/test_cluster_ids.py"
 TRIMMED: Final = "tests/client/remote/test_trimmed_controller.py"
@@ -213,5 +214,12 @@ NODE_DIRECTORY_PLANTS: Final = (
         old="        raise NodeRunningError(path=path)\n    return lock\n",
         new="        pass\n    return lock\n",
         tests=(RESCUE,),
+    ),
+    Plant(
+        bug="a node with a survivor's log votes in the epoch of its last record",
+        path=f"{NODE}/rescue.py",
+        old="quorum_state(ElectionState(epoch=epoch))",
+        new="quorum_state(ElectionState(epoch=survivor.last_epoch))",
+        tests=(RESCUED_NODES,),
     ),
 )

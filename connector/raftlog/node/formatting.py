@@ -10,6 +10,8 @@ Invariants:
    everything that the nodes must agree on is derived from the cluster id and the command line.
 3. Only formatting creates the partition's directory. If it is missing afterwards, the node's vote
    is lost, and the node does not start.
+4. A log that another one is continued in (``node.rescue``) is written below ``<partition>.part``,
+   and renamed as the last step. Until then the node does not start, and formatting can be repeated.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import base64
 import hashlib
 import time
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 from raftlog.errors import (
@@ -59,6 +62,8 @@ from .control_values import voters_record
 
 BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
 """File with the first records of a controller's log, as in Kafka (``BootstrapDirectory``)."""
+INCOMPLETE_SUFFIX: Final = ".part"
+"""Suffix of a directory that is not complete yet."""
 _META_VERSION: Final = 1
 _KRAFT_VERSION: Final = 1
 _LEFTOVERS: Final = {
@@ -79,6 +84,7 @@ def format_directory(
     is_standalone: bool = False,
     is_observer: bool = False,
     bootstrap: bytes | None = None,
+    write_log: Callable[[WritableStorage, str, VoterSet], None] | None = None,
     storage: WritableStorage | None = None,
     time_ms: int | None = None,
 ) -> str:
@@ -88,11 +94,16 @@ def format_directory(
     id), ``is_standalone`` (this node is the only initial voter) and ``is_observer`` (the node is
     added to the voters later). The parent directory must exist. ``bootstrap``: content of
     ``bootstrap.checkpoint``, the records of a new cluster that a controller begins its log with.
+    ``write_log`` writes a log with these voters into an empty directory; without it the log is
+    empty.
 
     Raises ``AlreadyFormattedError``, and ``OptionError`` for options that contradict each other;
     then nothing was written. After any other error, format again.
     """
     _check_options(config, cluster_id, initial_voters, is_standalone, is_observer)
+    if is_observer and write_log is not None:
+        reason = "a node that is no voter fetches the log: omit --no-initial-voters"
+        raise OptionError(option="--from", reason=reason)
     files = PrivateLocalStorage() if storage is None else storage
     now_ms = time.time_ns() // 1_000_000 if time_ms is None else time_ms
     directory_id = random_id()
@@ -109,15 +120,24 @@ def format_directory(
     if lock is None:
         raise AlreadyFormattedError(path=directory, reason="another process uses it")
     with lock:
-        _check_is_free(files, config, has_bootstrap=bootstrap is not None)
+        has_log = write_log is not None
+        _check_is_free(files, config, has_bootstrap=bootstrap is not None, has_log=has_log)
         partition = partition_directory(files, config)
-        files.make_directory(partition)
-        files.sync_directory(directory)
-        if initial_voters is not None:
-            _write_bootstrap(files, partition, initial_voters, now_ms)
+        if write_log is not None:
+            voters = initial_voters or config.static_voters
+            assert voters is not None, "checked by _check_options"
+            write_log(files, _empty_directory(files, partition + INCOMPLETE_SUFFIX), voters)
+        else:
+            files.make_directory(partition)
+            files.sync_directory(directory)
+            if initial_voters is not None:
+                _write_bootstrap(files, partition, initial_voters, now_ms)
         if bootstrap is not None:
             replace_checked(files, directory, {BOOTSTRAP_NAME: bootstrap})
         _write_meta(files, config, cluster_id, directory_id, now_ms)
+        if has_log:
+            files.rename(partition + INCOMPLETE_SUFFIX, partition)
+            files.sync_directory(directory)
     return directory_id
 
 
@@ -242,10 +262,18 @@ def _check_initial_voters(config: NodeConfig, voters: VoterSet) -> None:
         )
 
 
-def _check_is_free(files: WritableStorage, config: NodeConfig, *, has_bootstrap: bool) -> None:
-    """Raise unless the directory is empty, or holds the files of an incomplete formatting only."""
+def _check_is_free(
+    files: WritableStorage, config: NodeConfig, *, has_bootstrap: bool, has_log: bool
+) -> None:
+    """Raise unless the directory is empty, or holds the files of an incomplete formatting only.
+
+    ``has_log``: formatting writes a log.
+    """
     directory = config.directory
     names = set(files.list_names(directory))
+    part = str(TopicPartition(config.topic, 0)) + INCOMPLETE_SUFFIX
+    if has_log and part in names and str(TopicPartition(config.topic, 0)) not in names:
+        names -= {part, META_PROPERTIES_NAME}  # the log was not renamed yet
     if META_PROPERTIES_NAME in names:
         raise AlreadyFormattedError(path=directory, reason=f"it contains {META_PROPERTIES_NAME}")
     partition = str(TopicPartition(config.topic, 0))
@@ -260,6 +288,14 @@ def _check_is_free(files: WritableStorage, config: NodeConfig, *, has_bootstrap:
 
 
 # --- files ----------------------------------------------------------------------------------------
+
+
+def _empty_directory(files: WritableStorage, path: str) -> str:
+    """Create a directory, or delete the files in it; return its path."""
+    if not files.make_directory(path):
+        for name in files.list_names(path):
+            files.unlink(files.join(path, name))
+    return path
 
 
 def _write_meta(

@@ -1,8 +1,9 @@
-"""New directories for a quorum of Apache Kafka that lost a majority of its voters' disks.
+"""New directories for a quorum that lost a majority of its voters' disks, from a surviving copy.
 
-Each new controller gets a directory that differs from the others in ``meta.properties`` only. The
-log of the survivor is copied as it is, with records of unknown types, topic ids, credentials and
-registrations; transactions that were open are aborted by the first active controller.
+Of Apache Kafka, each new controller gets a directory that differs from the others in
+``meta.properties`` only. The log of the survivor is copied as it is, with records of unknown types,
+topic ids, credentials and registrations; transactions that were open are aborted by the first
+active controller.
 
 The voters of a quorum with kraft.version 1 are in its log: there, one batch is appended, as by a
 leader of a later epoch (``Survivor.new_epoch``): LeaderChange, KRaftVersion, KRaftVoters. The
@@ -13,6 +14,10 @@ all of those that brokers and lost voters can have.
 
 Order of the steps: all files are written below ``<out>.part`` and synced, with their directories;
 then it is renamed to ``out``, durably. So ``out`` is complete or absent.
+
+A node of a raftlog quorum is formatted with the log: it is copied, recovered as after a crash, and
+continued by the same batch. Each node is formatted by itself, but from the same survivor and for
+the same voters, so their logs are equal.
 """
 
 from __future__ import annotations
@@ -20,7 +25,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Final
 
 from raftlog.errors import (
     LogAccessError,
@@ -46,21 +50,21 @@ from raftlog.log.reading.opening import METADATA_PARTITION
 from raftlog.log.reading.reads import LogKind
 from raftlog.log.writing.atomic_files import replace_file
 from raftlog.log.writing.log_copy import copy_log
-from raftlog.quorum.effects import AppendLeaderChange
+from raftlog.log.writing.quorum_log import QuorumLog
+from raftlog.log.writing.segments import LogDirectory
+from raftlog.quorum.effects import ElectionState
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.records.builder import build_batch
-from raftlog.records.control import ControlRecord, encode_control
+from raftlog.records.control import encode_control
 from raftlog.records.record import NewRecord
 from raftlog.storage.local import PrivateLocalStorage
 from raftlog.storage.protocol import FileLock, WritableStorage
-from raftlog.types import CLUSTER_METADATA_TOPIC_ID, ZERO_UUID, ReplicaKey
+from raftlog.types import CLUSTER_METADATA_TOPIC_ID, ZERO_UUID, ReplicaKey, TopicPartition
 
-from .control_values import epoch_head
-from .formatting import encode_meta, random_id
+from .config import NodeConfig
+from .control_values import quorum_state
+from .formatting import INCOMPLETE_SUFFIX, encode_meta, format_directory, random_id
 from .survivor import Survivor, find_survivor
-
-PART_SUFFIX: Final = ".part"
-"""Suffix of the output while it is incomplete."""
 
 
 def controller_name(node_id: int) -> str:
@@ -143,8 +147,8 @@ def check_is_new(out: str, storage: WritableStorage | None = None) -> None:
     for path, reason in (
         (out, "it exists: name a new directory"),
         (
-            out + PART_SUFFIX,
-            f"the {PART_SUFFIX} directory of an interrupted rescue exists: delete it",
+            out + INCOMPLETE_SUFFIX,
+            f"the {INCOMPLETE_SUFFIX} directory of an interrupted rescue exists: delete it",
         ),
     ):
         with suppress(LogNotFoundError):
@@ -169,7 +173,7 @@ def write_controllers(
     files = PrivateLocalStorage() if storage is None else storage
     check_is_new(out, files)
     now_ms = time.time_ns() // 1_000_000 if time_ms is None else time_ms
-    part = out + PART_SUFFIX
+    part = out + INCOMPLETE_SUFFIX
     files.make_directory(part)
     for voter in voters:
         directory = files.join(part, controller_name(voter.key.node_id))
@@ -195,7 +199,7 @@ def _write_log(
     epochs = epochs.without_from(survivor.end_offset)
     if survivor.kraft_version:
         epochs = epochs.assign(epoch, survivor.end_offset)
-        batch = _voters_batch(survivor, voters, epoch)
+        batch = _voters_batch(survivor, voters)
     copy_log(
         survivor.log,
         survivor.bases,
@@ -220,28 +224,103 @@ def _write_log(
         replace_file(storage, storage.join(directory, name), data)
 
 
-def _voters_batch(survivor: Survivor, voters: VoterSet, epoch: int) -> bytes:
+def _voters_batch(survivor: Survivor, voters: VoterSet) -> bytes:
     """Return the first batch of the new epoch. Its time is that of the last record.
 
     So all of its bytes follow from the survivor and the voters.
     """
     return build_batch(
-        [NewRecord(*encode_control(record)) for record in rescue_head(survivor, voters, epoch)],
+        [NewRecord(*encode_control(record)) for record in survivor.epoch_head(voters)],
         base_offset=survivor.end_offset,
-        leader_epoch=epoch,
+        leader_epoch=survivor.new_epoch(voters),
         base_timestamp_ms=survivor.last_time_ms,
         is_control=True,
     ).data
 
 
-def rescue_head(survivor: Survivor, voters: VoterSet, epoch: int) -> tuple[ControlRecord, ...]:
-    """Return the control records of the new epoch's first batch; the first voter is its leader."""
-    keys = tuple(voter.key for voter in voters)
-    effect = AppendLeaderChange(
-        epoch=epoch,
-        voters=keys,
-        granting_voters=keys,
-        kraft_version=survivor.kraft_version or None,
-        voter_set=voters if survivor.kraft_version else None,
+# --- a quorum of raftlog --------------------------------------------------------------------------
+
+
+@contextmanager
+def open_node_survivor(
+    config: NodeConfig, path: str, storage: WritableStorage | None = None
+) -> Iterator[Survivor]:
+    """Return the survivor in the directory of a stopped node, or in that of its log.
+
+    Meanwhile its lock is held. Raises ``NodeRunningError``, ``OptionError`` if it is no log of a
+    raftlog quorum with the topic of ``config``, and as ``find_survivor``.
+    """
+    files = PrivateLocalStorage() if storage is None else storage
+    partition = str(TopicPartition(config.topic, 0))
+    if partition in files.list_names(path):
+        path = files.join(path, partition)
+    with locked_nodes(files, [path]):
+        survivor = find_survivor(files, [path])
+        log, reason = survivor.log, None
+        if not log.is_raftlog:
+            reason = "it is not of a raftlog quorum; for one of Kafka use `raftlog rescue`"
+        elif log.topic != config.topic:
+            reason = f"it is the log of topic {log.topic}, and node.topic is {config.topic}"
+        elif (config.static_voters is None) != bool(survivor.kraft_version):
+            reason = "its voters are static, in static_voters of the configuration"
+            if survivor.kraft_version:
+                reason = "its voters are in the log: remove static_voters from the configuration"
+        if reason is not None:
+            raise OptionError(option="--from", reason=reason)
+        yield survivor
+
+
+def format_from(
+    survivor: Survivor,
+    config: NodeConfig,
+    *,
+    initial_voters: VoterSet | None = None,
+    is_standalone: bool = False,
+    is_observer: bool = False,
+    cluster_id: str,
+    storage: WritableStorage | None = None,
+    time_ms: int | None = None,
+) -> str:
+    """Format a node's directory, as ``format_directory``, with the survivor's log."""
+
+    def write_log(files: WritableStorage, directory: str, voters: VoterSet) -> None:
+        _write_node_log(survivor, voters, files, directory)
+
+    return format_directory(
+        config,
+        cluster_id=cluster_id,
+        initial_voters=initial_voters,
+        is_standalone=is_standalone,
+        is_observer=is_observer,
+        write_log=write_log,
+        storage=storage,
+        time_ms=time_ms,
     )
-    return epoch_head(effect, keys[0].node_id)
+
+
+def _write_node_log(
+    survivor: Survivor, voters: VoterSet, files: WritableStorage, path: str
+) -> None:
+    """Copy the log into an empty directory and begin the new epoch. Durable on return.
+
+    Its time is that of the last record. Raises ``LogReadOnlyError`` if recovery finds damage.
+    """
+    log, end_offset, now_ms = survivor.log, survivor.end_offset, survivor.last_time_ms
+    directory = LogDirectory(files, path)
+    properties = LogDirectory(files, log.files.directory).read_properties()
+    assert properties is not None, "checked by open_node_survivor"
+    copy_log(log, survivor.bases, files, path, end_offset=end_offset)
+    directory.write_identity(properties, log.epochs.without_from(end_offset))
+    if log.log_start_offset:
+        directory.write_log_start(log.log_start_offset)
+    copy = QuorumLog.open(files, path, now_ms=now_ms, is_single=False)
+    try:
+        if copy.report.read_only is not None:
+            raise copy.report.read_only
+        assert copy.end_offset == end_offset, "the copy has the records of the survivor"
+        epoch = survivor.new_epoch(voters)
+        copy.begin_epoch(epoch, survivor.epoch_head(voters), now_ms=now_ms)
+        copy.flush()
+        copy.write_election_state(quorum_state(ElectionState(epoch=epoch)))
+    finally:
+        copy.close()

@@ -28,19 +28,27 @@ from crc32c import crc32c
 
 from raftlog.errors import DataLossError, NotALogError, OptionError, TooFewVotersError
 from raftlog.limits import EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
+from raftlog.log.format.directory import OUT_OF_ELECTION_NAME
 from raftlog.log.reading.directory_log import DirectoryLog
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.quorum_copies import QuorumCopies, ReplicaLogState, agreed_end
 from raftlog.log.reading.reads import Isolation, SourceKind
 from raftlog.log.segment import control_records
 from raftlog.log.writing.log_copy import check_log
+from raftlog.quorum.effects import AppendLeaderChange
 from raftlog.quorum.voters import VoterSet
-from raftlog.records.control import KRaftVersion, KRaftVoters, LeaderChange, encode_control
+from raftlog.records.control import (
+    ControlRecord,
+    KRaftVersion,
+    KRaftVoters,
+    LeaderChange,
+    encode_control,
+)
 from raftlog.storage.protocol import Storage
 from raftlog.types import SnapshotId
 
 from .addresses import address_text
-from .control_values import voter_set, voters_record
+from .control_values import epoch_head, voter_set, voters_record
 
 CONNECT_TIMEOUT_S: Final = 3.0
 """Time within which a voter that can be reached accepts a connection."""
@@ -56,7 +64,8 @@ class Survivor:
     ``bases``: base offsets of its segments; none if a snapshot is later than the log's end, which
     Kafka starts at then. ``voters``: ids of the old voters, ``voter_set`` the record of them; None
     with static voters, which have no record. ``known_epoch``: the latest epoch in the files of all
-    given copies. ``directory_ids``: those of all given copies, by node id. ``others``: what is not
+    given copies. ``damage``: why a node of raftlog had lost acknowledged records before, None if it
+    had not. ``directory_ids``: those of all given copies, by node id. ``others``: what is not
     used of the copies that were not chosen.
     """
 
@@ -73,6 +82,7 @@ class Survivor:
     voter_set: VoterSet | None
     kraft_version: int
     directory_ids: Mapping[int, str]
+    damage: str | None = None
     others: tuple[str, ...] = ()
 
     def addresses(self) -> Addresses:
@@ -98,6 +108,21 @@ class Survivor:
         step = EPOCH_STEP_MAX // 2 + crc32c(identity) % (EPOCH_STEP_MAX // 4)
         known = max(self.last_epoch, self.known_epoch)
         return max(known + 1, min(known + step, EPOCH_RESERVED_FROM - 1))
+
+    def epoch_head(self, voters: VoterSet) -> tuple[ControlRecord, ...]:
+        """Return the control records of the new epoch's first batch; the first voter leads it.
+
+        Static voters have no record. All of it follows from the copy and the voters.
+        """
+        keys = tuple(voter.key for voter in voters)
+        effect = AppendLeaderChange(
+            epoch=self.new_epoch(voters),
+            voters=keys,
+            granting_voters=keys,
+            kraft_version=self.kraft_version or None,
+            voter_set=voters if self.kraft_version else None,
+        )
+        return epoch_head(effect, keys[0].node_id)
 
 
 def find_survivor(storage: Storage, paths: Sequence[str]) -> Survivor:
@@ -162,6 +187,7 @@ def _survivor(
         reason = "none of its records has the voters of a quorum"
         raise NotALogError(path=log.path, reason=reason)
     committed_offset, committed_reason = _committed(log, copies, end_offset)
+    damage = log.files.read_small(OUT_OF_ELECTION_NAME)
     return Survivor(
         log=log,
         bases=bases,
@@ -176,6 +202,7 @@ def _survivor(
         voter_set=found.voter_set,
         kraft_version=found.kraft_version,
         directory_ids=directory_ids,
+        damage=None if damage is None else damage.decode("utf-8", errors="replace").strip(),
         others=others,
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from .output import Console, Output
 from .parser import Commands, Parser
+from .rescue import add_old_voters_stopped, check_survivor
 
 if TYPE_CHECKING:
     from raftlog.node.config import NodeConfig
@@ -84,6 +85,12 @@ and directory id. Unless FILE has static_voters, one of these options selects th
   --initial-voters     the listed nodes; format each of them with the same list
   --no-initial-voters  other nodes; this node starts as an observer and can be added later
 
+With --from the log of SURVIVOR is kept, the directory of a stopped node or a copy of it, after a
+majority of a quorum's disks was lost. Format all initial voters from the same SURVIVOR, with the
+same list. They continue its log in a later epoch, with its cluster id, required offsets, commit
+names and producer ids. What may be lost is printed. It fails while a majority of the old voters
+accepts connections: two quorums of one cluster would diverge.
+
 A node with [controller] enabled also gets the features of a new cluster of Kafka, which the first
 active controller writes to its log: those of --release-version, with the levels of --feature.
 
@@ -97,6 +104,7 @@ raftlog node format --config node.toml --cluster-id 4L6g3nShT-eMCtK--X86sw \\
   --initial-voters 1@10.0.0.1:9193:AAbC...,2@10.0.0.2:9193:BBcD...,3@10.0.0.3:9193:CCdE...
 raftlog node format --config node-4.toml --cluster-id 4L6g3nShT-eMCtK--X86sw --no-initial-voters
 raftlog node format --config node.toml --standalone --release-version 4.2 --feature share.version=0
+raftlog node format --config node-4.toml --from /mnt/node-2 --initial-voters 4@10.0.0.4:9193:DDeF...
 """
 
 
@@ -110,7 +118,7 @@ def _add_format(commands: Commands) -> None:
         "--cluster-id",
         metavar="ID",
         help="id of the cluster, the same for all of its nodes, from `raftlog node random-uuid`; "
-        "default with --standalone: a random id",
+        "default with --standalone: a random id; with --from: that of SURVIVOR",
     )
     ways = command.add_mutually_exclusive_group()
     ways.add_argument(
@@ -124,6 +132,13 @@ def _add_format(commands: Commands) -> None:
     ways.add_argument(
         "--no-initial-voters", action="store_true", help="this node is no initial voter"
     )
+    command.add_argument(
+        "--from",
+        dest="survivor",
+        metavar="SURVIVOR",
+        help="continue the log of this node's directory, which survived the loss of a majority",
+    )
+    add_old_voters_stopped(command)
     command.add_argument(
         "--release-version",
         metavar="VERSION",
@@ -145,7 +160,7 @@ def _add_format(commands: Commands) -> None:
 
 def _run_format(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Format the directory and print its identity; return the exit code."""
-    if arguments.cluster_id is None and not arguments.standalone:
+    if arguments.cluster_id is None and not (arguments.standalone or arguments.survivor):
         arguments.parser.error(
             "--cluster-id is missing: all nodes of a cluster must have the same id"
         )
@@ -155,6 +170,8 @@ def _run_format(arguments: argparse.Namespace, output: Output, console: Console)
     from raftlog.node.formatting import format_directory, random_id
 
     config = read_config(arguments.config)
+    if arguments.survivor is not None:
+        return _format_from(arguments, config, output)
     try:
         format_directory(
             config,
@@ -168,6 +185,33 @@ def _run_format(arguments: argparse.Namespace, output: Output, console: Console)
         if not arguments.ignore_formatted:
             raise
     output.lines(_identity(config, arguments.cluster_id))
+    return 0
+
+
+def _format_from(arguments: argparse.Namespace, config: NodeConfig, output: Output) -> int:
+    """Format the directory with the log of the survivor; return the exit code."""
+    if arguments.release_version is not None or arguments.feature:
+        arguments.parser.error("--release-version and --feature are for new clusters, not --from")
+
+    from raftlog.errors import AlreadyFormattedError
+    from raftlog.node.rescue import format_from, open_node_survivor
+    from raftlog.node.survivor import Survivor
+
+    with open_node_survivor(config, arguments.survivor) as survivor:
+        cluster_id = check_survivor(survivor, arguments, Survivor.addresses, output)
+        try:
+            format_from(
+                survivor,
+                config,
+                cluster_id=cluster_id,
+                initial_voters=_initial_voters(arguments.initial_voters),
+                is_standalone=arguments.standalone,
+                is_observer=arguments.no_initial_voters,
+            )
+        except AlreadyFormattedError:
+            if not arguments.ignore_formatted:
+                raise
+    output.lines(_identity(config, cluster_id))
     return 0
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from .output import Console, Output
-from .parser import Commands
+from .parser import Commands, Parser
 
 if TYPE_CHECKING:
     from raftlog.node.survivor import Addresses, Survivor, VoterContact
@@ -64,12 +64,7 @@ def add_rescue(commands: Commands) -> None:
         metavar="ID",
         help="id of the cluster, if SURVIVOR has no meta.properties; fail if it has another one",
     )
-    command.add_argument(
-        "--old-voters-stopped",
-        action="store_true",
-        help="confirm that a majority of the old voters is stopped for ever, instead of trying to "
-        "connect to them",
-    )
+    add_old_voters_stopped(command)
 
 
 def run_rescue(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -80,17 +75,11 @@ def run_rescue(arguments: argparse.Namespace, output: Output, console: Console) 
         with_directory_ids,
         write_controllers,
     )
-    from raftlog.node.survivor import check_majority_is_lost, contact_voters
 
-    voters = parse_voters_option(arguments.voters)
+    voters = _parse_voters(arguments.voters)
     check_is_new(arguments.out)
     with open_survivor(arguments.paths) as survivor:
-        cluster_id = _cluster_id(survivor, arguments.cluster_id)
-        output.lines(describe_survivor(survivor, cluster_id))
-        if not arguments.old_voters_stopped:
-            contacts = contact_voters(_addresses(survivor))
-            output.lines(_describe_contact(contact) for contact in contacts)
-            check_majority_is_lost(contacts)
+        cluster_id = check_survivor(survivor, arguments, _addresses, output)
         if not arguments.write:
             output.line("nothing was written; --write writes the directories of the new voters")
             return 0
@@ -100,7 +89,39 @@ def run_rescue(arguments: argparse.Namespace, output: Output, console: Console) 
     return 0
 
 
-def parse_voters_option(text: str) -> VoterSet:
+def add_old_voters_stopped(command: Parser) -> None:
+    """Add ``--old-voters-stopped``; see ``check_survivor``."""
+    command.add_argument(
+        "--old-voters-stopped",
+        action="store_true",
+        help="confirm that a majority of the old voters is stopped for ever, instead of trying to "
+        "connect to them",
+    )
+
+
+def check_survivor(
+    survivor: Survivor,
+    arguments: argparse.Namespace,
+    addresses: Callable[[Survivor], Addresses],
+    output: Output,
+) -> str:
+    """Print what is rescued and lost, and return the cluster id.
+
+    Raises ``OptionError`` if the cluster is unknown or a majority of its voters may be running, and
+    ``WrongClusterError``.
+    """
+    from raftlog.node.survivor import check_majority_is_lost, contact_voters
+
+    cluster_id = _cluster_id(survivor, arguments.cluster_id)
+    output.lines(_describe(survivor, cluster_id))
+    if not arguments.old_voters_stopped:
+        contacts = contact_voters(addresses(survivor))
+        output.lines(_describe_contact(contact) for contact in contacts)
+        check_majority_is_lost(contacts)
+    return cluster_id
+
+
+def _parse_voters(text: str) -> VoterSet:
     """Parse ``--voters``. Raises ``OptionError``."""
     from raftlog.errors import OptionError
     from raftlog.node.addresses import parse_voters
@@ -111,7 +132,7 @@ def parse_voters_option(text: str) -> VoterSet:
         raise OptionError(option="--voters", reason=str(error)) from None
 
 
-def describe_survivor(survivor: Survivor, cluster_id: str) -> Iterator[str]:
+def _describe(survivor: Survivor, cluster_id: str) -> Iterator[str]:
     """Yield lines: the chosen copy, what is certain, what is not, and what is lost."""
     from raftlog.client.offset_spec import time_text
 
@@ -130,6 +151,8 @@ def describe_survivor(survivor: Survivor, cluster_id: str) -> Iterator[str]:
             f"uncertain: {end - certain} records from offset {certain} on may not have been "
             "committed; they are from now on"
         )
+    if survivor.damage is not None:
+        yield f"damaged: it had lost acknowledged records, and did not vote: {survivor.damage}"
     yield f"lost: records from offset {end} on, if other voters had committed any"
 
 
