@@ -236,7 +236,7 @@ def _replay(part: Part, records: BucketRecords) -> None:
     part.complete()
 
 
-def _cpu_us(run: Callable[[], None]) -> float:
+def _cpu_us(run: Callable[[], object]) -> float:
     begun = time.process_time()
     run()
     return (time.process_time() - begun) * 1e6

@@ -142,6 +142,24 @@ BULK_LOAD_PLANTS: Final = (
         tests=(f"{LOADED}::test_files_of_records_that_the_log_had_before_are_not_published",),
     ),
     Plant(
+        bug="raftlog tables load: SIGTERM is success",
+        path="state/raftlog_state/cli/tables_load.py",
+        old="            return _TERMINATED\n",
+        new="            return 0\n",
+        tests=(
+            "tests/state/cli/test_cli_tables_load.py::test_a_load_that_is_ended_is_quiet_and_continued",
+        ),
+    ),
+    Plant(
+        bug="processes of a load print that the one that started them was killed",
+        path=f"{TABLES}/task_processes.py",
+        old="    with suppress(EOFError, ConnectionError):\n",
+        new="    with suppress(InterruptedError):\n",
+        tests=(
+            "tests/state/cli/test_cli_tables_load.py::test_a_load_that_is_ended_is_quiet_and_continued",
+        ),
+    ),
+    Plant(
         bug="two loads have one staging directory",
         path="state/raftlog_state/tables/bulk_load.py",
         old='exclusive(self._directory.with_suffix(".lock"))',

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from .output import Console, Output, json_text
-from .parser import Commands, Parser, add_redaction, offset, redactor
+from .parser import Commands, offset
 from .source import (
-    add_decompression_limit,
     add_source,
     check_no_node_options,
     open_source,
 )
+from .tables_load import add_load
+from .tables_options import add_place, add_written, duration_ms, follow_settings, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,7 @@ or more, each written by one process. --cluster-id names one of several.
 commands:
   status    print how far the tables are
   follow    write a metadata log to the tables, and continue with new records
+  load      write a long log of many million records to the tables
   truncate  revert the tables to the state after an offset
   expire    delete the changes up to an offset
   maintain  merge changes into state, rewrite small files, delete old files
@@ -53,18 +55,10 @@ def add_tables(commands: Commands) -> None:
     level = command.add_commands()
     _add_status(level)
     _add_follow(level)
+    add_load(level)
     _add_truncate(level)
     _add_expire(level)
     _add_maintain(level)
-
-
-def _add_place(command: Parser) -> None:
-    command.add_argument("tables", metavar="TABLES", help="directory of the tables")
-    command.add_argument(
-        "--cluster-id",
-        metavar="ID",
-        help="the cluster; needed if the tables have others",
-    )
 
 
 # --- raftlog tables status ------------------------------------------------------------------------
@@ -85,7 +79,7 @@ def _add_status(commands: Commands) -> None:
     """Add ``raftlog tables status``."""
     command = commands.add_parser("status", about=STATUS_ABOUT, examples=STATUS_EXAMPLES)
     command.set_defaults(run=_run_status)
-    _add_place(command)
+    add_place(command)
 
 
 def _run_status(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -139,7 +133,7 @@ def _add_follow(commands: Commands) -> None:
     command = commands.add_parser("follow", about=FOLLOW_ABOUT, examples=FOLLOW_EXAMPLES)
     command.set_defaults(run=_run_follow)
     add_source(command, has_cluster_id=True)
-    _add_place(command)
+    add_place(command)
     many = command.add_argument_group("many clusters, instead of PATH")
     many.add_argument("--sources", metavar="FILE", help="JSON file with the logs, see above")
     many.add_argument(
@@ -148,17 +142,7 @@ def _add_follow(commands: Commands) -> None:
         help="name of these clusters together, the same in each run",
     )
     command.add_argument(
-        "--take-over",
-        action="store_true",
-        help="write clusters that others have written until now; stop those first",
-    )
-    command.add_argument(
         "--once", action="store_true", help="end at the end that the log has at the start"
-    )
-    command.add_argument(
-        "--no-log",
-        action="store_true",
-        help="do not write table log, every record; changes has every change nevertheless",
     )
     command.add_argument(
         "--max-records",
@@ -172,20 +156,7 @@ def _add_follow(commands: Commands) -> None:
         type=int,
         help="how often to look for new records, in milliseconds; default: 100",
     )
-    command.add_argument(
-        "--tail-holdback-ms",
-        metavar="MS",
-        type=int,
-        help="the age that records of one directory must have, in milliseconds; default: 5000",
-    )
-    command.add_argument(
-        "--allow-gap",
-        action="store_true",
-        help="if records after the end of the tables were deleted, load the newest snapshot; the "
-        "tables have no history of these offsets",
-    )
-    add_redaction(command, verb="store")
-    add_decompression_limit(command)
+    add_written(command)
 
 
 def _run_follow(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -201,31 +172,19 @@ def _run_follow(arguments: argparse.Namespace, output: Output, console: Console)
     if one_log[:2] == (None, None) and arguments.sources is None:
         error("PATH and TABLES are required, or TABLES and --bootstrap-server or --sources")
 
-    from raftlog.client.log_handle import milliseconds
-    from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
     from raftlog_state.tables.following import RECORDS_PER_BATCH_DEFAULT
-    from raftlog_state.tables.log_follower import POLL_MS_DEFAULT, FollowSettings, LogFollower
+    from raftlog_state.tables.log_follower import POLL_MS_DEFAULT, LogFollower
     from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 
     from .signals import StopSignals, TerminatedError
 
-    def duration_ms(given: int | None, option: str, default_ms: int) -> int:
-        return int(milliseconds(default_ms if given is None else given, option))
-
-    settings = FollowSettings(
-        redactor=redactor(arguments),
-        cluster_id=arguments.cluster_id,
-        writes_log=not arguments.no_log,
+    settings = replace(
+        follow_settings(arguments),
         record_count_max=arguments.max_records or RECORDS_PER_BATCH_DEFAULT,
         poll_ms=duration_ms(arguments.poll_ms, "--poll-ms", POLL_MS_DEFAULT),
-        holdback_ms=duration_ms(
-            arguments.tail_holdback_ms, "--tail-holdback-ms", TAIL_HOLDBACK_MS_DEFAULT
-        ),
-        allows_gap=arguments.allow_gap,
-        take_over=arguments.take_over,
         is_once=arguments.once,
     )
-    store = DeltaRsStore(_place(arguments))
+    store = DeltaRsStore(place_of(arguments))
     if arguments.sources is not None:
         return _follow_group(arguments, store, settings, console)
     with ExitStack() as opened, StopSignals() as signals:
@@ -343,7 +302,7 @@ def _add_truncate(commands: Commands) -> None:
     """Add ``raftlog tables truncate``."""
     command = commands.add_parser("truncate", about=TRUNCATE_ABOUT, examples=TRUNCATE_EXAMPLES)
     command.set_defaults(run=_run_truncate)
-    _add_place(command)
+    add_place(command)
     command.add_argument(
         "offset", metavar="OFFSET", type=offset, help="the last offset that they keep"
     )
@@ -374,7 +333,7 @@ def _add_expire(commands: Commands) -> None:
     """Add ``raftlog tables expire``."""
     command = commands.add_parser("expire", about=EXPIRE_ABOUT, examples=EXPIRE_EXAMPLES)
     command.set_defaults(run=_run_expire)
-    _add_place(command)
+    add_place(command)
     command.add_argument(
         "offset",
         metavar="OFFSET",
@@ -406,7 +365,7 @@ def _add_maintain(commands: Commands) -> None:
     """Add ``raftlog tables maintain``."""
     command = commands.add_parser("maintain", about=MAINTAIN_ABOUT, examples=MAINTAIN_EXAMPLES)
     command.set_defaults(run=_run_maintain)
-    _add_place(command)
+    add_place(command)
 
 
 def _run_maintain(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -421,12 +380,6 @@ def _run_maintain(arguments: argparse.Namespace, output: Output, console: Consol
     writers[0].compact()
     writers[0].vacuum()
     return 0
-
-
-def _place(arguments: argparse.Namespace) -> str:
-    """Return TABLES, a relative path as an absolute one."""
-    place: str = arguments.tables
-    return place if "://" in place else os.path.abspath(place)
 
 
 def _writer(arguments: argparse.Namespace) -> Writer:
@@ -450,7 +403,7 @@ def _store(arguments: argparse.Namespace) -> TableStore:
     from raftlog_state.tables.schema import CHANGES_TABLE
     from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 
-    store = DeltaRsStore(_place(arguments))
+    store = DeltaRsStore(place_of(arguments))
     if not store.exists(CHANGES_TABLE):
         raise TablesError(
             place=store.place,

@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raftlog.client import Isolation, LogReader
-from raftlog.client.location import open_reader, parse_location
 from raftlog.errors import DataLossError, RaftlogError
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.garbage_collection import collection_paused
@@ -148,7 +147,7 @@ class _BucketReplay:
             for rows in part.state_rows():
                 self._files[bucket].state.write(rows)
         if self._task.log_shares:
-            self._write_log(open_reader(parse_location(self._task.options)))
+            self._write_log(self._task.open_log())
         of_cluster = parts.get(CLUSTER)
         return BucketResult(
             changes=[file for of in self._files.values() for file in of.changes.close()],

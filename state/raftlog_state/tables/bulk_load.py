@@ -22,6 +22,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -30,6 +31,7 @@ from raftlog.client import Isolation, LogReader
 from raftlog.client.location import open_reader, parse_location
 from raftlog.client.log_handle import Clock
 from raftlog.errors import OptionError
+from raftlog.limits import DECOMPRESSED_BYTES_MAX
 from raftlog_state.errors import ConcurrentWriterError
 
 from .bucket_replay import BucketResult
@@ -52,7 +54,7 @@ CONFLICTS_MAX: Final = 10
 """After so many appends in a row that conflicted with those of other processes a load ends."""
 
 RunTasks: TypeAlias = Callable[[RoutedRange, Sequence[int]], Iterable[BucketResult | NotSplit]]
-"""Runs ``replay_bucket`` for each of these buckets, in parallel; returns the results in order."""
+"""Runs ``replay_bucket`` for each bucket, in parallel; returns the results, in any order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +63,14 @@ class LoadSettings:
 
     ``options`` name the log, for this process and, with table ``log``, the tasks. ``staging`` is a
     directory that both have; it needs space for the records of a range and their rows.
-    ``bucket_count``: tasks of a range.
-    ``range_records``: records of a range, about.
+    ``bucket_count``: tasks of a range. ``range_records``: records of a range, about.
     """
 
     options: Mapping[str, str] = field(repr=False)
     staging: str
     bucket_count: int
     range_records: int = RANGE_RECORDS
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 
     def __post_init__(self) -> None:
         for option in ("bucket_count", "range_records"):
@@ -92,16 +94,26 @@ class BulkLoad:
         run_tasks: RunTasks,
         *,
         log_event: Callable[[str], None],
+        on_progress: Callable[[int, int], None] = lambda done, whole: None,
+        uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
+        raise_if_stopped: Callable[[], None] = lambda: None,
         after_step: Step = no_step,
         clock: Clock | None = None,
         clock_us: Callable[[], int] = now_us,
     ) -> None:
+        """``on_progress``: called with the number of records that are done, and of all.
+
+        ``uninterrupted`` is entered for each append; ``raise_if_stopped`` is called between tasks.
+        """
         self._store = store
         record_count = min(settings.record_count_max, load.records_min)
         self._settings = replace(settings, is_once=True, record_count_max=record_count)
         self._load = load
         self._run_tasks = run_tasks
         self._log_event = log_event
+        self._on_progress = on_progress
+        self._uninterrupted = uninterrupted
+        self._raise_if_stopped = raise_if_stopped
         self._after_step = after_step
         self._clock = clock or Clock()
         self._clock_us = clock_us
@@ -117,9 +129,11 @@ class BulkLoad:
         self._conflict_count = 0
         self._end: Progress | None = None
         """End of the tables after the last append, which need not be read."""
+        self._whole = 0
+        """Records that the tables lacked at the start."""
 
-    def run(self) -> None:
-        """Load the log.
+    def run(self) -> int:
+        """Load the log; return the last offset in the tables, inclusive, -1 if they are empty.
 
         Raises:
             As ``LogFollower.append_next``; ConcurrentWriterError: another load has the staging
@@ -127,9 +141,9 @@ class BulkLoad:
         """
         self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with exclusive(self._directory.with_suffix(".lock")):
-            self._run()
+            return self._run()
 
-    def _run(self) -> None:
+    def _run(self) -> int:
         log = self._open_log()
         end_offset = log.read_end(
             isolation=Isolation.READ_COMMITTED,
@@ -140,6 +154,7 @@ class BulkLoad:
         self._complete()
         serial_to = 0
         while True:
+            self._raise_if_stopped()
             progress = self._end or self._writer.begin_load(log.cluster_id)
             self._end = None
             check_same_log(self._store.place, progress, self._writer.epochs, log)
@@ -147,6 +162,8 @@ class BulkLoad:
                 self._store.place, progress, log, allows_gap=self._settings.allows_gap
             )
             left = end_offset - progress.next_offset
+            self._whole = max(self._whole, left)
+            self._on_progress(self._whole - left, self._whole)
             if left < self._load.records_min:
                 break
             if start_offset == progress.next_offset and start_offset >= serial_to:
@@ -155,8 +172,11 @@ class BulkLoad:
                 break
         self._writer.forget()
         shutil.rmtree(self._directory, ignore_errors=True)
-        if left > 0 or start_offset is None:
-            self._follower().run()
+        if left <= 0 and start_offset is not None:
+            return progress.offset
+        follower = self._follower()
+        follower.run()
+        return follower.last_offset()
 
     def _begin(self, log: LogReader) -> None:
         """Delete what a load of another log, or with other rows, has left for these tables."""
@@ -182,7 +202,7 @@ class BulkLoad:
         )
         while True:
             routed = route_range(log, self._task(log, before, boundary))
-            found = self._replayed(routed)
+            found = self._replayed(routed, end_offset)
             causes = [result.offset for result in found if isinstance(result, NotSplit)]
             if isinstance(routed, RoutedRange) and not causes:
                 break
@@ -209,11 +229,20 @@ class BulkLoad:
         self._publish(loaded)
         return 0
 
-    def _replayed(self, routed: RoutedRange | NotSplit) -> list[BucketResult | NotSplit]:
+    def _replayed(
+        self, routed: RoutedRange | NotSplit, end_offset: int
+    ) -> list[BucketResult | NotSplit]:
         """Return the results of the tasks of a range."""
         if isinstance(routed, NotSplit):
             return [routed]
-        return list(self._run_tasks(routed, range(self._load.bucket_count)))
+        found: list[BucketResult | NotSplit] = []
+        count, task = self._load.bucket_count, routed.task
+        for result in self._run_tasks(routed, range(count)):
+            found.append(result)
+            self._raise_if_stopped()
+            done = (task.end_offset - task.start_offset) * len(found) // count
+            self._on_progress(self._whole - end_offset + task.start_offset + done, self._whole)
+        return found
 
     def _task(self, log: LogReader, before: Progress, end_offset: int) -> RangeOfLog:
         """Return the task of a range, with the rows of ``state`` at its start in files."""
@@ -232,6 +261,7 @@ class BulkLoad:
             log_shares=self._shares(log, before.next_offset, end_offset),
             directory=str(directory),
             committed_at=self._committed_at(directory),
+            decompressed_bytes_max=self._load.decompressed_bytes_max,
         )
 
     def _committed_at(self, directory: Path) -> int:
@@ -264,7 +294,8 @@ class BulkLoad:
 
     def _publish(self, loaded: LoadedRange) -> None:
         try:
-            self._writer.append_loaded(loaded)
+            with self._uninterrupted():
+                self._writer.append_loaded(loaded)
         except ConcurrentWriterError as error:
             self._conflict_count += 1
             if self._conflict_count >= CONFLICTS_MAX:
@@ -298,15 +329,19 @@ class BulkLoad:
             self._settings,
             clock=self._clock,
             log_event=self._log_event,
+            uninterrupted=self._uninterrupted,
+            raise_if_stopped=self._raise_if_stopped,
         )
 
     def _open_log(self) -> LogReader:
-        return open_reader(parse_location(self._load.options))
+        where = parse_location(self._load.options)
+        return open_reader(where, decompressed_bytes_max=self._load.decompressed_bytes_max)
 
 
 def _after(routed: RoutedRange, results: Sequence[BucketResult]) -> Progress:
     """Return the end of the tables after a range."""
-    task, before, first = routed.task, routed.task.before, results[0]
+    task, before = routed.task, routed.task.before
+    versions = [result.metadata_version for result in results]
     counts: dict[str, int] = {}
     for result in results:
         for name, count in result.row_counts.items():
@@ -319,7 +354,7 @@ def _after(routed: RoutedRange, results: Sequence[BucketResult]) -> Progress:
         log_time=microseconds(timestamp_ms),
         from_offset=task.start_offset,
         first_offset=task.start_offset if before.first_offset is None else before.first_offset,
-        metadata_version=first.metadata_version,
+        metadata_version=next((one for one in versions if one is not None), None),
         row_counts=counts,
         software=SOFTWARE,
     )

@@ -207,7 +207,7 @@ class ClusterTables:
             range_records=range_records,
         )
         self._writer.forget()
-        BulkLoad(
+        last_offset = BulkLoad(
             store_of_writer(self._store, self._engine),
             settings,
             load,
@@ -216,7 +216,7 @@ class ClusterTables:
             log_event=_LOGGER.info,
         ).run()
         self._writer.forget()
-        return self._writer.progress().offset
+        return last_offset
 
     def bootstrap(self, checkpoint_path: str) -> int:
         """Load a snapshot of Kafka (``<offset>-<epoch>.checkpoint``).

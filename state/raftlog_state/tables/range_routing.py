@@ -25,7 +25,9 @@ import pyarrow as pa
 import pyarrow.compute
 
 from raftlog.client import LogReader
+from raftlog.client.location import open_reader, parse_location
 from raftlog.errors import RaftlogError
+from raftlog.limits import DECOMPRESSED_BYTES_MAX
 from raftlog.records.control import decode_control
 from raftlog.records.scan import Column, Scan
 from raftlog_state.errors import MetadataParseError
@@ -85,11 +87,17 @@ class RangeOfLog:
     """Offsets between which each bucket writes rows of ``log``; empty without that table."""
     directory: str
     committed_at: int
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 
     @property
     def start_offset(self) -> int:
         """First offset of the range."""
         return self.before.next_offset
+
+    def open_log(self) -> LogReader:
+        """Open the log."""
+        where = parse_location(self.options)
+        return open_reader(where, decompressed_bytes_max=self.decompressed_bytes_max)
 
     def state(self) -> StateParts:
         """Return the rows of ``state`` at its start, mapped into memory; see ``write_state``."""

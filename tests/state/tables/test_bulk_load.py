@@ -35,7 +35,7 @@ from raftlog_state.records import (
     encode,
 )
 from raftlog_state.tables.bucket_replay import BucketResult, replay_bucket
-from raftlog_state.tables.bulk_load import CONFLICTS_MAX, BulkLoad, LoadSettings
+from raftlog_state.tables.bulk_load import CONFLICTS_MAX, BulkLoad, LoadSettings, RunTasks
 from raftlog_state.tables.cluster_rows import ClusterRows, Step, no_step
 from raftlog_state.tables.log_follower import LogFollower
 from raftlog_state.tables.progress import Progress
@@ -72,6 +72,7 @@ def load(
     staging: Path,
     *,
     tasks: Tasks | None = None,
+    run_tasks: RunTasks | None = None,
     bucket_count: int = 3,
     range_records: int = 150,
     writes_log: bool = True,
@@ -88,7 +89,7 @@ def load(
             bucket_count=bucket_count,
             range_records=range_records,
         ),
-        tasks or Tasks(),
+        run_tasks or tasks or Tasks(),
         log_event=lambda event: None,
         clock_us=clock_us,
         after_step=after_step,

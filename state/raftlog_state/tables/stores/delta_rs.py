@@ -131,6 +131,11 @@ class DeltaRsStore:
         """The path, for error messages."""
         return self._place
 
+    @property
+    def directory(self) -> Path:
+        """The directory of the tables."""
+        return self._path
+
     def exists(self, table: StoredTable) -> bool:
         """Return whether a table exists."""
         with self._errors(table):
