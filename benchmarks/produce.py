@@ -186,10 +186,10 @@ class Stages:
             received = receive_request(found, Listener.CLIENTS)
             assert isinstance(received, ReceivedRequest)
             bodies.append(
-                Request(self._session, received.header, found, received.body_start, lambda *_: None)
+                Request(self._session, received.header, found, received.body_start, no_connection)
             )
 
-        decoder = FrameDecoder(2**20, "a client")
+        decoder, no_connection = FrameDecoder(2**20, "a client"), cast("Any", None)
         spent["frame and header"] = timed(receive, frames)
 
         def decode_body(request: Request[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from raftlog.limits import MIB
 from raftlog.node.access import Principal, Rights
-from raftlog.node.connection import Connection, TransferDeadline
+from raftlog.node.connection import Connection, FlushQueue, TransferDeadline
 from raftlog.node.memory_pool import MemoryPool
 from raftlog.node.request import Request
 from raftlog.wire import APIS, ApiKey, Listener, RequestHeader, encode_request_header, frame
@@ -54,6 +54,7 @@ class Here:
             in_flight_max=100,
             memory_share=lambda principal: self.pool.share_of(principal.name),
             deadline=TransferDeadline(STALLED_S, bytes_per_second_min=1_000),
+            flush_queue=FlushQueue(asyncio.get_running_loop()),
         )
 
     def _close(self, _connection: Connection) -> None:
@@ -91,6 +92,7 @@ def test_nothing_is_written_after_a_write_found_the_connection_broken() -> None:
         here.connection.data_received(sent(ApiKey.METADATA, 9, 1, b"\x00" * 9))
         await until(lambda: len(here.requests) == 1)
         here.requests[0].respond(bytes(20 * MIB))
+        await until(lambda: transport.write_count > 0)
         assert transport.write_count == 1
 
     asyncio.run(run())

@@ -15,10 +15,12 @@ from raftlog.append import AppendRequest, Done
 from raftlog.errors import UnsupportedFieldError
 from raftlog.node import raft_request_handler
 from raftlog.node.apis import ClientApis
+from raftlog.node.apis.produce import DelayedProduce
 from raftlog.node.driver import Driver
 from raftlog.quorum.roles import Leader
-from raftlog.wire import ApiKey, decode_versions_response, encode_request
-from tests.support.served_node import RawConnection, ServedNode, served_node
+from raftlog.wire import ApiKey, decode_versions_response, encode, encode_request
+from tests.node.apis.batches import batch, produce
+from tests.support.served_node import RawConnection, ServedNode, appended, served_node
 
 
 def with_node(home: Path, check: Callable[[ServedNode], Awaitable[None]], extra: str = "") -> None:
@@ -86,7 +88,7 @@ def test_a_response_that_cannot_be_encoded_delays_no_other(
             while not has_delayed_fetch(driver):
                 await asyncio.sleep(0)
             monkeypatch.setattr(raft_request_handler, "encode_response", not_encodable)
-            answer = await driver.append(AppendRequest(records=(b"a",), deadline_ms=1e12))
+            answer = await appended(driver, AppendRequest(records=(b"a",), deadline_ms=1e12))
             assert isinstance(answer, Done)
             await _closes(connection, node)
 
@@ -140,10 +142,31 @@ def test_a_client_that_cannot_be_answered_is_disconnected(
         async def broken(*_: object) -> bytes:
             raise KeyError("a bug")
 
-        monkeypatch.setattr(ClientApis, "handle", broken)
+        monkeypatch.setattr(ClientApis, "_handle", broken)
         async with await node.connect() as connection:
             connection.ask(ApiKey.METADATA, 12, b"")
             await _closes(connection, node)
+
+    with_node(tmp_path, check)
+
+
+def test_an_append_that_cannot_be_answered_ends_its_connection_and_not_the_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(node: ServedNode) -> None:
+        def broken(*_: object) -> bytes:
+            raise KeyError("a bug")
+
+        replica = node.node.driver.replica
+        end = replica.log.end_offset
+        with monkeypatch.context() as patched:
+            patched.setattr(DelayedProduce, "_encode_response", broken)
+            async with await node.connect() as connection:
+                request = produce(batch(b"x"), topic=node.node.log_identity.topic)
+                connection.ask(ApiKey.PRODUCE, 9, encode(request, 9))
+                await _closes(connection, node)
+        assert replica.log.end_offset == end + 1
+        assert not node.node.driver.is_over
 
     with_node(tmp_path, check)
 
@@ -286,7 +309,7 @@ def test_memory_released_by_a_response_starts_no_request_in_the_same_step(
             await second.writer.drain()
             await asyncio.sleep(0.05)
             monkeypatch.setattr(Driver, "act", counted)
-            await driver.append(AppendRequest(records=(b"a",), deadline_ms=1e12))
+            await appended(driver, AppendRequest(records=(b"a",), deadline_ms=1e12))
             assert (await first.answer(ApiKey.FETCH, 17))[0] == 1
             assert (await second.answer(ApiKey.FETCH, 17))[0] == 2
         assert deepest == 1

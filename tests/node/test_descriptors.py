@@ -16,7 +16,7 @@ from raftlog.node.process import descriptors_needed
 from raftlog.storage.local import SPARE_DESCRIPTORS
 from raftlog.wire import ApiKey
 from tests.support.descriptor_exhaustion import occupy_descriptors
-from tests.support.served_node import RawConnection, ServedNode, served_node
+from tests.support.served_node import RawConnection, ServedNode, appended, served_node
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def test_a_node_without_free_descriptors_continues_and_accepts_no_connection(
                 await loop.sock_connect(one, ("127.0.0.1", node.port))  # in the backlog
             for at in range(40):
                 request = AppendRequest(records=(bytes(50_000),), deadline_ms=1e12)
-                assert isinstance(await node.node.driver.append(request), Done), at
+                assert isinstance(await appended(node.node.driver, request), Done), at
             await _until_logged(node)
             assert not node.node.driver.is_over
             early.ask_versions(3)

@@ -14,7 +14,7 @@ from raftlog.node.driver import Driver
 from raftlog.node.replica import Outgoing
 from raftlog.quorum.events import ShutDown, TimePassed
 from raftlog.records.batch import RecordBatch, read_batch
-from tests.support.served_node import PATIENCE_S, served_node
+from tests.support.served_node import PATIENCE_S, appended, served_node
 
 
 def with_driver(home: Path, check: Callable[[Driver], Awaitable[None]], *, extra: str = "") -> None:
@@ -40,7 +40,7 @@ def batch_at(driver: Driver, offset: int) -> RecordBatch:
 def test_concurrent_appends_share_a_batch_and_keep_their_order(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         start = driver.replica.log.end_offset
-        waiting = [driver.append(append_of(b"%d" % number)) for number in range(5)]
+        waiting = [appended(driver, append_of(b"%d" % number)) for number in range(5)]
         answers = await asyncio.gather(*waiting)
         assert [answer.value.base_offset for answer in answers if isinstance(answer, Done)] == [
             start + number for number in range(5)
@@ -56,7 +56,7 @@ def test_appends_are_delayed_by_the_linger_of_the_log(tmp_path: Path) -> None:
         waiting = []
         for value in (b"a", b"b", bytes(700), bytes(700)):  # the last append fills the batch
             assert driver.replica.log.end_offset == start
-            waiting.append(driver.append(append_of(value)))
+            waiting.append(appended(driver, append_of(value)))
             for _ in range(20):
                 await asyncio.sleep(0)
         answers = await asyncio.gather(*waiting)
@@ -72,9 +72,9 @@ def test_appends_are_delayed_by_the_linger_of_the_log(tmp_path: Path) -> None:
 def test_an_append_without_records_ends_lingering(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         epoch = driver.replica.core.epoch
-        waiting = driver.append(append_of(b"a"))
+        waiting = appended(driver, append_of(b"a"))
         await asyncio.sleep(0)
-        asked = await driver.append(AppendRequest(records=(), epoch=epoch, deadline_ms=1e12))
+        asked = await appended(driver, AppendRequest(records=(), epoch=epoch, deadline_ms=1e12))
         assert isinstance(asked, Done)
         assert isinstance(await waiting, Done)
 
@@ -83,7 +83,7 @@ def test_an_append_without_records_ends_lingering(tmp_path: Path) -> None:
 
 def test_lingering_ends_at_its_deadline(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
-        assert isinstance(await driver.append(append_of(b"a")), Done)
+        assert isinstance(await appended(driver, append_of(b"a")), Done)
 
     with_driver(tmp_path, check, extra="[log]\nlinger_ms = 1\n")
 
@@ -92,7 +92,8 @@ def test_of_concurrent_rivals_the_first_wins(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
         end = driver.replica.log.end_offset
         won, lost = await asyncio.gather(
-            driver.append(append_of(b"mine", base=end)), driver.append(append_of(b"no", base=end))
+            appended(driver, append_of(b"mine", base=end)),
+            appended(driver, append_of(b"no", base=end)),
         )
         assert isinstance(won, Done)
         assert isinstance(won.value, AppendResult)
@@ -106,12 +107,12 @@ def test_of_concurrent_rivals_the_first_wins(tmp_path: Path) -> None:
 
 def test_appends_pending_when_the_node_stops_have_an_unknown_outcome(tmp_path: Path) -> None:
     async def check(driver: Driver) -> None:
-        waiting = driver.append(append_of(b"late"))
+        waiting = appended(driver, append_of(b"late"))
         await driver.close()
         answer = await waiting
         assert isinstance(answer, Failed)
         assert isinstance(answer.error, AppendUnknownError)
-        after = await driver.append(append_of(b"later"))
+        after = await appended(driver, append_of(b"later"))
         assert isinstance(after, Failed)
 
     with_driver(tmp_path, check)
@@ -125,7 +126,7 @@ def test_a_delayed_request_ends_with_records_its_deadline_or_the_node(tmp_path: 
             driver.wait_until(lambda: log.end_offset > end, timeout_ms=20_000)
         )
         await asyncio.sleep(0)
-        driver.append(append_of(b"news"))
+        appended(driver, append_of(b"news"))
         assert await news
         assert not await driver.wait_until(lambda: False, timeout_ms=5)
         forever = asyncio.ensure_future(driver.wait_until(lambda: False, timeout_ms=20_000))
@@ -152,12 +153,12 @@ def test_a_delayed_fetch_is_checked_when_records_arrive(tmp_path: Path) -> None:
         for _ in range(100):
             driver.handle(TimePassed())
         assert looks == [end]
-        assert isinstance(await driver.append(append_of(b"a")), Done)
+        assert isinstance(await appended(driver, append_of(b"a")), Done)
         assert looks == [end, end + 1]
         for _ in range(100):
             driver.handle(TimePassed())
         assert looks == [end, end + 1]
-        assert isinstance(await driver.append(append_of(b"b")), Done)
+        assert isinstance(await appended(driver, append_of(b"b")), Done)
         assert await waiting
         assert looks == [end, end + 1, end + 2]
         far = asyncio.ensure_future(
@@ -190,7 +191,7 @@ def test_a_delayed_request_whose_check_fails_affects_no_other(tmp_path: Path) ->
         waiting = asyncio.ensure_future(driver.wait_until(look, timeout_ms=20_000))
         await asyncio.sleep(0)
         is_broken = True
-        assert isinstance(await driver.append(append_of(b"news")), Done)
+        assert isinstance(await appended(driver, append_of(b"news")), Done)
         with pytest.raises(ValueError, match="a bug"):
             await waiting
 
@@ -202,7 +203,7 @@ def test_a_failed_step_stops_the_replica(tmp_path: Path) -> None:
         def wrong(now_ms: int, time_ms: int) -> list[Outgoing]:
             raise AssertionError("a bug")
 
-        waiting = driver.append(append_of(b"late"))
+        waiting = appended(driver, append_of(b"late"))
         with pytest.raises(AssertionError, match="a bug"):
             driver.act(wrong)
         assert driver.is_over, "the interrupted step is half done"

@@ -11,7 +11,7 @@ from raftlog.limits import KIB
 from raftlog.wire import ApiKey
 from tests.support.node_metrics import Figures, metrics_at
 from tests.support.quorum_processes import free_ports
-from tests.support.served_node import ServedNode, served_node
+from tests.support.served_node import ServedNode, appended, served_node
 
 
 def with_metrics(
@@ -30,10 +30,10 @@ def with_metrics(
 def test_metrics_describe_the_log_and_the_quorum(tmp_path: Path) -> None:
     async def check(node: ServedNode, ask: Callable[[], Awaitable[Figures]]) -> None:
         before = await ask()
-        appended = await node.node.driver.append(
-            AppendRequest(records=(b"a", b"b", b"c"), deadline_ms=1e12)
+        result = await appended(
+            node.node.driver, AppendRequest(records=(b"a", b"b", b"c"), deadline_ms=1e12)
         )
-        assert isinstance(appended, Done)
+        assert isinstance(result, Done)
         after = await ask()
         end = after["raftlog_log_end_offset",]
         assert (

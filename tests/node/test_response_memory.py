@@ -29,7 +29,7 @@ from raftlog.wire import (
 from tests.node.apis.batches import batch, produce
 from tests.node.apis.requests import fetch
 from tests.support.quorum_processes import free_ports
-from tests.support.served_node import RawConnection, ServedNode, served_node, transport_of
+from tests.support.served_node import RawConnection, ServedNode, appended, served_node, transport_of
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ async def fill(node: ServedNode, record_count: int) -> None:
     """Append records of almost a MiB, one per batch."""
     for _ in range(record_count):
         request = AppendRequest(records=(RECORD,), deadline_ms=1e12)
-        assert isinstance(await node.node.driver.append(request), Done)
+        assert isinstance(await appended(node.node.driver, request), Done)
 
 
 @asynccontextmanager
@@ -330,6 +330,25 @@ def test_a_large_batch_is_decoded_in_an_executor_and_keeps_its_order(tmp_path: P
             assert _is_run_in_executor()
 
     with_node(tmp_path, check, "", 'compression = "zstd"')
+
+
+def test_appends_that_wait_for_a_large_one_end_with_their_connection(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        executor, may_read = node.node.server._apis._executor, threading.Event()
+        executor.submit(may_read.wait)
+        end = node.node.driver.replica.log.end_offset
+        async with await node.connect() as connection:
+            ask_produce(connection, batch(b"x" * MIB), 1)
+            ask_produce(connection, batch(b"small"), 2)
+            await until(lambda: [one.in_flight_count for one in _all(node)] == [2])
+        await until(lambda: not _all(node))
+        may_read.set()
+        await asyncio.wrap_future(executor.submit(bool))
+        await fill(node, 1)
+        assert node.node.driver.replica.log.end_offset == end + 1
+        assert node.node.server.clients_memory.held_byte_count == 0
+
+    with_node(tmp_path, check, "")
 
 
 def test_a_decompression_bomb_is_refused_and_its_connection_stays_open(tmp_path: Path) -> None:

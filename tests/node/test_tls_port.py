@@ -14,7 +14,7 @@ from raftlog.wire import ApiKey, encode
 from tests.node.apis.requests import fetch
 from tests.support.certificates import Authority, KeyPair
 from tests.support.quorum_processes import free_ports
-from tests.support.served_node import RawConnection, ServedNode, served_node
+from tests.support.served_node import RawConnection, ServedNode, appended, served_node
 
 HANDSHAKE_MS = 300
 
@@ -146,7 +146,7 @@ def test_responses_for_a_slow_reader_are_held_back_and_arrive_complete(tmp_path:
     async def check(node: ServedNode, port: TlsPort) -> None:
         for _ in range(9):
             request = AppendRequest(records=(bytes(2**20 - 1_000),), deadline_ms=1e12)
-            assert isinstance(await node.node.driver.append(request), Done)
+            assert isinstance(await appended(node.node.driver, request), Done)
         topic = node.node.log_identity.topic
         body = encode(fetch(max_bytes=2**23, partition_max_bytes=2**23, topic=topic), 9)
         async with await port.connect("jobs-1") as connection:

@@ -94,15 +94,16 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="an append with acks=0 fails without closing the connection",
         path=f"{APIS}/produce.py",
-        old="        _raise_if_failed(topics)\n        return None",
-        new="        return None",
+        old="            _raise_if_failed(topics)\n            return None",
+        new="            return None",
         tests=(PRODUCING,),
     ),
     Plant(
         bug="an append that times out is reported as refused",
-        path=f"{APIS}/produce.py",
-        old="return failed(AppendUnknownError(path=cache.driver.replica.log.path, reason=reason))",
-        new="return failed(InvalidAppendError(reason=reason))",
+        path=f"{NODE}/pending_appends.py",
+        old='        reason = "it was not committed within the timeout of the request"\n'
+        "        return failed(AppendUnknownError(path=self._path, reason=reason))",
+        new='        return failed(DiskFullError(path=self._path, reason=""))',
         tests=(PRODUCING,),
     ),
     Plant(
@@ -344,17 +345,39 @@ ANSWER_PLANTS: Final = (
         tests=(ACCOUNTS,),
     ),
     Plant(
+        bug="an append whose deadline has passed is answered again",
+        path=f"{NODE}/pending_appends.py",
+        old="            complete, _ = self._appends.pop(request)\n",
+        new="            complete, _ = self._appends[request]\n",
+        tests=(PRODUCING,),
+    ),
+    Plant(
+        bug="a duplicate waits for the appends before it",
+        path=f"{NODE}/pending_appends.py",
+        old="        (waiting if is_in_order and not one.ticket else self._others).append(one)\n",
+        new="        (waiting if not one.ticket else self._others).append(one)\n",
+        tests=("tests/node/test_leader_appends.py",),
+    ),
+    Plant(
+        bug="appends of a lost connection are submitted",
+        path=f"{NODE}/connection.py",
+        old="            self._session.appends.clear()\n",
+        new="            pass\n",
+        tests=(MEMORY,),
+    ),
+    Plant(
         bug="an append overtakes a larger one of its connection",
         path=f"{APIS}/produce.py",
-        old="    async with request.session.append_lock:\n",
-        new="    if True:\n",
+        old="    if len(appends) == 1:\n        _submit(appends)\n",
+        new="    appends[-1].submit()\n",
         tests=(MEMORY,),
     ),
     Plant(
         bug="a large batch is decoded on the event loop",
         path=f"{APIS}/produce.py",
-        old="    return await asyncio.get_running_loop().run_in_executor(cache.executor, read)\n",
-        new="    return read()\n",
+        old="        reading = asyncio.get_running_loop().run_in_executor(cache.executor, read)\n"
+        "        reading.add_done_callback(self._has_read)\n        return None\n",
+        new="        return read()\n",
         tests=(MEMORY,),
     ),
     Plant(

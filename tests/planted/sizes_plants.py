@@ -123,8 +123,8 @@ SIZES_PLANTS: Final = (
     Plant(
         bug="memory of a decompressed batch is not counted",
         path="connector/raftlog/node/apis/produce.py",
-        old="        _hold(request.session.memory, records.byte_count(), result)\n",
-        new="        pass\n",
+        old="            byte_count = records.byte_count()\n",
+        new="            byte_count = 0\n",
         tests=(
             "tests/node/apis/test_produced_batch.py"
             "::test_memory_of_a_decompressed_batch_is_held_until_it_is_answered",

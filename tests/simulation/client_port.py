@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from raftlog.append import AppendRequest, RequestResult
-from raftlog.errors import WireError
 from raftlog.limits import MIB, WIRE_FRAME_BYTES_MAX
 from raftlog.node.access import ANONYMOUS, Principal, Rights
 from raftlog.node.apis.client_apis import ClientApis
-from raftlog.node.connection import Connection, TransferDeadline
+from raftlog.node.connection import Connection, FlushQueue, TransferDeadline
 from raftlog.node.driver import Driver
 from raftlog.node.memory_pool import MemoryPool
+from raftlog.node.pending_appends import AppendPurgatory, Complete
 from raftlog.node.replica import Replica
 from raftlog.node.request import Request
 from raftlog.wire import ApiKey, Listener, LogIdentity, encode_versions_response
@@ -52,6 +52,7 @@ class ClientPort:
         self._driver: Final = NodeDriver(self._loop, node, cluster)
         self._apis: Final = ClientApis(cast("Driver", self._driver), is_one_socket=True)
         self._memory: Final = MemoryPool(64 * MIB)
+        self._flush_queue: Final = FlushQueue(self._loop)
 
     def poll(self) -> None:
         """Call what waits for the log, after a step of the replica."""
@@ -77,6 +78,7 @@ class ClientPort:
                 in_flight_max=100,
                 memory_share=lambda _: self._memory.share_of(where),
                 deadline=TransferDeadline(STALLED_S, BYTES_PER_SECOND_MIN),
+                flush_queue=self._flush_queue,
             )
         )
 
@@ -99,22 +101,7 @@ class ClientPort:
                 )
             )
             return
-        task = self._loop.create_task(self._respond(connection, request))
-        connection.tasks.add(task)
-        task.add_done_callback(connection.tasks.discard)
-
-    async def _respond(self, connection: Connection, request: Request[Any]) -> None:
-        try:
-            body = await self._apis.handle(request)
-        except WireError as error:
-            connection.refuse(error.message())
-            return
-        except Exception as bug:
-            connection.refuse(repr(bug))
-            raise
-        request.respond(body)
-        if request.closes_connection:
-            connection.finish()
+        self._apis.start(request)
 
 
 class NodeDriver:
@@ -129,7 +116,10 @@ class NodeDriver:
         self._node_id = node.node_id
         self._cluster = cluster
         self._waiting: dict[asyncio.Future[bool], Callable[[], bool]] = {}
-        self._futures: dict[int, asyncio.Future[RequestResult]] = {}
+        self._purgatory: Final = AppendPurgatory(
+            node.replica.log.path, self.now_ms, loop.call_later
+        )
+        self._appends: list[AppendRequest] = []
 
     def now_ms(self) -> int:
         return self._cluster.world.now_ms
@@ -137,20 +127,20 @@ class NodeDriver:
     def time_ms(self) -> int:
         return TIME_MS + self._cluster.world.now_ms
 
-    def append(self, request: AppendRequest) -> asyncio.Future[RequestResult]:
+    def append(
+        self, request: AppendRequest, complete: Complete, *, timeout_ms: int | None = None
+    ) -> None:
         """Submit an append to the replica, with those of the same turn."""
-        number = len(self._futures)
-        self._futures[number] = future = self._loop.create_future()
-        self._cluster.users_append(self._node_id, request, self, number)
-        return future
+        self._purgatory.add(request, complete, timeout_ms)
+        self._appends.append(request)
+        self._cluster.users_append(self._node_id, request, self, len(self._appends) - 1)
 
     def receive_result(
         self, target: int, attempt: int, answer: RequestResult, leader_id: int | None
     ) -> None:
         """Complete an append. Its number is ``attempt``."""
         del target, leader_id
-        if not self._futures[attempt].done():
-            self._futures[attempt].set_result(answer)
+        self._loop.run_in(lambda: self._purgatory.complete(self._appends[attempt], answer))
 
     async def wait_until(
         self,

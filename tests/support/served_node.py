@@ -13,7 +13,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from raftlog.append import AppendRequest, RequestResult
 from raftlog.node.config import NodeConfig, parse_config
+from raftlog.node.driver import Driver
 from raftlog.node.formatting import format_directory, random_id, read_identity
 from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
@@ -134,6 +136,13 @@ def transport_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
     """Return the transport of a stream, which has both directions although typed for one."""
     assert isinstance(writer.transport, asyncio.Transport)
     return writer.transport
+
+
+def appended(driver: Driver, request: AppendRequest) -> asyncio.Future[RequestResult]:
+    """Append to the log of a leader; return the result."""
+    result: asyncio.Future[RequestResult] = asyncio.get_running_loop().create_future()
+    driver.append(request, result.set_result)
+    return result
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ Invariants:
    connections would hold the memory that they wait for.
 4. No request is started while the peer does not read responses, and at most one request with a
    possibly large response is in flight (Kafka mutes the whole channel).
+5. The responses of one turn of the event loop are one write.
 """
 
 from __future__ import annotations
@@ -44,6 +45,31 @@ _WRITE_BYTES_MAX: Final = 256 * 1024
 _LARGE_RESPONSES: Final = frozenset((ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
 
 
+class FlushQueue:
+    """Connections with responses that are not written: each is flushed once, in the next iteration
+    of the event loop, whatever the number of its responses."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._connections: list[Connection] = []
+
+    def add(self, connection: Connection) -> None:
+        """Flush a connection, which is not queued yet, in the next iteration."""
+        if not self._connections:
+            self._loop.call_soon(self._flush)
+        self._connections.append(connection)
+
+    def _flush(self) -> None:
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            try:
+                connection.flush()
+            except Exception as bug:  # noqa: BLE001 - as asyncio does after ``data_received``
+                context = {"message": "a connection cannot be flushed", "exception": bug}
+                self._loop.call_exception_handler(context)
+                connection.abort()
+
+
 class Connection(asyncio.Protocol):
     """Connection of one peer, from the end of its TLS handshake."""
 
@@ -60,6 +86,7 @@ class Connection(asyncio.Protocol):
         in_flight_max: int,
         memory_share: Callable[[Principal], MemoryShare],
         deadline: TransferDeadline,
+        flush_queue: FlushQueue,
     ) -> None:
         """``authenticate`` returns the principal, None to close the connection. ``handle`` is
         called with every request, ``closed`` once; ``log_event`` logs errors of the peer. ``apis``
@@ -84,6 +111,8 @@ class Connection(asyncio.Protocol):
         self._requests: deque[Request[Any]] = deque()
         self._frames: deque[bytes] = deque()
         self._deadline = deadline
+        self._flush_queue = flush_queue
+        self._is_flush_queued = False
         self._is_reading = True
         self._is_writable = True
         self._is_finishing = False
@@ -108,7 +137,7 @@ class Connection(asyncio.Protocol):
         try:
             frames = self._decoder.feed(data)
         except WireError as error:
-            self._end("refused", error.message())
+            self.refuse(error)
             return
         if frames:
             self._frames.extend(frames)
@@ -116,7 +145,6 @@ class Connection(asyncio.Protocol):
             if self._session is not None:
                 self._session.memory.end_overdraft(self._start_requests_soon)
         self.memory.partial_byte_count = self._decoder.buffered_byte_count
-        self._report_memory()
         self._start_requests()
 
     def eof_received(self) -> bool:
@@ -129,6 +157,8 @@ class Connection(asyncio.Protocol):
         self._discard_frames()
         for task in self.tasks:
             task.cancel()
+        if self._session is not None:
+            self._session.appends.clear()
         self._closed(self)
 
     def pause_writing(self) -> None:
@@ -191,6 +221,7 @@ class Connection(asyncio.Protocol):
             data = self._frames.popleft()
             self.memory.queued_byte_count -= len(data)
             self._start_request(data, session)
+        self._report_memory()
         if session is None or self._is_finishing or not self.is_open:
             return  # nothing more is read
         may_read = self._may_read(session.memory)
@@ -260,7 +291,7 @@ class Connection(asyncio.Protocol):
         try:
             received = receive_request(data, session.principal.listener, self._apis)
         except WireError as error:
-            self._end("refused", error.message())
+            self.refuse(error)
             return
         if isinstance(received, UnknownApiVersions):
             correlation_id, body_start = received.correlation_id, len(data)
@@ -269,21 +300,21 @@ class Connection(asyncio.Protocol):
             )
         else:
             header, body_start = received.header, received.body_start
-        request: Request[Any] = Request(session, header, data, body_start, self._respond)
+        request: Request[Any] = Request(session, header, data, body_start, self)
         self._requests.append(request)
-        self.memory.in_flight_byte_count += request.byte_count
-        self._report_memory()
+        self.memory.in_flight_byte_count += len(data)
         if isinstance(received, UnknownApiVersions):
             request.respond(encode_unsupported_version_response())
             return
         try:
             self._handle(self, request)
         except WireError as error:
-            self._end("refused", error.message())
+            self.refuse(error)
 
     # --- responses --------------------------------------------------------------------------------
 
-    def _respond(self, request: Request[Any], body: bytes | None) -> None:
+    def respond(self, request: Request[Any], body: bytes | None) -> None:
+        """Send the response to a request, after those to older requests; None: no response."""
         response = None
         if body is not None and self._transport is not None:
             header = request.header
@@ -295,9 +326,13 @@ class Connection(asyncio.Protocol):
             return  # the connection is lost
         self.memory.in_flight_byte_count += request.byte_count - before
         self._report_memory()
-        self._flush()
+        if not self._is_flush_queued:
+            self._is_flush_queued = True
+            self._flush_queue.add(self)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write the responses that no older request delays, and start requests."""
+        self._is_flush_queued = False
         ready: list[bytes] = []
         has_ended = False
         while self._requests and self._requests[0].is_answered:
@@ -306,18 +341,19 @@ class Connection(asyncio.Protocol):
             has_ended = True
             if request.response is not None:
                 ready.append(request.response)
-        if not has_ended:
-            return  # the response to an older request is missing
+        if not has_ended or self._transport is None:
+            return
         if ready:
-            self._count_unread()
+            if self.memory.unread_byte_count:
+                self._count_unread()
             self._write(b"".join(ready) if len(ready) > 1 else ready[0])
         self._count_unread()
         self._close_if_finished()
         if self._frames or not self._is_reading:
-            self._start_requests_soon()
+            self._start_requests()
 
     def _write(self, data: bytes) -> None:
-        assert self._transport is not None, "checked by _respond"
+        assert self._transport is not None, "checked by flush"
         view = memoryview(data)
         for start in range(0, len(data), _WRITE_BYTES_MAX):
             if self._transport.is_closing():  # perhaps since the previous write
@@ -336,13 +372,11 @@ class Connection(asyncio.Protocol):
         self._report_memory()
         self._update_deadline()
 
-    def refuse(self, reason: str) -> None:
-        """Log ``reason`` and close, because of an invalid request."""
-        self._end("refused", reason)
-
-    def _end(self, what: str, reason: str) -> None:
-        self._log_event(what, self.where, reason)
+    def refuse(self, why: WireError | str) -> None:
+        """Log why a request has no response, and close."""
+        self._log_event("refused", self.where, why if isinstance(why, str) else why.message())
         self._discard_frames()
+        self.flush()
         self._close()
 
     def _close_if_finished(self) -> None:

@@ -51,7 +51,7 @@ from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.wire import LogIdentity
 
-from .pending_appends import PendingAppends
+from .pending_appends import AppendPurgatory, Complete, PendingAppends
 from .raft_client import RaftListener, RaftListeners, ReplicaRaftClient
 from .replica import Outgoing, Replica, RunSync
 
@@ -95,7 +95,7 @@ class Driver:
         self._notify = notify
         self._loop = asyncio.get_running_loop()
         self._appends = PendingAppends(replica, self._complete_append)
-        self._futures: dict[AppendRequest, asyncio.Future[RequestResult]] = {}
+        self._purgatory = AppendPurgatory(replica.log.path, self.now_ms, self._loop.call_later)
         self._unsubmitted: list[AppendRequest] = []
         self._unsubmitted_bytes = 0
         self._submitting: asyncio.Handle | None = None
@@ -215,20 +215,22 @@ class Driver:
         if self._replies.pop(request_id, None) is not None:
             self.handle(RequestDropped(request_id))
 
-    def append(self, request: AppendRequest) -> asyncio.Future[RequestResult]:
+    def append(
+        self, request: AppendRequest, complete: Complete, *, timeout_ms: int | None = None
+    ) -> None:
         """Append to the log of this leader, in the order of the calls.
 
         Appends of one iteration of the event loop, and within ``linger.ms`` of the log, are written
-        together. The result is set when it can no longer change.
+        together. ``complete`` is called with the result when it can no longer change, or after
+        ``timeout_ms`` with an unknown outcome: perhaps before this returns, or in a step of the
+        replica, so that it must not raise.
         """
-        future: asyncio.Future[RequestResult] = self._loop.create_future()
         if self.is_over:
-            future.set_result(self._unknown())
-            return future
-        self._futures[request] = future
+            complete(self._unknown())
+            return
+        self._purgatory.add(request, complete, timeout_ms)
         self._unsubmitted.append(request)
         self._submit_soon(request)
-        return future
 
     def _submit_soon(self, request: AppendRequest) -> None:
         """Submit after ``linger.ms``; soon if a batch is full, or the request has no records."""
@@ -334,10 +336,7 @@ class Driver:
         if error is not None and not self.ended.done():
             self.ended.set_result(error)
         self._appends.abandon("the node is shutting down")
-        for request, future in list(self._futures.items()):
-            if not future.done():
-                future.set_result(self._unknown())
-            del self._futures[request]
+        self._purgatory.close(self._unknown)
         waiters = [*self._waiters, *self._readers]
         self._waiters, self._readers = [], {}
         for waiter in waiters:
@@ -418,9 +417,7 @@ class Driver:
     def _complete_append(self, request: AppendRequest, result: RequestResult) -> None:
         if isinstance(result, Failed) and isinstance(result.error, DiskFullError):
             self._resign_on_disk_full_soon()
-        future = self._futures.pop(request, None)
-        if future is not None and not future.done():
-            future.set_result(result)
+        self._purgatory.complete(request, result)
 
     def _resign_on_disk_full_soon(self) -> None:
         self._loop.call_soon(self._resign_on_disk_full)

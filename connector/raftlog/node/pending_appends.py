@@ -13,13 +13,16 @@ Invariants:
 5. An append that does not fit on the disk is rejected, together with the appends submitted with it,
    and the leader continues. Later appends of its ``InOrderGate`` are rejected too.
 6. The records of a written append are released; only its result is kept.
+7. A higher high watermark costs as much as the appends that it completes, however many wait.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from raftlog.append import (
     AppendBatch,
@@ -62,8 +65,8 @@ _ABOUT_THE_LOG: Final = (
 """Errors that depend on the content of the log, and so wait until it is committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedProduce:
+@dataclass(slots=True, eq=False)
+class PendingAppend:
     """Result that waits until the high watermark is at ``end_offset`` and ``ticket`` confirmed."""
 
     request: AppendRequest
@@ -84,13 +87,16 @@ class PendingAppends:
         """``complete`` is called once for each request, with its result."""
         self._replica: Final = replica
         self._complete = complete
-        self._waiting: list[DelayedProduce] = []
+        self._waiting: Final[deque[PendingAppend]] = deque()
+        """Without a ticket, ascending by end offset and epoch."""
+        self._others: list[PendingAppend] = []
+        """All others: with a ticket, or duplicates of earlier appends."""
         self._last_ticket = 0
         self._confirmed_ticket = 0
 
     @property
     def waiting_count(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._others)
 
     def submit(
         self, requests: Sequence[AppendRequest], *, now_ms: int, time_ms: int
@@ -120,14 +126,17 @@ class PendingAppends:
             request.records = ()
             ticket = self._ticket_for(result, is_empty=is_empty)
             end_offset = self._end_to_wait_for(result)
-            self._waiting.append(
-                DelayedProduce(request, result, is_empty, role.epoch, end_offset, ticket)
-            )
+            self._add(PendingAppend(request, result, is_empty, role.epoch, end_offset, ticket))
         if self._last_ticket != last_ticket:
             confirm = ReadIndex(self._last_ticket)
             outgoing += replica.step(confirm, now_ms=now_ms, time_ms=time_ms)
         self.poll()
         return outgoing
+
+    def _add(self, one: PendingAppend) -> None:
+        waiting = self._waiting
+        is_in_order = not waiting or waiting[-1].end_offset <= one.end_offset
+        (waiting if is_in_order and not one.ticket else self._others).append(one)
 
     def _refuse(self, request: AppendRequest, refused: Failed) -> None:
         """Complete a rejected request immediately."""
@@ -178,24 +187,34 @@ class PendingAppends:
         role = self._replica.core.role
         epoch = role.epoch if isinstance(role, Leader) else None
         high_watermark = self._replica.core.high_watermark or 0
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            if one.epoch != epoch:
-                self._complete(one.request, self._lost(one))
-            elif one.end_offset <= high_watermark and one.ticket <= self._confirmed_ticket:
-                self._complete(one.request, one.result)
+        waiting = self._waiting
+        while waiting and (waiting[0].epoch != epoch or waiting[0].end_offset <= high_watermark):
+            self._complete_one(waiting.popleft(), epoch)
+        if not self._others:
+            return
+        others, self._others = self._others, []
+        for one in others:
+            is_final = one.end_offset <= high_watermark and one.ticket <= self._confirmed_ticket
+            if is_final or one.epoch != epoch:
+                self._complete_one(one, epoch)
             else:
-                self._waiting.append(one)
+                self._others.append(one)
+
+    def _complete_one(self, one: PendingAppend, epoch: int | None) -> None:
+        """Complete an append that is final in the epoch in which this node leads, or lost."""
+        self._complete(one.request, one.result if one.epoch == epoch else self._lost(one))
 
     def abandon(self, reason: str) -> None:
         """Complete all pending appends after the end of the replica: outcome unknown, or not leader
         for requests without records."""
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
+        left = [*self._waiting, *self._others]
+        self._waiting.clear()
+        self._others = []
+        for one in left:
             result = failed(self._not_leader()) if one.is_empty else self._unknown(reason)
             self._complete(one.request, result)
 
-    def _lost(self, one: DelayedProduce) -> RequestResult:
+    def _lost(self, one: PendingAppend) -> RequestResult:
         """Return the result after a leader change: unknown, unless nothing was appended."""
         if isinstance(one.result, Failed) or one.is_empty:
             return failed(self._not_leader())
@@ -220,3 +239,79 @@ def _is_log_shorter(error: RaftlogError) -> bool:
     return (end is not None and end > error.next_available_offset) or (
         base is not None and base > error.log_end_offset
     )
+
+
+# --- Callbacks and deadlines ----------------------------------------------------------------------
+
+Complete: TypeAlias = Callable[[RequestResult], None]
+
+
+class AppendPurgatory:
+    """Callbacks of appends without a result. Each is called once: with the result, or at its
+    deadline.
+
+    Appends with the same deadline, to the millisecond, share a timer: those of one turn of the
+    event loop mostly have the same timeout. Kafka: ``DelayedOperationPurgatory``, ``TimingWheel``.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        now_ms: Callable[[], int],
+        call_later: Callable[[float, Callable[[int], None], int], asyncio.TimerHandle],
+    ) -> None:
+        """``call_later`` is that of the event loop."""
+        self._path = path
+        self._now_ms = now_ms
+        self._call_later = call_later
+        self._appends: Final[dict[AppendRequest, tuple[Complete, int]]] = {}
+        """Callback and deadline."""
+        self._due: Final[dict[int, tuple[asyncio.TimerHandle, dict[AppendRequest, None]]]] = {}
+        """Timer and appends by deadline."""
+
+    def add(
+        self, request: AppendRequest, complete: Complete, timeout_ms: int | None = None
+    ) -> None:
+        """Register an append. Without time ``complete`` is called before this returns: an append
+        that is not awaited may be committed, too."""
+        if timeout_ms is None:
+            self._appends[request] = complete, -1
+            return
+        if timeout_ms <= 0:
+            complete(self._timed_out())
+            return
+        deadline_ms = self._now_ms() + timeout_ms
+        self._appends[request] = complete, deadline_ms
+        if deadline_ms not in self._due:
+            timer = self._call_later(timeout_ms / 1000, self._expire, deadline_ms)
+            self._due[deadline_ms] = timer, {}
+        self._due[deadline_ms][1][request] = None
+
+    def complete(self, request: AppendRequest, result: RequestResult) -> None:
+        """Handle the result of an append, unless its deadline has passed."""
+        found = self._appends.pop(request, None)
+        if found is None:
+            return
+        complete, deadline_ms = found
+        if deadline_ms in self._due:
+            timer, due = self._due[deadline_ms]
+            del due[request]
+            if not due:
+                timer.cancel()
+                del self._due[deadline_ms]
+        complete(result)
+
+    def close(self, result: Callable[[], RequestResult]) -> None:
+        """Complete all appends."""
+        for request in list(self._appends):
+            self.complete(request, result())
+
+    def _expire(self, deadline_ms: int) -> None:
+        _, due = self._due.pop(deadline_ms)
+        for request in due:
+            complete, _ = self._appends.pop(request)
+            complete(self._timed_out())
+
+    def _timed_out(self) -> RequestResult:
+        reason = "it was not committed within the timeout of the request"
+        return failed(AppendUnknownError(path=self._path, reason=reason))

@@ -108,7 +108,7 @@ class RaftRequestHandler:
             try:
                 body = encode_response(key, version, response, self._identity)
             except WireError as error:  # must not propagate into the replica's step
-                connection.refuse(error.message())
+                connection.refuse(error)
             else:
                 request.respond(body)
 

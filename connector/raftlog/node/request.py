@@ -3,46 +3,65 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from raftlog.append import InOrderGate
+from raftlog.errors import WireError
 from raftlog.wire import RequestHeader
 
 from .access import Principal
 from .memory_pool import MemoryShare
 
 Body = TypeVar("Body")
+INTERNAL_ERROR: Final = "internal error: the request has no response"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Session:
     """Principal of a connection, and state that its requests share (Kafka: ``Session``).
 
-    ``memory`` counts requests and responses, per principal. ``append_lock`` is held while an append
-    of this connection is decoded and submitted, so that appends keep their order. ``append_gate``
-    keeps the order if appends fail on a full disk.
+    ``memory`` counts requests and responses, per principal. ``appends`` are the Produce requests of
+    this connection that are not submitted yet, in their order: only the first one is read.
+    ``append_gate`` keeps the order if appends fail on a full disk.
     """
 
     principal: Principal
     memory: MemoryShare
-    append_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    appends: deque[Any] = field(default_factory=deque)
     append_gate: InOrderGate = field(default_factory=InOrderGate)
+
+
+class RequestConnection(Protocol):
+    """Connection of a request, as request handlers use it."""
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """Tasks that end with the connection."""
+
+    def respond(self, request: Request[Any], body: bytes | None) -> None:
+        """Send the response to a request, after those to older requests; None: no response."""
+
+    def refuse(self, why: WireError | str) -> None:
+        """Log why a request has no response, and close."""
+
+    def finish(self) -> None:
+        """Start no more requests, and close after the responses to those in flight."""
 
 
 @dataclass(slots=True, eq=False)
 class Request(Generic[Body]):
     """Received request, and its place in the order of the responses of its connection.
 
-    ``on_response`` is called by ``respond``. Once there is a response, only the response is kept.
+    Once there is a response, only the response is kept.
     """
 
     session: Session
     header: RequestHeader
     frame: bytes
     body_start: int
-    on_response: Callable[[Request[Any], bytes | None], None]
+    connection: RequestConnection
     body: Body = cast("Body", None)  # noqa: RUF009
     """Decoded body; None until it is decoded."""
     closes_connection: bool = False
@@ -69,7 +88,7 @@ class Request(Generic[Body]):
     def respond(self, body: bytes | None) -> None:
         """Send the response with this body, in its order; None for no response (Produce with acks
         0)."""
-        self.on_response(self, body)
+        self.connection.respond(self, body)
 
     def complete(self, response: bytes | None) -> None:
         """Replace the request by the frame of its response."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from raftlog.errors import NodeAddressError, WireError
+from raftlog.errors import NodeAddressError
 from raftlog.wire import (
     QUORUM_APIS,
     ApiKey,
@@ -35,7 +35,7 @@ from raftlog.wire import (
 from .access import ANONYMOUS, Principal, Rights
 from .apis.client_apis import ClientApis
 from .config import LimitsConfig
-from .connection import Connection, TransferDeadline
+from .connection import Connection, FlushQueue, TransferDeadline
 from .connection_quotas import ConnectionQuotas, CountedConnection, LimitExceeded
 from .driver import Driver
 from .memory_pool import MemoryPool
@@ -108,6 +108,7 @@ class Server:
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
+        self._flush_queue: Final = FlushQueue(self._loop)
         self.quotas: Final = ConnectionQuotas(limits)
 
     @property
@@ -249,6 +250,7 @@ class Server:
             deadline=TransferDeadline(
                 self._limits.stalled_ms / 1000, self._limits.bytes_per_second_min
             ),
+            flush_queue=self._flush_queue,
         )
         self._connections.add(connection)
         tls = listener_socket.tls()
@@ -355,22 +357,7 @@ class Server:
         elif key in QUORUM_APIS and not is_from_consumer:
             self._raft_handler.handle(connection, request)
         else:
-            task = self._loop.create_task(self._handle_client_request(connection, request))
-            connection.tasks.add(task)
-            task.add_done_callback(connection.tasks.discard)
-
-    async def _handle_client_request(self, connection: Connection, request: Request[Any]) -> None:
-        try:
-            body = await self._apis.handle(request)
-        except WireError as error:
-            connection.refuse(error.message())
-            return
-        except Exception:
-            connection.refuse("internal error: the request has no response")
-            raise
-        request.respond(body)
-        if request.closes_connection:
-            connection.finish()
+            self._apis.start(request)
 
     def _versions(self, request: Request[Any]) -> bytes:
         core = self._driver.replica.core

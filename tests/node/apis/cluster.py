@@ -13,15 +13,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
-from raftlog.append import AppendRequest, RequestResult
+from raftlog.append import AppendRequest
+from raftlog.errors import WireError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis
 from raftlog.node.driver import Driver
 from raftlog.node.memory_pool import MemoryPool
-from raftlog.node.pending_appends import PendingAppends
+from raftlog.node.pending_appends import AppendPurgatory, Complete, PendingAppends
 from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.node.request import Request, Session
 from raftlog.quorum import messages
@@ -70,16 +72,56 @@ def session(principal: Principal | None = None) -> Session:
     )
 
 
-def received(
-    key: ApiKey, version: int, frame: bytes, body_start: int, of: Session | None = None
-) -> Request[Any]:
-    """Return a request as received from a connection."""
+class Caller:
+    """Connection with one request; ``response`` is the body of its response, or its error."""
+
+    def __init__(self) -> None:
+        self.response: Final[asyncio.Future[bytes | None]] = asyncio.Future()
+        self.tasks: Final[set[asyncio.Task[None]]] = set()
+
+    def respond(self, request: Request[Any], body: bytes | None) -> None:
+        is_last = body is not None and request.closes_connection
+        self.response.set_result(LastResponse(body) if is_last and body is not None else body)
+
+    def refuse(self, why: WireError | str) -> None:
+        self.response.set_exception(why if isinstance(why, WireError) else AssertionError(why))
+
+    def finish(self) -> None:
+        assert isinstance(self.response.result(), LastResponse)
+
+
+def asked(
+    apis: ClientApis,
+    key: ApiKey,
+    version: int,
+    frame: bytes,
+    body_start: int = 0,
+    of: Session | None = None,
+) -> asyncio.Future[bytes | None]:
+    """Start a request as a connection of its own does; return its response."""
     header = RequestHeader(api_key=key, api_version=version, correlation_id=1)
-    return Request(of or session(), header, frame, body_start, lambda *_: None)
+    caller = Caller()
+    try:
+        apis.start(Request(of or session(), header, frame, body_start, caller))
+    except WireError as error:
+        caller.refuse(error)
+    return caller.response
 
 
 class LastResponse(bytes):
     """Body of a response after which the connection is closed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Timer:
+    """Call at a time of a cluster, with the part of ``asyncio.TimerHandle`` that is used."""
+
+    due_ms: float
+    call: Callable[[], None]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +147,7 @@ class Node:
         self._held: list[RunSync] = []
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
-        self._futures: dict[AppendRequest, asyncio.Future[RequestResult]] = {}
+        self._timers: list[_Timer] = []
         self._waiters: list[_Waiter] = []
         self.replica = Replica.open(
             self.disk,
@@ -120,7 +162,8 @@ class Node:
             now_ms=cluster.now_ms,
             time_ms=self.time_ms(),
         )
-        self._appends = PendingAppends(self.replica, self._answer)
+        self._purgatory = AppendPurgatory(self.replica.log.path, self.now_ms, self._call_later)
+        self._appends = PendingAppends(self.replica, self._purgatory.complete)
         self.apis = ClientApis(cast("Driver", self))
 
     # --- used by request handlers -----------------------------------------------------------------
@@ -135,11 +178,18 @@ class Node:
     def time_ms(self) -> int:
         return TIME_MS + self._cluster.now_ms
 
-    def append(self, request: AppendRequest) -> asyncio.Future[RequestResult]:
-        future: asyncio.Future[RequestResult] = asyncio.get_running_loop().create_future()
-        self._futures[request] = future
+    def append(
+        self, request: AppendRequest, complete: Complete, *, timeout_ms: int | None = None
+    ) -> None:
+        self._purgatory.add(request, complete, timeout_ms)
         self._do(lambda now, time: self._appends.submit([request], now_ms=now, time_ms=time))
-        return future
+
+    def _call_later(
+        self, delay_s: float, call: Callable[[int], None], argument: int
+    ) -> asyncio.TimerHandle:
+        timer = _Timer(self.now_ms() + 1000 * delay_s, partial(call, argument))
+        self._timers.append(timer)
+        return cast("asyncio.TimerHandle", timer)
 
     async def wait_until(
         self,
@@ -208,12 +258,12 @@ class Node:
         ticket = sync.ticket
         self._do(lambda now, time: self.replica.complete_sync(ticket, now_ms=now, time_ms=time))
 
-    def _answer(self, request: AppendRequest, answer: RequestResult) -> None:
-        future = self._futures.pop(request)
-        if not future.done():
-            future.set_result(answer)
-
     def _wake(self) -> None:
+        due = [one for one in self._timers if one.due_ms <= self.now_ms()]
+        self._timers = [one for one in self._timers if one.due_ms > self.now_ms()]
+        for timer in due:
+            if not timer.is_cancelled:
+                timer.call()
         for waiter in list(self._waiters):
             if waiter.future.done():
                 self._waiters.remove(waiter)
@@ -236,19 +286,12 @@ class Node:
 
     def start(
         self, key: ApiKey, version: int, request: Any, principal: Principal | Session
-    ) -> asyncio.Task[Any]:
-        """Start a request as a connection does: it is processed before this returns to the loop.
-        Each caller has a connection of its own.
-        """
+    ) -> asyncio.Future[bytes | None]:
+        """Start a request as a connection does; return its response. Each caller has a connection
+        of its own."""
         frame = b"head" + encode(request, version)
         of = principal if isinstance(principal, Session) else session(principal)
-        return asyncio.get_running_loop().create_task(
-            self._handle(received(key, version, frame, 4, of))
-        )
-
-    async def _handle(self, request: Request[Any]) -> bytes | None:
-        body = await self.apis.handle(request)
-        return LastResponse(body) if body is not None and request.closes_connection else body
+        return asked(self.apis, key, version, frame, 4, of)
 
     async def ask_client(
         self,
@@ -366,14 +409,14 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def answer_of(task: asyncio.Task[Any], kind: type[T], version: int) -> T:
+def answer_of(task: asyncio.Future[Any], kind: type[T], version: int) -> T:
     """Return the decoded content of a response."""
     body = task.result()
     assert isinstance(body, bytes)
     return decode(kind, version, bytes(body))
 
 
-def is_last(task: asyncio.Task[Any]) -> bool:
+def is_last(task: asyncio.Future[Any]) -> bool:
     return isinstance(task.result(), LastResponse)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import random
 from datetime import timedelta
@@ -19,7 +18,7 @@ from tests.support.hostile_bytes import mutations
 from tests.support.wire_messages import message_kinds, random_message
 
 from .batches import batch, commit_header
-from .cluster import TIME_MS, TOPIC, TOPIC_ID, Cluster, Node, caller, received, run, session, settle
+from .cluster import TIME_MS, TOPIC, TOPIC_ID, Cluster, Node, asked, caller, run, session, settle
 
 SERVED: Final = (
     ApiKey.PRODUCE,
@@ -124,8 +123,7 @@ async def answer(
     node: Node, cluster: Cluster, key: ApiKey, version: int, frame: bytes, principal: Any
 ) -> Any:
     """Return the response to a request, or its error, however long it takes."""
-    work = node.apis.handle(received(key, version, frame, 0, session(principal)))
-    task = asyncio.get_running_loop().create_task(work)
+    task = asked(node.apis, key, version, frame, 0, session(principal))
     await settle()
     for _ in range(8):
         if task.done():

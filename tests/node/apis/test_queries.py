@@ -36,9 +36,9 @@ from .cluster import (
     Cluster,
     Node,
     answer_of,
+    asked,
     caller,
     is_last,
-    received,
     run,
     settle,
 )
@@ -128,7 +128,7 @@ def test_voters_with_one_listener_serve_clients_there(names_clients: bool) -> No
     async def work() -> None:
         cluster = Cluster(3, names_clients=names_clients)
         apis = ClientApis(cast("Driver", cluster.elect()), is_one_socket=True)
-        body = await apis.handle(received(ApiKey.METADATA, 9, encode(metadata(), 9), 0))
+        body = await asked(apis, ApiKey.METADATA, 9, encode(metadata(), 9))
         assert body is not None
         decoded = decode(latest_schemas.MetadataResponse, 9, bytes(body))
         hosts = [f"node{at}.public" if names_clients else f"node{at}" for at in (1, 2, 3)]
@@ -172,9 +172,9 @@ def test_trailing_bytes_are_ignored_and_malformed_requests_are_not() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         frame = encode(metadata(), 13) + b"\0\0\0"
-        assert await leader.apis.handle(received(ApiKey.METADATA, 13, frame, 0))
+        assert await asked(leader.apis, ApiKey.METADATA, 13, frame)
         with pytest.raises(MalformedMessageError):
-            await leader.apis.handle(received(ApiKey.METADATA, 13, b"\x05", 0))
+            await asked(leader.apis, ApiKey.METADATA, 13, b"\x05")
 
     run(work())
 

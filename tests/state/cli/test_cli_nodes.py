@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.cli import run
 from tests.support.quorum_processes import free_ports
-from tests.support.served_node import ServedNode, served_node
+from tests.support.served_node import ServedNode, appended, served_node
 
 from raftlog.append import AppendRequest, Done
 from raftlog_state.records import TopicRecord, encode
@@ -37,7 +37,7 @@ def with_node(
 
 async def append(node: ServedNode, *values: bytes) -> None:
     for value in values:
-        done = await node.node.driver.append(AppendRequest(records=(value,), deadline_ms=1e12))
+        done = await appended(node.node.driver, AppendRequest(records=(value,), deadline_ms=1e12))
         assert isinstance(done, Done)
 
 

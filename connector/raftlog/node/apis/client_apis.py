@@ -2,9 +2,8 @@
 
 Handlers do not deal with frames, and with versions only where the meaning of a field depends on
 them. Trailing bytes after a request are ignored, as by Kafka's brokers: librdkafka 2.16 appends
-three to a Metadata request for all topics. The appends of one connection keep their order, because
-handlers are started in the order of requests, and hold ``Session.append_lock`` until the append is
-submitted.
+three to a Metadata request for all topics. A Produce request has no task: it is submitted when it
+is received, and responds when its appends are done. Any other request has a task of its own.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.list_offsets.v11.request import ListOffsetsRequest
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 
-from raftlog.errors import UnsupportedApiError
+from raftlog.errors import UnsupportedApiError, WireError
 from raftlog.limits import WIRE_ELEMENTS_MAX
 from raftlog.node.access import Principal
 from raftlog.node.driver import Driver
-from raftlog.node.request import Request
+from raftlog.node.request import INTERNAL_ERROR, Request
 from raftlog.node.service import APPENDING_APIS, RequestHandler, Service
 from raftlog.wire import APIS, Api, ApiKey, Features, decode, encode, latest_schemas
 
@@ -38,7 +37,7 @@ from .groups import handle_find_coordinator, handle_offset_fetch
 from .metadata import handle_describe_topic_partitions, handle_metadata
 from .metadata_cache import MetadataCache
 from .offsets import handle_list_offsets, handle_offset_for_leader_epoch
-from .produce import ProducerIds, handle_produce
+from .produce import ProducerIds, start_produce
 
 T = TypeVar("T")
 
@@ -65,7 +64,6 @@ class ClientApis:
             warnings=self.warnings,
         )
         own: dict[ApiKey, tuple[type[Any], _Handler]] = {
-            ApiKey.PRODUCE: (latest_schemas.ProduceRequest, handle_produce),
             ApiKey.FETCH: (latest_schemas.FetchRequest, handle_fetch),
             ApiKey.LIST_OFFSETS: (ListOffsetsRequest, handle_list_offsets),
             ApiKey.METADATA: (latest_schemas.MetadataRequest, handle_metadata),
@@ -117,13 +115,43 @@ class ClientApis:
         """Return the warnings of all services."""
         return [text for service in self._services for text in service.warnings()]
 
-    async def handle(self, request: Request[Any]) -> bytes | None:
-        """Handle a request; return the body of the response.
+    def start(self, request: Request[Any]) -> None:
+        """Start a request. It responds to, or is refused by, its connection.
 
-        Decodes the body unless it is decoded already. Returns None if there is no response (Produce
-        with acks 0). Raises ``MalformedMessageError``, and ``UnacknowledgedAppendError`` if an
-        append without a response failed: then close the connection.
+        Decodes the body unless it is decoded already. Raises ``MalformedMessageError``.
         """
+        api_key = request.header.api_key
+        if api_key == ApiKey.PRODUCE and api_key not in self._handlers:
+            request.body = decode(
+                latest_schemas.ProduceRequest,
+                request.version,
+                request.frame,
+                start=request.body_start,
+                may_trail=True,
+            )
+            start_produce(self._cache, request)
+            return
+        tasks = request.connection.tasks
+        task = asyncio.get_running_loop().create_task(self._respond(request))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def _respond(self, request: Request[Any]) -> None:
+        connection = request.connection
+        try:
+            body = await self._handle(request)
+        except WireError as error:
+            connection.refuse(error)
+            return
+        except Exception:
+            connection.refuse(INTERNAL_ERROR)
+            raise
+        request.respond(body)
+        if request.closes_connection:
+            connection.finish()
+
+    async def _handle(self, request: Request[Any]) -> bytes:
+        """Return the body of the response. Raises ``MalformedMessageError``."""
         api_key, version = request.header.api_key, request.version
         handler = self._handlers.get(api_key)
         if handler is None:
@@ -142,7 +170,7 @@ class ClientApis:
             is_long = handler.is_large and len(request.frame) > DECODED_ON_LOOP_BYTES_MAX
             request.body = await self._in_executor(read) if is_long else read()
         response = await handler.handle(request)
-        if response is None or isinstance(response, bytes):
+        if isinstance(response, bytes):
             return response
         write = partial(encode, response, version)
         return await self._in_executor(write) if handler.is_large else write()

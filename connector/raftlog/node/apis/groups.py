@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6 import response as found_coordinator
 from kio.schema.offset_fetch.v10 import response as responses
 
-from raftlog.append import AppendRequest, Failed
+from raftlog.append import AppendRequest, Failed, RequestResult
 from raftlog.node.request import Request
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, int64, name, node
@@ -152,12 +152,12 @@ async def _confirmed(cache: MetadataCache, request: _Request) -> ErrorCode:
         return ErrorCode.not_coordinator
     deadline_ms = cache.driver.now_ms() + CONFIRM_MS
     check = AppendRequest(records=(), epoch=cache.core.epoch, deadline_ms=deadline_ms)
-    result = cache.driver.append(check)
-    if not result.done():
-        await cache.driver.wait_until(result.done, timeout_ms=CONFIRM_MS)
-    if not result.done():
+    results: list[RequestResult] = []
+    cache.driver.append(check, results.append)
+    await cache.driver.wait_until(lambda: bool(results), timeout_ms=CONFIRM_MS)
+    if not results:
         return ErrorCode.coordinator_load_in_progress
-    return ErrorCode.not_coordinator if isinstance(result.result(), Failed) else ErrorCode.none
+    return ErrorCode.not_coordinator if isinstance(results[0], Failed) else ErrorCode.none
 
 
 def _access_error(request: _Request, group: latest_schemas.OffsetFetchGroup) -> ErrorCode | None:

@@ -2,10 +2,10 @@
 
 1. Every append waits for its commit, whatever the value of acks; with acks 0 there is no response,
    and the connection is closed if the append fails.
-2. All batches of a request are submitted before any is awaited, and requests of one connection in
-   their order. A large batch is decoded on the executor, and later requests of the connection wait
-   for it. An append that is not committed within the request's timeout gets REQUEST_TIMED_OUT; it
-   may still be committed, as in Kafka.
+2. All batches of a request are submitted together, and requests of one connection in their order.
+   A large batch is decoded on the executor, and later requests of the connection wait for it. An
+   append that is not committed within the request's timeout gets REQUEST_TIMED_OUT; it may still
+   be committed, as in Kafka. A request has no task: the last of its appends to be done responds.
 3. A duplicate gets the offsets of the first append: clients treat Kafka's
    DUPLICATE_SEQUENCE_NUMBER as success too, but without the offset.
 4. A named commit is compared with the log only for principals that own its application id: others
@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias, cast
@@ -29,23 +30,22 @@ from kio.schema.produce.v13 import request as requests
 from kio.schema.produce.v13 import response as responses
 from kio.schema.types import ProducerId
 
-from raftlog.append import AppendRequest, AppendResult, Failed, RequestResult, failed
+from raftlog.append import AppendRequest, AppendResult, Failed, RequestResult
 from raftlog.errors import (
-    AppendUnknownError,
     CorruptBatchError,
     DecompressionLimitError,
     InvalidAppendError,
     LogError,
     NotLeaderError,
     UnacknowledgedAppendError,
+    WireError,
 )
 from raftlog.limits import KIB
 from raftlog.node.access import Rights
-from raftlog.node.memory_pool import MemoryShare
-from raftlog.node.request import Request
+from raftlog.node.request import INTERNAL_ERROR, Request
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import PackedRecords, SealedBatch
-from raftlog.wire import latest_schemas
+from raftlog.wire import encode, latest_schemas
 from raftlog.wire.log_identity import (
     duration,
     int16,
@@ -85,110 +85,216 @@ class Refused:
     text: str | None = None
 
 
-_Submitted: TypeAlias = asyncio.Future[RequestResult] | Refused
+Outcome: TypeAlias = RequestResult | Refused
 
 
 _Request = Request[latest_schemas.ProduceRequest]
 
 
-async def handle_produce(
-    cache: MetadataCache, request: _Request
-) -> latest_schemas.ProduceResponse | None:
-    body = request.body
-    async with request.session.append_lock:
-        submitted = [
-            [await _submit(cache, request, topic, partition) for partition in topic.partition_data]
-            for topic in body.topic_data
+def start_produce(cache: MetadataCache, request: _Request) -> None:
+    """Submit a request, after those of its connection that are not submitted yet."""
+    appends = request.session.appends
+    appends.append(DelayedProduce(cache, request))
+    if len(appends) == 1:
+        _submit(appends)
+
+
+def _submit(appends: deque[DelayedProduce]) -> None:
+    """Submit requests in their order, up to one with a batch that is read on the executor."""
+    while appends and appends[0].submit():
+        appends.popleft()
+
+
+class DelayedProduce:
+    """Produce request that responds once all of its batches have an outcome.
+
+    Kafka: ``DelayedProduce``, which is a class of the response to all partitions too.
+    """
+
+    __slots__ = ("_cache", "_count", "_outcomes", "_partitions", "_request")
+
+    def __init__(self, cache: MetadataCache, request: _Request) -> None:
+        self._cache: Final = cache
+        self._request: Final = request
+        self._partitions: Final = [
+            (topic, partition)
+            for topic in request.body.topic_data
+            for partition in topic.partition_data
         ]
-    until_ms = cache.driver.now_ms() + max(milliseconds(body.timeout), 0)
-    topics = [
-        latest_schemas.ProducedTopic(
-            topic_id=topic.topic_id,
-            name=topic.name,
-            partition_responses=tuple(
-                [
-                    _build_response(
-                        cache, request, partition.index, await _outcome(cache, one, until_ms)
-                    )
-                    for partition, one in zip(topic.partition_data, appends, strict=True)
-                ]
-            ),
+        self._outcomes: Final[list[Outcome | None]] = []
+        """Of the batches that are submitted or refused; None while it is unknown."""
+        self._count = len(self._partitions)
+        """Batches that have no outcome."""
+
+    def submit(self) -> bool:
+        """Submit or refuse the batches; return False if one is read on the executor first."""
+        while len(self._outcomes) < len(self._partitions):
+            topic, partition = self._partitions[len(self._outcomes)]
+            refusal = _refusal(self._cache, self._request, topic, partition)
+            if refusal is not None:
+                self._refuse(refusal)
+                continue
+            try:
+                append = self._read(partition.records or b"")
+            except LogError as error:
+                self._refuse(_refused(error))
+                continue
+            if append is None:
+                return False
+            self._append(append)
+        if not self._partitions:
+            self._respond()
+        return True
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def _read(self, data: bytes) -> AppendRequest | Refused | None:
+        """Return the append of a batch; None if it is large, and read on the executor.
+
+        Raises the errors of ``read_header`` and ``append_request``.
+        """
+        cache, request = self._cache, self._request
+        config = cache.driver.replica.log.config
+        header = read_header(data, byte_count_max=config.batch_bytes_max)
+        if header.compression is Compression.ZSTD and request.version < _ZSTD_FROM:
+            return Refused(ErrorCode.unsupported_compression_type)
+        read = partial(
+            append_request,
+            data,
+            header,
+            config,
+            deadline_ms=cache.driver.now_ms() + milliseconds(request.body.timeout),
+            gate=request.session.append_gate,
         )
-        for topic, appends in zip(body.topic_data, submitted, strict=True)
-    ]
-    if body.acks == 0:
-        _raise_if_failed(topics)
+        if len(data) <= READ_AT_ONCE_BYTES_MAX:
+            try:
+                return read(decompressed_bytes_max=READ_AT_ONCE_BYTES_MAX)
+            except DecompressionLimitError:
+                pass  # large once decompressed
+        reading = asyncio.get_running_loop().run_in_executor(cache.executor, read)
+        reading.add_done_callback(self._has_read)
         return None
-    return latest_schemas.ProduceResponse(
-        responses=tuple(topics),
-        throttle_time=duration(0),
-        node_endpoints=_endpoints(cache, topics),
-    )
+
+    def _has_read(self, reading: asyncio.Future[AppendRequest]) -> None:
+        """Continue after a batch was read on the executor, unless the connection is lost."""
+        error = None if reading.cancelled() else reading.exception()
+        appends = self._request.session.appends
+        if not appends or appends[0] is not self or reading.cancelled():
+            return
+        if error is None:
+            self._append(reading.result())
+        elif isinstance(error, LogError):
+            self._refuse(_refused(error))
+        else:
+            self._request.connection.refuse(INTERNAL_ERROR)
+            raise error
+        _submit(appends)
+
+    # --- submitting -------------------------------------------------------------------------------
+
+    def _append(self, append: AppendRequest | Refused) -> None:
+        """Submit an append, unless it is refused."""
+        cache, request = self._cache, self._request
+        if isinstance(append, AppendRequest):
+            if not cache.is_leader:
+                append = _not_leader(cache)
+            else:
+                append = _commit_refusal(cache, request, append) or append
+        if isinstance(append, Refused):
+            self._refuse(append)
+            return
+        ordinal, records = len(self._outcomes), append.records
+        self._outcomes.append(None)
+        byte_count = 0
+        if isinstance(records, PackedRecords | SealedBatch):
+            byte_count = records.byte_count()
+        # Counted until the append is done: decompressed, it may be a thousand times the request.
+        request.session.memory.allocate(byte_count)
+        cache.driver.append(
+            append,
+            partial(self._complete, ordinal, byte_count),
+            timeout_ms=milliseconds(request.body.timeout),
+        )
+
+    def _refuse(self, refusal: Refused) -> None:
+        """Set the outcome of a batch that is not submitted."""
+        self._outcomes.append(None)
+        self._set_outcome(len(self._outcomes) - 1, refusal)
+
+    def _complete(self, ordinal: int, byte_count: int, result: RequestResult) -> None:
+        """Set the outcome of a submitted batch."""
+        self._request.session.memory.release(byte_count)
+        self._set_outcome(ordinal, result)
+
+    def _set_outcome(self, ordinal: int, outcome: Outcome) -> None:
+        self._outcomes[ordinal] = outcome
+        self._count -= 1
+        if not self._count:
+            self._respond()
+
+    # --- response ---------------------------------------------------------------------------------
+
+    def _respond(self) -> None:
+        """Respond, or refuse the request. Called within a step of the replica: nothing is raised
+        into it."""
+        request = self._request
+        try:
+            body = self._encode_response()
+        except WireError as error:
+            request.connection.refuse(error)
+        except Exception as bug:  # noqa: BLE001 - it is of this request, and not of the replica
+            request.connection.refuse(INTERNAL_ERROR)
+            context = {"message": INTERNAL_ERROR, "exception": bug}
+            asyncio.get_running_loop().call_exception_handler(context)
+        else:
+            request.respond(body)
+
+    def _encode_response(self) -> bytes | None:
+        """Return the body of the response, None for none. Raises ``UnacknowledgedAppendError``."""
+        cache, request = self._cache, self._request
+        outcomes = iter(self._outcomes)
+        topics = []
+        for topic in request.body.topic_data:
+            found = []
+            for partition in topic.partition_data:
+                outcome = next(outcomes)
+                assert outcome is not None, "all have one"
+                found.append(_build_response(cache, request, partition.index, outcome))
+            topics.append(
+                latest_schemas.ProducedTopic(
+                    topic_id=topic.topic_id, name=topic.name, partition_responses=tuple(found)
+                )
+            )
+        if request.body.acks == 0:
+            _raise_if_failed(topics)
+            return None
+        response = latest_schemas.ProduceResponse(
+            responses=tuple(topics),
+            throttle_time=duration(0),
+            node_endpoints=_endpoints(cache, topics),
+        )
+        return encode(response, request.version)
 
 
-# --- submitting -----------------------------------------------------------------------------------
-
-
-async def _submit(
+def _refusal(
     cache: MetadataCache,
     request: _Request,
     topic: latest_schemas.ProduceTopic,
     partition: requests.PartitionProduceData,
-) -> _Submitted:
-    """Submit one batch to the log, or return why it is rejected."""
-    body = request.body
+) -> Refused | None:
+    """Return why a batch is refused before it is read, None if it is not."""
     error = _error(cache, request, topic.topic_id, topic.name, partition.index)
     if error is not ErrorCode.none:
         return Refused(error)
-    if body.transactional_id is not None:
+    if request.body.transactional_id is not None:
         return Refused(ErrorCode.unsupported_version, NO_TRANSACTIONS)
     if not cache.is_leader:
         return _not_leader(cache)
-    config = cache.driver.replica.log.config
-    data = partition.records
-    if not data:
+    if not partition.records:
         return _refused(
             InvalidAppendError(reason="a request has exactly one record batch per partition")
         )
-    try:
-        header = read_header(data, byte_count_max=config.batch_bytes_max)
-        if header.compression is Compression.ZSTD and request.version < _ZSTD_FROM:
-            return Refused(ErrorCode.unsupported_compression_type)
-        deadline_ms = cache.driver.now_ms() + milliseconds(body.timeout)
-        gate = request.session.append_gate
-        read = partial(append_request, data, header, config, deadline_ms=deadline_ms, gate=gate)
-        append = await _read(cache, read, len(data))
-    except LogError as refusal:
-        return _refused(refusal)
-    if not cache.is_leader:
-        return _not_leader(cache)
-    commit_refusal = _commit_refusal(cache, request, append)
-    if commit_refusal is not None:
-        return commit_refusal
-    records = append.records
-    result = cache.driver.append(append)
-    if isinstance(records, PackedRecords | SealedBatch):
-        _hold(request.session.memory, records.byte_count(), result)
-    return result
-
-
-def _hold(memory: MemoryShare, byte_count: int, result: asyncio.Future[RequestResult]) -> None:
-    """Count the memory of a batch until its append is done: decompressed, it may be a thousand
-    times the size of the request."""
-    memory.allocate(byte_count)
-    result.add_done_callback(lambda _: memory.release(byte_count))
-
-
-async def _read(
-    cache: MetadataCache, read: Callable[..., AppendRequest], byte_count: int
-) -> AppendRequest:
-    """Decode a batch here, or on the executor if it is large. Raises the errors of ``read``."""
-    if byte_count <= READ_AT_ONCE_BYTES_MAX:
-        try:
-            return read(decompressed_bytes_max=READ_AT_ONCE_BYTES_MAX)
-        except DecompressionLimitError:
-            pass  # large once decompressed
-    return await asyncio.get_running_loop().run_in_executor(cache.executor, read)
+    return None
 
 
 def _not_leader(cache: MetadataCache) -> Refused:
@@ -248,24 +354,8 @@ def _refused(error: LogError) -> Refused:
     return Refused(code, produce_error_message(error))
 
 
-# --- response -------------------------------------------------------------------------------------
-
-
-async def _outcome(
-    cache: MetadataCache, submitted: _Submitted, until_ms: int
-) -> RequestResult | Refused:
-    if isinstance(submitted, Refused):
-        return submitted
-    if not submitted.done():
-        await cache.driver.wait_until(submitted.done, timeout_ms=until_ms - cache.driver.now_ms())
-    if submitted.done():
-        return submitted.result()
-    reason = "it was not committed within the timeout of the request"
-    return failed(AppendUnknownError(path=cache.driver.replica.log.path, reason=reason))
-
-
 def _build_response(
-    cache: MetadataCache, request: _Request, index: int, outcome: RequestResult | Refused
+    cache: MetadataCache, request: _Request, index: int, outcome: Outcome
 ) -> responses.PartitionProduceResponse:
     if isinstance(outcome, Failed):
         code = _CODES.get(produce_error_code(outcome.error), ErrorCode.unknown_server_error)
