@@ -101,6 +101,13 @@ NATIVE_PLANTS: Final = (
         tests=(f"{MEMORY}::test_an_exhausted_memory_is_given_back_and_ends_no_process",),
     ),
     Plant(
+        bug="the core's columns begin with the elements of earlier ones",
+        path=f"{RUST}/memory.rs",
+        old="    vector.clear();\n",
+        new="",
+        tests=(f"{MEMORY}::test_scans_in_the_memory_of_earlier_ones_return_what_python_does",),
+    ),
+    Plant(
         bug="the core gives back an interrupt during decompression",
         path=f"{RUST}/python.rs",
         old="crate::scan::scan(bytes, request, expand)?",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.batch_strategies import resealed
-from tests.support.both_implementations import differences, in_both
+from tests.support.both_implementations import differences, in_both, pure_python
 from tests.support.exhausted_memory import outcomes
 
 from raftlog import compiled
@@ -58,6 +60,30 @@ def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -
         assert set(counted) <= {"done", "given back", "MemoryError"}
         assert counted["done"] > 0
         assert counted.get("given back", 0) > 2
+
+
+def test_scans_in_the_memory_of_earlier_ones_return_what_python_does() -> None:
+    """Columns of released scans are filled again, those in use are not; in several threads."""
+    chance = random.Random(11)
+    logs = [
+        b"".join(
+            batch_of(tuple(NewRecord(None, chance.randbytes(40)) for _ in range(count)), offset)
+            for offset in range(0, 200 * count, count)
+        )
+        for count in (1, 7, 40, 90)
+    ]
+    with pure_python():
+        expected = [scan(log) for log in logs]
+    order = [chance.randrange(len(logs)) for _ in range(200)]
+    with ThreadPoolExecutor(4) as threads:
+        found = []
+        for which, scanned in zip(order, threads.map(lambda n: scan(logs[n]), order), strict=True):
+            found.append((which, scanned))
+            if len(found) > 20:  # the older ones are released in any order
+                found.pop(chance.randrange(len(found)))
+    assert len(found) == 20
+    for which, scanned in found:
+        assert differences(scanned, expected[which]) == []
 
 
 @pytest.mark.parametrize("count", [3, 2**20, 2**31 - 1, -1])

@@ -6,6 +6,8 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::memory::keep;
+
 /// Numbers of one width.
 enum Numbers {
     U8(Vec<u8>),
@@ -59,12 +61,24 @@ impl Block {
     }
 }
 
+impl Drop for Block {
+    /// Keep the memory for the next call.
+    fn drop(&mut self) {
+        match &mut self.0 {
+            Numbers::U8(vector) => keep(std::mem::take(vector)),
+            Numbers::I16(vector) => keep(std::mem::take(vector)),
+            Numbers::I32(vector) => keep(std::mem::take(vector)),
+            Numbers::I64(vector) => keep(std::mem::take(vector)),
+        }
+    }
+}
+
 macro_rules! from_vector {
     ($number:ty, $variant:ident) => {
         impl From<Vec<$number>> for Block {
-            /// Take the numbers; memory reserved for more than as many again is returned, in place.
+            /// Take the numbers; memory reserved for more than twice as many again is returned.
             fn from(mut vector: Vec<$number>) -> Self {
-                if vector.capacity() > 2 * vector.len() {
+                if vector.capacity() > 3 * vector.len() {
                     vector.shrink_to_fit();
                 }
                 Self(Numbers::$variant(vector))

@@ -5,7 +5,7 @@
 //! of the fields that it lacks, as a tagged field that is absent. A record is plain as in `program`,
 //! except that its strings may have all characters.
 
-use crate::memory::Grow;
+use crate::memory::{Grow, reused};
 use crate::program::{
     FIELDS_MAX, Field, Kind, Program, Rows, Shape, Shows, Struct, UUID_CHARACTERS, read_frame,
     read_integer, read_length, uuid_text,
@@ -184,12 +184,16 @@ impl Column {
     /// Reserve memory for `count` rows, without that of strings and elements.
     fn try_room(&mut self, count: usize) -> Option<()> {
         if let Some(valid) = &mut self.valid {
-            valid.try_room(count)?;
+            *valid = reused(count)?;
         }
         match (&mut self.ends, self.shape) {
-            (Some(ends), _) => ends.try_room(count),
+            (Some(ends), _) => {
+                *ends = reused(count.checked_add(1)?)?;
+                ends.try_push(0)
+            }
             (None, Shape::Scalar(kind)) => {
-                self.data.try_room(count.checked_mul(column_width(kind)?)?)
+                self.data = reused(count.checked_mul(column_width(kind)?)?)?;
+                Some(())
             }
             (None, _) => None,
         }

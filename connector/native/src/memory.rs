@@ -1,6 +1,99 @@
 //! Growth of vectors that returns `None` where memory is exhausted; Rust's own ends the process.
 //!
 //! `clippy.toml` denies the methods of `Vec` that allocate.
+//!
+//! Large vectors of finished calls are kept for the next ones, up to a limit: a scan fills its
+//! columns in less time than the kernel needs to map and clear new pages for them.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Smaller vectors are not kept: the allocator has memory for them.
+const KEPT_BYTES_MIN: usize = 16 * 1024;
+/// All that is kept in a process.
+const KEPT_BYTES_MAX: usize = 16 * 1024 * 1024;
+const KEPT_VECTORS_MAX: usize = 64;
+
+static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Element whose vectors are kept.
+pub trait Kept: Sized + 'static {
+    /// Return the vectors that are kept.
+    fn kept() -> &'static Mutex<Vec<Vec<Self>>>;
+}
+
+macro_rules! kept {
+    ($($kind:ty),*) => { $(
+        impl Kept for $kind {
+            fn kept() -> &'static Mutex<Vec<Vec<Self>>> {
+                static VECTORS: Mutex<Vec<Vec<$kind>>> = Mutex::new(Vec::new());
+                &VECTORS
+            }
+        }
+    )* };
+}
+
+kept!(u8, i16, i32, i64, (usize, crate::batch::Header));
+
+/// Return an empty vector with memory for `count` elements, from a finished call if there is one.
+///
+/// None is taken that is far larger. Where another thread has the lock, as of a process that was
+/// forked meanwhile, the memory is new.
+pub fn reused<T: Kept>(count: usize) -> Option<Vec<T>> {
+    let bytes = count.saturating_mul(size_of::<T>());
+    if bytes < KEPT_BYTES_MIN {
+        return Vec::with_room(count);
+    }
+    // Up to an eighth more, so that the next call, which needs about as much, finds it sufficient.
+    let step = (bytes.checked_next_power_of_two()? / 8).max(KEPT_BYTES_MIN / 8);
+    let count = bytes
+        .checked_next_multiple_of(step)?
+        .div_ceil(size_of::<T>());
+    if let Ok(mut vectors) = T::kept().try_lock()
+        && let Some(at) = vectors
+            .iter()
+            .position(|one| one.capacity() >= count && one.capacity() / 8 <= count)
+    {
+        let found = vectors.remove(at);
+        KEPT_BYTES.fetch_sub(found.capacity() * size_of::<T>(), Ordering::Relaxed);
+        return Some(found);
+    }
+    Vec::with_room(count)
+}
+
+/// Keep the memory of a vector for the next calls, in place of the oldest ones of its type.
+pub fn keep<T: Kept>(mut vector: Vec<T>) {
+    let bytes = vector.capacity() * size_of::<T>();
+    if bytes < KEPT_BYTES_MIN {
+        return;
+    }
+    let Ok(mut vectors) = T::kept().try_lock() else {
+        return;
+    };
+    let is_full = |count: usize| {
+        count == KEPT_VECTORS_MAX || KEPT_BYTES.load(Ordering::Relaxed) + bytes > KEPT_BYTES_MAX
+    };
+    while is_full(vectors.len()) {
+        if vectors.is_empty() {
+            return;
+        }
+        let oldest = vectors.remove(0);
+        KEPT_BYTES.fetch_sub(oldest.capacity() * size_of::<T>(), Ordering::Relaxed);
+    }
+    vector.clear();
+    if vectors.try_push(vector).is_some() {
+        KEPT_BYTES.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of one call, whose memory is kept after it.
+pub struct Temporary(pub Vec<u8>);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        keep(std::mem::take(&mut self.0));
+    }
+}
 
 /// Vector that has or gets the memory for more elements, or refuses them.
 pub trait Grow<T>: Sized {

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::memory::Grow;
+use crate::memory::{Grow, reused};
 use crate::reader::Reader;
 
 /// Longest string (`limits.STRING_BYTES_MAX`).
@@ -299,8 +299,8 @@ pub fn write(
     style: &Style<'_>,
 ) -> Option<Written> {
     let mut written = Written {
-        text: Vec::with_room(rows.data.len().saturating_mul(TEXT_PER_BYTE))?,
-        ends: Vec::with_room(rows.len() + 1)?,
+        text: reused(rows.data.len().saturating_mul(TEXT_PER_BYTE))?,
+        ends: reused(rows.len() + 1)?,
         given_back: Vec::new(),
     };
     written.ends.try_push(0)?;
@@ -334,8 +334,8 @@ pub fn read_frame(reader: &mut Reader<'_>) -> Option<(u8, u8)> {
 ///
 /// `None` if the column is inconsistent, or memory is refused.
 pub fn frames(rows: &Rows<'_>) -> Option<(Vec<i32>, Vec<i32>)> {
-    let mut api_keys = Vec::with_room(rows.len())?;
-    let mut versions = Vec::with_room(rows.len())?;
+    let mut api_keys = reused(rows.len())?;
+    let mut versions = reused(rows.len())?;
     for row in 0..rows.len() {
         let found = read_frame(&mut Reader::new(rows.value(row)?));
         let (api_key, version) = found.map_or((-1, -1), |(api_key, version)| {

@@ -12,7 +12,7 @@ use crate::batch::{self, Checks, Header, Range, Walked};
 use crate::block::Block;
 use crate::build::{self, Fields, Writer};
 use crate::columns::{self, Column};
-use crate::memory::Grow;
+use crate::memory::{Grow, Temporary, keep, reused};
 use crate::program::{self, Places, Rows, Style, Tables};
 use crate::scan::{Columns, Records, Request, Scanned, StringBuffers};
 
@@ -47,9 +47,9 @@ fn walked_blocks(walked: Walked, file_position: i64) -> Option<WalkedBlocks> {
         stop,
     } = walked;
     let count = headers.len();
-    let mut wide: Vec<i64> = Vec::with_room(6 * count)?;
-    let mut middle: Vec<i32> = Vec::with_room(4 * count)?;
-    let mut narrow: Vec<i16> = Vec::with_room(2 * count)?;
+    let mut wide: Vec<i64> = reused(6 * count)?;
+    let mut middle: Vec<i32> = reused(4 * count)?;
+    let mut narrow: Vec<i16> = reused(2 * count)?;
     let all = || headers.iter().map(|(_, header)| header);
     wide.extend(
         headers
@@ -67,6 +67,7 @@ fn walked_blocks(walked: Walked, file_position: i64) -> Option<WalkedBlocks> {
     middle.extend(all().map(|header| header.record_count));
     narrow.extend(all().map(|header| header.attributes));
     narrow.extend(all().map(|header| header.producer_epoch));
+    keep(headers);
     Some((
         stop as u8,
         end_position,
@@ -191,13 +192,15 @@ type ColumnBlocks = (Option<Block>, Option<Block>, Block);
 type TypedBlocks = Option<(Vec<ColumnBlocks>, Block)>;
 
 /// Return a copy of a buffer, `None` if memory is refused.
-fn copied(py: Python<'_>, buffer: &PyBuffer<u8>) -> PyResult<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
+fn copied(py: Python<'_>, buffer: &PyBuffer<u8>) -> PyResult<Option<Temporary>> {
+    let Some(mut bytes) = reused(buffer.item_count()) else {
+        return Ok(None);
+    };
     if bytes.try_resize(buffer.item_count(), 0_u8).is_none() {
         return Ok(None);
     }
     buffer.copy_to_slice(py, &mut bytes)?;
-    Ok(Some(bytes))
+    Ok(Some(Temporary(bytes)))
 }
 
 /// Append the blocks of columns and of their inner columns.
@@ -270,9 +273,9 @@ impl Program {
                 let places = places
                     .as_ref()
                     .map(|(offsets, leader_epochs, timestamps_ms)| Places {
-                        offsets,
-                        leader_epochs,
-                        timestamps_ms,
+                        offsets: &offsets.0,
+                        leader_epochs: &leader_epochs.0,
+                        timestamps_ms: &timestamps_ms.0,
                     });
                 let style = Style {
                     reveal,
@@ -280,8 +283,8 @@ impl Program {
                     noop,
                     places,
                 };
-                let rows = Rows::new(&offsets, &data)?;
-                let written = program::write(&self.0, &rows, &given, &style)?;
+                let rows = Rows::new(&offsets.0, &data.0)?;
+                let written = program::write(&self.0, &rows, &given.0, &style)?;
                 Some((
                     written.text.into(),
                     written.ends.into(),
@@ -317,9 +320,9 @@ impl Program {
             };
             let built = guarded(|| {
                 Ok(py.detach(|| {
-                    let rows = Rows::new(&offsets, &data)?;
+                    let rows = Rows::new(&offsets.0, &data.0)?;
                     let kind = (*api_key, *version);
-                    let built = columns::build(&self.0, &rows, &which, kind, reveal, spread)?;
+                    let built = columns::build(&self.0, &rows, &which.0, kind, reveal, spread)?;
                     let mut blocks = Vec::new();
                     add_blocks(built.fields, &mut blocks)?;
                     Some((blocks, built.given_back.into()))
@@ -347,7 +350,7 @@ pub fn frames(
     };
     guarded(|| {
         Ok(py.detach(|| {
-            let (api_keys, versions) = program::frames(&Rows::new(&offsets, &data)?)?;
+            let (api_keys, versions) = program::frames(&Rows::new(&offsets.0, &data.0)?)?;
             Some((api_keys.into(), versions.into()))
         }))
     })

@@ -89,9 +89,24 @@ impl<'a> Reader<'a> {
             self.rest = rest;
             return Some(u64::from(first));
         }
-        let mut value = u64::from(first & 0x7f);
-        let mut rest = rest;
-        for ordinal in 1..MAX {
+        let (&second, rest) = rest.split_first()?;
+        let value = u64::from(first & 0x7f) | u64::from(second & 0x7f) << 7;
+        if second < 0x80 {
+            self.rest = rest;
+            return Some(value);
+        }
+        self.long_varint::<MAX>(value, rest, last_max)
+    }
+
+    /// Read the bytes after the second one of a varint.
+    #[cold]
+    fn long_varint<const MAX: usize>(
+        &mut self,
+        mut value: u64,
+        mut rest: &'a [u8],
+        last_max: u8,
+    ) -> Option<u64> {
+        for ordinal in 2..MAX {
             let (&byte, after) = rest.split_first()?;
             rest = after;
             value |= u64::from(byte & 0x7f) << (7 * ordinal);

@@ -5,11 +5,15 @@
 //! there is.
 
 use crate::batch::{Batch, Header, Range, Stop, Walk, Walked, end_of};
-use crate::memory::Grow;
+use crate::memory::{Grow, reused};
 use crate::reader::Reader;
 
 /// Smallest record: seven fields of one byte each.
 const RECORD_BYTES_MIN: usize = 7;
+/// Bytes of the log for which memory for one record is reserved: of a batch of one small record.
+const RECORD_BYTES_RESERVED: usize = 128;
+/// The same for the header of a batch.
+const BATCH_BYTES_RESERVED: usize = 1024;
 
 /// Columns to build: the bits of `batch_columns.Column`.
 #[derive(Clone, Copy)]
@@ -61,7 +65,7 @@ pub struct StringBuffers {
 
 impl Strings {
     /// Add a row. `None` if the bytes exceed Arrow's 32-bit offsets, or the memory.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, value: Option<&[u8]>, reserve: (usize, usize)) -> Option<()> {
         if let Some(bytes) = value {
             if self.offsets.is_empty() {
@@ -88,8 +92,8 @@ impl Strings {
     /// Write the rows that are null so far, before the first string.
     #[cold]
     fn begin(&mut self, (rows, bytes): (usize, usize)) -> Option<()> {
-        self.offsets.try_room(rows + 1)?;
-        self.data.try_room(bytes)?;
+        self.offsets = reused(rows + 1)?;
+        self.data = reused(bytes)?;
         self.offsets.try_resize(self.rows + 1, 0)?;
         self.valid.try_resize(self.rows, 0)
     }
@@ -154,7 +158,7 @@ pub struct Scanned {
 /// Columns while they are built.
 struct Builder {
     request: Request,
-    /// Records and bytes that the buffer can hold at most, to reserve memory once.
+    /// Records and bytes of strings for which memory is reserved.
     reserve: (usize, usize),
     rows: usize,
     header_count: usize,
@@ -234,11 +238,11 @@ impl Builder {
             reserve,
             rows: 0,
             header_count: 0,
-            ordinals: Vec::with_room(rows)?,
-            is_control: Vec::with_room(rows)?,
-            offsets: Vec::with_room(wanted(Columns::OFFSET))?,
-            timestamps_ms: Vec::with_room(wanted(Columns::TIMESTAMP))?,
-            leader_epochs: Vec::with_room(wanted(Columns::LEADER_EPOCH))?,
+            ordinals: reused(rows)?,
+            is_control: reused(rows)?,
+            offsets: reused(wanted(Columns::OFFSET))?,
+            timestamps_ms: reused(wanted(Columns::TIMESTAMP))?,
+            leader_epochs: reused(wanted(Columns::LEADER_EPOCH))?,
             keys: Strings::default(),
             values: Strings::default(),
             header_offsets,
@@ -417,10 +421,13 @@ pub fn scan<D: AsRef<[u8]>, E>(
     mut decompress: impl FnMut(usize, usize, i16) -> Result<Option<D>, E>,
 ) -> Result<Option<Scanned>, E> {
     let mut batches = Walk::new(data);
-    let Some(mut builder) = Builder::new(request, capacity(data, request.range)) else {
+    let reserve = (data.len() / RECORD_BYTES_RESERVED, data.len());
+    let Some(mut builder) = Builder::new(request, reserve) else {
         return Ok(None);
     };
-    let mut headers: Vec<(usize, Header)> = Vec::new();
+    let Some(mut headers) = reused::<(usize, Header)>(data.len() / BATCH_BYTES_RESERVED) else {
+        return Ok(None);
+    };
     let mut expanded = 0;
     let mut stopped = None;
     for batch in batches.by_ref() {
@@ -498,21 +505,4 @@ fn stop_at(
     } else {
         None
     }
-}
-
-/// Return how many records and bytes of strings the uncompressed batches hold at most.
-fn capacity(data: &[u8], range: Range) -> (usize, usize) {
-    let mut records = 0;
-    let mut bytes = 0;
-    for batch in Walk::new(data) {
-        if batch.header.codec() == 0
-            && !range.is_before(&batch.header)
-            && !range.is_after(&batch.header)
-        {
-            let count = usize::try_from(batch.header.record_count).unwrap_or(0);
-            records += count.min(batch.payload().len() / RECORD_BYTES_MIN);
-            bytes += batch.payload().len();
-        }
-    }
-    (records, bytes)
 }
