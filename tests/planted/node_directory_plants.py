@@ -10,6 +10,7 @@ DIRECTORIES: Final = "tests/client/embedded/test_node_directories.py"
 FOREIGN: Final = "tests/node/test_foreign_batches.py"
 RESCUE: Final = "tests/state/cli/test_cli_rescue.py"
 RESCUED_NODES: Final = "tests/node/test_rescued_nodes.py"
+DEV: Final = "tests/state/cli/test_cli_dev.py"
 NODE: Final = "connector/raftlog/node"
 CLUSTERS: Final = "tests/client/remote/test_cluster_ids.py"
 TRIMMED: Final = "tests/client/remote/test_trimmed_controller.py"
@@ -221,5 +222,13 @@ NODE_DIRECTORY_PLANTS: Final = (
         old="quorum_state(ElectionState(epoch=epoch))",
         new="quorum_state(ElectionState(epoch=survivor.last_epoch))",
         tests=(RESCUED_NODES,),
+    ),
+    # --- a quorum for trying ----------------------------------------------------------------------
+    Plant(
+        bug="the nodes of raftlog dev outlive the command",
+        path="state/raftlog_state/cli/dev.py",
+        old="    threading.Thread(target=wait, daemon=True).start()\n",
+        new="    threading.Thread(target=wait, daemon=True)\n",
+        tests=(f"{DEV}::test_a_quorum_in_a_directory_is_started_again_with_its_records",),
     ),
 )

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from raftlog import __version__, compiled
 
-from . import apply, cat, log, maintenance, node, quorum, rescue, state, tables
+from . import apply, cat, dev, log, maintenance, node, quorum, rescue, state, tables
 from .output import Console, Output, OutputFailedError
 from .parser import Parser, WrongCallError
 
@@ -58,6 +58,7 @@ commands for logs created by raftlog (raftlog.open), not for Kafka's:
 commands for a log replicated by a raftlog quorum:
   node       run a node of the quorum, see `raftlog node --help`
   quorum     describe the leader, voters and observers; add or remove a voter
+  dev        start a quorum on this machine, to try raftlog
 
 PATH is a metadata directory, a log directory of a broker or controller, a partition directory, a
 .log segment, a .checkpoint file, or several replicas of one log, comma-separated or as a glob.
@@ -132,6 +133,7 @@ def parser() -> Parser:
         maintenance.add_repair,
         quorum.add_quorum,
         node.add_node,
+        dev.add_dev,
     ):
         add_command(commands)
     return root

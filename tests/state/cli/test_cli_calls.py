@@ -56,7 +56,7 @@ def test_version_is_one_line_with_the_implementation_that_runs() -> None:
         (["stat", "x"], "did you mean state?"),
         (
             ["frobnicate"],
-            "the commands are cat, log, state, diff, check, snapshot, tables, apply, configure, ",
+            "the commands are cat, log, state, diff, check, snapshot, tables, rescue, apply, ",
         ),
         (["cat"], "PATH"),
         (["cat", "x", "--frm", "1"], "did you mean --from?"),
