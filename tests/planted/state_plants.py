@@ -179,6 +179,20 @@ STATE_PLANTS: Final = (
         tests=("tests/state/records/test_damaged_records.py",),
     ),
     Plant(
+        bug="an offset commit of an aborted transaction is a committed offset",
+        path=f"{STATE}/internal/latest.py",
+        old="        if transaction is None or not commit:\n",
+        new="        if transaction is None:\n",
+        tests=("tests/state/internal/test_latest_by_key.py",),
+    ),
+    Plant(
+        bug="the end of a transaction replaces a later record of the same key",
+        path=f"{STATE}/internal/latest.py",
+        old="            if known is None or known.offset < record.offset:\n",
+        new="            if True:\n",
+        tests=("tests/state/internal/test_latest_by_key.py",),
+    ),
+    Plant(
         bug="lengths of versions that are not flexible are read as compact ones",
         path=f"{STATE}/records/reader.py",
         old="    is_flexible = version >= kind.schema.flexible_since\n",

@@ -8,11 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support.internal_records import (
+    DATA,
     InternalLogFile,
     dump_of,
     golden_records,
     internal_segments,
     records_in,
+    segment_name,
     topic_of,
 )
 
@@ -23,7 +25,7 @@ from raftlog_state.records.internal_logs import INTERNAL_LOGS
 from raftlog_state.source_rows.columns import arrow_schema
 
 SEGMENTS = internal_segments("4.3.1")
-COMMITS = next(one for one in SEGMENTS if one.parent.name == "__consumer_offsets-3")
+COMMITS = DATA / "kraft-logs/three-nodes-4.3.1/node-1/__consumer_offsets-3/00000000000000000000.log"
 COLUMNS = ("offset", "key", "value", "recordType", "recordVersion", "recordKey", "record")
 
 
@@ -42,7 +44,7 @@ def as_dumped(row: dict[str, Any], numbers: dict[str, int]) -> tuple[int, str]:
     return row["offset"], f"key: {key} payload: {value}"
 
 
-@pytest.mark.parametrize("segment", SEGMENTS, ids=lambda one: one.parent.name)
+@pytest.mark.parametrize("segment", SEGMENTS, ids=segment_name)
 def test_rows_have_the_json_that_dump_log_prints(segment: Path) -> None:
     names = INTERNAL_LOGS[topic_of(segment)].type_names()
     numbers = {name: api_key for api_key, name in names.items()}

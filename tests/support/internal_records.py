@@ -16,6 +16,8 @@ from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.log_builder import control_batch
 
 DATA = Path(__file__).parents[1] / "data"
+GROUPS_NODE = DATA / "internal-logs-4.3.1" / "node-1"
+"""Internal logs of a node with groups of all kinds; ``admin.json`` beside it is Kafka's view."""
 _PRINTED = re.compile(r"^\| offset: (\d+) .*? (key: .* payload: .*)$")
 
 
@@ -48,8 +50,13 @@ def golden_records() -> list[KafkaRecord]:
 
 def internal_segments(release: str) -> list[Path]:
     """Return the bundled segments of internal logs with keys that a release wrote."""
-    segments = (DATA / "kraft-logs").glob(f"*-{release}/node-*/__*/*.log")
+    segments = DATA.glob(f"**/*-{release}/node-*/__*/*.log")
     return sorted(one for one in segments if topic_of(one) in INTERNAL_LOGS)
+
+
+def segment_name(segment: Path) -> str:
+    """Return a test id."""
+    return f"{segment.parents[2].name}/{segment.parent.name}"
 
 
 def topic_of(segment: Path) -> str:

@@ -6,6 +6,7 @@ import argparse
 import functools
 from typing import TYPE_CHECKING
 
+from .internal_state import is_internal, run_internal_state
 from .output import Console, Output, json_text
 from .parser import OFFSET_FORMS, Commands, add_redaction, nearest, offset_spec, redactor
 from .source import (
@@ -42,6 +43,8 @@ KINDS = (
 )
 HISTORY_KINDS = ("epochs", "transactions")
 """Kinds that are not state, but history: from the log start offset on."""
+INTERNAL_KINDS = ("consumer_offsets", "groups")
+"""Kinds of the state of ``__consumer_offsets``."""
 
 STATE_ABOUT = f"""
 Print the cluster state that results from the records of a metadata log: on a terminal as tables,
@@ -50,6 +53,12 @@ otherwise as JSON, one object, or with KIND one row a line.
 KIND is one of {", ".join(KINDS[:8])},
 {", ".join(KINDS[8:])}; or {" or ".join(HISTORY_KINDS)}: the history of the log, from
 its start offset on.
+
+KIND {" or ".join(INTERNAL_KINDS)} is replayed from __consumer_offsets instead, and transactions
+from __transaction_state if PATH is a partition of it: the latest record of each key; offset
+commits of open and aborted transactions are not part of the state, and open ones are printed to
+stderr. PATH is a partition's directory, a pattern such as 'logs/__consumer_offsets-*', or a
+node's directory that has partitions of the topic.
 
 --at OFFSET is an end offset (exclusive), as in the name of a .checkpoint file and like --to of
 `raftlog cat`: the state of all records below it. Default: the end of one log directory, or the
@@ -65,6 +74,8 @@ raftlog state __cluster_metadata-0 --at 2026-11-21T03:12:00Z partitions
 raftlog state node-1,node-2,node-3 brokers
 raftlog state --bootstrap-server controller-1:9093 partitions
 raftlog state __cluster_metadata-0 --at 1022 --format records
+raftlog state /var/lib/kafka consumer_offsets | jq -c 'select(.group == "orders")'
+raftlog state '/var/lib/kafka/__transaction_state-*' transactions
 """
 
 
@@ -89,13 +100,15 @@ def add_state(commands: Commands) -> None:
         "json: default otherwise. records: the records of a snapshot of this state, as "
         "`raftlog cat` prints them",
     )
-    add_redaction(command)
+    add_redaction(command, full=True)
     add_decompression_limit(command)
 
 
 def run_state(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print the state; return the exit code."""
     _take_kind_from_path(arguments)
+    if is_internal(arguments):
+        return run_internal_state(arguments, output, console)
     hide = redactor(arguments)
     layout = arguments.format or ("table" if output.is_terminal() else "json")
     if arguments.kind and arguments.format == "records":
@@ -149,7 +162,7 @@ def _take_kind_from_path(arguments: argparse.Namespace) -> None:
 def _kind(name: str) -> str:
     """Parse KIND."""
     plain = name.lower().replace("-", "_")
-    kinds = (*KINDS, *HISTORY_KINDS)
+    kinds = (*KINDS, *HISTORY_KINDS, *INTERNAL_KINDS)
     if plain in kinds:
         return plain
     hint = nearest(plain, kinds) or "see --help"

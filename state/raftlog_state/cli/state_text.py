@@ -7,6 +7,7 @@ are omitted, so that the state at an offset does not depend on the snapshot that
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -70,11 +71,13 @@ def print_table(image: MetadataImage, kind: str | None, output: Output) -> None:
 
 
 def _print_entity(image: MetadataImage, entity: Entity, output: Output) -> None:
+    print_row_table(lambda: map(_row, image.rows(entity)), output)
+
+
+def print_row_table(rows: Callable[[], Iterable[dict[str, object]]], output: Output) -> None:
+    """Print rows as a table of the columns that have values. ``rows`` is called several times."""
     found = dict.fromkeys(
-        name
-        for row in image.rows(entity)
-        for name, value in _row(row).items()
-        if value not in _EMPTY
+        name for row in rows() for name, value in row.items() if value not in _EMPTY
     )
     columns = sorted((name for name in found if f"{name}_name" not in found), key=_rank)
     if not columns:
@@ -89,10 +92,7 @@ def _print_entity(image: MetadataImage, entity: Entity, output: Output) -> None:
     output.lines(
         table_lines(
             head,
-            lambda: (
-                [_cell(name, values[name]) for name in columns]
-                for values in map(_row, image.rows(entity))
-            ),
+            lambda: ([_cell(name, values[name]) for name in columns] for values in rows()),
         )
     )
 

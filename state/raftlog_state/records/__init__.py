@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .config_types import config_type, is_secret_config
-from .declare import FieldSchema, MetadataRecord, RecordSchema, Struct, UnknownTag
+from .declare import FieldSchema, Message, MetadataRecord, RecordSchema, Struct, UnknownTag
 from .decoded import DecodedRecord, UnknownReason, UnknownRecord
 from .redaction import MASK, Redactor, is_redacted
 from .schema import RECORD_TYPES
@@ -78,6 +78,7 @@ __all__ = [
     "RECORD_TYPES",
     "DecodedRecord",
     "FieldSchema",
+    "Message",
     "MetadataRecord",
     "RecordSchema",
     "Struct",

@@ -10,18 +10,21 @@ from typing import Any
 import pytest
 from tests.support.cli import rows, run
 from tests.support.internal_records import (
+    DATA,
     InternalLogFile,
     dump_of,
     golden_records,
     internal_segments,
+    segment_name,
     topic_of,
 )
 
-from raftlog_state.records.internal_logs import CONSUMER_OFFSETS
+from raftlog_state.records.internal_logs import INTERNAL_LOGS
 
 SEGMENTS = internal_segments("4.3.1")
-GROUPS = next(one for one in SEGMENTS if one.parent.name == "__consumer_offsets-1")
-COMMITS = next(one for one in SEGMENTS if one.parent.name == "__consumer_offsets-3")
+KRAFT_NODE = DATA / "kraft-logs" / "three-nodes-4.3.1" / "node-1"
+GROUPS = KRAFT_NODE / "__consumer_offsets-1" / "00000000000000000000.log"
+COMMITS = KRAFT_NODE / "__consumer_offsets-3" / "00000000000000000000.log"
 
 
 def as_dumped(row: dict[str, Any]) -> tuple[int, str]:
@@ -29,18 +32,16 @@ def as_dumped(row: dict[str, Any]) -> tuple[int, str]:
         json.dumps(row[part], separators=(",", ":"), ensure_ascii=False)
         for part in ("key", "value")
     )
-    return row["offset"], f"key: {key} payload: {value}"
+    return row["offset"], f"key: {key} payload: {'<DELETE>' if value == 'null' else value}"
 
 
-@pytest.mark.parametrize("segment", SEGMENTS, ids=lambda one: one.parent.name)
+@pytest.mark.parametrize("segment", SEGMENTS, ids=segment_name)
 @pytest.mark.parametrize("is_directory", [True, False])
 def test_records_are_printed_as_by_dump_log(segment: Path, is_directory: bool) -> None:
     printed = rows("cat", segment.parent if is_directory else segment)
     assert [as_dumped(row) for row in printed] == dump_of(segment)
-    names = {"OFFSET_COMMIT", "GROUP_METADATA"}
-    assert {row["type"] for row in printed} <= (
-        names if topic_of(segment) == CONSUMER_OFFSETS else {"TRANSACTION_LOG"}
-    )
+    names = INTERNAL_LOGS[topic_of(segment)].type_names().values()
+    assert {row["type"] for row in printed} <= set(names)
 
 
 def test_types_are_selected_by_kafkas_names_and_numbers() -> None:

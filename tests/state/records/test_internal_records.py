@@ -16,6 +16,7 @@ from tests.support.internal_records import (
     golden_records,
     internal_segments,
     records_in,
+    segment_name,
     topic_of,
 )
 
@@ -110,7 +111,7 @@ def test_remote_log_metadata_round_trips_through_bytes_and_json() -> None:
             assert REMOTE_LOG_RECORDS.from_json(REMOTE_LOG_RECORDS.to_json(decoded)) == decoded
 
 
-@pytest.mark.parametrize("segment", internal_segments("4.3.1"), ids=lambda one: one.parent.name)
+@pytest.mark.parametrize("segment", internal_segments("4.3.1"), ids=segment_name)
 def test_real_logs_are_printed_as_by_dump_log(segment: Path) -> None:
     log = INTERNAL_LOGS[topic_of(segment)]
     printed = []
@@ -121,7 +122,7 @@ def test_real_logs_are_printed_as_by_dump_log(segment: Path) -> None:
     assert printed == dump_of(segment)
 
 
-@pytest.mark.parametrize("segment", internal_segments("3.9.2"), ids=lambda one: one.parent.name)
+@pytest.mark.parametrize("segment", internal_segments("3.9.2"), ids=segment_name)
 def test_logs_of_an_older_release_are_printed_as_by_its_dump_log(segment: Path) -> None:
     log = INTERNAL_LOGS[topic_of(segment)]
     printed = []

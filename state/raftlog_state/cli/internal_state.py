@@ -1,0 +1,136 @@
+"""``raftlog state`` of consumer offsets, groups and transactions: replay of Kafka's internal logs.
+
+PATH is a partition's directory or segment, a pattern of partitions, or a node's directory with
+partitions of the topic. Each partition has the groups or transactional ids of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from .output import Console, Output, json_text
+from .parser import redactor
+from .source import offset_in
+
+if TYPE_CHECKING:
+    from raftlog.client import LogReader
+    from raftlog.client.offset_spec import OffsetSpec
+    from raftlog_state.internal.latest import LatestByKey
+    from raftlog_state.internal.rows import Row
+    from raftlog_state.records import Redactor
+
+_OFFSETS: Final = "__consumer_offsets"
+_TRANSACTIONS: Final = "__transaction_state"
+TOPICS: Final = {"consumer_offsets": _OFFSETS, "groups": _OFFSETS, "transactions": _TRANSACTIONS}
+"""Kinds of rows, and the topic whose records they result from."""
+
+
+def is_internal(arguments: argparse.Namespace) -> bool:
+    """Return whether KIND is replayed from an internal log other than that of metadata.
+
+    ``transactions`` is that of producers only if PATH is a partition of their log, otherwise the
+    history of a metadata log.
+    """
+    if arguments.kind != "transactions":
+        return arguments.kind in TOPICS
+    path = arguments.path
+    return path is not None and any(_is_partition(one, _TRANSACTIONS) for one in _ends(path))
+
+
+def _ends(path: str) -> tuple[str, ...]:
+    """Return the last two names of a path: of a directory, or of a segment's."""
+    return Path(path).parts[-2:]
+
+
+def _is_partition(name: str, topic: str) -> bool:
+    return re.fullmatch(rf"{topic}-[\d*?\[\]-]+", name) is not None
+
+
+def run_internal_state(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Print the rows; return the exit code."""
+    error = arguments.parser.error
+    if arguments.bootstrap_server is not None:
+        error(f"{arguments.kind} requires PATH: controllers do not have this log")
+    if arguments.format == "records":
+        error("--format records prints the whole state: it cannot be used with KIND")
+    hide = redactor(arguments)
+    layout = arguments.format or ("table" if output.is_terminal() else "json")
+    topic = TOPICS[arguments.kind]
+    paths = _partitions(arguments.path, topic)
+    if arguments.at is not None and len(paths) > 1:
+        error(f"--at requires one partition: {arguments.path} has {len(paths)} of {topic}")
+
+    from .state_text import print_row_table
+
+    partitions = [_read(path, arguments, console) for path in paths]
+    rows = _rows_of(arguments.kind)(partitions, hide)
+    if layout == "table":
+        print_row_table(lambda: rows, output)
+    else:
+        output.lines(json_text(row) for row in rows)
+    return 0
+
+
+def _partitions(path: str | None, topic: str) -> list[str]:
+    """Return the paths of the partitions, by number. Raises ``OptionError`` if there are none."""
+    from raftlog.errors import OptionError
+
+    if path is None:
+        raise OptionError(option="PATH", reason=f"is required: partitions of {topic}")
+    if any(letter in path for letter in "*?["):
+        found = glob.glob(path)
+    elif any(_is_partition(name, topic) for name in _ends(path)):
+        return [path]
+    else:
+        found = glob.glob(f"{glob.escape(path)}/{topic}-*")
+    found = [one for one in found if _is_partition(Path(one).name, topic)]
+    if not found:
+        reason = f"{path} is or has no partition of {topic}, such as {topic}-0"
+        raise OptionError(option="PATH", reason=reason)
+    return sorted(found, key=lambda one: int(Path(one).name.rpartition("-")[2]))
+
+
+def _read(path: str, arguments: argparse.Namespace, console: Console) -> LatestByKey:
+    """Replay one partition below its end, or below ``--at``."""
+    from raftlog.client import Isolation, LogKind, open_path
+    from raftlog.client.offset_spec import time_text
+    from raftlog_state.internal.latest import LatestByKey
+
+    limit = arguments.max_decompressed_bytes
+    log = open_path(path, kind=LogKind.PARTITION, decompressed_bytes_max=limit)
+    end = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
+    end_offset = _end_offset(arguments.at, log, end.offset, console)
+    console.log(f"{path}: read up to offset {end_offset} (exclusive): {end.explanation}")
+    latest = LatestByKey(path)
+    latest.read(log, end_offset)
+    for one in latest.open_transactions():
+        console.log(
+            f"{path}: producer {one.producer_id}, epoch {one.producer_epoch}, has an open "
+            f"transaction since offset {one.first_offset}, {time_text(one.first_timestamp_ms)}: "
+            f"its {len(one.records)} keys are not part of the state"
+        )
+    if latest.without_key:
+        console.log(f"{path}: {latest.without_key} records have no key, and are left out")
+    return latest
+
+
+def _end_offset(at: OffsetSpec | None, log: LogReader, end: int, console: Console) -> int:
+    if at is None:
+        return end
+    return offset_in(log, "--at", at, lambda: end, console)
+
+
+def _rows_of(kind: str) -> Callable[[Iterable[LatestByKey], Redactor], list[Row]]:
+    from raftlog_state.internal import rows
+
+    match kind:
+        case "consumer_offsets":
+            return rows.consumer_offsets
+        case "groups":
+            return rows.groups
+    return rows.transactions

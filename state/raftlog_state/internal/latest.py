@@ -1,0 +1,121 @@
+"""Latest record of each key of an internal log, as a coordinator that loads it has them.
+
+Rules of this file:
+
+1. The last record of a key decides; a tombstone deletes the key.
+2. Records of a producer's transaction are pending until its marker: a commit applies them, an abort
+   drops them. Pending records are not part of the state.
+3. Among a key's records the one with the larger offset decides, also if its transaction ends later:
+   compaction, which knows no markers, keeps that one.
+
+    offset   10     11         12          13
+    record   k = a  k = b (p)  k = c       p commits     k is c
+
+Source: Kafka ``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``,
+``replayEndTransactionMarker``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from raftlog.client import LogReader
+from raftlog.records.batch_columns import Column, Scan
+from raftlog.records.control import ControlType, EndTransactionMarker, decode_control
+
+
+@dataclass(frozen=True, slots=True)
+class LatestRecord:
+    """Last record of a key. ``timestamp_ms`` is that of the record."""
+
+    offset: int
+    timestamp_ms: int
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """Transaction of a producer without a marker below the end, with its pending records."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    first_timestamp_ms: int
+    records: dict[bytes, LatestRecord] = field(default_factory=dict)
+
+
+class LatestByKey:
+    """Latest records of one partition below an offset, in memory: one for each key."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._records: dict[bytes, LatestRecord] = {}
+        self._open: dict[int, OpenTransaction] = {}
+        self.without_key = 0
+        """Records that have no key, and are left out."""
+
+    def read(self, log: LogReader, end_offset: int) -> None:
+        """Replay the records of a log below ``end_offset``. Raises as ``LogReader.scan``."""
+        columns = Column.OFFSET | Column.TIMESTAMP | Column.KEY | Column.VALUE
+        for scan in log.scan(log.log_start_offset, end_offset, columns=columns):
+            self.apply(scan, end_offset)
+
+    def apply(self, scan: Scan, end_offset: int) -> None:
+        """Replay the records of a scan below ``end_offset``; scans are in offset order."""
+        records, batches = scan.records, scan.batches
+        assert records.offset is not None, "a requested column"
+        assert records.timestamp_ms is not None, "a requested column"
+        assert records.key is not None, "a requested column"
+        assert records.value is not None, "a requested column"
+        ordinal = records.batch_ordinal
+        producers = np.where(batches.is_transactional, batches.producer_id, -1)[ordinal].tolist()
+        epochs = batches.producer_epoch[ordinal].tolist()
+        rows = zip(
+            records.offset.to_pylist(),
+            records.timestamp_ms.to_pylist(),
+            records.key.to_pylist(),
+            records.value.to_pylist(),
+            records.is_control.tolist(),
+            producers,
+            epochs,
+            strict=True,
+        )
+        for offset, timestamp_ms, key, value, is_control, producer_id, epoch in rows:
+            if offset >= end_offset:
+                return
+            if is_control:
+                marker = decode_control(key, value)
+                if isinstance(marker, EndTransactionMarker):
+                    self._end(producer_id, commit=marker.control_type is ControlType.COMMIT)
+            elif key is None:
+                self.without_key += 1
+            else:
+                record = LatestRecord(offset, timestamp_ms, value)
+                if producer_id < 0:
+                    self._records[key] = record
+                    continue
+                transaction = self._open.get(producer_id)
+                if transaction is None:
+                    transaction = OpenTransaction(producer_id, epoch, offset, timestamp_ms)
+                    self._open[producer_id] = transaction
+                transaction.records[key] = record
+
+    def _end(self, producer_id: int, *, commit: bool) -> None:
+        transaction = self._open.pop(producer_id, None)
+        if transaction is None or not commit:
+            return
+        for key, record in transaction.records.items():
+            known = self._records.get(key)
+            if known is None or known.offset < record.offset:
+                self._records[key] = record
+
+    def records(self) -> Iterator[tuple[bytes, LatestRecord]]:
+        """Yield the keys that are not deleted, with their last records."""
+        return ((key, one) for key, one in self._records.items() if one.value is not None)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return the open transactions by their first offsets."""
+        return sorted(self._open.values(), key=lambda one: one.first_offset)

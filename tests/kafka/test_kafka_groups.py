@@ -1,0 +1,143 @@
+"""Groups, offset commits and transactions of a running Kafka: its tools and admin client judge."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.support.cli import rows
+from tests.support.internal_records import as_dumped, printed_by, records_in, topic_of
+from tests.support.kafka import HOME, KafkaNode, run_java, running_node
+
+from raftlog_state.records import Redactor
+from raftlog_state.records.internal_logs import INTERNAL_LOGS
+
+pytestmark = pytest.mark.kafka
+
+DECODERS = {
+    "__consumer_offsets": "--offsets-decoder",
+    "__transaction_state": "--transaction-log-decoder",
+    "__share_group_state": "--share-group-state-decoder",
+}
+SETTINGS = (
+    "offsets.topic.num.partitions=4",
+    "transaction.state.log.num.partitions=2",
+    "share.coordinator.state.topic.num.partitions=2",
+    "share.coordinator.state.topic.replication.factor=1",
+    "share.coordinator.state.topic.min.isr=1",
+    "group.initial.rebalance.delay.ms=0",
+)
+
+
+class Cluster(NamedTuple):
+    """Node with members and an open transaction, and what its admin client saw."""
+
+    node: KafkaNode
+    admin: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_node(tmp_path_factory.mktemp("groups"), *SETTINGS) as node:
+        program = str(HOME / "tests" / "kafka" / "Groups.java")
+        command = ["java", "-Xmx256m", "-cp", f"{node.jars}/*", program, node.bootstrap]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as clients:
+            yield Cluster(node, first_object(clients))
+            assert clients.stdin is not None
+            clients.stdin.close()
+            clients.wait()
+
+
+def first_object(clients: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Return the JSON that the clients print once they have done everything."""
+    assert clients.stdout is not None
+    for line in clients.stdout:
+        if line.startswith(b"{"):
+            seen: dict[str, Any] = json.loads(line)
+            return seen
+    raise AssertionError("the clients failed")
+
+
+def segments(node: KafkaNode, topic: str) -> list[Path]:
+    return sorted(node.log_dir.glob(f"{topic}-*/*.log"))
+
+
+@pytest.mark.parametrize("topic", DECODERS)
+def test_records_are_printed_as_by_dump_log(cluster: Cluster, topic: str) -> None:
+    printed = 0
+    for segment in segments(cluster.node, topic):
+        given = []
+        for offset, key, value in records_in(segment):
+            shown = as_dumped(INTERNAL_LOGS[topic_of(segment)].text(key, value, Redactor()))
+            given.append((offset, f"key: {shown[0]} payload: {shown[1]}"))
+        main = "org.apache.kafka.tools.DumpLogSegments"
+        text = run_java(cluster.node.jars, main, DECODERS[topic], "--files", str(segment))
+        dumped = printed_by(text.splitlines())
+        assert dumped[: len(given)] == given  # the log may have grown since
+        printed += len(given)
+    assert printed
+
+
+def test_offsets_groups_and_transactions_are_those_of_the_admin_client(cluster: Cluster) -> None:
+    offsets: dict[str, list[Any]] = {}
+    for row in rows("state", cluster.node.log_dir, "consumer_offsets"):
+        offsets.setdefault(row["group"], []).append(
+            [row["topic"], row["partition"], row["offset"], row["metadata"]]
+        )
+    assert offsets == {group: sorted(one) for group, one in cluster.admin["offsets"].items()}
+    groups = rows("state", cluster.node.log_dir, "groups")
+    assert {
+        row["group"]: [row["type"].capitalize(), row["protocol_type"], row["state"]]
+        for row in groups
+    } == cluster.admin["groups"]
+    members = {
+        row["group"]: [
+            [one["member_id"], one["instance_id"] or "", one["client_id"], one["client_host"]]
+            for one in row["members"]
+        ]
+        for row in groups
+        if row["group"] in cluster.admin["members"]
+    }
+    assert members == {
+        group: [one[:4] for one in found] for group, found in cluster.admin["members"].items()
+    }
+    transactions = rows("state", f"{cluster.node.log_dir}/__transaction_state-*", "transactions")
+    assert {
+        row["transactional_id"]: [row["producer_id"], row["state"]] for row in transactions
+    } == cluster.admin["transactions"]
+
+
+def test_offsets_and_transactions_are_those_that_kafkas_tools_print(cluster: Cluster) -> None:
+    node = cluster.node
+    text = run_java(
+        node.jars,
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        *("--bootstrap-server", node.bootstrap, "--describe", "--all-groups"),
+    )
+    described = sorted(
+        words[:4]
+        for line in text.splitlines()
+        if len(words := line.split()) == 9 and words[2].isdigit()
+    )
+    offsets = rows("state", node.log_dir, "consumer_offsets")
+    assert described == sorted(
+        [row["group"], row["topic"], str(row["partition"]), str(row["offset"])] for row in offsets
+    )
+    tool = "org.apache.kafka.tools.TransactionsCommand"
+    text = run_java(node.jars, tool, "--bootstrap-server", node.bootstrap, "list")
+    listed = sorted(
+        (words[0], words[2], words[3])
+        for line in text.splitlines()
+        if len(words := line.split()) == 4 and words[1] == "1"
+    )
+    transactions = rows("state", f"{node.log_dir}/__transaction_state-*", "transactions")
+    assert listed == sorted(
+        (row["transactional_id"], str(row["producer_id"]), row["state"]) for row in transactions
+    )
+    assert [one[0] for one in listed if one[2] == "Ongoing"] == ["t-open"]

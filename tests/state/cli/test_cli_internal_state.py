@@ -1,0 +1,87 @@
+"""``raftlog state`` of consumer offsets, groups and transactions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.cli import rows, run
+from tests.support.internal_records import GROUPS_NODE, InternalLogFile
+
+COMMIT = b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x07"
+
+
+def test_a_nodes_directory_has_the_groups_of_all_its_partitions() -> None:
+    found = rows("state", GROUPS_NODE, "groups")
+    assert [row["group"] for row in found] == [
+        *("atomic", "classic", "modern", "pattern", "shared", "simple")
+    ]
+    assert rows("state", f"{GROUPS_NODE}/__consumer_offsets-*", "groups") == found
+    parts = [
+        row
+        for path in GROUPS_NODE.glob("__consumer_offsets-*")
+        for row in rows("state", path, "groups")
+    ]
+    assert sorted(parts, key=lambda row: str(row["group"])) == found
+
+
+def test_open_transactions_are_reported_and_their_offsets_are_not_state() -> None:
+    status, out, err = run("state", GROUPS_NODE, "consumer_offsets")
+    assert status == 0
+    assert '"offset":99' not in out
+    assert "has an open transaction since offset" in err
+    (row,) = [
+        row for row in rows("state", GROUPS_NODE, "consumer-offsets") if row["group"] == "atomic"
+    ]
+    assert row["offset"] == 3
+
+
+def test_transactions_of_producers_are_those_of_their_own_log() -> None:
+    for path in (GROUPS_NODE / "__transaction_state-1", f"{GROUPS_NODE}/__transaction_state-*"):
+        found = rows("state", path, "transactions")
+        assert [(row["transactional_id"], row["state"]) for row in found] == [
+            ("t-ended", "CompleteAbort"),
+            ("t-open", "Ongoing"),
+        ]
+
+
+def test_the_state_at_an_offset_has_the_records_below_it(tmp_path: Path) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    commit = b"\x00\x00" + bytes(7) + b"\x05\x00\x00" + bytes(8)
+    log.append((COMMIT, commit))
+    log.append((COMMIT, None))
+    assert rows("state", log.path, "consumer_offsets") == []
+    (row,) = rows("state", log.path, "consumer_offsets", "--at", "1")
+    assert (row["group"], row["topic"], row["partition"], row["offset"]) == ("g", "t", 7, 5)
+    segment = log.path / "00000000000000000000.log"
+    assert rows("state", segment, "consumer_offsets", "--at", "1") == [row]
+
+
+def test_a_table_has_a_line_for_each_group() -> None:
+    status, out, _ = run("state", GROUPS_NODE, "groups", "--format", "table")
+    assert status == 0
+    head, *lines = out.splitlines()
+    assert head.split()[:2] == ["GROUP", "TYPE"]
+    assert [line.split()[0] for line in lines][:2] == ["atomic", "classic"]
+
+
+def test_full_redaction_hides_clients() -> None:
+    assert "note of" in run("state", GROUPS_NODE, "consumer_offsets")[1]
+    assert "note of" not in run("state", GROUPS_NODE, "consumer_offsets", "--redact", "full")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["{node}", "groups", "--at", "3"], "--at requires one partition"),
+        (["{node}", "groups", "--format", "records"], "it cannot be used with KIND"),
+        (["{node}/..", "groups"], "is or has no partition of __consumer_offsets"),
+        (["{node}/__transaction_state-1", "groups"], "is or has no partition"),
+        (["{node}/__nothing-*", "groups"], "is or has no partition"),
+        (["groups", "--bootstrap-server", "127.0.0.1:1"], "controllers do not have this log"),
+    ],
+)
+def test_calls_that_name_no_such_log_are_refused(arguments: list[str], text: str) -> None:
+    status, _, err = run("state", *[word.format(node=GROUPS_NODE) for word in arguments])
+    assert status == 2
+    assert text in err
