@@ -16,10 +16,11 @@ APPLIED: Final = "tests/state/controller/test_applied_changes.py"
 RIVALS: Final = "tests/state/controller/test_rival_changes.py::test_rivals_on_an_embedded_log"
 DESIRED: Final = "state/raftlog_state/desired_state.py"
 DESIRED_CASES: Final = "tests/state/controller/test_desired_state.py"
+STEPS: Final = "tests/state/controller/test_replay_in_steps.py"
 PUBLISHING: Final = "state/raftlog_state/publishing"
 UPDATES: Final = "tests/state/publishing/test_publishing_loader.py"
 GENERATED: Final = "tests/state/publishing/test_snapshot_generator.py"
-STABLE: Final = "            self.last_stable = self.last_committed\n"
+STABLE: Final = "            self.last_stable = self._last_replayed = self.last_committed\n"
 
 CONTROLLER_PLANTS: Final = (
     Plant(
@@ -37,10 +38,52 @@ CONTROLLER_PLANTS: Final = (
         tests=("tests/state/controller/test_rival_changes.py",),
     ),
     Plant(
+        bug="controller: a standby replays a large batch in one step",
+        path=OFFSETS,
+        old="            if not (is_active or (index - 1) % RECORDS_PER_STEP) and index > 1:\n",
+        new="            if False:\n",
+        tests=(STEPS,),
+    ),
+    Plant(
+        bug="controller: a part of a batch is stable while the batch is replayed in steps",
+        path=OFFSETS,
+        old="            self._last_replayed = RecordPosition(record.offset",
+        new="            self.last_stable = self._last_replayed = RecordPosition(record.offset",
+        tests=(STEPS,),
+    ),
+    Plant(
+        bug="controller: a committed begin marker of its own is not noticed",
+        path=ACTIVE,
+        old="() if is_transaction or has_markers else starts",
+        new="starts",
+        tests=(CASES,),
+    ),
+    Plant(
+        bug="controller node: a query of a standby reads a part of a batch",
+        path="state/raftlog_state/controller_apis/hosted_controller.py",
+        old="        while self.controller.is_replaying:",
+        new="        while False:",
+        tests=(STEPS,),
+    ),
+    Plant(
+        bug="controller: a snapshot is loaded in one step",
+        path="state/raftlog_state/steps.py",
+        old="        if number and not number % count:\n",
+        new="        if False:\n",
+        tests=(STEPS,),
+    ),
+    Plant(
+        bug="node: a listener is called before the steps of its last call are done",
+        path="connector/raftlog/node/raft_client.py",
+        old="        if self._steps is not None:\n            return True\n",
+        new="",
+        tests=("tests/node/listeners/test_replica_listeners.py",),
+    ),
+    Plant(
         bug="publishing: a record that replay rejects stops the image",
         path=f"{PUBLISHING}/loader.py",
-        old="MetadataLoader(on_rejected=self._reject)\n        self._publishers",
-        new="MetadataLoader()\n        self._publishers",
+        old="MetadataLoader(on_rejected=self._reject)\n        self._image",
+        new="MetadataLoader()\n        self._image",
         tests=(UPDATES,),
     ),
     Plant(
@@ -227,8 +270,8 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="controller: a new leader's state has what the last one did not commit",
         path=OFFSETS,
-        old="        self.next_write_offset = None\n        self.state.registry.revert",
-        new="        self.next_write_offset = None\n        return\n"
+        old="        self._plain_writes.clear()\n        self.state.registry.revert",
+        new="        self._plain_writes.clear()\n        return\n"
         "        self.state.registry.revert",
         tests=("tests/simulation/test_controllers.py",),
     ),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import StateMachineError
-from raftlog.node.raft_client import LeaderNotification, RaftClient
+from raftlog.node.raft_client import LeaderNotification, RaftClient, Steps
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog_state.controller import ApiException, PendingState, QuorumController, Write
 from raftlog_state.errors import ControllerError
@@ -76,9 +76,9 @@ class WatchedController(QuorumController):
         self._cluster = cluster
         self._node_id = node.node_id
 
-    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> Steps:
         try:
-            super().handle_commit(batches)
+            return super().handle_commit(batches)
         except StateMachineError as error:  # a record was replayed twice, or one is missing
             raise InvariantViolationError(str(error)) from error
 

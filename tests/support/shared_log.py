@@ -25,7 +25,7 @@ from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.segments import LogDirectory
 from raftlog.log.writing.snapshots import SnapshotWriter, snapshot_head
-from raftlog.node.raft_client import LeaderNotification, RaftListener
+from raftlog.node.raft_client import LeaderNotification, RaftListener, Steps
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.compression import Compression
 from raftlog.records.control import (
@@ -207,6 +207,8 @@ class _Listening:
     next_offset: int = 0
     notified_count: int = 0
     """Number of leader changes that were delivered."""
+    steps: Steps = None
+    steps_end: int = 0
 
 
 class SharedLogNode:
@@ -245,20 +247,31 @@ class SharedLogNode:
         self.resign(self._shared.epoch)
 
     def deliver_once(self) -> bool:
-        """Deliver one batch or snapshot to each listener; return whether more is pending."""
+        """Deliver one batch or snapshot to each listener, or run a step of it; return whether more
+        is pending."""
         return any([self._advance(one) for one in self._listening])  # noqa: C419 (each of them)
 
     def _advance(self, one: _Listening) -> bool:
         shared = self._shared
-        if (one.next_offset < shared.start_offset or one.next_offset == 0) and shared.snapshots:
-            one.listener.handle_load_snapshot(shared.open_snapshot())
-            one.next_offset = shared.snapshots[-1].end_offset
-        elif one.next_offset < shared.committed_end:
-            batch = next(found for found in shared.batches if found.base_offset == one.next_offset)
-            one.listener.handle_commit([batch])
-            one.next_offset = batch.next_offset
+        if one.steps is None:
+            self._deliver(one)
+        elif next(one.steps, self) is self:
+            one.steps = None
+        if one.steps is not None:
+            return True
+        one.next_offset = one.steps_end
         self._notify_leader(one)
         return one.next_offset < shared.committed_end
+
+    def _deliver(self, one: _Listening) -> None:
+        shared = self._shared
+        if (one.next_offset < shared.start_offset or one.next_offset == 0) and shared.snapshots:
+            one.steps_end = shared.snapshots[-1].end_offset
+            one.steps = one.listener.handle_load_snapshot(shared.open_snapshot())
+        elif one.next_offset < shared.committed_end:
+            batch = next(found for found in shared.batches if found.base_offset == one.next_offset)
+            one.steps_end = batch.next_offset
+            one.steps = one.listener.handle_commit([batch])
 
     def _notify_leader(self, one: _Listening) -> None:
         shared = self._shared

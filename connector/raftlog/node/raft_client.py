@@ -16,6 +16,8 @@ Invariants of the listeners:
    everything committed before, and may append. That it leads no longer is delivered immediately.
 4. A listener is never called from within a call to a listener. It calls the log through
    ``RaftClient`` only.
+5. A listener whose call returned steps gets no further call before they are done, also not that
+   this node leads no longer, so that it must not append meanwhile. Only its shutdown may precede.
 
 Kafka: ``RaftClient``, ``RaftClient.Listener``, ``KafkaRaftClient.ListenerContext`` (KIP-595, 630).
 """
@@ -23,7 +25,7 @@ Kafka: ``RaftClient``, ``RaftClient.Listener``, ``KafkaRaftClient.ListenerContex
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -43,6 +45,9 @@ from raftlog.quorum.events import Resign
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 
 from .replica import Outgoing, Replica
+
+Steps: TypeAlias = Iterator[None] | None
+"""Work that is left of a call, in parts of some milliseconds; None without any."""
 
 Act: TypeAlias = Callable[[Callable[[int, int], list[Outgoing]]], None]
 
@@ -173,12 +178,16 @@ class LeaderNotification:
 
 
 class RaftListener(Protocol):
-    """State machine over the log. It is called on the thread that drives the replica."""
+    """State machine over the log. It is called on the thread that drives the replica.
 
-    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+    A call that would be long may do a part of its work, and return the others as steps; each is
+    executed between other events.
+    """
+
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> Steps:
         """Apply committed batches, which follow the ones delivered before."""
 
-    def handle_load_snapshot(self, snapshot: SnapshotReader) -> None:
+    def handle_load_snapshot(self, snapshot: SnapshotReader) -> Steps:
         """Replace the state by that of a snapshot."""
 
     def handle_leader_change(self, leader: LeaderNotification) -> None:
@@ -222,7 +231,7 @@ class RaftListeners:
                 one.leaders.append(outgoing)
 
     def poll(self) -> bool:
-        """Deliver one chunk to each listener; return whether there is more to deliver."""
+        """Deliver one chunk, or run one step, for each listener; return whether there is more."""
         if self._is_polling:
             return True  # a listener has appended records: deliver them later
         self._is_polling = True
@@ -247,24 +256,36 @@ class _ListenerContext:
         self.next_offset = 0
         self.leaders: Final[deque[LeaderChanged]] = deque()
         """Leader changes not delivered yet, the oldest first."""
+        self._steps: Steps = None
+        self._steps_end = 0
+        """The next offset after the steps."""
         self._replica = replica
         self._chunk_bytes_max = chunk_bytes_max
 
     def advance(self) -> bool:
-        """Deliver one chunk, or a snapshot; return whether there is more."""
+        """Deliver one chunk or a snapshot, or run a step of it; return whether there is more."""
+        if self._steps is None:
+            self._deliver()
+        elif next(self._steps, self) is self:
+            self._steps = None
+        if self._steps is not None:
+            return True
+        self.next_offset = self._steps_end
+        while self.leaders and self._notify_leader(self.leaders[0]):
+            self.leaders.popleft()
+        return self.next_offset < (self._replica.core.high_watermark or 0)
+
+    def _deliver(self) -> None:
         log, committed = self._replica.log, self._replica.core.high_watermark or 0
         is_overtaken = self.next_offset < log.log_start_offset
         if (is_overtaken or self.next_offset == 0) and log.snapshots:
             snapshot_id = log.snapshots[-1]
-            self.listener.handle_load_snapshot(log.open_snapshot(snapshot_id))
-            self.next_offset = snapshot_id.end_offset
+            self._steps_end = snapshot_id.end_offset
+            self._steps = self.listener.handle_load_snapshot(log.open_snapshot(snapshot_id))
         elif self.next_offset < committed:
             batches = committed_batches(log, self.next_offset, committed, self._chunk_bytes_max)
-            self.listener.handle_commit(batches)
-            self.next_offset = batches[-1].next_offset
-        while self.leaders and self._notify_leader(self.leaders[0]):
-            self.leaders.popleft()
-        return self.next_offset < (self._replica.core.high_watermark or 0)
+            self._steps_end = batches[-1].next_offset
+            self._steps = self.listener.handle_commit(batches)
 
     def _notify_leader(self, leader: LeaderChanged) -> bool:
         """Deliver a leader change if it is due; return whether it is delivered or obsolete."""

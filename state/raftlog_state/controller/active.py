@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 from raftlog.errors import RaftlogError, StateMachineError, UnexpectedEndOffsetError
@@ -44,6 +45,7 @@ from raftlog_state.records import (
     EndTransactionRecord,
     encode,
 )
+from raftlog_state.steps import Steps, begin
 
 from .api_exception import UNSUPPORTED_VERSION, ApiException
 from .controller_state import ControllerState
@@ -162,7 +164,7 @@ class QuorumController:
         """Epoch in which this controller is active, None on a standby."""
         self._claim_end_offset: int | None = None
         """End offset of the log that this node leads, until the controller has replayed it."""
-        self._is_stopping = False
+        self._is_stopping = self._is_replaying = False
         self._fatal_fault: StateMachineError | None = None
         self._started_count = self._timed_out_count = self._election_count = self._fault_count = 0
 
@@ -177,6 +179,11 @@ class QuorumController:
     def state(self) -> ControllerState:
         """The current state: on the active controller with the writes that are not committed."""
         return self._offsets.state
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the current state has a part of a batch: read the last stable one instead."""
+        return self._is_replaying
 
     @property
     def kraft_version(self) -> int:
@@ -224,24 +231,32 @@ class QuorumController:
 
     # --- events of the log ------------------------------------------------------------------------
 
-    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> Steps:
         """Replay committed batches, or complete the writes whose records they are.
 
+        A standby replays a large batch in steps, and gets no other event before the last one.
         Raises ``StateMachineError`` if one cannot be replayed: the controller has failed then.
         """
         self._check_not_failed()
+        return begin(self._replay(batches))
+
+    def _replay(self, batches: Sequence[RecordBatch]) -> Iterator[None]:
         for batch in batches:
             self._check_writer(batch)
             with self._fatal_if_it_fails(
                 batch.base_offset, f"Unable to apply batch {batch.base_offset}"
             ):
-                self._offsets.handle_commit(batch)
+                self._is_replaying = True
+                try:
+                    yield from self._offsets.replay_in_steps(batch)
+                finally:
+                    self._is_replaying = False
             # before the next batch, which may end the leadership
             self._deferred.complete_up_to(self.last_stable_offset)
         self._claim_if_caught_up()
 
-    def handle_load_snapshot(self, snapshot: Snapshot) -> None:
-        """Replace the state by that of a snapshot, which ends after it.
+    def handle_load_snapshot(self, snapshot: Snapshot) -> Steps:
+        """Replace the state, in steps, by that of a snapshot, which ends after it.
 
         An active controller whose next batch was deleted, with all before the snapshot's end,
         becomes a standby and resigns. (In Kafka this is fatal.) Raises ``StateMachineError`` as
@@ -252,10 +267,13 @@ class QuorumController:
         if epoch is not None:
             self._lose_leadership(f"snapshot {snapshot.snapshot_id} replaces the log before it")
             self._log.resign(epoch)
+        return begin(self._load(snapshot, offset))
+
+    def _load(self, snapshot: Snapshot, offset: int) -> Iterator[None]:
         with self._fatal_if_it_fails(
             offset, f"Error while loading snapshot {snapshot.snapshot_id}"
         ):
-            self._offsets.load_snapshot(snapshot)
+            yield from self._offsets.load_in_steps(snapshot)
         self._claim_if_caught_up()
 
     def handle_leader_change(self, leader: LeaderAndEpoch) -> None:
@@ -401,6 +419,7 @@ class QuorumController:
         batches: Sequence[list[bytes]],
         *,
         is_transaction: bool = False,
+        has_markers: bool = False,
     ) -> None:
         """Append the records of a write, which are replayed already."""
         offsets = self._offsets
@@ -408,7 +427,10 @@ class QuorumController:
         assert next_offset is not None, "it is active"
         assert base_offset is not None
         write.last_offset = base_offset + sum(map(len, batches)) - 1
-        offsets.schedule_append(write.last_offset)
+        starts = accumulate(map(len, batches[:-1]), initial=base_offset)
+        offsets.schedule_append(
+            write.last_offset, plain_offsets=() if is_transaction or has_markers else starts
+        )
         self._deferred.add(write)
         try:
             for values in batches:
@@ -435,7 +457,7 @@ class QuorumController:
         write.started_us = self._time_us()
         abort = DecodedRecord(0, AbortTransactionRecord(reason=reason))
         try:
-            self._append(write, epoch, [[encode(abort)]])
+            self._append(write, epoch, [[encode(abort)]], has_markers=True)
         except Exception as error:  # noqa: BLE001 (the log may raise anything)
             self._handle_event_error(write, error)
             if self._claim_epoch == epoch:  # the next write would be part of the transaction

@@ -25,7 +25,7 @@ Source: Kafka ``ReplicationControlManager``, ``BrokersToIsrs`` and the other con
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Final, TypeAlias, TypeVar, cast
 
 from raftlog_state.image import (
@@ -50,6 +50,7 @@ from raftlog_state.image import (
 from raftlog_state.image.record_versions import ELR_FEATURE, LEVEL_MIN, RecordVersions
 from raftlog_state.records import MetadataRecord, RegisterBrokerRecord
 from raftlog_state.replay import Position, replay
+from raftlog_state.steps import complete, for_each_in_steps
 from raftlog_state.timeline import SnapshotRegistry, TimelineDict, TimelineSet
 
 R = TypeVar("R", bound=Row)
@@ -61,6 +62,9 @@ GROUP: Final = 32
 """Types of resources with configs (Kafka: ``ConfigResource.Type``)."""
 
 NO_LEADER: Final = -1
+
+INDEXED_PER_STEP: Final = 10_000
+"""Rows of an image whose indexes are written in one step: some 10 ms."""
 
 _IndexKey: TypeAlias = tuple[object, ...]
 
@@ -95,20 +99,30 @@ class ControllerState:
     @classmethod
     def from_image(cls, image: MetadataImage) -> ControllerState:
         """Return a state with the rows of an image, without snapshots."""
+        return complete(cls.from_image_in_steps(image))
+
+    @classmethod
+    def from_image_in_steps(cls, image: MetadataImage) -> Generator[None, None, ControllerState]:
+        """Return a state with the rows of an image, indexed in steps."""
         state = cls()
         partitions: defaultdict[_IndexKey, list[Key]] = defaultdict(list)
         small: dict[_IndexKey, tuple[Key, ...]] = {}
+
+        def index_partition(element: tuple[Key, Row]) -> None:
+            for index_key in _partition_index_keys(cast("PartitionRow", element[1])):
+                partitions[index_key].append(element[0])
+
+        def index(element: tuple[Key, Row]) -> None:
+            for index_key in _small_index_keys(element[1]):
+                small[index_key] = (*small.get(index_key, ()), element[0])
+
         for entity in STATE_ENTITIES:
             rows = image.map(entity)
             state._rows[entity].load(rows)
             if entity is Entity.PARTITION:
-                for key, row in rows.items():
-                    for index_key in _partition_index_keys(cast("PartitionRow", row)):
-                        partitions[index_key].append(key)
+                yield from for_each_in_steps(rows.items(), index_partition, INDEXED_PER_STEP)
             elif entity in _SMALL_ENTITIES:
-                for key, row in rows.items():
-                    for index_key in _small_index_keys(row):
-                        small[index_key] = (*small.get(index_key, ()), key)
+                yield from for_each_in_steps(rows.items(), index, INDEXED_PER_STEP)
         for index_key, keys in partitions.items():
             found = state._partitions[index_key] = TimelineSet(state.registry)
             found.load(keys)

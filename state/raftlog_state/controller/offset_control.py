@@ -20,6 +20,8 @@ Invariants:
 1. The snapshots of the state's registry are at the last stable offset, at the claim, and at the
    last offsets of the writes after it. So the state reverts to the last stable offset at any time.
 2. Control records change no rows, take effect when they are committed, and are never reverted.
+3. While a batch is replayed in steps, the current state of a standby has a part of it; that at the
+   last stable offset has none.
 
 Source: Kafka ``OffsetControlManager``, which reverts to the begin marker on an abort, and so loses
 the committed records of a transaction that is open at a failover.
@@ -28,8 +30,9 @@ the committed records of a transaction that is open at a failover.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, Protocol
 
 from raftlog.records import RecordBatch
@@ -48,6 +51,7 @@ from raftlog_state.loader.transactions import (
 )
 from raftlog_state.records import DecodedRecord, MetadataRecord, UnknownRecord, decode
 from raftlog_state.replay import Position
+from raftlog_state.steps import RECORDS_PER_STEP, complete, for_each_in_steps
 
 from .controller_state import ControllerState
 
@@ -90,18 +94,23 @@ class OffsetControl:
         self.state = ControllerState()
         self.last_committed = RecordPosition()
         self.last_stable = RecordPosition()
+        self._last_replayed = self.last_stable
+        """The last record outside a transaction, also inside a batch that is being replayed."""
         self.next_write_offset: int | None = None
         self.is_empty = True
         self.unknown: Counter[tuple[int, int]] = Counter()
         self._quorum = Quorum()
         self._transaction: OpenTransaction | None = None
+        self._plain_writes: set[int] = set()
+        """Base offsets of batches of this active controller without markers and unknown records,
+        which need not be decoded when they are committed."""
         self.state.registry.get_or_create_snapshot(-1)
 
     @classmethod
     def from_image(cls, image: MetadataImage) -> OffsetControl:
         """Return a standby's state after the last record of an image."""
         found = cls()
-        found._load(image)
+        found._load(image, ControllerState.from_image(image))
         return found
 
     @property
@@ -144,11 +153,16 @@ class OffsetControl:
         """Revert the writes that are not stable, and follow the log again."""
         assert self.next_write_offset is not None, "it is not active"
         self.next_write_offset = None
+        self._plain_writes.clear()
         self.state.registry.revert_to_snapshot(self.last_stable.offset)
 
-    def schedule_append(self, last_offset: int) -> None:
-        """Register the state after a write, whose records are replayed and are appended next."""
+    def schedule_append(self, last_offset: int, *, plain_offsets: Iterable[int] = ()) -> None:
+        """Register the state after a write, whose records are replayed and are appended next.
+
+        ``plain_offsets``: base offsets of its batches, if they have no markers.
+        """
         assert self.next_write_offset is not None, "it is not active"
+        self._plain_writes.update(plain_offsets)
         self.next_write_offset = last_offset + 1
         self.state.registry.get_or_create_snapshot(last_offset)
 
@@ -160,6 +174,7 @@ class OffsetControl:
         """
         assert self.next_write_offset is not None, "it is not active"
         self.next_write_offset = next_write_offset
+        self._plain_writes = {one for one in self._plain_writes if one < next_write_offset}
         self.state.registry.revert_to_snapshot(base_offset - 1)
         self.state.registry.get_or_create_snapshot(next_write_offset - 1)
 
@@ -170,7 +185,13 @@ class OffsetControl:
         return self.next_write_offset is not None and batch.base_offset < self.next_write_offset
 
     def handle_commit(self, batch: RecordBatch) -> None:
+        """Replay a committed batch, as ``replay_in_steps``."""
+        complete(self.replay_in_steps(batch))
+
+    def replay_in_steps(self, batch: RecordBatch) -> Generator[None, None, None]:
         """Replay a committed batch, unless this active controller wrote it.
+
+        In steps of ``RECORDS_PER_STEP`` on a standby, in one step on the active controller.
 
         Raises:
             OffsetGapError: the batch does not follow the last one.
@@ -181,30 +202,45 @@ class OffsetControl:
         if batch.base_offset != expected:
             remedy = "deliver all committed batches in order"
             raise OffsetGapError(expected_offset=expected, offset=batch.base_offset, remedy=remedy)
-        is_replayed = self.is_replayed(batch)
-        records = list(batch_records(batch))
-        for index, record in enumerate(records, start=1):
+        is_replayed, is_active = self.is_replayed(batch), self.next_write_offset is not None
+        if is_replayed and self._transaction is None and batch.base_offset in self._plain_writes:
+            self.is_empty = False
+            self._note_committed(batch, batch.max_timestamp_ms)
+            return
+        record = None
+        for index, record in enumerate(batch_records(batch), start=1):
+            if not (is_active or (index - 1) % RECORDS_PER_STEP) and index > 1:
+                yield
             try:
                 self._handle_record(record, is_replayed)
             except Exception as error:
                 message = (
                     f"Unable to apply {_name_of(record)} record on standby controller, which was "
-                    f"{index} of {len(records)} record(s) in the batch with baseOffset "
+                    f"{index} of {batch.record_count} record(s) in the batch with baseOffset "
                     f"{batch.base_offset}"
                 )
                 raise RecordNotAppliedError(message, error) from error
-        timestamp_ms = records[-1].timestamp_ms if records else self.last_committed.timestamp_ms
+        self._note_committed(
+            batch, self.last_committed.timestamp_ms if record is None else record.timestamp_ms
+        )
+        if is_active and not is_replayed:
+            self.next_write_offset = batch.next_offset
+
+    def _note_committed(self, batch: RecordBatch, timestamp_ms: int) -> None:
+        self._plain_writes.discard(batch.base_offset)
         self.last_committed = RecordPosition(
             batch.next_offset - 1, batch.leader_epoch, timestamp_ms
         )
         if self._transaction is None:
-            self.last_stable = self.last_committed
-        if self.next_write_offset is not None and not is_replayed:
-            self.next_write_offset = batch.next_offset
+            self.last_stable = self._last_replayed = self.last_committed
         self._register_stable()
 
     def load_snapshot(self, snapshot: Snapshot) -> None:
-        """Replace the state by that of a snapshot.
+        """Replace the state by that of a snapshot, as ``load_in_steps``."""
+        complete(self.load_in_steps(snapshot))
+
+    def load_in_steps(self, snapshot: Snapshot) -> Generator[None, None, None]:
+        """Replace the state by that of a snapshot, in steps; the state changes in the last one.
 
         Raises:
             OffsetGapError: the snapshot ends before the last committed offset.
@@ -218,18 +254,17 @@ class OffsetControl:
                 expected_offset=expected, offset=snapshot_id.end_offset, remedy=remedy
             )
         loader = SnapshotLoader(snapshot_id, MetadataImage.empty(), decode)
-        for batch in snapshot.batches():
-            for record in batch_records(batch):
-                loader.load(record)
+        records = chain.from_iterable(map(batch_records, snapshot.batches()))
+        yield from for_each_in_steps(records, loader.load)
         image, _ = loader.finish()
-        self._load(image)
+        self._load(image, (yield from ControllerState.from_image_in_steps(image)))
         for unknown in loader.unknown:
             self.unknown[unknown.api_key, unknown.version] += 1
 
-    def _load(self, image: MetadataImage) -> None:
-        self.state = ControllerState.from_image(image)
+    def _load(self, image: MetadataImage, state: ControllerState) -> None:
+        self.state = state
         self.last_committed = RecordPosition(image.offset, image.leader_epoch, image.timestamp_ms)
-        self.last_stable = self.last_committed
+        self.last_stable = self._last_replayed = self.last_committed
         self.is_empty = not any(image.maps.values())
         self.unknown = Counter()
         self._quorum = image.quorum
@@ -260,13 +295,14 @@ class OffsetControl:
         else:
             self._quorum = quorum_after(payload, self._quorum)
         if self._transaction is None:
-            self.last_stable = RecordPosition(record.offset, at.leader_epoch, at.timestamp_ms)
+            self._last_replayed = RecordPosition(record.offset, at.leader_epoch, at.timestamp_ms)
 
     def _begin_transaction(self, marker: BeginMarker, at: Position) -> None:
         if self._transaction is not None:
             begun = self._transaction.begin_offset
             reason = f"the transaction begun at offset {begun} is still open"
             raise ReplayError(offset=at.offset, record=marker.record_name, reason=reason)
+        self.last_stable = self._last_replayed
         self._register_stable()
         self._transaction = OpenTransaction(at.offset, marker.name)
 

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -40,6 +40,7 @@ from raftlog_state.controller.tokens import DelegationTokenControl
 from raftlog_state.errors import ControllerError, ControllerTimeoutError
 from raftlog_state.image import METADATA_VERSION, FeatureRow, Key, Row
 from raftlog_state.image.record_versions import LEVEL_MIN, LEVEL_TRANSACTIONS
+from raftlog_state.steps import Steps, begin
 
 from .requests import Principal
 
@@ -113,12 +114,16 @@ class HostedController:
 
     # --- the log ----------------------------------------------------------------------------------
 
-    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
-        self.controller.handle_commit(batches)
-        self._activate()
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> Steps:
+        return begin(self._then_activate(self.controller.handle_commit(batches)))
 
-    def handle_load_snapshot(self, snapshot: Snapshot) -> None:
-        self.controller.handle_load_snapshot(snapshot)
+    def handle_load_snapshot(self, snapshot: Snapshot) -> Steps:
+        return begin(self._then_activate(self.controller.handle_load_snapshot(snapshot)))
+
+    def _then_activate(self, steps: Steps) -> Iterator[None]:
+        if steps is not None:
+            yield  # the first step is done
+            yield from steps
         self._activate()
 
     def handle_leader_change(self, leader: LeaderAndEpoch) -> None:
@@ -243,6 +248,11 @@ class HostedController:
         The active controller answers when everything that the query has read is committed, a
         standby from the records that it has.
         """
+        deadline_us = self._time_us() + DEFAULT_TIMEOUT_MS * 1_000
+        while self.controller.is_replaying:  # the state has a part of a batch
+            if self._time_us() >= deadline_us:
+                raise ControllerTimeoutError(reason=f"The deadline of {name} was reached.")
+            await asyncio.sleep(0)
         if self.controller.active_epoch is None:
             return operation(self.controller.state)
 

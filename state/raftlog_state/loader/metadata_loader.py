@@ -24,7 +24,7 @@ Source: Kafka ``MetadataLoader``, ``MetadataBatchLoader``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NoReturn, TypeAlias
@@ -44,6 +44,7 @@ from raftlog_state.records import (
     decode,
 )
 from raftlog_state.replay import Position, replay
+from raftlog_state.steps import complete, for_each_in_steps
 
 from .control_records import replay_control
 from .payload import (
@@ -221,6 +222,15 @@ class MetadataLoader:
                 snapshot's leader epoch is lower than the previous one.
             StateInvariantError: as ``append``.
         """
+        return complete(self.bootstrap_in_steps(snapshot_id, records))
+
+    def bootstrap_in_steps(
+        self, snapshot_id: SnapshotId, records: Iterable[LogRecord]
+    ) -> Generator[None, None, list[RecordChanges]]:
+        """Replace the state as ``bootstrap``, in steps of ``RECORDS_PER_STEP`` records.
+
+        The state is unchanged until the last step; nothing may be appended before it.
+        """
         before = self.image
         if snapshot_id.end_offset < self._next_offset:
             raise OffsetGapError(
@@ -234,8 +244,7 @@ class MetadataLoader:
         savepoint = self._savepoint()
         snapshot_loader = SnapshotLoader(snapshot_id, before, self._decode)
         try:
-            for record in records:
-                snapshot_loader.load(record)
+            yield from for_each_in_steps(records, snapshot_loader.load)
             image, changes = snapshot_loader.finish()
         finally:
             self._check_unchanged(savepoint)

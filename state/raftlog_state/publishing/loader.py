@@ -11,13 +11,16 @@ Each call of ``handle_commit`` is one update. Errors are reported as faults:
 A log without a controller has what its clients append, so that it may have such records. The
 controller of a node fails at them.
 
+Large batches and snapshots are replayed in steps; ``image`` changes with the last one.
+
 Source: Kafka ``MetadataLoader`` (``image.loader``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Protocol
 
 from raftlog.records import RecordBatch
@@ -27,6 +30,7 @@ from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import Op, RecordChanges, RowChange
 from raftlog_state.image.rows import RECORD_ROW_TYPES
 from raftlog_state.loader.metadata_loader import MetadataLoader, batch_records
+from raftlog_state.steps import RECORDS_PER_STEP, Steps, begin
 
 from .publisher import (
     LeaderAndEpoch,
@@ -82,6 +86,7 @@ class PublishingLoader:
     ) -> None:
         self._listener: Final = listener
         self._loader = MetadataLoader(on_rejected=self._reject)
+        self._image = self._loader.image
         self._publishers: Final[list[MetadataPublisher]] = []
         self._leader: LeaderAndEpoch = UnknownLeader()
         self._next_offset = 0
@@ -95,7 +100,7 @@ class PublishingLoader:
     @property
     def image(self) -> MetadataImage:
         """The committed state, without the records of an open transaction."""
-        return self._loader.image
+        return self._image
 
     @property
     def failure(self) -> str | None:
@@ -137,18 +142,27 @@ class PublishingLoader:
 
     # --- events of the log ------------------------------------------------------------------------
 
-    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
-        if self._failure is not None:
-            return
-        before, rejected_before, changes = self.image, self._rejected, []
-        try:
-            for batch in batches:
-                rejected = self._rejected
-                changes += self._loader.append(batch_records(batch))
-                self._next_offset = batch.next_offset
-        except Exception as error:  # noqa: BLE001 (a replay may raise anything)
-            self._rejected = rejected
-            self._fail(f"Error replaying the batch with base offset {batch.base_offset}", error)
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> Steps:
+        return None if self._failure is not None else begin(self._replay(batches))
+
+    def _replay(self, batches: Sequence[RecordBatch]) -> Iterator[None]:
+        before, rejected_before = self._image, self._rejected
+        changes: list[RecordChanges] = []
+        count = 0
+        for batch in batches:
+            try:
+                records = batch_records(batch)
+                while some := list(islice(records, RECORDS_PER_STEP)):
+                    if count >= RECORDS_PER_STEP:
+                        count = 0
+                        yield
+                    changes += self._loader.append(some)
+                    count += len(some)
+            except Exception as error:  # noqa: BLE001 (a replay may raise anything)
+                self._rejected = rejected_before
+                self._fail(f"Error replaying the batch with base offset {batch.base_offset}", error)
+                return
+        self._image, self._next_offset = self._loader.image, batches[-1].next_offset
         self._report_rejected(rejected_before)
         manifest = LogDeltaManifest(
             provenance=self._provenance(),
@@ -160,17 +174,21 @@ class PublishingLoader:
         )
         self._publish(MetadataUpdate(before, changes), manifest)
 
-    def handle_load_snapshot(self, snapshot: Snapshot) -> None:
+    def handle_load_snapshot(self, snapshot: Snapshot) -> Steps:
+        return begin(self._load(snapshot))
+
+    def _load(self, snapshot: Snapshot) -> Iterator[None]:
         before, snapshot_id = self.image, snapshot.snapshot_id
         has_failed = self._failure is not None
         loader = MetadataLoader(on_rejected=self._reject) if has_failed else self._loader
         records = (record for batch in snapshot.batches() for record in batch_records(batch))
         try:
-            changes = loader.bootstrap(snapshot_id, records)
+            changes = yield from loader.bootstrap_in_steps(snapshot_id, records)
         except Exception as error:  # noqa: BLE001 (as above)
             self._fail(f"Error loading snapshot {snapshot_id}", error)
             return
         self._loader, self._failure, self._rejected = loader, None, None
+        self._image = loader.image
         self._snapshot_count += 1
         self._next_offset = snapshot_id.end_offset
         self._publish(MetadataUpdate(before, changes), self._snapshot_manifest(snapshot_id))

@@ -1,0 +1,48 @@
+"""Long work on an event loop, in steps of bounded work: an iterator that is advanced in each turn.
+
+    steps = begin(load(snapshot))     the first step; None: the work is done
+    next(steps)                       in a later turn, until StopIteration
+
+Between steps other events are handled, so that a state is not published, and is not read, before
+the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Final, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Iterator[None] | None
+"""Steps that are left, None without any."""
+
+RECORDS_PER_STEP: Final = 1_000
+"""Records that are replayed in one step: some 20 ms."""
+
+
+def begin(steps: Iterator[None]) -> Steps:
+    """Run the first step, and return those that are left."""
+    for _ in steps:
+        return steps
+    return None
+
+
+def complete(steps: Generator[None, None, T]) -> T:
+    """Run all steps, and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
+def for_each_in_steps(
+    elements: Iterable[T], act: Callable[[T], object], count: int = RECORDS_PER_STEP
+) -> Iterator[None]:
+    """Call ``act`` for each element, at most ``count`` of them in one step."""
+    for number, element in enumerate(elements):
+        if number and not number % count:
+            yield
+        act(element)

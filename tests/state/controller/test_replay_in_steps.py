@@ -1,0 +1,204 @@
+"""Large batches and snapshots are replayed in steps of bounded work, between other events."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
+from tests.support.controllers import Controllers, Listener, bootstrap, replayed, write
+
+from raftlog.errors import CorruptBatchError
+from raftlog.records import RecordBatch
+from raftlog.records.batch import read_batch
+from raftlog.records.record import NewRecord
+from raftlog.types import SnapshotId
+from raftlog_state.controller import CreateTopic, PendingState, QuorumController
+from raftlog_state.controller.activation import new_cluster_features
+from raftlog_state.controller.active import NO_DEADLINE
+from raftlog_state.controller_apis import HostedController
+from raftlog_state.image import Entity, MetadataImage, PartitionRow, TopicRow
+from raftlog_state.image.differences import diff
+from raftlog_state.image.image_writer import image_records
+from raftlog_state.publishing import Manifest, MetadataUpdate, PublishingLoader
+from raftlog_state.publishing.publisher import LeaderAndEpoch
+from raftlog_state.records import PartitionRecord, TopicRecord, encode
+from raftlog_state.steps import RECORDS_PER_STEP
+
+PARTITIONS = 5 * RECORDS_PER_STEP // 2
+RECORDS_PER_BATCH = 100
+
+
+def create_large(state: PendingState) -> None:
+    topic_id = state.random_uuid()
+    state.write(TopicRecord(name="large", topic_id=topic_id))
+    for number in range(PARTITIONS):
+        state.write(
+            PartitionRecord(
+                partition_id=number, topic_id=topic_id, replicas=(1,), isr=(1,), leader=1
+            )
+        )
+
+
+def started(count: int = 2) -> Controllers:
+    env = Controllers(count=count)
+    write(env.elect(1), *bootstrap())
+    env.shared.deliver()
+    return env
+
+
+def write_large(env: Controllers) -> None:
+    done = env.all[1].write("test", create_large, deadline_us=NO_DEADLINE)
+    assert done.error is None
+
+
+def partition_count(controller: QuorumController) -> int:
+    return len(controller.state.keys(Entity.PARTITION))
+
+
+@dataclass
+class Images:
+    """Publisher that counts its updates."""
+
+    name: str = "images"
+    count: int = 0
+
+    def on_metadata_update(
+        self, update: MetadataUpdate, image: MetadataImage, manifest: Manifest
+    ) -> None:
+        self.count += 1
+
+    def on_controller_change(self, leader: LeaderAndEpoch) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_standby_replays_a_large_batch_in_steps_and_shows_it_as_a_whole() -> None:
+    env = started()
+    standby, images = env.all[2], Images()
+    loader = PublishingLoader(Listener(), [images])
+    env.shared.node(2).register(loader)
+    env.shared.deliver()
+    before, update_count = standby.image(), images.count
+    write_large(env)
+    counts = [0]
+    while env.shared.node(2).deliver_once():
+        counts.append(partition_count(standby))
+        assert standby.is_replaying
+        assert standby.image() == loader.image == before
+        assert standby.metrics(0).last_committed_record_offset == before.offset
+        assert images.count == update_count
+    counts.append(partition_count(standby))
+    assert not standby.is_replaying
+    assert counts[-1] == PARTITIONS
+    steps = [after - earlier for earlier, after in pairwise(counts)]
+    assert max(steps) <= RECORDS_PER_STEP
+    assert len(steps) == 3
+    assert images.count == update_count + 1
+    assert standby.image() == loader.image == replayed(env.shared.batches)
+    env.shared.deliver()
+    env.assert_states_equal_a_replay()
+
+
+def test_a_batch_that_the_active_controller_wrote_is_not_decoded_when_it_is_committed() -> None:
+    env = started(count=1)
+    active = env.all[1]
+    env.hold()
+    write_large(env)
+    waiting = write(active, CreateTopic(topic="next", partitions=1, replication_factor=1))
+    large, following = env.shared.batches[-2:]
+    undecodable = replace(large, payload=b"")
+    with pytest.raises(CorruptBatchError):
+        list(undecodable.records())
+    assert active.handle_commit([undecodable]) is None
+    assert active.last_stable_offset == large.next_offset - 1
+    assert active.handle_commit([following]) is None
+    assert waiting.is_done
+    assert not diff(active.image(), replayed(env.shared.batches))
+
+
+@dataclass
+class CountedSnapshot:
+    """Snapshot of small batches, which counts the records that were read."""
+
+    image: MetadataImage
+    read_count: int = 0
+
+    @property
+    def snapshot_id(self) -> SnapshotId:
+        return self.image.snapshot_id
+
+    def batches(self) -> Iterator[RecordBatch]:
+        values = [encode(one) for one in image_records(self.image)]
+        for start in range(0, len(values), RECORDS_PER_BATCH):
+            some = values[start : start + RECORDS_PER_BATCH]
+            new = NewRecordBatch(
+                records=tuple(NewRecord(None, value) for value in some), base_timestamp_ms=1
+            )
+            batch = read_batch(encode_batch(new, base_offset=start, leader_epoch=1))
+            assert isinstance(batch, RecordBatch)
+            self.read_count += len(some)
+            yield batch
+
+
+@pytest.mark.parametrize("is_publishing", [True, False])
+def test_a_snapshot_is_loaded_in_steps_and_replaces_the_state_in_the_last_one(
+    is_publishing: bool,
+) -> None:
+    env = started(count=1)
+    write_large(env)
+    env.shared.deliver()
+    late = Controllers(count=1).all[1]
+    loader = PublishingLoader(Listener())
+    snapshot = CountedSnapshot(env.all[1].image())
+    listener = loader if is_publishing else late
+    steps, counts = listener.handle_load_snapshot(snapshot), [0, snapshot.read_count]
+    while steps is not None and next(steps, snapshot) is not snapshot:
+        counts.append(snapshot.read_count)
+        assert loader.image.offset == late.last_stable_offset == -1
+        assert not partition_count(late)
+    counts.append(snapshot.read_count)
+    assert len(counts) == 4
+    each = [after - earlier for earlier, after in pairwise(counts)]
+    assert max(each) <= RECORDS_PER_STEP + RECORDS_PER_BATCH
+    found = loader.image if is_publishing else late.image()
+    assert not diff(found, snapshot.image)
+    assert len(found.rows_of(PartitionRow)) == PARTITIONS
+
+
+def test_a_query_of_a_standby_waits_for_the_end_of_a_batch() -> None:
+    async def check() -> None:
+        env = started(count=1)
+        node = env.shared.node(2)
+        hosted = HostedController(
+            node,
+            cluster_id="c",
+            listener=Listener(),
+            bootstrap_features=new_cluster_features(),
+            log_configs=dict,
+            forwarded_principal=lambda sender, _: sender,
+            rng=random.Random(0),
+        )
+        node.register(hosted)
+        env.shared.deliver()
+        write_large(env)
+        assert node.deliver_once(), "a part of the batch is replayed"
+        reading = asyncio.create_task(hosted.read("test", lambda state: state.rows_of(TopicRow)))
+        counting = asyncio.create_task(
+            hosted.read("test", lambda state: len(state.keys(Entity.PARTITION)))
+        )
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not reading.done()
+        env.shared.deliver()
+        assert [row.name for row in await reading] == ["large"]
+        assert await counting == PARTITIONS
+        hosted.begin_shutdown()
+
+    asyncio.run(check())
