@@ -859,16 +859,35 @@ class QuorumUnavailableError(
 
 
 class AccessDeniedError(AppendError, code="RAFTLOG_ACCESS_DENIED", kafka_code=31):
-    """Authentication failed, or the principal is not authorized for the operation."""
+    """Authentication failed, or the principal is not authorized for the operation.
+
+    ``remedy`` replaces the default advice.
+    """
 
     path: str
     reason: str
+    remedy: str | None = None
 
     def message(self) -> str:
-        return (
-            f"{self.path}: access denied: {self.reason}; check the certificates of client and node "
-            "and the rights of this principal in the node's configuration"
+        remedy = self.remedy or (
+            "check the certificates of client and node and the rights of this principal in the "
+            "node's configuration"
         )
+        return f"{self.path}: access denied: {self.reason}; {remedy}"
+
+
+class SaslAuthenticationError(AccessDeniedError, code="RAFTLOG_SASL_AUTHENTICATION", kafka_code=58):
+    """Authentication by SASL failed: wrong credentials, an expired token, or a false node."""
+
+
+class UnsupportedSaslMechanismError(
+    SaslAuthenticationError, code="RAFTLOG_UNSUPPORTED_SASL_MECHANISM", kafka_code=33
+):
+    """A SASL mechanism that the node does not offer. ``reason`` lists those that it offers."""
+
+
+class SecurityProtocolError(AccessDeniedError, code="RAFTLOG_SECURITY_PROTOCOL", kafka_code=34):
+    """Client and node use different security protocols: plain text, TLS, SASL or both."""
 
 
 class NodeRefusedError(AppendError, code="RAFTLOG_NODE_REFUSED"):

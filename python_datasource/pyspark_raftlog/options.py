@@ -26,7 +26,6 @@ from raftlog.client.location import (
     PREFIX,
     HasLocation,
     LogLocation,
-    QuorumNodes,
     open_log,
     parse_location,
 )
@@ -34,6 +33,7 @@ from raftlog.client.log_handle import duration_ms as duration_ms
 from raftlog.client.log_handle import isolation_of
 from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, iso_ms, parse_offset_spec
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
+from raftlog.client.remote.security import ClientSecurity, resolve
 from raftlog.errors import LogNotFoundError, OptionError
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class RaftlogOptions:
     """
 
     path: str
-    nodes: QuorumNodes | None = None
+    nodes: ClientSecurity | None = None
     cluster_id: str | None = None
     sources: tuple[RaftlogOptions, ...] = ()
     starting_offset: OffsetSpec | None = None
@@ -441,7 +441,7 @@ def _decompressed_bytes(name: str, value: str) -> int:
 
 
 def _secret(name: str, value: str) -> bytes:
-    secret = value.encode("utf-8", "surrogatepass")
+    secret = resolve(name, value).encode("utf-8", "surrogatepass")
     if len(secret) < limits.REDACTION_KEY_BYTES_MIN:
         least = limits.REDACTION_KEY_BYTES_MIN
         raise OptionError(option=name, reason=f"must have at least {least} bytes")
@@ -606,7 +606,7 @@ class WriteOptions:
     """
 
     path: str
-    nodes: QuorumNodes | None = None
+    nodes: ClientSecurity | None = None
     required_base_offset: int | None = None
     required_end_offset: int | None = None
     required_epoch: int | None = None

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StructField, StructType
 
 from raftlog.client.location import PATH, PREFIX
+from raftlog.client.remote.security import SECRET_OPTIONS, is_reference
 from raftlog.errors import OptionError
 from raftlog_state.records.typed_columns import TYPED_COLUMNS
 from raftlog_state.source_rows.columns import COLUMNS as ARROW_COLUMNS
@@ -77,7 +78,7 @@ def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
 # the source returned are stored with the table, so the first one has the options as metadata.
 
 _OPTIONS_KEY: Final = "raftlog.options"
-_SECRETS: Final = frozenset(("redactkey", "ssl.key.password"))
+_SECRETS: Final = SECRET_OPTIONS | {"redactkey"}
 
 
 def is_catalog_table(given: Mapping[str, str]) -> bool:
@@ -88,24 +89,25 @@ def is_catalog_table(given: Mapping[str, str]) -> bool:
 def with_table_options(schema: StructType, given: Mapping[str, str]) -> StructType:
     """Return the columns of a new table, with its options. Raises ``OptionError`` for a secret."""
     kept = {name: value for name, value in given.items() if not is_spark_option(name)}
-    for name in [name for option in kept.items() for name in _names_of(*option)]:
-        if name.rpartition("].")[2].lower().removeprefix(PREFIX) in _SECRETS:
+    for name, value in [pair for option in kept.items() for pair in _pairs_of(*option)]:
+        is_secret = name.rpartition("].")[2].lower().removeprefix(PREFIX) in _SECRETS
+        if is_secret and not is_reference(value):
             raise OptionError(
                 option=name,
                 reason="is not allowed in CREATE TABLE: the catalog stores it in clear text; use "
-                "load() or a temporary view",
+                "a reference such as ${file:PATH:NAME}, or load()",
             )
     first, *others = schema.fields
     metadata = {_OPTIONS_KEY: json.dumps(kept)}
     return StructType([StructField(first.name, first.dataType, metadata=metadata), *others])
 
 
-def _names_of(name: str, value: str) -> list[str]:
-    """Return the name of an option, and those of the options in ``sources``."""
+def _pairs_of(name: str, value: str) -> list[tuple[str, str]]:
+    """Return name and value of an option, and those of the options in ``sources``."""
     if name.lower() != "sources":
-        return [name]
+        return [(name, value)]
     sources = enumerate(source_list(name, value))
-    return [f"{name}[{at}].{inner}" for at, options in sources for inner, _ in options]
+    return [(f"{name}[{at}].{inner}", text) for at, options in sources for inner, text in options]
 
 
 def table_options(schema: StructType) -> dict[str, str]:

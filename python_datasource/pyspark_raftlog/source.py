@@ -46,19 +46,36 @@ class RaftlogDataSource(DataSource):
     ``bootstrap.servers`` replaces the path, as ``host:port,host:port``: the nodes of a raftlog
     quorum, to read or to write, or the controllers of a running Kafka cluster, to read its
     metadata. The committed end is known there, so that nothing is held back. Executors fetch their
-    ranges from the leader. ``ssl.ca.location`` enables TLS; ``ssl.certificate.location``,
+    ranges from the leader. The prefix ``kafka.`` of Spark's Kafka source is accepted before all
+    names of this paragraph and the next one.
+
+    ``security.protocol`` is that of Kafka's clients. ``ssl.ca.location`` (or
+    ``ssl.truststore.location``) verifies the nodes; ``ssl.certificate.location``,
     ``ssl.key.location`` and ``ssl.key.password`` configure the client certificate;
     ``ssl.endpoint.identification.algorithm=none`` disables the check of host names. Files are in
-    PEM format, at the same path on the driver and on every executor. The prefix ``kafka.`` of
-    Spark's Kafka source is accepted before these names.
+    PEM format, at the same path on the driver and on every executor. ``sasl.mechanism`` is
+    ``SCRAM-SHA-512``, ``SCRAM-SHA-256``, ``PLAIN`` or ``OAUTHBEARER``, with ``sasl.username`` and
+    ``sasl.password``, or ``sasl.jaas.config``; a token is ``sasl.oauthbearer.token``, or is read
+    from ``sasl.oauthbearer.token.endpoint.url`` (``file:`` or ``https:``, then with
+    ``sasl.oauthbearer.client.credentials.client.id`` and ``.secret``). A secret may be a reference,
+    ``${env:NAME}``, ``${file:PATH:KEY}`` or ``${directory:PATH:NAME}``, which driver and executors
+    resolve when they connect. In SQL use the latter two: Spark itself replaces ``${env:NAME}`` in
+    the text of a statement, which it logs.
 
     ::
 
-        spark.read.format("raftlog").option("bootstrap.servers", "log-1:9092,log-2:9092").load()
+        spark.read.format("raftlog").options(**{
+            "kafka.bootstrap.servers": "controller-1:9093,controller-2:9093",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.ssl.ca.location": "/etc/kafka/ca.pem",
+            "kafka.sasl.mechanism": "SCRAM-SHA-512",
+            "kafka.sasl.username": "auditor",
+            "kafka.sasl.password": "${file:/etc/kafka/auditor.properties:password}",
+        }).load()
 
     ``sources`` replaces the path too: a JSON array of objects, one for each of several logs of
     different clusters, which one query reads together. An object has the log's location (``path``,
-    or ``bootstrap.servers`` with its ``ssl`` options), and its own value of ``startingOffset``,
+    or ``bootstrap.servers`` with its security options), and its own value of ``startingOffset``,
     ``startingTimestamp``, ``startingTimestampStrategy``, ``endingOffset``, ``endingTimestamp``,
     ``failOnDataLoss``, ``tailHoldback``, ``maxDecompressedBytes`` or ``values``, if it differs from
     the option beside ``sources``. All other options are shared. ``clusterId`` of an object is
@@ -171,8 +188,8 @@ class RaftlogDataSource(DataSource):
         themselves there: hosts, metadata of offset commits, user data of subscriptions and
         assignments, unknown records and fields; in ``key``, ``value``, ``recordKey``, ``record``.
     redactKey
-        Secret of at least 16 bytes. Replaces each secret by a keyed hash, so that changes are
-        visible, instead of a fixed mask.
+        Secret of at least 16 bytes, or a reference as above. Replaces each secret by a keyed hash,
+        so that changes are visible, instead of a fixed mask.
     values
         Kind of the records, if it cannot be detected from the files and the read fails therefore:
         ``kraft`` for cluster metadata, ``bytes`` (or ``msgpack``) for other records, whose values

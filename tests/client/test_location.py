@@ -32,6 +32,7 @@ def test_nodes_are_named_as_in_kafkas_clients(prefix: str) -> None:
     assert place.path == "a:1,b:2"
     assert place.nodes is not None
     tls = place.nodes.tls
+    assert tls is not None
     assert (tls.ca, tls.certificate) == (os.path.abspath("ca.pem"), "/keys/me.pem")
     assert (tls.key, tls.key_password, tls.check_host) == ("/keys/me.key", "hunter2", False)
     assert "hunter2" not in repr(place)
@@ -43,9 +44,9 @@ def test_nodes_are_named_as_in_kafkas_clients(prefix: str) -> None:
         ({}, "path: is missing"),
         ({"path": " "}, "path: is missing"),
         ({"path": "/logs", "bootstrap.servers": "a:1"}, "give one of them"),
-        ({"ssl.ca.location": "ca.pem", "path": "/logs"}, "is required with ssl"),
+        ({"ssl.ca.location": "ca.pem", "path": "/logs"}, "is required with security"),
         ({"bootstrap.servers": "a"}, "is not host:port"),
-        ({"bootstrap.servers": "a:1", "ssl.key.location": "k"}, "tls_ca"),
+        ({"bootstrap.servers": "a:1", "ssl.key.location": "k"}, r"ssl\.ca\.location"),
         ({"bootstrap.servers": "a:1", "ssl.endpoint.identification.algorithm": "x"}, "https"),
     ],
 )

@@ -46,10 +46,12 @@ class Cluster:
         pair = self.authority.sign(name)
         return raftlog.connect(
             self.nodes.bootstrap,
-            tls_ca=self.authority.path,
-            tls_certificate=pair.certificate,
-            tls_key=pair.key,
-            tls_check_host=False,
+            config={
+                "ssl.ca.location": self.authority.path,
+                "ssl.certificate.location": pair.certificate,
+                "ssl.key.location": pair.key,
+                "ssl.endpoint.identification.algorithm": "none",
+            },
         )
 
 

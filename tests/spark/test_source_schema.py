@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -160,6 +161,28 @@ def test_no_secret_is_stored_with_a_table(name: str) -> None:
     with pytest.raises(OptionError, match="not allowed in CREATE TABLE") as caught:
         RaftlogDataSource(given).schema()
     assert "5ecret" not in str(caught.value)
+
+
+def test_references_to_secrets_are_stored_with_a_table(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k" * 16)
+    references = {
+        "kafka.sasl.password": "${env:RAFTLOG_TEST_PASSWORD}",
+        "redactKey": f"${{directory:{tmp_path}:key}}",
+    }
+    given = {
+        "provider": "raftlog",
+        "bootstrap.servers": "a:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+        **references,
+    }
+    source = RaftlogDataSource(given)
+    stored = json.loads(source.schema().fields[0].metadata["raftlog.options"])
+    assert stored.items() >= references.items()
+    assert source._read_options().redact_key == b"k" * 16
+    with pytest.raises(OptionError, match="not allowed in CREATE TABLE"):
+        RaftlogDataSource(given | {"kafka.sasl.password": "5ecret"}).schema()
 
 
 @pytest.mark.parametrize("name", ["ssl.key.password", "kafka.SSL.key.password"])

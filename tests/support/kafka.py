@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 KAFKA_VERSION = "4.3.1"
 HOME = Path(__file__).parents[2]
@@ -25,6 +25,11 @@ DEPENDENCY = (
     "<dependency><groupId>{}</groupId><artifactId>{}</artifactId>"
     "<version>{}</version></dependency>\n"
 )
+
+
+Listeners = Mapping[str, tuple[str, str]]
+"""Name to security protocol and address."""
+NO_LISTENERS: Final[Listeners] = {}
 
 
 def kafka_jars(version: str = KAFKA_VERSION) -> Path:
@@ -107,13 +112,20 @@ class KafkaNode:
         return json.loads(text.splitlines()[-1])
 
 
-def _properties(log_dir: Path, client: int, controller: int, *more: str) -> str:
+def _properties(
+    log_dir: Path, client: int, controller: int, *more: str, listeners: Listeners = NO_LISTENERS
+) -> str:
+    at = {"CLIENT": f"127.0.0.1:{client}", "CONTROLLER": f"127.0.0.1:{controller}"}
+    at |= {name: address for name, (_, address) in listeners.items()}
+    protocols = dict.fromkeys(at, "PLAINTEXT")
+    protocols |= {name: protocol for name, (protocol, _) in listeners.items()}
     lines = [
         "process.roles=broker,controller",
         "node.id=1",
-        f"listeners=CLIENT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
-        "controller.listener.names=CONTROLLER",
-        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENT:PLAINTEXT",
+        "listeners=" + ",".join(f"{name}://{address}" for name, address in at.items()),
+        "controller.listener.names=" + ",".join(name for name in at if name != "CLIENT"),
+        "listener.security.protocol.map="
+        + ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
         "inter.broker.listener.name=CLIENT",
         f"log.dirs={log_dir}",
         "offsets.topic.replication.factor=1",
@@ -128,13 +140,23 @@ def _properties(log_dir: Path, client: int, controller: int, *more: str) -> str:
 
 
 @contextmanager
-def running_node(directory: Path, *extra: str) -> Iterator[KafkaNode]:
-    """Run a node with its own log directory below `directory`; stop it when the block ends."""
+def running_node(
+    directory: Path,
+    *extra: str,
+    format_with: tuple[str, ...] = (),
+    listeners: Listeners = NO_LISTENERS,
+) -> Iterator[KafkaNode]:
+    """Run a node with its own log directory below `directory`; stop it when the block ends.
+
+    `extra` are lines of its configuration, `format_with` arguments of kafka-storage,
+    `listeners` further ones of the controller.
+    """
     jars = kafka_jars()
     client, controller = free_ports(2)
     log_dir, config = directory / "data", directory / "server.properties"
     quorum = f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}"
-    config.write_text(_properties(log_dir, client, controller, quorum, *extra))
+    lines = _properties(log_dir, client, controller, quorum, *extra, listeners=listeners)
+    config.write_text(lines)
     cluster_id = run_java(jars, "kafka.tools.StorageTool", "random-uuid").split()[-1]
     run_java(
         jars,
@@ -145,6 +167,7 @@ def running_node(directory: Path, *extra: str) -> Iterator[KafkaNode]:
         cluster_id,
         "-c",
         str(config),
+        *format_with,
     )
     here = KafkaNode(f"127.0.0.1:{client}", log_dir, jars, f"127.0.0.1:{controller}")
     with _started(config, here) as node:

@@ -14,6 +14,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from raftlog.wire import (
+    APIS,
+    CLIENT_APIS,
+    Api,
     ApiKey,
     Listener,
     ReceivedRequest,
@@ -25,6 +28,9 @@ from raftlog.wire import (
 )
 
 BOTH: Final = Listener.CLIENTS | Listener.VOTERS
+RECEIVED: Final = dict(APIS) | {
+    key: Api(key=ApiKey(key), clients=versions) for key, versions in CLIENT_APIS.items()
+}
 Answer = Callable[[int, bytes], Any]
 """Version and body of a request -> response: a message, whole frames as bytes, None to hang up."""
 
@@ -91,7 +97,7 @@ class ScriptedNode:
                 asker.sendall(b"".join(parts))
 
     def _answer(self, data: bytes) -> Iterable[bytes] | None:
-        received = receive_request(data, BOTH)
+        received = receive_request(data, BOTH, RECEIVED)
         assert isinstance(received, ReceivedRequest)
         header = received.header
         key, version = ApiKey(header.api_key), header.api_version

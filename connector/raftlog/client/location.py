@@ -7,10 +7,9 @@ processes: addresses, and paths of certificates, which must exist on every machi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from raftlog.errors import (
     FileExistsLogError,
@@ -32,7 +31,8 @@ from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC
 
 from .log_handle import decompression_limit, refuse_schemes, without_scheme
-from .remote.nodes import BOOTSTRAP_SERVERS, NO_TLS, TlsOptions, parse_addresses
+from .remote.nodes import BOOTSTRAP_SERVERS, parse_addresses
+from .remote.security import SECURITY_OPTIONS, ClientSecurity, parse_security
 
 if TYPE_CHECKING:
     from .embedded.handle import EmbeddedLog
@@ -42,39 +42,27 @@ if TYPE_CHECKING:
 
 PATH: Final = "path"
 PREFIX: Final = "kafka."
-_FILES: Final = {
-    "ssl.ca.location": "ca",
-    "ssl.certificate.location": "certificate",
-    "ssl.key.location": "key",
-}
-_PASSWORD: Final = "ssl.key.password"
-_CHECK_HOST: Final = "ssl.endpoint.identification.algorithm"
-NODE_OPTIONS: Final = (BOOTSTRAP_SERVERS, *_FILES, _PASSWORD, _CHECK_HOST)
-"""Options for a quorum's nodes, by Kafka's names (for PEM files by librdkafka's)."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumNodes:
-    """TLS options for the nodes of a quorum, whose addresses are the location's ``path``."""
-
-    tls: TlsOptions = NO_TLS
+NODE_OPTIONS: Final = (BOOTSTRAP_SERVERS, *SECURITY_OPTIONS)
+"""Options for a quorum's nodes, by the names of Kafka's clients and of librdkafka."""
 
 
 class HasLocation(Protocol):
-    """Object with a location. ``path`` is that of files, or addresses if ``nodes`` is set."""
+    """Object with a location. ``path`` is that of files, or addresses if ``nodes``, the
+    security of connections to them, is set."""
 
     @property
     def path(self) -> str: ...
     @property
-    def nodes(self) -> QuorumNodes | None: ...
+    def nodes(self) -> ClientSecurity | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogLocation:
-    """Location of a log. ``path`` is that of files, or addresses if ``nodes`` is set."""
+    """Location of a log. ``path`` is that of files, or addresses if ``nodes``, the
+    security of connections to them, is set."""
 
     path: str
-    nodes: QuorumNodes | None = None
+    nodes: ClientSecurity | None = None
 
 
 def parse_location(options: Mapping[str, str], *, call: str = "it names the log") -> LogLocation:
@@ -87,7 +75,7 @@ def parse_location(options: Mapping[str, str], *, call: str = "it names the log"
     path, servers = given.get(PATH, "").strip(), given.get(BOOTSTRAP_SERVERS, "").strip()
     if not servers:
         if any(name in given for name in NODE_OPTIONS):
-            raise OptionError(option=BOOTSTRAP_SERVERS, reason="is required with ssl options")
+            raise OptionError(option=BOOTSTRAP_SERVERS, reason="is required with security options")
         if not path:
             reason = f"is missing: {call}, or give {BOOTSTRAP_SERVERS}"
             raise OptionError(option=PATH, reason=reason)
@@ -97,21 +85,7 @@ def parse_location(options: Mapping[str, str], *, call: str = "it names the log"
         reason = "cannot be given together with path: give one of them"
         raise OptionError(option=BOOTSTRAP_SERVERS, reason=reason)
     parse_addresses(servers)
-    files = {field: os.path.abspath(given[name]) for name, field in _FILES.items() if name in given}
-    tls = TlsOptions(
-        **files, key_password=given.get(_PASSWORD), check_host=_check_host(given.get(_CHECK_HOST))
-    )
-    return LogLocation(servers, QuorumNodes(tls))
-
-
-def _check_host(algorithm: str | None) -> bool:
-    match (algorithm or "https").strip().lower():
-        case "https":
-            return True
-        case "none":
-            return False
-        case _:
-            raise OptionError(option=_CHECK_HOST, reason="must be https or none")
+    return LogLocation(servers, parse_security(given))
 
 
 # --- Opening a log by location --------------------------------------------------------------------
@@ -130,9 +104,11 @@ def open_reader(
     """
     if where.nodes is None:
         return open_path(where.path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
-    from .remote.handle import follow
+    from .remote.handle import open_remote_reader
 
-    return follow(where.path, decompressed_bytes_max=decompressed_bytes_max, **_tls(where.nodes))
+    return open_remote_reader(
+        where.path, where.nodes, decompressed_bytes_max=decompressed_bytes_max
+    )
 
 
 def open_log(where: HasLocation) -> AnyLog:
@@ -141,20 +117,9 @@ def open_log(where: HasLocation) -> AnyLog:
         from .embedded.handle import open_embedded
 
         return open_embedded(where.path, create=False)
-    from .remote.handle import connect
+    from .remote.handle import open_remote_log
 
-    return connect(where.path, **_tls(where.nodes))
-
-
-def _tls(nodes: QuorumNodes) -> dict[str, Any]:
-    tls = nodes.tls
-    return {
-        "tls_ca": tls.ca,
-        "tls_certificate": tls.certificate,
-        "tls_key": tls.key,
-        "tls_key_password": tls.key_password,
-        "tls_check_host": tls.check_host,
-    }
+    return open_remote_log(where.path, where.nodes)
 
 
 # --- Opening of log files for reading -------------------------------------------------------------

@@ -6,7 +6,7 @@ versions.
 
 from __future__ import annotations
 
-from . import latest_schemas
+from . import latest_schemas, sasl
 from .api_versions import (
     NO_FEATURES,
     Features,
@@ -17,7 +17,16 @@ from .api_versions import (
     encode_versions_request,
     encode_versions_response,
 )
-from .apis import APIS, CONTROLLER_APIS, Api, ApiKey, Listener, VersionRange, common_version
+from .apis import (
+    APIS,
+    CLIENT_APIS,
+    CONTROLLER_APIS,
+    Api,
+    ApiKey,
+    Listener,
+    VersionRange,
+    common_version,
+)
 from .codec import decode, encode
 from .frame import (
     FrameDecoder,
@@ -44,6 +53,7 @@ from .raft_codec import (
 
 __all__ = [
     "APIS",
+    "CLIENT_APIS",
     "CONTROLLER_APIS",
     "NO_FEATURES",
     "Api",
@@ -80,4 +90,5 @@ __all__ = [
     "receive_request",
     "request_api_key",
     "latest_schemas",
+    "sasl",
 ]

@@ -32,6 +32,7 @@ class ApiKey(enum.IntEnum):
     METADATA = 3
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -42,6 +43,7 @@ class ApiKey(enum.IntEnum):
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     CREATE_DELEGATION_TOKEN = 38
     RENEW_DELEGATION_TOKEN = 39
@@ -201,6 +203,13 @@ _CONTROLLER_TABLE: Final = (
 CONTROLLER_APIS: Final[Mapping[int, Api]] = {api.key: api for api in _CONTROLLER_TABLE}
 """Further APIs of a node with a controller."""
 
+CLIENT_APIS: Final[Mapping[int, VersionRange]] = {
+    ApiKey.SASL_HANDSHAKE: VersionRange(1, 1),
+    ApiKey.SASL_AUTHENTICATE: VersionRange(0, 2),
+}
+"""APIs of raftlog's client, which no node of raftlog serves. Handshakes of version 0 are followed
+by messages without headers."""
+
 
 def served_api(
     api_key: int, version: int, listener: Listener, apis: Mapping[int, Api] = APIS
@@ -221,7 +230,9 @@ def common_version(key: ApiKey, node_versions: Mapping[int, VersionRange]) -> in
 
     Raises ``NoCommonVersionError``.
     """
-    own, peer = (CONTROLLER_APIS.get(key) or APIS[key]).versions, node_versions.get(key)
+    served = CONTROLLER_APIS.get(key) or APIS.get(key)
+    own = CLIENT_APIS[key] if served is None else served.versions
+    peer = node_versions.get(key)
     if peer is not None:
         highest = min(own.last, peer.last)
         if highest in own and highest in peer:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .output import Console, Output, json_text
 from .parser import Commands, add_redaction, redactor
-from .source import add_decompression_limit, add_source, check_no_node_options, open_source
+from .source import (
+    add_decompression_limit,
+    add_source,
+    check_no_node_options,
+    client_security,
+    open_source,
+)
 
 if TYPE_CHECKING:
     from raftlog_state.changes import MetadataLog
@@ -122,6 +128,7 @@ def _print_records(
 def _open_log(arguments: argparse.Namespace) -> Iterator[MetadataLog]:
     """Open the log to append to. Raises the errors of ``raftlog.open`` and ``raftlog.connect``."""
     import raftlog
+    from raftlog.client.remote.handle import open_remote_log
 
     if arguments.bootstrap_server is None:
         if arguments.path is None:
@@ -133,11 +140,9 @@ def _open_log(arguments: argparse.Namespace) -> Iterator[MetadataLog]:
     if arguments.path is not None:
         arguments.parser.error("PATH and --bootstrap-server are mutually exclusive")
     options = {} if arguments.timeout_ms is None else {"timeout_ms": arguments.timeout_ms}
-    with raftlog.connect(
+    with open_remote_log(
         arguments.bootstrap_server,
-        tls_ca=arguments.tls_ca,
-        tls_certificate=arguments.tls_certificate,
-        tls_key=arguments.tls_key,
+        client_security(arguments),
         cluster_id=arguments.cluster_id,
         **options,
     ) as connected:

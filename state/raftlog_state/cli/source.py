@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from raftlog.client import LogKind, LogReader
     from raftlog.client.offset_spec import OffsetSpec, Resolved
     from raftlog.client.remote.leader_client import LeaderClient
+    from raftlog.client.remote.security import ClientSecurity
 
 Options: TypeAlias = "argparse._ActionsContainer"
 """A parser, or a group of its options."""
 
 NODES_TIMEOUT_MS: Final = 30_000
-NODE_OPTIONS: Final = ("tls_ca", "tls_certificate", "tls_key", "timeout_ms")
+NODE_OPTIONS: Final = ("config", "tls_ca", "tls_certificate", "tls_key", "timeout_ms")
 
 
 def add_path(parser: Parser) -> None:
@@ -91,7 +92,13 @@ def _add_connection(options: Options) -> None:
 
 
 def add_tls(options: Options) -> None:
-    """Add the options for connections by TLS."""
+    """Add the options for the security of connections."""
+    options.add_argument(
+        "--config",
+        metavar="FILE",
+        help="properties file with the security options of Kafka's clients, such as "
+        "security.protocol and sasl.jaas.config (as --command-config of Kafka's tools)",
+    )
     options.add_argument(
         "--tls-ca", metavar="FILE", help="PEM file of the CA that signed the nodes' certificates"
     )
@@ -260,16 +267,37 @@ def leader_client(arguments: argparse.Namespace) -> LeaderClient:
     """
     from raftlog.client.log_handle import milliseconds
     from raftlog.client.remote.leader_client import LeaderClient
-    from raftlog.client.remote.nodes import TlsOptions, parse_addresses
+    from raftlog.client.remote.nodes import parse_addresses
 
-    tls = TlsOptions(
-        ca=arguments.tls_ca, certificate=arguments.tls_certificate, key=arguments.tls_key
-    )
     asked_ms = NODES_TIMEOUT_MS if arguments.timeout_ms is None else arguments.timeout_ms
     timeout_ms = milliseconds(asked_ms, "--timeout-ms")
     return LeaderClient(
         parse_addresses(arguments.bootstrap_server),
-        tls,
+        client_security(arguments),
         timeout_ms=timeout_ms,
         cluster_id=arguments.cluster_id,
     )
+
+
+def client_security(arguments: argparse.Namespace) -> ClientSecurity:
+    """Return the security of connections, by ``--config`` and the options of TLS.
+
+    Options of Kafka's clients that are not about security are ignored. Raises ``OptionError``.
+    """
+    from raftlog.client.remote.security import SECURITY_OPTIONS, parse_security, read_properties
+    from raftlog.errors import OptionError
+
+    given: dict[str, str] = {}
+    if arguments.config is not None:
+        given = dict(read_properties("--config", arguments.config))
+    for name in given:
+        if name.startswith(("security.", "sasl.", "ssl.")) and name not in SECURITY_OPTIONS:
+            reason = f"{arguments.config}: is not supported; see `pydoc raftlog.connect`"
+            raise OptionError(option=name, reason=reason)
+    flags = {
+        "ssl.ca.location": arguments.tls_ca,
+        "ssl.certificate.location": arguments.tls_certificate,
+        "ssl.key.location": arguments.tls_key,
+    }
+    given |= {name: value for name, value in flags.items() if value is not None}
+    return parse_security(given)

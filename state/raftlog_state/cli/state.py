@@ -227,6 +227,11 @@ def add_diff(commands: Commands) -> None:
         help="nodes of the cluster with the second state, instead of OTHER",
     )
     command.add_argument(
+        "--other-config",
+        metavar="FILE",
+        help="as --config, for --other-bootstrap-server; default: that of --config",
+    )
+    command.add_argument(
         "--ignore",
         metavar="GROUP,...",
         type=_ignore,
@@ -248,6 +253,8 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
     has_other = arguments.other is not None or arguments.other_bootstrap_server is not None
     if None not in (arguments.other, arguments.other_bootstrap_server):
         arguments.parser.error("OTHER and --other-bootstrap-server are mutually exclusive")
+    if arguments.other_config is not None and arguments.other_bootstrap_server is None:
+        arguments.parser.error("--other-config requires --other-bootstrap-server")
     if not has_other and arguments.start_offset is None:
         arguments.parser.error("--from, or OTHER, is required")
     if arguments.ignore and (arguments.changes or not has_other):
@@ -298,6 +305,8 @@ def _states_of_two(
 
     no_nodes = dict.fromkeys(NODE_OPTIONS)
     others = {"path": arguments.other, "bootstrap_server": arguments.other_bootstrap_server}
+    if arguments.other_config is not None:
+        others["config"] = arguments.other_config
     first, second = vars(arguments), vars(arguments) | others | {"cluster_id": None}
     if None not in (arguments.path, arguments.other):
         check_no_node_options(arguments)

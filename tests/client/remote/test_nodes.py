@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from tests.support.certificates import Authority
 
 import raftlog
 from raftlog.client.remote.connection import tls_context
-from raftlog.client.remote.nodes import NO_TLS, Address, TlsOptions, parse_addresses
+from raftlog.client.remote.nodes import Address, parse_addresses
+from raftlog.client.remote.security import TlsOptions
 from raftlog.errors import OptionError
 
 
@@ -31,18 +33,19 @@ def test_malformed_addresses_are_refused(text: str) -> None:
 
 
 def test_a_client_certificate_is_sent_only_to_an_authenticated_server() -> None:
-    with pytest.raises(OptionError, match="tls_ca"):
-        TlsOptions(certificate="c", key="k")
-    with pytest.raises(OptionError, match="tls_certificate"):
+    with pytest.raises(OptionError, match=r"ssl\.certificate\.location"):
         TlsOptions(ca="a", key="k")
-    assert tls_context(NO_TLS) is None
+    context = tls_context(TlsOptions())
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert tls_context(None) is None
 
 
 def test_unusable_files_are_refused_and_no_secret_is_shown(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("")
     for path in (tmp_path / "missing.pem", empty):
-        with pytest.raises(OptionError, match="tls_ca"):
+        with pytest.raises(OptionError, match=r"ssl\.ca\.location"):
             tls_context(TlsOptions(ca=str(path)))
     options = TlsOptions(ca="ca.pem", certificate="c.pem", key="k.pem", key_password="hunter2")
     assert "hunter2" not in repr(options)
@@ -61,7 +64,7 @@ def test_a_client_key_that_others_can_write_is_refused_and_one_they_can_read_is_
     assert tls_context(options) is not None
     assert "other users may read the key" in caplog.text
     os.chmod(pair.key, 0o602)
-    with pytest.raises(OptionError, match=r"tls_key: other users may change"):
+    with pytest.raises(OptionError, match=r"ssl\.key\.location: other users may change"):
         tls_context(options)
     os.chmod(pair.key, 0o600)
     os.chmod(tmp_path / "keys", 0o757)

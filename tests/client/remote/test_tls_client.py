@@ -12,7 +12,12 @@ from tests.support.certificates import Authority, KeyPair
 from tests.support.quorum_processes import QuorumProcesses
 
 import raftlog
-from raftlog.errors import AccessDeniedError, OptionError, QuorumUnavailableError
+from raftlog.errors import (
+    AccessDeniedError,
+    OptionError,
+    QuorumUnavailableError,
+    SecurityProtocolError,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -40,11 +45,13 @@ def quorum(authority: Authority) -> Iterator[QuorumProcesses]:
         yield nodes
 
 
-def options(authority: Authority, pair: KeyPair | None) -> dict[str, Any]:
-    given: dict[str, Any] = {"tls_ca": authority.path, "timeout_ms": 5000}
+def options(authority: Authority, pair: KeyPair | None, **more: str) -> dict[str, Any]:
+    """Return arguments of ``connect``; names of ``more`` have underscores for dots."""
+    config = {"ssl.ca.location": authority.path}
     if pair is not None:
-        given |= {"tls_certificate": pair.certificate, "tls_key": pair.key}
-    return given
+        config |= {"ssl.certificate.location": pair.certificate, "ssl.key.location": pair.key}
+    config |= {name.replace("_", "."): value for name, value in more.items()}
+    return {"config": config, "timeout_ms": 5000}
 
 
 def test_a_principal_with_all_rights_appends_and_reads(
@@ -60,10 +67,11 @@ def test_a_principal_with_all_rights_appends_and_reads(
 def test_a_key_may_have_a_password(quorum: QuorumProcesses, authority: Authority) -> None:
     pair = authority.sign("jobs-2", password=b"hunter2")
     given = options(authority, pair)
-    with raftlog.connect(quorum.bootstrap, tls_key_password="hunter2", **given) as log:
+    right = options(authority, pair, ssl_key_password="hunter2")
+    with raftlog.connect(quorum.bootstrap, **right) as log:
         assert log.append(b"x").epoch >= 1
         assert "hunter2" not in repr(log)
-    with pytest.raises(OptionError, match="tls_key") as caught:
+    with pytest.raises(OptionError, match=r"ssl\.key") as caught:
         raftlog.connect(quorum.bootstrap, **given)
     assert "hunter2" not in str(caught.value)
 
@@ -97,16 +105,24 @@ def test_a_node_without_a_valid_certificate_is_rejected(
 ) -> None:
     other = Authority(tmp_path, "another CA")
     pair = authority.sign("jobs-1", file_name="again")
-    given = options(authority, pair) | {"tls_ca": other.path}
+    given = options(authority, pair, ssl_ca_location=other.path)
     with pytest.raises(AccessDeniedError, match="certificate"):
         raftlog.connect(quorum.bootstrap, **given)
     elsewhere = quorum.bootstrap.replace("127.0.0.1", "localhost")
     with pytest.raises(AccessDeniedError, match=r"(?i)hostname"):
         raftlog.connect(elsewhere, **options(authority, pair))
-    with raftlog.connect(elsewhere, tls_check_host=False, **options(authority, pair)) as log:
+    unchecked = options(authority, pair, ssl_endpoint_identification_algorithm="none")
+    with raftlog.connect(elsewhere, **unchecked) as log:
         assert log.end_offset > 0
 
 
-def test_plain_text_and_tls_cannot_connect_to_each_other(quorum: QuorumProcesses) -> None:
-    with pytest.raises(QuorumUnavailableError):
-        raftlog.connect(quorum.bootstrap, timeout_ms=500)
+def test_plain_text_and_tls_cannot_connect_to_each_other(
+    quorum: QuorumProcesses, authority: Authority, tmp_path: Path
+) -> None:
+    with pytest.raises(SecurityProtocolError, match="requires TLS; set security"):
+        raftlog.connect(quorum.bootstrap, timeout_ms=20_000)
+    with (
+        QuorumProcesses(tmp_path, 1) as plain,
+        pytest.raises(SecurityProtocolError, match="has no TLS; set security"),
+    ):
+        raftlog.connect(plain.bootstrap, **options(authority, None))

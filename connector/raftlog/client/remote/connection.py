@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import ssl
 import threading
@@ -14,17 +15,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
+from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+
 import raftlog
 from raftlog.errors import (
     AccessDeniedError,
     LogClosedError,
     NoCommonVersionError,
     OptionError,
+    RaftlogError,
+    SaslAuthenticationError,
+    SecurityProtocolError,
+    UnsupportedSaslMechanismError,
     WireError,
 )
 from raftlog.limits import WIRE_FRAME_BYTES_MAX
 from raftlog.storage.file_rights import change_by_others, read_by_others
 from raftlog.wire import (
+    CLIENT_APIS,
     ApiKey,
     FrameDecoder,
     NodeApiVersions,
@@ -38,9 +47,12 @@ from raftlog.wire import (
     encode_request_header,
     encode_versions_request,
     frame,
+    sasl,
 )
 
-from .nodes import Address, TlsOptions
+from .login import SaslLogin, TokenEndpointError
+from .nodes import Address
+from .security import KEY_PASSWORD, MECHANISM, PROTOCOL, TlsOptions, resolve
 
 _LOGGER: Final = logging.getLogger("raftlog")
 
@@ -163,16 +175,28 @@ def _serve(loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
 # 2. API versions are negotiated when the connection is opened (KIP-35, KIP-511).
 # 3. Bytes of a peer are bounded by ``FrameDecoder``, and parsed by ``raftlog.wire``'s decoders
 #    only.
+# 4. With SASL no other request is sent before the authentication is complete, nor during a new one
+#    on the same connection (KIP-368), which begins before the session expires.
 
 CLIENT_ID: Final = "raftlog"
 INITIAL_API_VERSIONS_VERSION: Final = 4
 _NO_ADDRESS: Final = (ValueError, OverflowError)
 """Python's errors for an invalid host name or port, which nodes may report."""
+_HANDSHAKE_ERRORS: Final = (ssl.SSLError, ConnectionResetError, EOFError)
+"""Errors of a TLS handshake that the other side broke off."""
 _CORRELATION_MAX: Final = 2**31
+REAUTHENTICATION_TIMEOUT_S: Final = 5.0
+REAUTHENTICATE_AFTER: Final = 0.85
+"""Part of a session's lifetime after which the next request waits for a new authentication (Kafka:
+``ReauthenticationInfo``)."""
 
 
 class ConnectionLostError(Exception):
     """The connection ended. Requests in flight may have been executed or not."""
+
+
+class _UnansweredError(ConnectionLostError):
+    """The node closed a new connection before any response, as one with another protocol does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +212,15 @@ class _InFlightRequest:
 class Connection(asyncio.Protocol):
     """Connection on one event loop, created by ``Connection.open``."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, login: SaslLogin | None = None) -> None:
         self.address: Final = address
+        self._login = login
+        self._reauthenticate_at_s = math.inf
+        self._held: list[bytes] | None = None
+        """Frames of requests, sent when a new authentication is complete; None at other times."""
+        self._reauthenticating: asyncio.Task[None] | None = None
+        self._response_count = 0
+        self._has_timed_out = False
         self.versions: Mapping[int, VersionRange] = {}
         self._version_of: dict[ApiKey, int] = {}
         self._transport: asyncio.Transport | None = None
@@ -200,33 +231,63 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, address: Address, context: ssl.SSLContext | None, *, timeout_s: float
+        cls,
+        address: Address,
+        context: ssl.SSLContext | None,
+        login: SaslLogin | None,
+        *,
+        timeout_s: float,
     ) -> Connection:
-        """Connect and negotiate API versions.
+        """Connect, negotiate API versions, and authenticate by SASL if there is a ``login``.
 
-        Raises ``ConnectionLostError``, and ``AccessDeniedError`` if one side rejects the other's
-        certificate.
+        Raises ``ConnectionLostError``, ``AccessDeniedError`` if one side rejects the other's
+        certificate or the credentials, ``SecurityProtocolError`` and ``OptionError``.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         try:
+            connection = await cls._connected(address, context, login, until)
+        except _UnansweredError:
+            await _check_protocol(address, context, until)
+            raise
+        try:
+            if login is not None:
+                await connection._authenticate(login, until)
+        except BaseException:
+            connection.close("authentication failed")
+            raise
+        return connection
+
+    @classmethod
+    async def _connected(
+        cls,
+        address: Address,
+        context: ssl.SSLContext | None,
+        login: SaslLogin | None,
+        until: float,
+    ) -> Connection:
+        """Connect and negotiate API versions."""
+        loop = asyncio.get_running_loop()
+        try:
             async with asyncio.timeout_at(until):
-                _, protocol = await loop.create_connection(
-                    lambda: cls(address), address.host, address.port, ssl=context
+                _, connection = await loop.create_connection(
+                    lambda: cls(address, login), address.host, address.port, ssl=context
                 )
         except TimeoutError:
             raise ConnectionLostError(f"{address}: connection timed out") from None
         except ssl.SSLCertVerificationError as error:
             raise AccessDeniedError(path=str(address), reason=error.verify_message) from None
         except (OSError, EOFError, *_NO_ADDRESS) as error:
-            raise ConnectionLostError(f"{address}: {_error_text(error)}") from None
-        connection = protocol
+            is_handshake = context is not None and isinstance(error, _HANDSHAKE_ERRORS)
+            kind = _UnansweredError if is_handshake else ConnectionLostError
+            raise kind(f"{address}: {_error_text(error)}") from None
         try:
             await connection._negotiate_versions(max(until - loop.time(), 0))
         except ConnectionLostError as error:
+            is_closed = connection._response_count == 0 and not connection._has_timed_out
             connection.close("API versions were not negotiated")
             if context is None:
-                raise
+                raise (_UnansweredError if is_closed else ConnectionLostError)(str(error)) from None
             hint = "it may require a client certificate, or one of another CA"
             raise ConnectionLostError(f"{error}, before any response: {hint}") from None
         except BaseException:
@@ -253,6 +314,93 @@ class Connection(asyncio.Protocol):
         if offered.error:
             raise ConnectionLostError(f"{self.address}: ApiVersions failed, error {offered.error}")
         self.versions = offered.versions
+
+    # --- SASL -------------------------------------------------------------------------------------
+
+    async def _authenticate(self, login: SaslLogin, until: float) -> None:
+        """Authenticate, for the first time or again. Raises as ``open``."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(until):
+                client = await asyncio.to_thread(login.begin)
+        except TimeoutError:
+            raise ConnectionLostError(f"{self.address}: no credentials in time") from None
+        except TokenEndpointError as error:
+            raise ConnectionLostError(f"{self.address}: no token: {error}") from None
+        try:
+            message: Any = client.receive_handshake(
+                await self._handshake(client.handshake(), until)
+            )
+            while message is not None:
+                began_s = loop.time()
+                response = await self._request_sasl(
+                    ApiKey.SASL_AUTHENTICATE, message, SaslAuthenticateResponse, until
+                )
+                message = client.receive(response)
+        except sasl.SaslRefusedError as refused:
+            raise self._sasl_error(login, refused) from None
+        except sasl.SaslExchangeError as error:
+            remedy = "check that the address is that of a node of the cluster"
+            raise SaslAuthenticationError(
+                path=str(self.address), reason=f"{login.mechanism}: {error}", remedy=remedy
+            ) from None
+        lifetime_s = client.session_lifetime_ms / 1000
+        is_limited = lifetime_s > 0
+        self._reauthenticate_at_s = (
+            began_s + REAUTHENTICATE_AFTER * lifetime_s if is_limited else math.inf
+        )
+
+    async def _handshake(self, message: Any, until: float) -> Any:
+        if not all(self.serves(ApiKey(key)) for key in CLIENT_APIS):
+            raise self._no_sasl()
+        return await self._request_sasl(
+            ApiKey.SASL_HANDSHAKE, message, SaslHandshakeResponse, until
+        )
+
+    async def _request_sasl(self, key: ApiKey, message: Any, target: type[T], until: float) -> T:
+        left_s = until - asyncio.get_running_loop().time()
+        return await self.request(key, message, target, timeout_s=max(left_s, 0))
+
+    def _sasl_error(self, login: SaslLogin, refused: sasl.SaslRefusedError) -> AccessDeniedError:
+        path = str(self.address)
+        if refused.error == sasl.ILLEGAL_STATE:
+            return self._no_sasl()
+        if refused.error == sasl.UNSUPPORTED_MECHANISM:
+            offered = ", ".join(refused.mechanisms) or "none"
+            return UnsupportedSaslMechanismError(
+                path=path,
+                reason=f"the listener does not offer {login.mechanism}; it offers {offered}",
+                remedy=f"set {MECHANISM} to one of these",
+            )
+        reason = f"{login.mechanism}: {refused} (Kafka's error {refused.error})"
+        return SaslAuthenticationError(path=path, reason=reason, remedy=login.advice())
+
+    def _no_sasl(self) -> SecurityProtocolError:
+        return SecurityProtocolError(
+            path=str(self.address),
+            reason="the listener has no SASL",
+            remedy=f"set {PROTOCOL} to PLAINTEXT or SSL, or use the address of a listener with "
+            "SASL",
+        )
+
+    async def _reauthenticate(self, login: SaslLogin) -> None:
+        """Authenticate again, then send the requests that were held; on failure close."""
+        until = asyncio.get_running_loop().time() + REAUTHENTICATION_TIMEOUT_S
+        try:
+            await self._authenticate(login, until)
+        except (ConnectionLostError, RaftlogError) as error:
+            self.close(f"the session could not be renewed: {error}")
+            return
+        held, self._held = self._held or [], None
+        if self._transport is not None:
+            self._transport.writelines(held)
+
+    @property
+    def is_refused_without_sasl(self) -> bool:
+        """Whether the node closed the connection at the first request, as if SASL was required."""
+        return self._lost is not None and self._login is None and self._response_count == 1
+
+    # --- requests ---------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -292,6 +440,7 @@ class Connection(asyncio.Protocol):
         """Wait for a response; a timeout closes the connection."""
         done, _ = await asyncio.wait((response,), timeout=timeout_s)
         if not done:
+            self._has_timed_out = True
             self.close(f"no response within {timeout_s:.1f} s")
         return await response
 
@@ -335,8 +484,24 @@ class Connection(asyncio.Protocol):
         )
         response: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._in_flight[number] = _InFlightRequest(api_key, version, decode, response)
-        self._transport.write(frame(encode_request_header(header), body))
+        data = frame(encode_request_header(header), body)
+        if api_key in CLIENT_APIS:
+            self._transport.write(data)
+        elif self._is_authenticating():
+            self._held = [*(self._held or ()), data]
+        else:
+            self._transport.write(data)
         return response
+
+    def _is_authenticating(self) -> bool:
+        """Return whether requests are held, and begin a new authentication if it is time."""
+        if self._held is None and self._login is not None:
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._reauthenticate_at_s:
+                return False
+            self._held = []
+            self._reauthenticating = loop.create_task(self._reauthenticate(self._login))
+        return self._held is not None
 
     def _receive(self, data: bytes) -> None:
         number = int.from_bytes(data[:4], "big", signed=True)
@@ -344,6 +509,7 @@ class Connection(asyncio.Protocol):
         if request is None:
             self.close("response with an unknown correlation id")
             return
+        self._response_count += 1
         _, body_start = decode_response_header(data, request.api_key, request.version)
         if request.response.done():
             return
@@ -374,30 +540,93 @@ def _error_text(error: BaseException) -> str:
     return text or type(error).__name__
 
 
+# --- Listeners with another security protocol -----------------------------------------------------
+# A node closes the connection of a client with another protocol, without a reason. A second
+# connection, on which no credentials are sent, finds the listener's protocol.
+
+
+async def _check_protocol(address: Address, context: ssl.SSLContext | None, until: float) -> None:
+    """Raise ``SecurityProtocolError`` if the listener has TLS and the client does not, or vice
+    versa."""
+    try:
+        if context is None:
+            unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+            async with asyncio.timeout_at(until):
+                transport, _ = await asyncio.get_running_loop().create_connection(
+                    asyncio.Protocol, address.host, address.port, ssl=unverified
+                )
+            is_tls = transport.get_extra_info("ssl_object") is not None
+            transport.abort()
+            if not is_tls:
+                return
+            reason, protocols = "the listener requires TLS", "SSL or SASL_SSL, and ssl.ca.location"
+        else:
+            connection = await Connection._connected(address, None, None, until)
+            connection.close("the protocol is known")
+            reason, protocols = "the listener has no TLS", "PLAINTEXT or SASL_PLAINTEXT"
+    except (ConnectionLostError, AccessDeniedError, OSError, EOFError, *_NO_ADDRESS):
+        return
+    remedy = f"set {PROTOCOL} to {protocols}, or use the address of another listener"
+    raise SecurityProtocolError(path=str(address), reason=reason, remedy=remedy)
+
+
+async def check_sasl(address: Address, context: ssl.SSLContext | None, *, timeout_s: float) -> None:
+    """Raise ``SecurityProtocolError`` if a listener, to which no credentials were sent, requires
+    SASL: it offers its mechanisms to a client that names none."""
+    until = asyncio.get_running_loop().time() + timeout_s
+    client = sasl.SaslClient("", sasl.plain_exchange("", ""))
+    try:
+        connection = await Connection._connected(address, context, None, until)
+        try:
+            client.receive_handshake(await connection._handshake(client.handshake(), until))
+        finally:
+            connection.close("the protocol is known")
+    except sasl.SaslRefusedError as refused:
+        if refused.error != sasl.UNSUPPORTED_MECHANISM:
+            return
+        offered = ", ".join(refused.mechanisms) or "no mechanism"
+    except (ConnectionLostError, AccessDeniedError, WireError):
+        return
+    else:
+        return
+    protocol = "SASL_PLAINTEXT" if context is None else "SASL_SSL"
+    raise SecurityProtocolError(
+        path=str(address),
+        reason=f"the listener requires SASL; it offers {offered}",
+        remedy=f"set {PROTOCOL}={protocol}, {MECHANISM} and the credentials",
+    )
+
+
 # --- TLS context ----------------------------------------------------------------------------------
 
 
-def tls_context(options: TlsOptions) -> ssl.SSLContext | None:
+_KEY_OPTIONS: Final = "ssl.certificate.location, ssl.key.location"
+
+
+def tls_context(options: TlsOptions | None) -> ssl.SSLContext | None:
     """Return the TLS context of connections; None for plain text.
 
     Raises ``OptionError`` for a file that cannot be read or is invalid.
     """
-    if options.ca is None:
+    if options is None:
         return None
     try:
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=options.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise OptionError(option="tls_ca", reason=_reason(error)) from None
+        context = ssl.create_default_context(
+            ssl.Purpose.SERVER_AUTH, cafile=options.ca, cadata=options.ca_pem
+        )
+    except (OSError, ValueError) as error:
+        option = "ssl.ca.location" if options.ca_pem is None else "ssl.ca.pem"
+        raise OptionError(option=option, reason=_reason(error)) from None
     context.check_hostname = options.check_host
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if options.certificate is not None:
         _check_rights(options.key or options.certificate)
+        password = resolve(KEY_PASSWORD, options.key_password or "")  # never prompt at the terminal
         try:
-            password = options.key_password or ""  # never prompt at the terminal
             context.load_cert_chain(options.certificate, options.key, password)
-        except (OSError, ssl.SSLError) as error:
-            option = "tls_certificate, tls_key"
-            raise OptionError(option=option, reason=_reason(error)) from None
+        except (OSError, ValueError) as error:
+            raise OptionError(option=_KEY_OPTIONS, reason=_reason(error)) from None
     return context
 
 
@@ -409,13 +638,13 @@ def _check_rights(path: str) -> None:
     try:
         change, reading = change_by_others(path), read_by_others(path)
     except OSError as error:
-        raise OptionError(option="tls_certificate, tls_key", reason=_reason(error)) from None
+        raise OptionError(option=_KEY_OPTIONS, reason=_reason(error)) from None
     if change is not None:
-        raise OptionError(option="tls_key", reason=change)
+        raise OptionError(option="ssl.key.location", reason=change)
     if reading is not None:
         _LOGGER.warning("%s", reading)
 
 
-def _reason(error: OSError) -> str:
-    text = error.strerror or type(error).__name__
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or type(error).__name__
     return f"the file cannot be used: {text}"

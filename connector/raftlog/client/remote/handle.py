@@ -8,9 +8,8 @@ node can do to its log raise ``NotRemoteError``.
 
 from __future__ import annotations
 
-import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -42,8 +41,9 @@ from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId
 
 from .leader_client import LeaderClient
-from .nodes import TlsOptions, parse_addresses, tls_from_files
+from .nodes import parse_addresses
 from .producer_batches import IMPOSSIBLE_OFFSET, LogSettings
+from .security import SECURITY_OPTIONS, ClientSecurity, parse_security
 from .sender import Sender
 
 if TYPE_CHECKING:
@@ -64,11 +64,8 @@ _AT_NODES: Final = "each node does it as configured; see `raftlog node --help`"
 def connect(
     bootstrap: str,
     *,
-    tls_ca: str | os.PathLike[str] | None = None,
-    tls_certificate: str | os.PathLike[str] | None = None,
-    tls_key: str | os.PathLike[str] | None = None,
-    tls_key_password: str | None = None,
-    tls_check_host: bool = True,
+    config: Mapping[str, str] | None = None,
+    oauth_token: Callable[[], str] | None = None,
     cluster_id: str | None = None,
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
     clock: Clock | None = None,
@@ -78,12 +75,11 @@ def connect(
     Args:
         bootstrap: ``host:port`` of one or more nodes, separated by commas. One is enough to find
             the others; with several the client can start while a node is down.
-        tls_ca: PEM file of the CA of the nodes' certificates, which are then verified; None:
-            connections are plain text.
-        tls_certificate: PEM file of this client's certificate, if the nodes require one.
-        tls_key: PEM file of its private key; None: it is in ``tls_certificate``.
-        tls_key_password: the password of the key.
-        tls_check_host: whether a node's certificate must be for the host of its address.
+        config: security options by the names of Kafka's clients or of librdkafka, such as
+            ``{"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}``; None: plain text.
+            ``raftlog.client.remote.security`` has all of them, and references to secrets.
+        oauth_token: returns a token for ``sasl.mechanism=OAUTHBEARER``; called at each
+            authentication, in another thread, and for a few seconds at most.
         cluster_id: the cluster of the nodes, as `raftlog node format` printed it; None: that of the
             first node that responds. All nodes must be of one cluster.
         timeout_ms: the bound on a request with its retries, 0 or more. Appends have their own.
@@ -92,23 +88,26 @@ def connect(
     Raises:
         OptionError: an argument is invalid, or a file cannot be used.
         QuorumUnavailableError: no leader answered within ``timeout_ms``.
-        AccessDeniedError: a certificate was not accepted, or this client has no access to the log.
+        AccessDeniedError: a certificate or the credentials were not accepted
+            (``SaslAuthenticationError``), the nodes use another security protocol
+            (``SecurityProtocolError``), or this client has no access to the log.
         WrongClusterError: the nodes are of several clusters, or not of ``cluster_id``.
         NodeRefusedError: the nodes are not a raftlog quorum, but Kafka's controllers for instance.
     """
-    tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
-    open_log = partial(ConnectedLog, clock=Clock() if clock is None else clock)
-    return _open(bootstrap, tls, cluster_id, timeout_ms, open_log)
+    return open_remote_log(
+        bootstrap,
+        _security(config, oauth_token),
+        cluster_id=cluster_id,
+        timeout_ms=timeout_ms,
+        clock=clock,
+    )
 
 
 def follow(
     bootstrap: str,
     *,
-    tls_ca: str | os.PathLike[str] | None = None,
-    tls_certificate: str | os.PathLike[str] | None = None,
-    tls_key: str | os.PathLike[str] | None = None,
-    tls_key_password: str | None = None,
-    tls_check_host: bool = True,
+    config: Mapping[str, str] | None = None,
+    oauth_token: Callable[[], str] | None = None,
     cluster_id: str | None = None,
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
@@ -121,30 +120,69 @@ def follow(
     Args:
         bootstrap: ``host:port`` of one or more nodes, separated by commas; of controllers those in
             ``controller.quorum.bootstrap.servers``.
-        tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host, cluster_id, timeout_ms:
-            as for ``connect``.
+        config, oauth_token, cluster_id, timeout_ms: as for ``connect``.
         decompressed_bytes_max: the largest size in bytes of a decompressed batch; a
             larger one raises ``DecompressionLimitError`` when it is read.
 
     Raises:
-        OptionError: an argument is invalid, or a file cannot be used.
-        QuorumUnavailableError: no leader answered within ``timeout_ms``.
-        AccessDeniedError: a certificate was not accepted, or this client has no access to the log.
-        WrongClusterError: the nodes are of several clusters, or not of ``cluster_id``.
+        OptionError, QuorumUnavailableError, AccessDeniedError, WrongClusterError: as ``connect``.
         NodeRefusedError: the nodes refuse a request, or have more than one topic.
     """
+    return open_remote_reader(
+        bootstrap,
+        _security(config, oauth_token),
+        cluster_id=cluster_id,
+        timeout_ms=timeout_ms,
+        decompressed_bytes_max=decompressed_bytes_max,
+    )
+
+
+def open_remote_log(
+    bootstrap: str,
+    security: ClientSecurity,
+    *,
+    cluster_id: str | None = None,
+    timeout_ms: float = TIMEOUT_MS_DEFAULT,
+    clock: Clock | None = None,
+) -> ConnectedLog:
+    """Open a log for appending, as ``connect``."""
+    open_log = partial(ConnectedLog, clock=Clock() if clock is None else clock)
+    return _open(bootstrap, security, cluster_id, timeout_ms, open_log)
+
+
+def open_remote_reader(
+    bootstrap: str,
+    security: ClientSecurity,
+    *,
+    cluster_id: str | None = None,
+    timeout_ms: float = TIMEOUT_MS_DEFAULT,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> RemoteLog:
+    """Open a log for reading, as ``follow``."""
     from .log import RemoteLog
 
-    tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
     limit = decompression_limit(decompressed_bytes_max)
-    return _open(
-        bootstrap, tls, cluster_id, timeout_ms, partial(RemoteLog, decompressed_bytes_max=limit)
-    )
+    open_log = partial(RemoteLog, decompressed_bytes_max=limit)
+    return _open(bootstrap, security, cluster_id, timeout_ms, open_log)
+
+
+def _security(
+    config: Mapping[str, str] | None, oauth_token: Callable[[], str] | None
+) -> ClientSecurity:
+    """Return the security in the arguments of a call. Raises ``OptionError``."""
+    given = {} if config is None else dict(config)
+    for name, value in given.items():
+        if name not in SECURITY_OPTIONS:
+            reason = "is not a security option of Kafka's clients that raftlog supports"
+            raise OptionError(option=str(name), reason=reason)
+        if not isinstance(value, str):
+            raise OptionError(option=name, reason="must be text")
+    return parse_security(given, get_token=oauth_token)
 
 
 def _open(
     bootstrap: str,
-    tls: TlsOptions,
+    security: ClientSecurity,
     cluster_id: str | None,
     timeout_ms: float,
     open_log: Callable[[LeaderClient], L],
@@ -154,7 +192,7 @@ def _open(
     if cluster_id is not None and (not isinstance(cluster_id, str) or not cluster_id):
         raise OptionError(option="cluster_id", reason="it must be text, or None for any cluster")
     quorum = LeaderClient(
-        parse_addresses(bootstrap), tls, timeout_ms=wait_ms, cluster_id=cluster_id
+        parse_addresses(bootstrap), security, timeout_ms=wait_ms, cluster_id=cluster_id
     )
     try:
         return open_log(quorum)

@@ -8,6 +8,7 @@ opens connections of its own when it first uses the client.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 import threading
@@ -32,15 +33,18 @@ from raftlog.limits import BATCH_BYTES_MAX, MIB
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.records.compression import Compression
 from raftlog.types import OffsetAndEpoch, SnapshotId
-from raftlog.wire import ApiKey, latest_schemas
+from raftlog.wire import ApiKey, latest_schemas, sasl
 
 from . import messages
 from .connection import ConnectionLostError, NetworkThread, tls_context
+from .login import SaslLogin
 from .messages import Committed, TopicIdentity
 from .metadata import LeaderConnection, Metadata, is_access_error
-from .nodes import NO_TLS, Address, TlsOptions
+from .nodes import Address
 from .producer_batches import LogSettings
+from .security import PLAINTEXT, ClientSecurity
 
+_LOGGER: Final = logging.getLogger("raftlog")
 RESPONSE_TIMEOUT_S: Final = 6.0
 FETCH_BYTES: Final = 1 * MIB
 PAUSE_FIRST_S: Final = 0.02
@@ -82,7 +86,7 @@ class LeaderClient:
     def __init__(
         self,
         bootstrap: tuple[Address, ...],
-        tls: TlsOptions = NO_TLS,
+        security: ClientSecurity = PLAINTEXT,
         *,
         timeout_ms: float = TIMEOUT_MS_DEFAULT,
         cluster_id: str | None = None,
@@ -92,7 +96,9 @@ class LeaderClient:
         self.timeout_ms: Final = timeout_ms
         self._bootstrap = bootstrap
         self._cluster_id = cluster_id
-        self._context: ssl.SSLContext | None = tls_context(tls)
+        self._context: ssl.SSLContext | None = tls_context(security.tls)
+        self._sasl = security.sasl
+        _warn_of_plain_secrets(security)
         self._lock = threading.Lock()
         self._begin()
 
@@ -101,7 +107,8 @@ class LeaderClient:
 
     def _begin(self) -> None:
         self._process_id = os.getpid()
-        self._metadata = Metadata(self._bootstrap, self._context, self._cluster_id)
+        login = None if self._sasl is None else SaslLogin(self._sasl)
+        self._metadata = Metadata(self._bootstrap, self._context, login, self._cluster_id)
         self._network = NetworkThread(self.path, self._metadata.close)
         self._identity: TopicIdentity | None = None
         weakref.finalize(self, self._network.stop).atexit = False
@@ -422,6 +429,18 @@ def _fetch_result(partition: Any, leader_epoch: int, *, is_out_of_range: bool) -
         diverging=None
         if diverging.end_offset < 0
         else OffsetAndEpoch(int(diverging.epoch), int(diverging.end_offset)),
+    )
+
+
+def _warn_of_plain_secrets(security: ClientSecurity) -> None:
+    """Log a warning if a password or a token would be readable on the network."""
+    if security.sasl is None or security.tls is not None:
+        return
+    if security.sasl.mechanism in sasl.SCRAM_HASHES:
+        return
+    _LOGGER.warning(
+        "%s sends its secret over the network in clear text: use security.protocol=SASL_SSL",
+        security.sasl.mechanism,
     )
 
 

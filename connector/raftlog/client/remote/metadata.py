@@ -41,7 +41,8 @@ from raftlog.wire import ApiKey, latest_schemas
 from raftlog.wire.log_identity import uuid_or_none
 
 from . import messages
-from .connection import Connection, ConnectionLostError
+from .connection import Connection, ConnectionLostError, check_sasl
+from .login import SaslLogin
 from .messages import TopicIdentity
 from .nodes import Address
 
@@ -90,6 +91,7 @@ class Metadata:
         self,
         bootstrap: tuple[Address, ...],
         context: ssl.SSLContext | None,
+        login: SaslLogin | None = None,
         cluster_id: str | None = None,
         *,
         draw: Callable[[], float] = random.random,
@@ -98,6 +100,7 @@ class Metadata:
         self.path: Final = ",".join(map(str, bootstrap))
         self._bootstrap = bootstrap
         self._context = context
+        self._login = login
         self._draw = draw
         self._nodes: dict[int, Address] = {}
         self._connections: dict[Address, Connection] = {}
@@ -280,6 +283,7 @@ class Metadata:
 
     async def _leader_info_from(self, address: Address) -> _LeaderInfo | None:
         """Return what one node reports; None if it knows no leader, or does not respond."""
+        connection = None
         try:
             connection = await self._connection(address)
             if connection.serves(ApiKey.METADATA):
@@ -287,6 +291,8 @@ class Metadata:
             return await self._ask_controller(connection)
         except ConnectionLostError as error:
             self._last_problem = str(error)
+            if connection is not None and connection.is_refused_without_sasl:
+                await check_sasl(address, self._context, timeout_s=ASK_TIMEOUT_S)
         except WireError as error:
             self._last_problem = error.message()
         return None
@@ -388,7 +394,9 @@ class Metadata:
 
     async def _open(self, address: Address) -> Connection:
         try:
-            connection = await Connection.open(address, self._context, timeout_s=ASK_TIMEOUT_S)
+            connection = await Connection.open(
+                address, self._context, self._login, timeout_s=ASK_TIMEOUT_S
+            )
             self._connections[address] = connection
             return connection
         finally:

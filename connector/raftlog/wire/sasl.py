@@ -1,0 +1,229 @@
+"""SASL of a client, without I/O: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
+
+An exchange is a generator: it yields the bytes to send, and is sent the bytes of the response. It
+ends when the server is authenticated, too, and raises ``SaslExchangeError`` before it sends a proof
+to a server that does not follow the mechanism. Nonces are arguments.
+
+As in Kafka and librdkafka, user names and passwords are UTF-8 without SASLprep: a library that
+applies RFC 4013 could not authenticate to users that Kafka's tools have created.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from collections.abc import Generator, Mapping
+from typing import Any, Final, TypeAlias
+
+from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+
+from raftlog.limits import SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN
+from raftlog.printable import printable
+
+Exchange: TypeAlias = Generator[bytes, bytes, None]
+
+PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
+SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS: Final = (PLAIN, *SCRAM_HASHES, OAUTHBEARER)
+
+UNSUPPORTED_MECHANISM: Final = 33
+ILLEGAL_STATE: Final = 34
+_REFUSAL_CHARACTERS_MAX: Final = 500
+
+
+class SaslExchangeError(Exception):
+    """The server does not follow the mechanism, or did not prove that it has the credentials."""
+
+
+class SaslRefusedError(Exception):
+    """The server refused, with Kafka's error code. ``mechanisms``: those that it offers."""
+
+    def __init__(self, error: int, text: str, mechanisms: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.error = error
+        self.mechanisms = mechanisms
+
+
+class SaslClient:
+    """One authentication of a connection: the requests to send, by the responses received.
+
+    First ``handshake``, then the request that each response yields, until ``is_complete``.
+    """
+
+    def __init__(
+        self, mechanism: str, exchange: Exchange, *, secrets: tuple[str, ...] = ()
+    ) -> None:
+        """``secrets`` are removed from the texts of the server."""
+        self.mechanism: Final = mechanism
+        self.session_lifetime_ms = 0
+        """Time after which the server requires a new authentication (KIP-368); 0: never."""
+        self.is_complete = False
+        self._exchange = exchange
+        self._secrets = tuple(filter(None, secrets))
+        self._server_error: str | None = None
+
+    def handshake(self) -> SaslHandshakeRequest:
+        return SaslHandshakeRequest(mechanism=self.mechanism)
+
+    def receive_handshake(self, response: Any) -> SaslAuthenticateRequest:
+        """Return the first message of the mechanism. Raises ``SaslRefusedError``."""
+        error = int(response.error_code)
+        if error:
+            offered = tuple(printable(name)[:64] for name in response.mechanisms)
+            raise SaslRefusedError(error, "the server refused the mechanism", offered)
+        return SaslAuthenticateRequest(auth_bytes=next(self._exchange))
+
+    def receive(self, response: Any) -> SaslAuthenticateRequest | None:
+        """Return the next message; None if the authentication is complete.
+
+        Raises ``SaslRefusedError`` and ``SaslExchangeError``.
+        """
+        error = int(response.error_code)
+        if error:
+            text = response.error_message or self._server_error or "no reason given"
+            raise SaslRefusedError(error, self._shown(text))
+        data = bytes(response.auth_bytes)
+        if self.mechanism == OAUTHBEARER and data:
+            self._server_error = data.decode("utf-8", "replace")
+        try:
+            message = self._exchange.send(data)
+        except StopIteration:
+            self.is_complete = True
+            self.session_lifetime_ms = max(int(response.session_lifetime.total_seconds() * 1000), 0)
+            return None
+        return SaslAuthenticateRequest(auth_bytes=message)
+
+    def _shown(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return printable(text[:_REFUSAL_CHARACTERS_MAX])
+
+
+# --- PLAIN (RFC 4616) -----------------------------------------------------------------------------
+
+
+def plain_exchange(username: str, password: str) -> Exchange:
+    """Exchange of PLAIN, which sends the password itself: only TLS hides it."""
+    yield b"\0" + _utf8(username) + b"\0" + _utf8(password)
+
+
+# --- SCRAM (RFC 5802) -----------------------------------------------------------------------------
+# The client proves that it has the password and the server that it has its verifier; neither sends
+# either. Kafka: ``ScramSaslClient``, ``ScramFormatter``.
+
+
+def scram_exchange(mechanism: str, username: str, password: str, nonce: str) -> Exchange:
+    """Exchange of SCRAM-SHA-256 or -512. ``nonce`` is printable ASCII without a comma."""
+    algorithm = SCRAM_HASHES[mechanism]
+    name = username.replace("=", "=3D").replace(",", "=2C")
+    client_first = f"n={name},r={nonce}"
+    challenge = yield _utf8(f"n,,{client_first}")
+    server_first = _ascii(challenge)
+    salt, iterations, full_nonce = _server_first(server_first, nonce)
+    salted = hashlib.pbkdf2_hmac(algorithm, _utf8(password), salt, iterations)
+    without_proof = f"c=biws,r={full_nonce}"  # biws is the header n,, in base64
+    auth_message = _utf8(f"{client_first},{server_first},{without_proof}")
+    client_key = hmac.digest(salted, b"Client Key", algorithm)
+    stored_key = hashlib.new(algorithm, client_key).digest()
+    signature = hmac.digest(stored_key, auth_message, algorithm)
+    proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+    final = yield _utf8(f"{without_proof},p={base64.b64encode(proof).decode('ascii')}")
+    server_key = hmac.digest(salted, b"Server Key", algorithm)
+    expected = hmac.digest(server_key, auth_message, algorithm)
+    if not hmac.compare_digest(_verifier(_ascii(final)), expected):
+        raise SaslExchangeError(
+            "the server's signature is wrong: it does not have this user's credentials"
+        )
+
+
+def _server_first(text: str, nonce: str) -> tuple[bytes, int, str]:
+    """Return salt, iterations and nonce of the server's first message."""
+    found = _attributes(text)
+    full_nonce, iterations = found.get("r", ""), found.get("i", "")
+    if not full_nonce.startswith(nonce) or full_nonce == nonce:
+        raise SaslExchangeError("the server's nonce does not continue the client's")
+    if not (iterations.isdigit() and len(iterations) <= 10):
+        raise SaslExchangeError("the server sent no number of iterations")
+    count = int(iterations)
+    if not SCRAM_ITERATIONS_MIN <= count <= SCRAM_ITERATIONS_MAX:
+        raise SaslExchangeError(
+            f"the server requests {count} iterations; allowed are {SCRAM_ITERATIONS_MIN} to "
+            f"{SCRAM_ITERATIONS_MAX}"
+        )
+    return _base64(found.get("s", "")), count, full_nonce
+
+
+def _verifier(text: str) -> bytes:
+    """Return the signature in the server's final message."""
+    found = _attributes(text)
+    if "e" in found:
+        raise SaslExchangeError(f"the server reports {printable(found['e'])[:80]}")
+    return _base64(found.get("v", ""))
+
+
+def _attributes(text: str) -> dict[str, str]:
+    parts = [part.partition("=") for part in text.split(",")]
+    if "m" in (name for name, _, _ in parts):  # RFC 5802, 5.1: an unknown mandatory extension
+        raise SaslExchangeError("the server requires an extension of SCRAM")
+    return {name: value for name, _, value in parts}
+
+
+def _base64(text: str) -> bytes:
+    try:
+        found = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        found = b""
+    if not found:
+        raise SaslExchangeError("the server's message is not that of SCRAM")
+    return found
+
+
+# --- OAUTHBEARER (RFC 7628, KIP-255, KIP-342) -----------------------------------------------------
+
+
+def oauthbearer_exchange(token: str, extensions: Mapping[str, str]) -> Exchange:
+    """Exchange of OAUTHBEARER. A refusal is a text of JSON, after which the error follows."""
+    pairs = "".join(f"{name}={value}\1" for name, value in extensions.items())
+    refusal = yield _utf8(f"n,,\1auth=Bearer {token}\1{pairs}\1")
+    if refusal:
+        yield b"\1"
+        raise SaslExchangeError("the server refused the token without an error")
+
+
+def token_expiry_s(token: str) -> float | None:
+    """Return the time in seconds since 1970 at which a JWT expires; None if it is not known."""
+    claims = _claims(token)
+    expiry = claims.get("exp")
+    is_number = isinstance(expiry, int | float) and not isinstance(expiry, bool)
+    return float(expiry) if is_number and expiry is not None else None
+
+
+def _claims(token: str) -> dict[str, Any]:
+    """Return the claims of a JWT, unverified; none if it is another kind of token."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        found = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _ascii(data: bytes) -> str:
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError:
+        raise SaslExchangeError("the server's message is not that of SCRAM") from None

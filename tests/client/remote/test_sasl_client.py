@@ -1,0 +1,176 @@
+"""SASL of a client's connections with a scripted node: order of requests, refusals, sessions."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.api_versions.v4 import response as api_versions
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+from tests.support.scripted_node import ScriptedNode
+
+import raftlog
+from raftlog.client.remote import connection
+from raftlog.errors import (
+    AccessDeniedError,
+    QuorumUnavailableError,
+    RaftlogError,
+    SaslAuthenticationError,
+    SecurityProtocolError,
+    UnsupportedSaslMechanismError,
+)
+from raftlog.wire import APIS, CLIENT_APIS, ApiKey, decode, latest_schemas
+
+PLAIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "alice",
+    "sasl.password": "hunter2",
+}
+
+
+class SaslNode(ScriptedNode):
+    """Node that offers PLAIN, and describes no topic: a call of an authenticated client fails.
+
+    ``error`` is the code of its answer to a handshake, ``refusal`` that to credentials.
+    """
+
+    def __init__(
+        self, *, error: int = 0, refusal: int = 0, lifetime_ms: int = 0, has_sasl: bool = True
+    ) -> None:
+        self.error, self.refusal, self.lifetime_ms = error, refusal, lifetime_ms
+        self.has_sasl = has_sasl
+        self.received: list[bytes] = []
+        super().__init__(
+            {
+                ApiKey.API_VERSIONS: self._versions,
+                ApiKey.SASL_HANDSHAKE: self._handshake,
+                ApiKey.SASL_AUTHENTICATE: self._authenticate,
+                ApiKey.METADATA: self._metadata,
+            }
+        )
+
+    def _versions(self, _version: int, _body: bytes) -> Any:
+        ranges = {key: api.versions for key, api in APIS.items()}
+        ranges |= CLIENT_APIS if self.has_sasl else {}
+        keys = tuple(
+            api_versions.ApiVersion(api_key=key, min_version=one.first, max_version=one.last)  # type: ignore[arg-type]
+            for key, one in ranges.items()
+        )
+        return api_versions.ApiVersionsResponse(
+            error_code=ErrorCode.none,
+            api_keys=keys,
+            throttle_time=datetime.timedelta(0),  # type: ignore[arg-type]
+        )
+
+    def _metadata(self, _version: int, _body: bytes) -> Any:
+        if not self.received or self.error:
+            return None
+        return latest_schemas.MetadataResponse(
+            throttle_time=datetime.timedelta(0),  # type: ignore[arg-type]
+            brokers=(),
+            cluster_id=None,
+            topics=(),
+            error_code=ErrorCode.none,
+        )
+
+    def _handshake(self, version: int, body: bytes) -> Any:
+        self.received.append(decode(SaslHandshakeRequest, version, body).mechanism.encode())
+        return SaslHandshakeResponse(error_code=ErrorCode(self.error), mechanisms=("PLAIN", "X"))
+
+    def _authenticate(self, version: int, body: bytes) -> Any:
+        self.received.append(decode(SaslAuthenticateRequest, version, body).auth_bytes)
+        text = "no hunter2 \x1b[2J" if self.refusal else None
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode(self.refusal),
+            error_message=text,
+            auth_bytes=b"",
+            session_lifetime=datetime.timedelta(milliseconds=self.lifetime_ms),  # type: ignore[arg-type]
+        )
+
+
+def error_of(node: ScriptedNode, config: dict[str, str], **more: Any) -> RaftlogError:
+    with pytest.raises(RaftlogError) as caught:
+        raftlog.follow(node.address, config=config, **{"timeout_ms": 20_000} | more)
+    assert "hunter2" not in str(caught.value)
+    return caught.value
+
+
+def test_no_other_request_is_sent_before_the_authentication_is_complete() -> None:
+    with SaslNode() as node:
+        assert type(error_of(node, PLAIN)) is AccessDeniedError
+    expected = [
+        ApiKey.API_VERSIONS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.METADATA,
+    ]
+    assert node.asked == expected
+    assert node.received == [b"PLAIN", b"\0alice\0hunter2"]
+
+
+@pytest.mark.parametrize(
+    ("node", "kind", "words"),
+    [
+        (lambda: SaslNode(error=33), UnsupportedSaslMechanismError, "it offers PLAIN, X; set sasl"),
+        (lambda: SaslNode(error=34), SecurityProtocolError, "has no SASL"),
+        (lambda: SaslNode(has_sasl=False), SecurityProtocolError, "has no SASL"),
+        (lambda: SaslNode(refusal=58), SaslAuthenticationError, r"no \*\*\* \\u001b\[2J.*password"),
+    ],
+)
+def test_a_refusal_ends_the_call_and_says_what_to_do(
+    node: Callable[[], SaslNode], kind: type[RaftlogError], words: str
+) -> None:
+    with node() as peer:
+        error = error_of(peer, PLAIN)
+        assert type(error) is kind
+        assert str(peer.address) in str(error)
+        with pytest.raises(kind, match=words):
+            raise error
+        assert peer.asked.count(ApiKey.SASL_HANDSHAKE) <= 1, "one attempt, so no account is locked"
+
+
+def test_a_client_without_sasl_learns_that_the_listener_requires_it() -> None:
+    with SaslNode(error=33) as node:
+        error = error_of(node, {})
+    assert type(error) is SecurityProtocolError
+    assert "requires SASL; it offers PLAIN, X; set security.protocol=SASL_PLAINTEXT" in str(error)
+    assert node.received == [b""]
+
+
+def test_a_node_that_closes_connections_for_another_reason_is_tried_again() -> None:
+    with SaslNode(error=34) as node:
+        assert type(error_of(node, {}, timeout_ms=300)) is QuorumUnavailableError
+
+
+@pytest.fixture
+def _sessions_end_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "REAUTHENTICATE_AFTER", 0.0)
+
+
+@pytest.mark.usefixtures("_sessions_end_immediately")
+def test_requests_wait_for_a_new_authentication_before_the_session_ends() -> None:
+    with SaslNode(lifetime_ms=60_000) as node:
+        assert type(error_of(node, PLAIN)) is AccessDeniedError
+    authentication = [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE]
+    expected = [ApiKey.API_VERSIONS, *authentication, *authentication, ApiKey.METADATA]
+    assert node.asked == expected
+
+
+@pytest.mark.usefixtures("_sessions_end_immediately")
+def test_a_session_that_cannot_be_renewed_is_an_error_of_the_credentials() -> None:
+    class ChangedPassword(SaslNode):
+        def _authenticate(self, version: int, body: bytes) -> Any:
+            answer = super()._authenticate(version, body)
+            self.refusal = 58
+            return answer
+
+    with ChangedPassword(lifetime_ms=60_000) as node:
+        assert type(error_of(node, PLAIN)) is SaslAuthenticationError
+    assert ApiKey.METADATA not in node.asked
