@@ -49,15 +49,14 @@ from raftlog.wire import (
     Listener,
     ReceivedRequest,
     RequestHeader,
-    decode,
+    decode_produce_request,
     encode,
+    encode_produce_response,
     encode_request_header,
     encode_response_header,
     frame,
-    latest_schemas,
     receive_request,
 )
-from raftlog.wire.log_identity import duration
 
 VERSION: Final = 11
 IN_FLIGHT: Final = 64
@@ -193,19 +192,15 @@ class Stages:
         spent["frame and header"] = timed(receive, frames)
 
         def decode_body(request: Request[Any]) -> None:
-            request.body = decode(
-                latest_schemas.ProduceRequest,
-                request.version,
-                request.frame,
-                start=request.body_start,
-                may_trail=True,
+            request.body = decode_produce_request(
+                request.version, request.frame, start=request.body_start
             )
 
         spent["decode the request"] = timed(decode_body, bodies)
         gate, config = InOrderGate(), self.log.config
 
         def validate(request: Request[Any]) -> None:
-            data = request.body.topic_data[0].partition_data[0].records
+            data = request.body.topics[0].batches[0].records or b""
             header = read_header(data, byte_count_max=config.batch_bytes_max)
             appends.append(
                 append_request(
@@ -232,17 +227,11 @@ class Stages:
 
         def respond(pair: tuple[Request[Any], Done]) -> None:
             request, done = pair
-            topic = latest_schemas.ProducedTopic(
-                topic_id=request.body.topic_data[0].topic_id,
-                name=request.body.topic_data[0].name,
-                partition_responses=(produce._build_response(self._cache, request, 0, done),),
-            )
-            response = latest_schemas.ProduceResponse(
-                responses=(topic,), throttle_time=duration(0), node_endpoints=()
-            )
+            result = produce._result(self._cache, request, 0, done)
+            body = encode_produce_response(VERSION, request.body, [result])
             header = request.header
             head = encode_response_header(header.correlation_id, header.api_key, VERSION)
-            frame(head, encode(response, VERSION))
+            frame(head, body)
 
         spent["encode the response"] = timed(respond, list(zip(bodies, results, strict=True)))
         return spent

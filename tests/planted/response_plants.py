@@ -94,7 +94,7 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="an append with acks=0 fails without closing the connection",
         path=f"{APIS}/produce.py",
-        old="            _raise_if_failed(topics)\n            return None",
+        old="            _raise_if_failed(results)\n            return None",
         new="            return None",
         tests=(PRODUCING,),
     ),
@@ -343,6 +343,13 @@ ANSWER_PLANTS: Final = (
         old="not self._transport.is_closing():\n            self._transport.close()\n",
         new="True:\n            self._transport.close()\n",
         tests=(ACCOUNTS,),
+    ),
+    Plant(
+        bug="the response to an append does not name the leader",
+        path="connector/raftlog/wire/produce_codec.py",
+        old="    if version < _LEADER_FROM or (leader_id == _NO_NODE and leader_epoch == -1):\n",
+        new="    if version >= _FLEXIBLE_FROM:\n",
+        tests=("tests/wire/test_produce_codec.py", PRODUCING),
     ),
     Plant(
         bug="an append whose deadline has passed is answered again",

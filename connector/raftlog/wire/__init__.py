@@ -1,7 +1,7 @@
 """Kafka's wire protocol: frames, headers, requests and responses. Pure functions, no I/O.
 
 The message classes are kio's, except those in ``latest_schemas``, which also have fields of older
-versions.
+versions, and those of ``produce_codec``, which is for the node.
 """
 
 from __future__ import annotations
@@ -40,6 +40,15 @@ from .frame import (
     receive_request,
 )
 from .log_identity import LogIdentity, RequestError
+from .produce_codec import (
+    LeaderEndpoint,
+    ProducedBatch,
+    ProducedTopic,
+    ProduceRequest,
+    ProduceResult,
+    decode_produce_request,
+    encode_produce_response,
+)
 from .raft_codec import (
     QUORUM_APIS,
     decode_request,
@@ -61,9 +70,14 @@ __all__ = [
     "QUORUM_APIS",
     "ApiKey",
     "FrameDecoder",
+    "LeaderEndpoint",
     "Listener",
     "LogIdentity",
     "NodeApiVersions",
+    "ProduceRequest",
+    "ProduceResult",
+    "ProducedBatch",
+    "ProducedTopic",
     "ReceivedRequest",
     "RequestError",
     "RequestHeader",
@@ -71,6 +85,7 @@ __all__ = [
     "VersionRange",
     "common_version",
     "decode",
+    "decode_produce_request",
     "decode_request",
     "decode_response",
     "decode_response_header",
@@ -78,6 +93,7 @@ __all__ = [
     "decode_versions_response",
     "encode",
     "encode_error_response",
+    "encode_produce_response",
     "encode_request",
     "encode_request_header",
     "encode_response",

@@ -112,6 +112,44 @@ class Cursor:
         self.position = after
         return value
 
+    def unpack(self, layout: struct.Struct, name: str) -> tuple[Any, ...]:
+        """Read fields of fixed width."""
+        position = self.position
+        after = position + layout.size
+        if after > self.end:
+            self.fail(f"{name} takes {layout.size} bytes, but {self.end - position} remain")
+        self.position = after
+        return layout.unpack_from(self.data, position)
+
+    def length(self, name: str, width: int, *, is_compact: bool) -> int:
+        """Read the length of a string or array; negative for null."""
+        if is_compact:
+            return self.unsigned(name) - 1
+        return int.from_bytes(self.take(width, name), "big", signed=True)
+
+    def count(
+        self, name: str, byte_count_min: int, *, is_compact: bool, is_nullable: bool = False
+    ) -> int:
+        """Read the number of elements, of ``byte_count_min`` bytes each, of an array; -1: null."""
+        count = self.length(name, 4, is_compact=is_compact)
+        if count < 0:
+            return -1 if is_nullable else self.fail(f"{name} must not be null")
+        if count * byte_count_min > self.end - self.position:
+            self.fail(f"{name} has {count} elements, but {self.end - self.position} bytes remain")
+        self.spend(count, name)
+        return count
+
+    def string(self, name: str, *, is_compact: bool, is_nullable: bool = False) -> str | None:
+        byte_count = self.length(name, 2, is_compact=is_compact)
+        if byte_count < 0:
+            return None if is_nullable else self.fail(f"{name} must not be null")
+        if byte_count > STRING_BYTES_MAX:
+            self.fail(f"{name} has length {byte_count}, but at most {STRING_BYTES_MAX} is allowed")
+        try:
+            return self.take(byte_count, name).decode()
+        except UnicodeDecodeError:
+            self.fail(f"{name} is not UTF-8")
+
     def spend(self, count: int, name: str) -> None:
         """Count array elements and tags towards the limit of the message."""
         if count > self.elements_left:
@@ -231,6 +269,9 @@ def _read_bounded(cursor: Cursor, reader: Reader, byte_count: int, name: str) ->
 
 def skip_tagged(cursor: Cursor) -> None:
     """Skip the tagged fields of a structure that defines none."""
+    if cursor.position < cursor.end and not cursor.data[cursor.position]:
+        cursor.position += 1
+        return
     _read_tagged(cursor, {}, {})
 
 
@@ -263,18 +304,11 @@ def _array_reader(field: FieldPlan, parent: StructPlan) -> Reader:
     else:
         element = _fixed_reader(field.kind, name)
         byte_count_min = struct.calcsize(_LAYOUTS[field.kind])
-    read_length = _length_reader(name, 4, is_compact=parent.is_flexible)
+    is_compact = parent.is_flexible
 
     def read(cursor: Cursor) -> tuple[Any, ...] | None:
-        count = read_length(cursor)
-        if count < 0:
-            return None if is_nullable else cursor.fail(f"{name} must not be null")
-        if count * byte_count_min > cursor.end - cursor.position:
-            cursor.fail(
-                f"{name} has {count} elements, but {cursor.end - cursor.position} bytes remain"
-            )
-        cursor.spend(count, name)
-        return tuple([element(cursor) for _ in range(count)])
+        count = cursor.count(name, byte_count_min, is_compact=is_compact, is_nullable=is_nullable)
+        return None if count < 0 else tuple([element(cursor) for _ in range(count)])
 
     return read
 
@@ -283,10 +317,9 @@ def _sized_reader(field: FieldPlan, is_compact: bool) -> Reader:
     name, is_nullable = field.name, field.is_nullable
     if field.kind == "string":
         return _string_reader(name, is_compact, is_nullable=is_nullable)
-    read_length = _length_reader(name, 4, is_compact=is_compact)
 
     def read(cursor: Cursor) -> bytes | None:
-        byte_count = read_length(cursor)
+        byte_count = cursor.length(name, 4, is_compact=is_compact)
         if byte_count < 0:
             return None if is_nullable else cursor.fail(f"{name} must not be null")
         return cursor.take(byte_count, name)
@@ -295,29 +328,7 @@ def _sized_reader(field: FieldPlan, is_compact: bool) -> Reader:
 
 
 def _string_reader(name: str, is_compact: bool, *, is_nullable: bool) -> Reader:
-    read_length = _length_reader(name, 2, is_compact=is_compact)
-
-    def read(cursor: Cursor) -> str | None:
-        byte_count = read_length(cursor)
-        if byte_count < 0:
-            return None if is_nullable else cursor.fail(f"{name} must not be null")
-        if byte_count > STRING_BYTES_MAX:
-            cursor.fail(
-                f"{name} has length {byte_count}, but at most {STRING_BYTES_MAX} is allowed"
-            )
-        try:
-            return cursor.take(byte_count, name).decode()
-        except UnicodeDecodeError:
-            cursor.fail(f"{name} is not UTF-8")
-
-    return read
-
-
-def _length_reader(name: str, width: int, *, is_compact: bool) -> Callable[[Cursor], int]:
-    """Return a reader of the length of a string or array; negative for null."""
-    if is_compact:
-        return lambda cursor: cursor.unsigned(name) - 1
-    return lambda cursor: int.from_bytes(cursor.take(width, name), "big", signed=True)
+    return lambda cursor: cursor.string(name, is_compact=is_compact, is_nullable=is_nullable)
 
 
 def _nullable_reader(reader: Reader) -> Reader:

@@ -67,6 +67,12 @@ def uuid_or_none(text: str) -> uuid.UUID | None:
 
 
 @functools.lru_cache(maxsize=_UUID_CACHE_SIZE)
+def uuid_bytes(text: str) -> bytes:
+    """Return the 16 bytes of an id in Kafka's base64 text."""
+    return base64.urlsafe_b64decode(text + "==")
+
+
+@functools.lru_cache(maxsize=_UUID_CACHE_SIZE)
 def uuid_text(value: uuid.UUID | None) -> str:
     if value is None:
         return ZERO_UUID

@@ -28,7 +28,16 @@ from raftlog.node.access import Principal
 from raftlog.node.driver import Driver
 from raftlog.node.request import INTERNAL_ERROR, Request
 from raftlog.node.service import APPENDING_APIS, RequestHandler, Service
-from raftlog.wire import APIS, Api, ApiKey, Features, decode, encode, latest_schemas
+from raftlog.wire import (
+    APIS,
+    Api,
+    ApiKey,
+    Features,
+    decode,
+    decode_produce_request,
+    encode,
+    latest_schemas,
+)
 
 from .cluster import handle_describe_cluster, handle_describe_quorum
 from .configs import handle_describe_configs
@@ -122,12 +131,8 @@ class ClientApis:
         """
         api_key = request.header.api_key
         if api_key == ApiKey.PRODUCE and api_key not in self._handlers:
-            request.body = decode(
-                latest_schemas.ProduceRequest,
-                request.version,
-                request.frame,
-                start=request.body_start,
-                may_trail=True,
+            request.body = decode_produce_request(
+                request.version, request.frame, start=request.body_start
             )
             start_produce(self._cache, request)
             return

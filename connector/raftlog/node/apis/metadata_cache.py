@@ -22,7 +22,7 @@ from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.quorum.voters import Endpoint
 from raftlog.wire import LogIdentity
-from raftlog.wire.log_identity import PARTITION, uuid_or_none, uuid_text
+from raftlog.wire.log_identity import PARTITION, uuid_bytes, uuid_or_none
 
 READ_COMMITTED: Final = 1
 """Kafka's isolation level."""
@@ -168,9 +168,10 @@ class MetadataCache:
         is_here = topic == self.identity.topic and partition == PARTITION
         return ErrorCode.none if is_here else ErrorCode.unknown_topic_or_partition
 
-    def id_error(self, topic_id: uuid.UUID | None, partition: int = PARTITION) -> ErrorCode:
-        """Return the error of a topic id and partition, ``none`` for this log."""
-        if topic_id is None or uuid_text(topic_id) != self.identity.topic_id:
+    def id_error(self, topic_id: uuid.UUID | bytes | None, partition: int = PARTITION) -> ErrorCode:
+        """Return the error of a topic id, or of its bytes, and partition; ``none`` for this log."""
+        data = topic_id.bytes if isinstance(topic_id, uuid.UUID) else topic_id
+        if data is None or data != uuid_bytes(self.identity.topic_id):
             return ErrorCode.unknown_topic_id
         return ErrorCode.none if partition == PARTITION else ErrorCode.unknown_topic_or_partition
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import uuid
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ from typing import Final, TypeAlias, cast
 from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
-from kio.schema.produce.v13 import request as requests
-from kio.schema.produce.v13 import response as responses
 from kio.schema.types import ProducerId
 
 from raftlog.append import AppendRequest, AppendResult, Failed, RequestResult
@@ -45,16 +42,15 @@ from raftlog.node.access import Rights
 from raftlog.node.request import INTERNAL_ERROR, Request
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import PackedRecords, SealedBatch
-from raftlog.wire import encode, latest_schemas
-from raftlog.wire.log_identity import (
-    duration,
-    int16,
-    int32,
-    int64,
-    milliseconds,
-    node,
-    or_minus_one,
+from raftlog.wire import (
+    LeaderEndpoint,
+    ProducedBatch,
+    ProducedTopic,
+    ProduceRequest,
+    ProduceResult,
+    encode_produce_response,
 )
+from raftlog.wire.log_identity import duration, int16, or_minus_one
 from raftlog.wire.produce_error_messages import (
     Appended,
     appended_message,
@@ -88,7 +84,7 @@ class Refused:
 Outcome: TypeAlias = RequestResult | Refused
 
 
-_Request = Request[latest_schemas.ProduceRequest]
+_Request = Request[ProduceRequest]
 
 
 def start_produce(cache: MetadataCache, request: _Request) -> None:
@@ -111,38 +107,36 @@ class DelayedProduce:
     Kafka: ``DelayedProduce``, which is a class of the response to all partitions too.
     """
 
-    __slots__ = ("_cache", "_count", "_outcomes", "_partitions", "_request")
+    __slots__ = ("_batches", "_cache", "_count", "_outcomes", "_request")
 
     def __init__(self, cache: MetadataCache, request: _Request) -> None:
         self._cache: Final = cache
         self._request: Final = request
-        self._partitions: Final = [
-            (topic, partition)
-            for topic in request.body.topic_data
-            for partition in topic.partition_data
+        self._batches: Final = [
+            (topic, batch) for topic in request.body.topics for batch in topic.batches
         ]
         self._outcomes: Final[list[Outcome | None]] = []
         """Of the batches that are submitted or refused; None while it is unknown."""
-        self._count = len(self._partitions)
+        self._count = len(self._batches)
         """Batches that have no outcome."""
 
     def submit(self) -> bool:
         """Submit or refuse the batches; return False if one is read on the executor first."""
-        while len(self._outcomes) < len(self._partitions):
-            topic, partition = self._partitions[len(self._outcomes)]
-            refusal = _refusal(self._cache, self._request, topic, partition)
+        while len(self._outcomes) < len(self._batches):
+            topic, batch = self._batches[len(self._outcomes)]
+            refusal = _refusal(self._cache, self._request, topic, batch)
             if refusal is not None:
                 self._refuse(refusal)
                 continue
             try:
-                append = self._read(partition.records or b"")
+                append = self._read(batch.records or b"")
             except LogError as error:
                 self._refuse(_refused(error))
                 continue
             if append is None:
                 return False
             self._append(append)
-        if not self._partitions:
+        if not self._batches:
             self._respond()
         return True
 
@@ -163,7 +157,7 @@ class DelayedProduce:
             data,
             header,
             config,
-            deadline_ms=cache.driver.now_ms() + milliseconds(request.body.timeout),
+            deadline_ms=cache.driver.now_ms() + request.body.timeout_ms,
             gate=request.session.append_gate,
         )
         if len(data) <= READ_AT_ONCE_BYTES_MAX:
@@ -213,7 +207,7 @@ class DelayedProduce:
         cache.driver.append(
             append,
             partial(self._complete, ordinal, byte_count),
-            timeout_ms=milliseconds(request.body.timeout),
+            timeout_ms=request.body.timeout_ms,
         )
 
     def _refuse(self, refusal: Refused) -> None:
@@ -252,45 +246,37 @@ class DelayedProduce:
     def _encode_response(self) -> bytes | None:
         """Return the body of the response, None for none. Raises ``UnacknowledgedAppendError``."""
         cache, request = self._cache, self._request
-        outcomes = iter(self._outcomes)
-        topics = []
-        for topic in request.body.topic_data:
-            found = []
-            for partition in topic.partition_data:
-                outcome = next(outcomes)
-                assert outcome is not None, "all have one"
-                found.append(_build_response(cache, request, partition.index, outcome))
-            topics.append(
-                latest_schemas.ProducedTopic(
-                    topic_id=topic.topic_id, name=topic.name, partition_responses=tuple(found)
-                )
-            )
+        results = [
+            _result(cache, request, batch.partition, outcome)
+            for (_, batch), outcome in zip(self._batches, self._outcomes, strict=True)
+            if outcome is not None
+        ]
         if request.body.acks == 0:
-            _raise_if_failed(topics)
+            _raise_if_failed(results)
             return None
-        response = latest_schemas.ProduceResponse(
-            responses=tuple(topics),
-            throttle_time=duration(0),
-            node_endpoints=_endpoints(cache, topics),
-        )
-        return encode(response, request.version)
+        endpoint = None
+        if any(one.leader_id >= 0 for one in results):
+            leader = cache.leader()
+            if leader is not None:
+                endpoint = LeaderEndpoint(leader.node_id, leader.host, leader.port)
+        return encode_produce_response(request.version, request.body, results, endpoint)
 
 
 def _refusal(
     cache: MetadataCache,
     request: _Request,
-    topic: latest_schemas.ProduceTopic,
-    partition: requests.PartitionProduceData,
+    topic: ProducedTopic,
+    batch: ProducedBatch,
 ) -> Refused | None:
     """Return why a batch is refused before it is read, None if it is not."""
-    error = _error(cache, request, topic.topic_id, topic.name, partition.index)
+    error = _error(cache, request, topic, batch.partition)
     if error is not ErrorCode.none:
         return Refused(error)
     if request.body.transactional_id is not None:
         return Refused(ErrorCode.unsupported_version, NO_TRANSACTIONS)
     if not cache.is_leader:
         return _not_leader(cache)
-    if not partition.records:
+    if not batch.records:
         return _refused(
             InvalidAppendError(reason="a request has exactly one record batch per partition")
         )
@@ -305,8 +291,7 @@ def _not_leader(cache: MetadataCache) -> Refused:
 def _error(
     cache: MetadataCache,
     request: _Request,
-    topic_id: uuid.UUID | None,
-    name: str,
+    topic: ProducedTopic,
     partition: int,
 ) -> ErrorCode:
     """Return the error of an append by topic, partition, rights and acks, or ``none``."""
@@ -316,8 +301,8 @@ def _error(
     if Rights.APPEND not in request.principal.rights:
         return ErrorCode.topic_authorization_failed
     if request.version >= _TOPIC_IDS_FROM:
-        return cache.id_error(topic_id, partition)
-    return cache.name_error(name, partition)
+        return cache.id_error(topic.topic_id, partition)
+    return cache.name_error(topic.name, partition)
 
 
 def _commit_refusal(
@@ -354,66 +339,33 @@ def _refused(error: LogError) -> Refused:
     return Refused(code, produce_error_message(error))
 
 
-def _build_response(
-    cache: MetadataCache, request: _Request, index: int, outcome: Outcome
-) -> responses.PartitionProduceResponse:
+def _result(
+    cache: MetadataCache, request: _Request, partition: int, outcome: Outcome
+) -> ProduceResult:
     if isinstance(outcome, Failed):
         code = _CODES.get(produce_error_code(outcome.error), ErrorCode.unknown_server_error)
         outcome = Refused(code, produce_error_message(outcome.error))
     if isinstance(outcome, Refused):
-        leader = responses.LeaderIdAndEpoch()
-        if outcome.error in WITH_LEADER:
-            leader = responses.LeaderIdAndEpoch(
-                leader_id=node(cache.leader_id()), leader_epoch=int32(cache.core.epoch)
-            )
-        return responses.PartitionProduceResponse(
-            index=int32(index),
-            error_code=outcome.error,
-            base_offset=int64(-1),
-            log_append_time=None,
-            record_errors=(),
-            error_message=outcome.text,
-            current_leader=leader,
+        error, text = outcome.error, outcome.text
+        if error not in WITH_LEADER:
+            return ProduceResult(partition, error, message=text)
+        leader_id = or_minus_one(cache.leader_id())
+        return ProduceResult(
+            partition, error, message=text, leader_id=leader_id, leader_epoch=cache.core.epoch
         )
     result = outcome.value
     assert isinstance(result, AppendResult), "the request is an append"
-    return responses.PartitionProduceResponse(
-        index=int32(index),
-        error_code=ErrorCode.none,
-        base_offset=int64(result.base_offset),
-        log_append_time=None,
-        log_start_offset=int64(or_minus_one(cache.driver.replica.log.log_start_offset)),
-        record_errors=(),
-        error_message=appended_message(
-            Appended(result.epoch, result.was_duplicate, result.last_offset)
-        )
-        if request.version >= _TEXT_FROM
-        else None,
-    )
+    message = None
+    if request.version >= _TEXT_FROM:
+        message = appended_message(Appended(result.epoch, result.was_duplicate, result.last_offset))
+    log_start_offset = or_minus_one(cache.driver.replica.log.log_start_offset)
+    return ProduceResult(partition, 0, result.base_offset, log_start_offset, message)
 
 
-def _endpoints(
-    cache: MetadataCache, topics: Sequence[latest_schemas.ProducedTopic]
-) -> tuple[responses.NodeEndpoint, ...]:
-    """Return the leader's endpoint if a partition's response refers to the leader (KIP-951)."""
-    is_requested = any(
-        one.current_leader.leader_id >= 0 for topic in topics for one in topic.partition_responses
-    )
-    leader = cache.leader() if is_requested else None
-    if leader is None:
-        return ()
-    endpoint = responses.NodeEndpoint(
-        node_id=node(leader.node_id), host=leader.host, port=int32(leader.port)
-    )
-    return (endpoint,)
-
-
-def _raise_if_failed(topics: Sequence[latest_schemas.ProducedTopic]) -> None:
-    for topic in topics:
-        for one in topic.partition_responses:
-            if one.error_code is not ErrorCode.none:
-                reason = one.error_message or one.error_code.name
-                raise UnacknowledgedAppendError(reason=reason)
+def _raise_if_failed(results: Sequence[ProduceResult]) -> None:
+    for one in results:
+        if one.error:
+            raise UnacknowledgedAppendError(reason=one.message or ErrorCode(one.error).name)
 
 
 # --- InitProducerId -------------------------------------------------------------------------------

@@ -1,0 +1,207 @@
+"""Codec of Produce in a node, by hand: bytes of a request to offsets and lengths, results to bytes.
+
+Every append of a client passes here, and the general ``codec`` takes twice as long. Its
+messages, of kio's classes, are the oracle: equal values and bytes in every served version.
+
+1. A request is decoded with the bounds of ``codec.Cursor``: it is malformed here if and only if it
+   is malformed there.
+2. A topic id is its 16 bytes. A topic has the name until version 12, and the id from version 13 on.
+3. A response has no append time, because a log keeps the times of its producers, and no errors of
+   single records, because a batch is accepted or refused as a whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from raftlog.errors import UnsupportedFieldError
+from raftlog.limits import STRING_BYTES_MAX
+from raftlog.records.varint import unsigned_varint
+
+from .codec import Cursor, skip_tagged
+
+_FLEXIBLE_FROM: Final = 9
+_TOPIC_IDS_FROM: Final = 13
+_LOG_START_FROM: Final = 5
+_MESSAGES_FROM: Final = 8
+_LEADER_FROM: Final = 10
+_ID_BYTES: Final = 16
+_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_INT32: Final = struct.Struct(">i")
+_RESULT: Final = struct.Struct(">ihqq")
+_RESULT_WITH_START: Final = struct.Struct(">ihqqq")
+_LEADER: Final = struct.Struct(">ii")
+_NO_TIME: Final = -1
+_NO_NODE: Final = -1
+_NO_TAGS: Final = b"\x00"
+
+
+class ProducedBatch(NamedTuple):
+    """Partition of a request, with its records."""
+
+    partition: int
+    records: bytes | None
+
+
+class ProducedTopic(NamedTuple):
+    """Topic of a request: its id, or its name."""
+
+    topic_id: bytes
+    name: str
+    batches: list[ProducedBatch]
+
+
+class ProduceRequest(NamedTuple):
+    """Kafka's Produce request."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[ProducedTopic]
+
+
+class ProduceResult(NamedTuple):
+    """Partition of a response."""
+
+    partition: int
+    error: int
+    base_offset: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+    leader_id: int = _NO_NODE
+    leader_epoch: int = -1
+
+
+class LeaderEndpoint(NamedTuple):
+    """Node to which a response refers (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+def decode_produce_request(version: int, data: bytes, *, start: int = 0) -> ProduceRequest:
+    """Decode a request, whose body begins at ``start``; trailing bytes are ignored.
+
+    Raises ``MalformedMessageError``.
+    """
+    cursor = Cursor(data, "ProduceRequest", version, start=start)
+    is_flexible, has_ids = version >= _FLEXIBLE_FROM, version >= _TOPIC_IDS_FROM
+    transactional_id = cursor.string("transactional_id", is_compact=is_flexible, is_nullable=True)
+    acks, timeout_ms = cursor.unpack(_ACKS_AND_TIMEOUT, "acks and timeout")
+    topics: list[ProducedTopic] = []
+    topic_bytes_min = (_ID_BYTES if has_ids else 1) + 2 if is_flexible else 2
+    batch_bytes_min = 6 if is_flexible else 5
+    for _ in range(cursor.count("topic_data", topic_bytes_min, is_compact=is_flexible)):
+        if has_ids:
+            topic_id, name = cursor.take(_ID_BYTES, "topic_id"), ""
+        else:
+            topic_id, name = b"", cursor.string("name", is_compact=is_flexible) or ""
+        batches: list[ProducedBatch] = []
+        for _ in range(cursor.count("partition_data", batch_bytes_min, is_compact=is_flexible)):
+            (partition,) = cursor.unpack(_INT32, "index")
+            length = cursor.length("records", 4, is_compact=is_flexible)
+            records = None if length < 0 else cursor.take(length, "records")
+            if is_flexible:
+                skip_tagged(cursor)
+            batches.append(ProducedBatch(partition, records))
+        if is_flexible:
+            skip_tagged(cursor)
+        topics.append(ProducedTopic(topic_id, name, batches))
+    if is_flexible:
+        skip_tagged(cursor)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def encode_produce_response(
+    version: int,
+    request: ProduceRequest,
+    results: Sequence[ProduceResult],
+    endpoint: LeaderEndpoint | None = None,
+) -> bytes:
+    """Return the body of the response with the results of all batches of a request, in its order.
+
+    ``endpoint``: the leader's, if a result refers to it. Raises ``UnsupportedFieldError`` for a
+    text that is too long or not encodable.
+    """
+    is_flexible = version >= _FLEXIBLE_FROM
+    out = [_count(len(request.topics), is_flexible)]
+    left = iter(results)
+    for topic in request.topics:
+        if version >= _TOPIC_IDS_FROM:
+            out.append(topic.topic_id)
+        else:
+            out.append(_text("name", topic.name, version))
+        out.append(_count(len(topic.batches), is_flexible))
+        for _ in topic.batches:
+            _encode_result(out, next(left), version)
+        if is_flexible:
+            out.append(_NO_TAGS)
+    out.append(_INT32.pack(0))  # throttle time
+    if is_flexible:
+        out.append(_NO_TAGS if endpoint is None else _endpoint_tag(endpoint, version))
+    return b"".join(out)
+
+
+def _encode_result(out: list[bytes], result: ProduceResult, version: int) -> None:
+    partition, error, base_offset, log_start_offset, message, leader_id, leader_epoch = result
+    if version < _LOG_START_FROM:
+        out.append(_RESULT.pack(partition, error, base_offset, _NO_TIME))
+        return
+    out.append(_RESULT_WITH_START.pack(partition, error, base_offset, _NO_TIME, log_start_offset))
+    if version < _MESSAGES_FROM:
+        return
+    is_flexible = version >= _FLEXIBLE_FROM
+    out.append(_count(0, is_flexible))  # errors of records
+    out.append(_text("error_message", message, version))
+    if not is_flexible:
+        return
+    if version < _LEADER_FROM or (leader_id == _NO_NODE and leader_epoch == -1):
+        out.append(_NO_TAGS)
+    else:
+        out.append(_tag(_LEADER.pack(leader_id, leader_epoch) + _NO_TAGS))
+
+
+def _endpoint_tag(endpoint: LeaderEndpoint, version: int) -> bytes:
+    """Return the tagged fields with the leader's endpoint, which has no rack."""
+    if version < _LEADER_FROM:
+        return _NO_TAGS
+    parts = (
+        _count(1, True),
+        _INT32.pack(endpoint.node_id),
+        _text("host", endpoint.host, version),
+        _INT32.pack(endpoint.port),
+        _text("rack", None, version),
+        _NO_TAGS,
+    )
+    return _tag(b"".join(parts))
+
+
+def _tag(data: bytes) -> bytes:
+    """Return tagged fields that have this field with tag 0 only."""
+    return b"\x01\x00" + unsigned_varint(len(data)) + data
+
+
+def _count(count: int, is_compact: bool) -> bytes:
+    return unsigned_varint(count + 1) if is_compact else _INT32.pack(count)
+
+
+def _text(field: str, text: str | None, version: int) -> bytes:
+    is_compact = version >= _FLEXIBLE_FROM
+    if text is None:
+        return b"\x00" if is_compact else b"\xff\xff"
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise _unsupported(version, field, "the string cannot be encoded as UTF-8") from None
+    if len(data) > STRING_BYTES_MAX:
+        reason = f"the string has {len(data)} bytes, but at most {STRING_BYTES_MAX} are allowed"
+        raise _unsupported(version, field, reason)
+    length = unsigned_varint(len(data) + 1) if is_compact else len(data).to_bytes(2, "big")
+    return length + data
+
+
+def _unsupported(version: int, field: str, reason: str) -> UnsupportedFieldError:
+    return UnsupportedFieldError(api="ProduceResponse", version=version, field=field, reason=reason)

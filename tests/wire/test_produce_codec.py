@@ -1,0 +1,156 @@
+"""Produce by hand, and by the general codec with kio's classes: the same values and bytes."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.schema.produce.v13 import response as responses
+from kio.schema.types import BrokerId
+from kio.static.primitive import i32, i64
+from tests.support.hostile_bytes import mutations
+from tests.support.wire_messages import random_message
+from tests.support.wire_vectors import message_vectors
+
+from raftlog.errors import MalformedMessageError, UnsupportedFieldError
+from raftlog.wire import (
+    LeaderEndpoint,
+    ProducedBatch,
+    ProducedTopic,
+    ProduceRequest,
+    ProduceResult,
+    decode,
+    decode_produce_request,
+    encode,
+    encode_produce_response,
+    latest_schemas,
+)
+from raftlog.wire.log_identity import milliseconds
+
+VERSIONS: Final = range(3, 14)
+_NUMBERS: Final = (0, -1, 1, 2**31 - 1, -(2**31))
+_TEXTS: Final = (None, "", "a", "ü" * 70, "x" * 200)
+
+
+def same(message: Any, version: int) -> ProduceRequest:
+    """Return a message of kio's class as that of the codec by hand."""
+    topics = [
+        ProducedTopic(
+            (topic.topic_id or UUID(int=0)).bytes if version >= 13 else b"",
+            topic.name,
+            [ProducedBatch(one.index, one.records) for one in topic.partition_data],
+        )
+        for topic in message.topic_data
+    ]
+    timeout_ms = milliseconds(message.timeout)
+    return ProduceRequest(message.transactional_id, message.acks, timeout_ms, topics)
+
+
+@given(st.sampled_from(VERSIONS), st.integers(0, 2**64))
+def test_requests_are_decoded_as_by_kios_classes(version: int, seed: int) -> None:
+    message = random_message(latest_schemas.ProduceRequest, version, random.Random(seed))
+    data = encode(message, version)
+    expected = same(decode(latest_schemas.ProduceRequest, version, data), version)
+    assert decode_produce_request(version, data) == expected
+    assert decode_produce_request(version, b"head" + data + b"tail", start=4) == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_bytes_are_malformed_exactly_if_they_are_for_kios_classes(version: int) -> None:
+    rng = random.Random(version)
+    refused = 0
+    for _ in range(20):
+        message = random_message(latest_schemas.ProduceRequest, version, rng)
+        for data in islice(mutations(encode(message, version), rng), 60):
+            try:
+                oracle = decode(latest_schemas.ProduceRequest, version, data, may_trail=True)
+            except MalformedMessageError:
+                refused += 1
+                with pytest.raises(MalformedMessageError):
+                    decode_produce_request(version, data)
+            else:
+                assert decode_produce_request(version, data) == same(oracle, version)
+    assert refused
+
+
+def random_result(rng: random.Random, partition: int) -> ProduceResult:
+    return ProduceResult(
+        partition,
+        int(rng.choice(list(ErrorCode))),
+        rng.choice((-1, 0, 2**63 - 1)),
+        rng.choice((-1, 0, 2**40)),
+        rng.choice(_TEXTS),
+        rng.choice((-1, 0, 7)),
+        rng.choice(_NUMBERS),
+    )
+
+
+def as_kio(request: ProduceRequest, results: list[ProduceResult], endpoint: Any) -> Any:
+    """Return a response of kio's class."""
+    left = iter(results)
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for _ in topic.batches:
+            one = next(left)
+            leader = responses.LeaderIdAndEpoch(
+                leader_id=BrokerId(one.leader_id), leader_epoch=i32(one.leader_epoch)
+            )
+            partitions.append(
+                responses.PartitionProduceResponse(
+                    index=i32(one.partition),
+                    error_code=ErrorCode(one.error),
+                    base_offset=i64(one.base_offset),
+                    log_append_time=None,
+                    log_start_offset=i64(one.log_start_offset),
+                    record_errors=(),
+                    error_message=one.message,
+                    current_leader=leader,
+                )
+            )
+        topics.append(
+            latest_schemas.ProducedTopic(
+                topic_id=UUID(bytes=topic.topic_id) if topic.topic_id else None,
+                name=topic.name,  # type: ignore[arg-type]
+                partition_responses=tuple(partitions),
+            )
+        )
+    endpoints: tuple[responses.NodeEndpoint, ...] = ()
+    if endpoint is not None:
+        found = responses.NodeEndpoint(
+            node_id=BrokerId(endpoint.node_id), host=endpoint.host, port=i32(endpoint.port)
+        )
+        endpoints = (found,)
+    return latest_schemas.ProduceResponse(responses=tuple(topics), node_endpoints=endpoints)
+
+
+@given(st.sampled_from(VERSIONS), st.integers(0, 2**64))
+def test_responses_have_the_bytes_of_kios_classes(version: int, seed: int) -> None:
+    rng = random.Random(seed)
+    message = random_message(latest_schemas.ProduceRequest, version, rng)
+    request = decode_produce_request(version, encode(message, version))
+    batches = [batch for topic in request.topics for batch in topic.batches]
+    results = [random_result(rng, one.partition) for one in batches]
+    endpoint = rng.choice((None, LeaderEndpoint(3, "node3.example", 9092)))
+    expected = encode(as_kio(request, results, endpoint), version)
+    assert encode_produce_response(version, request, results, endpoint) == expected
+
+
+@pytest.mark.parametrize("vector", [one for one in message_vectors() if one.name == "Produce"])
+def test_kafkas_requests_are_decoded(vector: Any) -> None:
+    if vector.kind is latest_schemas.ProduceRequest:
+        message = decode(vector.kind, vector.version, vector.data)
+        assert decode_produce_request(vector.version, vector.data) == same(message, vector.version)
+
+
+@pytest.mark.parametrize("text", ["x" * 40_000, "\ud800"])
+def test_a_text_that_a_response_cannot_have_is_refused(text: str) -> None:
+    request = ProduceRequest(None, 1, 1, [ProducedTopic(b"", "t", [ProducedBatch(0, b"")])])
+    with pytest.raises(UnsupportedFieldError, match="error_message"):
+        encode_produce_response(9, request, [ProduceResult(0, 1, message=text)])
