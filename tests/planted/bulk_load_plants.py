@@ -188,6 +188,13 @@ BULK_LOAD_PLANTS: Final = (
         tests=(f"{FILES}[delta-rs]",),
     ),
     Plant(
+        bug="delta-rs: a file of a load that is about to be added has its age",
+        path=f"{TABLES}/stores/delta_rs.py",
+        old="        os.utime(directory / name)",
+        new="        os.stat(directory / name)",
+        tests=(f"{STORES}::test_a_vacuum_does_not_delete_an_old_file_that_is_about_to_be_added",),
+    ),
+    Plant(
         bug="structs that are null are not null where a file lacks their fields",
         path=f"{TABLES}/stores/protocol.py",
         old="fields=list(kind), mask=structs.is_null())",

@@ -714,6 +714,20 @@ def test_rows_of_files_are_written_in_one_commit(store_at: StoreAt, tmp_path: Pa
     assert all(map(os.path.exists, files)), "they belong to the caller"
 
 
+def test_a_vacuum_does_not_delete_an_old_file_that_is_about_to_be_added(tmp_path: Path) -> None:
+    """An interrupted load that is continued after days has such files."""
+    store, file = DeltaRsStore(str(tmp_path / "tables")), tmp_path / "old.parquet"
+    store.append(CHANGES_TABLE, changes(1, 3), transaction(1))
+    pq.write_table(table_of(CHANGES_TABLE, [change(11)]), file)
+    os.utime(file, (1_000_000, 1_000_000))
+    store.append(
+        CHANGES_TABLE, RowSlices.of_files(CLUSTER, CHANGES_TABLE, [str(file)]), transaction(2)
+    )
+    added = DeltaTable(str(tmp_path / "tables" / "changes")).get_add_actions()
+    oldest_ms = min(pa.table(added)["modification_time"].to_pylist())
+    assert oldest_ms > 1_000_000_000, "its age is that of the link"
+
+
 def test_fields_that_a_file_lacks_are_read_as_null(store_at: StoreAt, tmp_path: Path) -> None:
     """Also after the file was rewritten; rows of other files keep theirs."""
     rows = table_of(CHANGES_TABLE, [change(11), change(12), change(13)])

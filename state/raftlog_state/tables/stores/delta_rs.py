@@ -466,6 +466,7 @@ def _add_files(
             os.link(file, directory / name)
         except OSError:  # on another file system, or one without links
             shutil.copyfile(file, directory / name)
+        os.utime(directory / name)  # a vacuum before the commit deletes what is old
         actions.append(_add_action(directory, name, table))
     if rows.rest is not None:
         name = f"part-{uuid.uuid4().hex}.parquet"
