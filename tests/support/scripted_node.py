@@ -90,7 +90,10 @@ class ScriptedNode:
     def _serve(self, asker: socket.socket) -> None:
         with suppress(OSError), asker, asker.makefile("rb") as requests:  # the client disconnects
             while head := requests.read(4):
-                data = requests.read(int.from_bytes(head, "big"))
+                byte_count = int.from_bytes(head, "big")
+                data = requests.read(byte_count)
+                if len(data) < byte_count:  # a handshake of TLS
+                    return
                 parts = self._answer(data)
                 if parts is None:
                     return

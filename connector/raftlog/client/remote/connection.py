@@ -195,7 +195,7 @@ class ConnectionLostError(Exception):
     """The connection ended. Requests in flight may have been executed or not."""
 
 
-class _UnansweredError(ConnectionLostError):
+class UnansweredError(ConnectionLostError):
     """The node closed a new connection before any response, as one with another protocol does."""
 
 
@@ -243,13 +243,8 @@ class Connection(asyncio.Protocol):
         Raises ``ConnectionLostError``, ``AccessDeniedError`` if one side rejects the other's
         certificate or the credentials, ``SecurityProtocolError`` and ``OptionError``.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + timeout_s
-        try:
-            connection = await cls._connected(address, context, login, until)
-        except _UnansweredError:
-            await _check_protocol(address, context, until)
-            raise
+        until = asyncio.get_running_loop().time() + timeout_s
+        connection = await cls._connected(address, context, login, until)
         try:
             if login is not None:
                 await connection._authenticate(login, until)
@@ -279,7 +274,7 @@ class Connection(asyncio.Protocol):
             raise AccessDeniedError(path=str(address), reason=error.verify_message) from None
         except (OSError, EOFError, *_NO_ADDRESS) as error:
             is_handshake = context is not None and isinstance(error, _HANDSHAKE_ERRORS)
-            kind = _UnansweredError if is_handshake else ConnectionLostError
+            kind = UnansweredError if is_handshake else ConnectionLostError
             raise kind(f"{address}: {_error_text(error)}") from None
         try:
             await connection._negotiate_versions(max(until - loop.time(), 0))
@@ -287,7 +282,7 @@ class Connection(asyncio.Protocol):
             is_closed = connection._response_count == 0 and not connection._has_timed_out
             connection.close("API versions were not negotiated")
             if context is None:
-                raise (_UnansweredError if is_closed else ConnectionLostError)(str(error)) from None
+                raise (UnansweredError if is_closed else ConnectionLostError)(str(error)) from None
             hint = "it may require a client certificate, or one of another CA"
             raise ConnectionLostError(f"{error}, before any response: {hint}") from None
         except BaseException:
@@ -545,9 +540,10 @@ def _error_text(error: BaseException) -> str:
 # connection, on which no credentials are sent, finds the listener's protocol.
 
 
-async def _check_protocol(address: Address, context: ssl.SSLContext | None, until: float) -> None:
-    """Raise ``SecurityProtocolError`` if the listener has TLS and the client does not, or vice
-    versa."""
+async def check_tls(address: Address, context: ssl.SSLContext | None, *, timeout_s: float) -> None:
+    """Raise ``SecurityProtocolError`` if a listener, which closed a connection before any response,
+    has TLS and the client does not, or vice versa."""
+    until = asyncio.get_running_loop().time() + timeout_s
     try:
         if context is None:
             unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -41,7 +41,13 @@ from raftlog.wire import ApiKey, latest_schemas
 from raftlog.wire.log_identity import uuid_or_none
 
 from . import messages
-from .connection import Connection, ConnectionLostError, check_sasl
+from .connection import (
+    Connection,
+    ConnectionLostError,
+    UnansweredError,
+    check_sasl,
+    check_tls,
+)
 from .login import SaslLogin
 from .messages import TopicIdentity
 from .nodes import Address
@@ -291,6 +297,8 @@ class Metadata:
             return await self._ask_controller(connection)
         except ConnectionLostError as error:
             self._last_problem = str(error)
+            if isinstance(error, UnansweredError):
+                await check_tls(address, self._context, timeout_s=ASK_TIMEOUT_S)
             if connection is not None and connection.is_refused_without_sasl:
                 await check_sasl(address, self._context, timeout_s=ASK_TIMEOUT_S)
         except WireError as error:
