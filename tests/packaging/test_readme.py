@@ -186,3 +186,10 @@ def test_links_inside_the_project_exist() -> None:
     for page in HOME.glob("*.md"):
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_tests_named_by_documents_exist() -> None:
+    for name in ("README.md", "SECURITY.md"):
+        named = re.findall(r"`(tests/[\w/.]+)`", (HOME / name).read_text())
+        assert named
+        assert [one for one in named if not (HOME / one).exists()] == []

@@ -14,7 +14,13 @@ pytestmark = pytest.mark.style
 
 HOME = Path(__file__).parents[2]
 SOURCES = ("connector", "state", "python_datasource", "notebooks", "benchmarks")
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md")
+DOCUMENTS = (
+    "README.md",
+    "SECURITY.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "benchmarks/README.md",
+)
 
 BANNED = {
     r"who|whom|whoever|whomever": "name the component: the client, the leader, the caller",

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from raftlog.log.format.directory import EPOCH_CHECKPOINT_NAME as EPOCH_CHECKPOINT_NAME
 from raftlog.log.format.directory import INDEX_SUFFIX as INDEX_SUFFIX
 from raftlog.log.format.directory import META_PROPERTIES_NAME as META_PROPERTIES_NAME
@@ -39,8 +41,21 @@ from raftlog.log.reading.quorum_copies import first_divergence as first_divergen
 from raftlog.log.recovery.recover import ScanStop as ScanStop
 from raftlog.log.recovery.recover import read_checkpoint_files
 from raftlog.log.segment import read_batch_at as read_batch_at
+from raftlog.storage.file_rights import others_may_read_in
 from raftlog.storage.protocol import ReadableFile as ReadableFile
 from raftlog.storage.protocol import WritableStorage
+
+
+def files_of_others(files: LogFiles) -> list[str]:
+    """Return the segments and snapshots that users beside the owner and its group may read."""
+    paths = [files.segment_path(offset) for offset in files.listing.segments]
+    paths += [files.checkpoint_path(one) for one in files.listing.snapshots]
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):  # deleted by its node
+            if others_may_read_in(*files.storage.split(path)):
+                found.append(path)
+    return found
 
 
 def embedded_checkpoints(files: LogFiles) -> tuple[int, tuple[ScanStop, ...]]:

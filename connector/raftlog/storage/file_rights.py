@@ -1,4 +1,4 @@
-"""Permissions of other users on files that decide on access: keys and configurations.
+"""Permissions of other users on keys, configurations and logs with secrets.
 
 Permissions of a group count unless the owner is its only member (as in Debian's OpenSSH). A group
 may read a key that root owns, which is how services get keys (as in PostgreSQL). Write permission
@@ -56,6 +56,16 @@ def read_by_others(path: str) -> str | None:
     if _others_may(found, group, stat.S_IROTH):
         return f"other users may read the key {path}: remove that permission (chmod 600)"
     return None
+
+
+def others_may_read_in(directory: str, name: str) -> bool:
+    """Return whether users other than the owner and its group may read a file of a directory.
+
+    Raises ``OSError`` if the file does not exist.
+    """
+    if not os.stat(directory).st_mode & stat.S_IXOTH:
+        return False
+    return bool(os.stat(os.path.join(directory, name)).st_mode & stat.S_IROTH)
 
 
 def _others_may(found: os.stat_result, group: int, others: int) -> bool:

@@ -49,6 +49,8 @@ class Kind(StrEnum):
     """Different batches at the same offset of two replicas."""
     FOREIGN = "foreign"
     """Batches in the log of a quorum's node that another process wrote."""
+    PERMISSIONS = "permissions"
+    """Files with secrets that other users may read."""
     UNKNOWN = "unknown"
     """Records of a type or version that this version does not support."""
 

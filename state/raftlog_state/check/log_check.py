@@ -11,6 +11,7 @@ from raftlog.client.inspection import (
     QuorumCopies,
     ReadableFile,
     embedded_checkpoints,
+    files_of_others,
     find_foreign_batches,
 )
 from raftlog.errors import (
@@ -148,6 +149,7 @@ class _CopyCheck:
     def run(self) -> Iterator[Finding]:
         durable_offset = 0
         if self._log.source is SourceKind.DIRECTORY:
+            yield from self._permissions()
             durable_offset, anomalies = embedded_checkpoints(self._files)
             reported = {anomaly.path for anomaly in anomalies}
             for anomaly in anomalies:
@@ -169,6 +171,18 @@ class _CopyCheck:
             yield from self._check_snapshots()
             if self._log.source is not SourceKind.CHECKPOINT:
                 yield from unindexed_aborts(self._log)
+
+    def _permissions(self) -> Iterator[Finding]:
+        """Report metadata in a log of raftlog that other users may read. Kafka's is Kafka's."""
+        if not self._is_metadata or not self._log.is_raftlog:
+            return
+        paths = files_of_others(self._files)
+        if paths:
+            reason = (
+                f"other users may read {len(paths)} of its files, and cluster metadata contains "
+                f"credentials; run chmod -R o-rwx {self._files.directory}"
+            )
+            yield note(Kind.PERMISSIONS, self._files.directory, reason)
 
     def _segments(self) -> Iterator[Finding]:
         files = self._files

@@ -19,6 +19,7 @@ from tests.support.cli import run
 from tests.support.dumps import dumped_logs, read_dump
 from tests.support.small_logs import NO_OP, LogWriter, write_epochs
 
+import raftlog
 from raftlog.records import NewRecord
 from raftlog_state.records import BeginTransactionRecord, RemoveTopicRecord, encode
 
@@ -565,3 +566,22 @@ def test_arbitrary_bytes_cause_no_traceback(
         status, _, err = run(*command, tmp_path)
         assert status in (0, 1)
         assert all(line.startswith("raftlog: ") for line in err.splitlines())
+
+
+def test_metadata_of_raftlog_that_other_users_may_read_is_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "changes-0"
+    raftlog.open(path, values="kraft").close()
+    assert check(path) == (0, [])
+    path.chmod(0o755)
+    assert check(path) == (0, [])  # its files are still private
+    for one in path.iterdir():
+        one.chmod(0o644)
+    status, (finding,) = check(path)
+    assert (status, finding["severity"], finding["kind"]) == (0, "note", "permissions")
+    assert f"chmod -R o-rwx {path}" in finding["reason"]
+    path.chmod(0o750)
+    assert check(path) == (0, [])
+    orders = tmp_path / "orders-0"
+    raftlog.open(orders).close()
+    orders.chmod(0o755)
+    assert check(orders) == (0, [])  # its values are those of its users

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import os
-import stat
 import threading
 import warnings
 import weakref
@@ -46,6 +45,7 @@ from raftlog.log.recovery.recover import RecoveryReport
 from raftlog.log.writing.producer_state import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.storage.file_rights import others_may_read_in
 from raftlog.storage.local import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
@@ -411,8 +411,7 @@ def _directory_mode(mode: int | None, values: ValueKind) -> int | None:
 
 def _warn_of_readers(path: str) -> None:
     """Warn of cluster metadata, which contains credentials, that other users may read."""
-    modes = [os.stat(one).st_mode for one in (path, os.path.join(path, RAFTLOG_PROPERTIES_NAME))]
-    if all(mode & stat.S_IROTH for mode in modes):
+    if others_may_read_in(path, RAFTLOG_PROPERTIES_NAME):
         warnings.warn(
             f"other users may read {path}, and cluster metadata contains credentials; "
             f"run chmod -R o-rwx {path}",
