@@ -3,9 +3,10 @@
 Version 1: ``{"v": 1, "offset": end, "epoch": e, "from": start, "cluster": id}``, followed, if they
 apply, by ``"snapshot": "<end>-<epoch>"``, ``"initial": true``, ``"lost": true``.
 
-Version 2: ``{"v": 2, "logs": {<cluster id>: <offset of version 1>}}``, sorted by cluster id. A log
-without rows in a batch has the same offset as before it, and a log that is read no more keeps its
-own. A stream of several logs continues a version 1 with a cluster id, as that log's offset.
+Version 2: ``{"v": 2, "logs": {<cluster id>: <offset of version 1>}}``, sorted by cluster id; of a
+pattern of partitions by their names, such as ``__consumer_offsets-12``. A log without rows in a
+batch has the same offset as before it, and a log that is read no more keeps its own. A stream of
+several clusters continues a version 1 with a cluster id, as that log's offset.
 
 Invariants:
 

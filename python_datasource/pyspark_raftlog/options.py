@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import glob
 import json
 import os
 import re
@@ -35,6 +36,7 @@ from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, iso_ms, par
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.client.remote.security import ClientSecurity, resolve
 from raftlog.errors import LogNotFoundError, OptionError
+from raftlog_state.records.internal_logs import INTERNAL_LOGS
 
 if TYPE_CHECKING:
     from raftlog import ConnectedLog
@@ -238,6 +240,8 @@ class RaftlogOptions:
     path: str
     nodes: ClientSecurity | None = None
     cluster_id: str | None = None
+    partition: str | None = None
+    """Name of the directory, in which this is one of several partitions of an internal log."""
     sources: tuple[RaftlogOptions, ...] = ()
     starting_offset: OffsetSpec | None = None
     starting_timestamp_ms: int | None = None
@@ -279,7 +283,7 @@ class RaftlogOptions:
             location = take_location(given, "call load(path)")
             parsed = cls(path=location.path, nodes=location.nodes, **given)
             parsed._check_together()
-            return parsed
+            return parsed._with_partitions()
         for name in sorted(given.keys() & {name for name, _ in CONNECTION_OPTIONS.values()}):
             reason = f"cannot be used with {name}: each source has its own location"
             raise OptionError(option="sources", reason=reason)
@@ -288,6 +292,29 @@ class RaftlogOptions:
         sources = tuple(shared._source(at, entry) for at, entry in enumerate(entries))
         _check_distinct(sources)
         return dataclasses.replace(shared, sources=sources)
+
+    def _with_partitions(self) -> RaftlogOptions:
+        """Return the options with a source for each partition, if the path is a pattern of some.
+
+        Only partitions of an internal log are several logs; a pattern of other directories is one
+        log in several copies.
+        """
+        name = os.path.basename(self.path)
+        plain, *others = _WILDCARD.split(name, maxsplit=1)
+        if self.nodes is not None or not others or plain.rpartition("-")[0] not in INTERNAL_LOGS:
+            return self
+        found = sorted(glob.glob(self.path), key=_partition_number)
+        if not found:
+            raise LogNotFoundError(path=self.path, remedy="check the pattern of partitions")
+        sources = tuple(
+            dataclasses.replace(self, path=path, partition=os.path.basename(path)) for path in found
+        )
+        names = [one.partition for one in sources]
+        for one in sources:
+            if names.count(one.partition) > 1:
+                reason = f"has {one.partition} twice: a pattern has one copy of each partition"
+                raise OptionError(option=PATH, reason=reason)
+        return dataclasses.replace(self, sources=sources)
 
     def _source(self, position: int, entry: list[tuple[str, str]]) -> RaftlogOptions:
         """Return the options of one log: those of its entry, then the shared ones."""
@@ -324,6 +351,11 @@ class RaftlogOptions:
         return self if self.nodes else dataclasses.replace(self, path=convert(self.path))
 
     @property
+    def has_cluster_ids(self) -> bool:
+        """Whether the rows are those of several clusters."""
+        return any(source.partition is None for source in self.sources)
+
+    @property
     def includes_aborted(self) -> bool:
         """Whether records of aborted transactions are returned."""
         return self.include_aborted_records or self.isolation is Isolation.READ_UNCOMMITTED
@@ -357,6 +389,14 @@ def _parse_given(options: Iterable[tuple[str, str]], find: Find) -> dict[str, An
         names[attribute] = name
         given[attribute] = parse(name, value)
     return given
+
+
+_WILDCARD: Final = re.compile(r"[*?\[]")
+
+
+def _partition_number(path: str) -> tuple[int, str]:
+    number = path.rpartition("-")[2]
+    return int(number) if number.isdigit() else -1, path
 
 
 def _check_distinct(sources: Iterable[RaftlogOptions]) -> None:

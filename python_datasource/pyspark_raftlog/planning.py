@@ -59,9 +59,9 @@ class SnapshotRows(InputPartition):
 
 @dataclass(frozen=True)
 class LogPart:
-    """Rows of one of several logs."""
+    """Rows of one of several logs. ``log_id``: its cluster id, or the name of the partition."""
 
-    cluster_id: str
+    log_id: str
     options: RaftlogOptions
     rows: LogRange | SnapshotRows
 

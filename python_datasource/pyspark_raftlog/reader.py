@@ -102,8 +102,11 @@ def _part_rows(part: LogPart, columns: tuple[str, ...]) -> Iterator[pa.RecordBat
             raise loss from None
         _LOGGER.warning("%s; continuing without these records", loss)
         return
-    check_cluster(log, part.cluster_id)
-    yield from _rows(log, part.rows, part.options, columns, part.cluster_id)
+    cluster_id = None
+    if part.options.partition is None:
+        cluster_id = part.log_id
+        check_cluster(log, cluster_id)
+    yield from _rows(log, part.rows, part.options, columns, cluster_id)
 
 
 def check_cluster(log: LogReader, cluster_id: str) -> None:

@@ -37,7 +37,7 @@ def available_columns(options: RaftlogOptions) -> tuple[str, ...]:
     asked = {
         **typed,
         "record": not options.has_typed_columns,
-        "clusterId": bool(options.sources),
+        "clusterId": options.has_cluster_ids,
         "headers": options.include_headers,
         "controlType": options.include_control_records,
     }

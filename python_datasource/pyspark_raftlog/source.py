@@ -73,6 +73,11 @@ class RaftlogDataSource(DataSource):
             "kafka.sasl.password": "${file:/etc/kafka/auditor.properties:password}",
         }).load()
 
+    A pattern of the partitions of an internal log, such as ``/var/lib/kafka/__consumer_offsets-*``,
+    is one source of all these partitions: ``partition`` is in each row, limits are shared, and a
+    stream's checkpoint has the offset of each partition. Partitions that appear later are read
+    after a restart.
+
     ``sources`` replaces the path too: a JSON array of objects, one for each of several logs of
     different clusters, which one query reads together. An object has the log's location (``path``,
     or ``bootstrap.servers`` with its security options), and its own value of ``startingOffset``,

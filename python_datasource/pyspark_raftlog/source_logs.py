@@ -1,4 +1,6 @@
-"""The logs of ``sources``: their cluster ids, and calls to all of them that some may fail.
+"""The logs of ``sources``: what identifies them, and calls to all of them that some may fail.
+
+A log of ``sources`` is identified by its cluster id, a partition of a pattern by its name.
 
 A log that cannot be reached does not delay or stop a stream of the others: it is skipped with one
 warning and tried again after ``RETRY_MS``. Damage and data loss end the stream, unless
@@ -56,7 +58,7 @@ class SourceLog:
         self.position = position
         self.options = options
         self.stream = LogStream(options, clock)
-        self.cluster_id = options.cluster_id
+        self.log_id = options.partition or options.cluster_id
         self.problem: RaftlogError | None = None
         """Reason why the log is skipped; None if it can be read."""
         self.retry_at_ms = 0.0
@@ -64,26 +66,30 @@ class SourceLog:
         """Calls in threads that were not finished in time, by name, with their keys."""
 
     def identify(self, log: LogReader) -> None:
-        """Set the cluster id, which is that of ``log`` or the option ``clusterId``.
+        """Set the id: the cluster id of ``log`` or of the option ``clusterId``.
+
+        That of a partition is known.
 
         Raises:
             OptionError: neither is known.
             WrongClusterError: they differ, or the log's id has changed.
         """
-        if self.cluster_id is None:
-            self.cluster_id = log.cluster_id
-        if self.cluster_id is None:
+        if self.options.partition is not None:
+            return
+        if self.log_id is None:
+            self.log_id = log.cluster_id
+        if self.log_id is None:
             raise OptionError(
                 option=f"sources[{self.position}].clusterId",
                 reason=f"is required: the cluster id of {log.path} is unknown",
             )
-        check_cluster(log, self.cluster_id)
+        check_cluster(log, self.log_id)
 
     @property
     def identified_id(self) -> str:
-        """Cluster id, after the log was identified."""
-        assert self.cluster_id is not None, "the log was read, or the id is given"
-        return self.cluster_id
+        """Id, after the log was identified."""
+        assert self.log_id is not None, "the log was read, or the id is given"
+        return self.log_id
 
     def check_cluster(self) -> None:
         """Identify the log as it was read last. Raises as ``identify``."""
@@ -103,7 +109,7 @@ class SourceLogs:
 
     @property
     def by_cluster(self) -> Mapping[str, SourceLog]:
-        """Logs that were read at least once, by cluster id."""
+        """Logs that were read at least once, by their ids."""
         return self._by_cluster
 
     def close(self) -> None:

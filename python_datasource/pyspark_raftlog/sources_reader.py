@@ -119,7 +119,7 @@ class RaftlogSourcesStreamReader(MicroBatchReader[SourcesOffset]):
             return None
         report = SourcesOffset({key: end for key, end in ends.items() if end is not None}).to_json()
         failed = {
-            log.cluster_id or log.options.path: log.problem.code
+            log.log_id or log.options.path: log.problem.code
             for log in self._logs.all
             if log.problem is not None
         }
@@ -203,9 +203,9 @@ class RaftlogSourcesStreamReader(MicroBatchReader[SourcesOffset]):
     ) -> dict[str, T]:
         """Return the results of the logs of this run that can be read, by cluster id."""
         keys = {
-            log: position.logs.get(log.cluster_id or "")
+            log: position.logs.get(log.log_id or "")
             for log in self._logs.all
-            if (only is None or log.cluster_id in only)
+            if (only is None or log.log_id in only)
             and (log.stream.has_target or not self._is_available_now)
         }
         wait_s = None if self._is_available_now else REMOTE_WAIT_S
@@ -239,7 +239,7 @@ class RaftlogSourcesStreamReader(MicroBatchReader[SourcesOffset]):
                 continue
             accepting = self._options
             for candidate in self._logs.all:
-                if candidate.problem is None or candidate.cluster_id not in (None, key):
+                if candidate.problem is None or candidate.log_id not in (None, key):
                     continue
                 is_deleted = isinstance(candidate.problem, LogNotFoundError)
                 if candidate.options.fail_on_data_loss or not is_deleted:
@@ -269,7 +269,7 @@ def _fix_target(log: SourceLog) -> None:
 
 
 def _find_news(log: SourceLog, positions: Mapping[str, StreamOffset]) -> News:
-    if log.cluster_id is None:
+    if log.log_id is None:
         _open(log)
     stored = positions.get(log.identified_id)
     position = log.stream.initial_position() if stored is None else stored
