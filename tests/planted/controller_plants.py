@@ -38,6 +38,13 @@ CONTROLLER_PLANTS: Final = (
         tests=("tests/state/controller/test_rival_changes.py",),
     ),
     Plant(
+        bug="controller: a record of a write that cannot be replayed is not named",
+        path="state/raftlog_state/controller/pending_state.py",
+        old="        self.unapplied = record\n",
+        new="",
+        tests=(CASES,),
+    ),
+    Plant(
         bug="controller: a standby replays a large batch in one step",
         path=OFFSETS,
         old="            if not (is_active or (index - 1) % RECORDS_PER_STEP) and index > 1:\n",
@@ -202,13 +209,12 @@ CONTROLLER_PLANTS: Final = (
         bug="controller: records that cannot be encoded stay in the state",
         path=ACTIVE,
         old="            values = _encoded(pending.records, transaction_name)\n"
-        "        except BaseException:\n"
-        "            offsets.revert_write(base_offset, base_offset)\n"
-        "            raise\n",
-        new="        except BaseException:\n"
-        "            offsets.revert_write(base_offset, base_offset)\n"
-        "            raise\n"
-        "        values = _encoded(pending.records, transaction_name)\n",
+        "        except BaseException as error:\n"
+        "            offsets.revert_write(base_offset, base_offset)\n",
+        new="            values = _encoded(pending.records, transaction_name)\n"
+        "        except BaseException as error:\n"
+        "            if type(error).__name__ != 'InvalidRecordError':\n"
+        "                offsets.revert_write(base_offset, base_offset)\n",
         tests=(CASES,),
     ),
     Plant(

@@ -400,9 +400,17 @@ class QuorumController:
             if has_markers:
                 self._check_transactions()  # afterwards: the first operation sets the level
             values = _encoded(pending.records, transaction_name)
-        except BaseException:
+        except BaseException as error:
             offsets.revert_write(base_offset, base_offset)
-            raise
+            if pending.unapplied is None or not isinstance(error, Exception):
+                raise
+            number = len(pending.records) + 1
+            message = (
+                f"Unable to apply {type(pending.unapplied).__name__} record, which was {number} of "
+                f"at least {number} record(s) in the batch following last write offset "
+                f"{base_offset - 1}"
+            )
+            raise RecordNotAppliedError(message, error) from error
         if not values:
             # The response depends on the state that it has read, which may be uncommitted.
             write.last_offset = offsets.last_applied_offset
@@ -543,6 +551,8 @@ class QuorumController:
         )
         if info.is_fault:
             self._fault_count += 1
+            if isinstance(error, RecordNotAppliedError):
+                message = f"{error}: {message}"
             self._listener.handle_fault(f"{name}: {message}", error)
         else:
             self._listener.log(f"{name}: {message}")

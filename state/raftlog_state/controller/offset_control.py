@@ -66,7 +66,7 @@ class Snapshot(Protocol):
 
 
 class RecordNotAppliedError(Exception):
-    """Failed replay of a committed record; internal to the controller."""
+    """Failed replay of a record, committed or being written; internal to the controller."""
 
     def __init__(self, message: str, cause: Exception) -> None:
         super().__init__(message)

@@ -62,6 +62,8 @@ class PendingState:
         batch_record_count: int | None = None,
     ) -> None:
         self.records: list[DecodedRecord] = []
+        self.unapplied: MetadataRecord | None = None
+        """The record that is being replayed, or whose replay has failed."""
         self.rng = rng
         self.current = state
         self._first_offset = first_offset
@@ -81,7 +83,9 @@ class PendingState:
         offset = self.next_offset
         if version is None:
             version = self.current.versions.of(type(record))
+        self.unapplied = record
         self.current.replay(record, Position(offset, offset, self.leader_epoch, -1))
+        self.unapplied = None
         self.records.append(DecodedRecord(version, record))
         if self._batch_record_count and not len(self.records) % self._batch_record_count:
             self.current.registry.get_or_create_snapshot(offset)

@@ -39,6 +39,7 @@ from raftlog_state.errors import (
     InvalidRecordError,
     NotControllerError,
     PolicyViolationError,
+    ReplayError,
     UnknownServerError,
 )
 from raftlog_state.image import BrokerRow, ConfigRow, PartitionRow, TopicRow
@@ -503,6 +504,28 @@ def test_a_fault_of_an_operation_reverts_and_fails_over() -> None:
     assert error is done.error.__cause__
     assert active.metrics(0).fault_count == 1
     assert active.state.rows_of(TopicRow) == []
+    env.elect(2)
+    env.assert_states_equal_a_replay()
+
+
+def test_a_record_of_a_write_that_contradicts_the_state_is_a_fault_with_its_place() -> None:
+    env, active = started()
+    end_offset = env.shared.end_offset
+
+    def contradict(pending: PendingState) -> None:
+        pending.write(TopicRecord(name="a", topic_id=TOPIC_ID))
+        pending.write(RemoveTopicRecord(topic_id="B" * 22))
+
+    done = active.write("deleteTopics", contradict, deadline_us=NO_DEADLINE)
+    assert isinstance(done.error, UnknownServerError)
+    ((message, error),) = env.listeners[1].faults
+    assert message.startswith(
+        "deleteTopics: Unable to apply RemoveTopicRecord record, which was 2 of at least 2 "
+        f"record(s) in the batch following last write offset {end_offset - 1}: failed with "
+        "RecordNotAppliedError (treated as UnknownServerError) at epoch 1 in "
+    )
+    assert isinstance(error.__cause__, ReplayError)
+    assert env.shared.end_offset == end_offset
     env.elect(2)
     env.assert_states_equal_a_replay()
 
