@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from raftlog.append import AppendRequest, Done
 from raftlog.limits import KIB
 from raftlog.wire import ApiKey
 from tests.support.node_metrics import Figures, metrics_at
-from tests.support.quorum_processes import free_ports
+from tests.support.quorum_processes import QuorumProcesses, eventually, free_ports
 from tests.support.served_node import ServedNode, appended, served_node
 
 
@@ -51,6 +55,35 @@ def test_metrics_describe_the_log_and_the_quorum(tmp_path: Path) -> None:
         assert len(roles) == 6
 
     with_metrics(tmp_path, check)
+
+
+@pytest.mark.slow
+def test_a_node_without_a_majority_is_healthy_and_not_ready(tmp_path: Path) -> None:
+    quorum, (port,) = QuorumProcesses(tmp_path), free_ports(1)
+    with quorum.nodes[0].config.open("a") as file:
+        file.write(f'[metrics]\naddress = "127.0.0.1:{port}"\n')
+
+    def answer(path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        with closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+
+    with quorum:
+        eventually(lambda: answer("/ready") == (200, "ok\n"), "it is ready", patience_s=90)
+        for other in quorum.nodes[1:]:
+            other.kill()
+        eventually(lambda: answer("/ready")[0] == 503, "it is not ready")
+        status, reasons = eventually(
+            lambda: found if "it has no leader" in (found := answer("/ready"))[1] else None,
+            "the reason is a missing leader",
+            patience_s=90,
+        )
+        assert (status, len(reasons.splitlines())) == (503, 1)
+        assert answer("/health") == (200, "ok\n")
+        quorum.nodes[1].start()
+        eventually(lambda: answer("/ready") == (200, "ok\n"), "ready again", patience_s=90)
 
 
 def test_metrics_describe_requests_and_the_memory_they_hold(tmp_path: Path) -> None:

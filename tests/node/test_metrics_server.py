@@ -28,11 +28,15 @@ class OneMetric(Collector):
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
-def with_server(check: Callable[[Connect], Awaitable[None]], timeout_s: float = LONG_S) -> None:
+def with_server(
+    check: Callable[[Connect], Awaitable[None]],
+    timeout_s: float = LONG_S,
+    problems: tuple[str, ...] = (),
+) -> None:
     (port,) = free_ports(1)
 
     async def run() -> None:
-        server = MetricsServer(OneMetric(), timeout_s=timeout_s)
+        server = MetricsServer(OneMetric(), lambda: problems, timeout_s=timeout_s)
         await server.start("127.0.0.1", port)
         try:
             async with asyncio.timeout(60):
@@ -75,6 +79,24 @@ def test_metrics_are_sent_in_the_requested_format() -> None:
     with_server(check)
 
 
+def test_a_node_is_healthy_while_it_is_not_ready() -> None:
+    async def check_ready(connect: Connect) -> None:
+        for path in ("/health", "/ready"):
+            status, _, body = await answer(connect, request("GET", path))
+            assert (status, body) == ("HTTP/1.1 200", "ok\n")
+
+    async def check_not_ready(connect: Connect) -> None:
+        status, _, body = await answer(connect, request("GET", "/health"))
+        assert (status, body) == ("HTTP/1.1 200", "ok\n")
+        status, _, body = await answer(connect, request("GET", "/ready"))
+        assert (status, body) == ("HTTP/1.1 503", "no leader\nno space\n")
+        status, _, body = await answer(connect, request("HEAD", "/ready"))
+        assert (status, body) == ("HTTP/1.1 503", "")
+
+    with_server(check_ready)
+    with_server(check_not_ready, problems=("no leader", "no space"))
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [
@@ -82,6 +104,8 @@ def test_metrics_are_sent_in_the_requested_format() -> None:
         (request("GET", "/metrics/"), "404"),
         (request("GET", "/../metrics"), "404"),
         (request("POST", "/metrics"), "405"),
+        (request("POST", "/ready"), "405"),
+        (request("GET", "/readyz"), "404"),
         (b"\0\0\0\x10 what is this\r\n\r\n", "400"),
         (b"GET /metrics\r\n\r\n", "400"),
     ],
@@ -132,7 +156,7 @@ def test_a_port_in_use_is_reported() -> None:
     (port,) = free_ports(1)
 
     async def run() -> None:
-        first, second = MetricsServer(OneMetric()), MetricsServer(OneMetric())
+        first, second = (MetricsServer(OneMetric(), tuple) for _ in range(2))
         await first.start("127.0.0.1", port)
         with pytest.raises(NodeAddressError, match=str(port)):
             await second.start("127.0.0.1", port)

@@ -231,4 +231,13 @@ NODE_DIRECTORY_PLANTS: Final = (
         new="    threading.Thread(target=wait, daemon=True)\n",
         tests=(f"{DEV}::test_a_quorum_in_a_directory_is_started_again_with_its_records",),
     ),
+    Plant(
+        bug="a node is ready without a leader",
+        path=f"{NODE}/metrics.py",
+        old='            problems.append(f"it has no leader in epoch {core.epoch}")\n',
+        new="            pass\n",
+        tests=(
+            "tests/node/test_metrics.py::test_a_node_without_a_majority_is_healthy_and_not_ready",
+        ),
+    ),
 )

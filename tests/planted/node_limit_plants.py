@@ -166,7 +166,7 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="metrics are served at every path",
         path=f"{NODE}/metrics.py",
-        old="        if path != _PATH:\n",
+        old="        if path not in (_METRICS, _HEALTH, _READY):\n",
         new="        if False:\n",
         tests=(METRICS,),
     ),

@@ -83,7 +83,8 @@ skip_rejected = false                   # true: write them without records that 
                                         # records before them, or are damaged; else such a record
                                         # stops them. A controller fails at it instead
 
-[metrics]                               # Prometheus text format over HTTP, on loopback only
+[metrics]                               # over HTTP, on loopback only: /metrics in Prometheus' text
+                                        # format, /health, and /ready (503 while it cannot serve)
 address = "127.0.0.1:9194"
 ```
 

@@ -1,8 +1,10 @@
-"""Prometheus metrics of a node, computed on each scrape, and the HTTP server for them.
+"""Prometheus metrics and readiness of a node, computed on each request, and their HTTP server.
 
 Names contain their unit; the exposition appends ``_total`` to counters. The server responds to
-``GET`` and ``HEAD`` of ``/metrics``. A connection serves one request, within five seconds. At most
-``METRICS_CONNECTIONS_MAX`` connections are open: a new one closes the oldest.
+``GET`` and ``HEAD`` of ``/metrics``, ``/health`` (200 while the event loop runs; a node whose log
+has failed ends) and ``/ready`` (503 with the reasons while it cannot serve). A connection serves
+one request, within five seconds. At most ``METRICS_CONNECTIONS_MAX`` connections are open: a new
+one closes the oldest.
 """
 
 from __future__ import annotations
@@ -175,19 +177,57 @@ def _by_label(name: str, help_text: str, label: str, counts: Mapping[str, int]) 
     return found
 
 
+# --- readiness ------------------------------------------------------------------------------------
+
+
+def readiness_problems(driver: Driver) -> tuple[str, ...]:
+    """Return why a node cannot serve now; empty if it can.
+
+    A node that waits for space or for its log is healthy: to restart it does not help.
+    """
+    replica = driver.replica
+    core = replica.core
+    problems = []
+    match core.role:
+        case Follower(has_fetched_from_leader=False, leader_id=leader_id):
+            problems.append(f"it has not fetched from leader {leader_id} yet")
+        case Leader() | Follower():
+            if core.high_watermark is None:
+                problems.append(f"the committed end of epoch {core.epoch} is not known yet")
+        case _:
+            problems.append(f"it has no leader in epoch {core.epoch}")
+    if core.is_recovering:
+        problems.append("it is out of elections until it has caught up after damage to its log")
+    if replica.is_stalled_on_disk_full:
+        problems.append("it waits for space on its disk")
+    return tuple(problems)
+
+
 # --- server ---------------------------------------------------------------------------------------
 
 METRICS_CONNECTIONS_MAX: Final = 16
 _TIMEOUT_S: Final = 5.0
 _HEAD_BYTES_MAX: Final = 16 * KIB
-_PATH: Final = "/metrics"
+_METRICS: Final = "/metrics"
+_HEALTH: Final = "/health"
+_READY: Final = "/ready"
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class MetricsServer:
-    """HTTP server for the metrics of one collector, on the running event loop."""
+    """HTTP server for the metrics of one collector, on the running event loop.
 
-    def __init__(self, collector: Collector, *, timeout_s: float = _TIMEOUT_S) -> None:
+    ``problems`` returns why the node is not ready.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        problems: Callable[[], Sequence[str]],
+        *,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        self._problems = problems
         self._registry = CollectorRegistry()
         self._registry.register(collector)
         self._timeout_s = timeout_s
@@ -239,14 +279,21 @@ class MetricsServer:
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return _response(HTTPStatus.BAD_REQUEST, _TEXT, b"")
         method, path = words[0], words[1].partition("?")[0]
-        if path != _PATH:
-            return _response(HTTPStatus.NOT_FOUND, _TEXT, f"see {_PATH}\n".encode())
+        if path not in (_METRICS, _HEALTH, _READY):
+            text = f"see {_METRICS}, {_HEALTH} and {_READY}\n"
+            return _response(HTTPStatus.NOT_FOUND, _TEXT, text.encode())
         if method not in ("GET", "HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, _TEXT, b"")
+        has_body = method == "GET"
+        if path != _METRICS:
+            problems = self._problems() if path == _READY else ()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
+            text = "".join(f"{one}\n" for one in problems or ("ok",))
+            return _response(status, _TEXT, text.encode(), has_body=has_body)
         accepted = [line.partition(":")[2] for line in lines if line.lower().startswith("accept:")]
         encode, content_type = choose_encoder(",".join(accepted))
         body = encode(self._registry)
-        return _response(HTTPStatus.OK, content_type, body, has_body=method == "GET")
+        return _response(HTTPStatus.OK, content_type, body, has_body=has_body)
 
 
 def _response(

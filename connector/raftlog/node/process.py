@@ -17,6 +17,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from raftlog import __version__
@@ -43,7 +44,12 @@ from .config import ListenerConfig, NodeConfig, reload_access, voter_of
 from .driver import Driver, Notification
 from .formatting import read_identity, topic_id_of
 from .log_lines import LogLines, asyncio_lines
-from .metrics import METRICS_CONNECTIONS_MAX, MetricsServer, NodeCollector
+from .metrics import (
+    METRICS_CONNECTIONS_MAX,
+    MetricsServer,
+    NodeCollector,
+    readiness_problems,
+)
 from .network_channel import NetworkChannel
 from .replica import Replica
 from .server import ListenerSocket, Server
@@ -238,7 +244,8 @@ class Node:
             collector = NodeCollector(
                 self.driver, self.server, lambda: self._election_count, self.services
             )
-            self._metrics = MetricsServer(collector)
+            problems = partial(readiness_problems, self.driver)
+            self._metrics = MetricsServer(collector, problems)
             await self._metrics.start(config.metrics.host, config.metrics.port)
         self.server.listen()
         self._lines.log(

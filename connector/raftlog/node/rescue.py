@@ -128,6 +128,8 @@ def locked_nodes(storage: WritableStorage, paths: Sequence[str]) -> Iterator[Non
 
 
 def _lock(storage: WritableStorage, path: str) -> FileLock | None:
+    if not storage.is_directory(path):
+        return None  # a snapshot
     if META_PROPERTIES_NAME not in storage.list_names(path):
         path = storage.split(path)[0]
     lock_path = storage.join(path, NODE_LOCK_NAME)

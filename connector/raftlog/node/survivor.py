@@ -151,8 +151,8 @@ def find_survivor(storage: Storage, paths: Sequence[str]) -> Survivor:
 
 def _open(storage: Storage, path: str) -> DirectoryLog:
     log = open_log(storage, path)
-    if log.source is not SourceKind.DIRECTORY:
-        reason = "a directory with the log of a quorum was expected there, not one of its files"
+    if log.source not in (SourceKind.DIRECTORY, SourceKind.CHECKPOINT):
+        reason = "a directory with the log of a quorum, or a snapshot, was expected there"
         raise NotALogError(path=path, reason=reason)
     return log
 
@@ -263,7 +263,7 @@ def _committed(log: DirectoryLog, copies: QuorumCopies | None, end_offset: int) 
     newest = log.newest_snapshot()
     if newest is None:
         return 0, "it has no snapshot, and no file contains the high watermark"
-    return newest.end_offset, "the newest snapshot contains them"
+    return newest.end_offset, "the newest snapshot has them, and has committed records only"
 
 
 def _describe_other(chosen: ReplicaLogState, other: ReplicaLogState) -> str:

@@ -18,9 +18,9 @@ Write the directories of a new quorum of Kafka controllers, from the metadata di
 survived, after a majority of the controllers' disks was lost. Cluster id, topic ids, configs,
 credentials and the registrations of brokers are kept, and the log with them.
 
-SURVIVOR is the metadata directory of a stopped controller, or a copy of it. Brokers have copies
-too, which may have later records: if several are given, the one with the last leader epoch, then
-with the greatest end offset, is used, and what the others differ in is printed.
+SURVIVOR is the metadata directory of a stopped controller, a copy of it, or a snapshot. Brokers
+have copies too, which may have later records: if several are given, the one with the last leader
+epoch, then with the greatest end offset, is used, and what the others differ in is printed.
 
 Records above the last known commit may never have been committed, and are committed from now on;
 what the lost controllers had committed after the end of SURVIVOR is lost. Both are printed. Without
@@ -46,7 +46,7 @@ def add_rescue(commands: Commands) -> None:
     command = commands.add_parser("rescue", about=ABOUT, examples=EXAMPLES)
     command.set_defaults(run=run_rescue)
     command.add_argument(
-        "paths", metavar="SURVIVOR", nargs="+", help="metadata directory that survived"
+        "paths", metavar="SURVIVOR", nargs="+", help="metadata directory or snapshot that is left"
     )
     command.add_argument(
         "--voters",

@@ -71,7 +71,8 @@ def test_without_write_only_the_loss_is_printed(home: Path) -> None:
         "survivor: /node-101 (node 101), offsets from 0 to 3132 (exclusive), "
         "last epoch 3, last record at 2026-11-21T08:04:58.997Z",
         "cluster I9iQnKeLSA2lyZwVZic7Xg, kraft.version 1, old voters 100, 101, 102",
-        "committed: records below offset 2207: the newest snapshot contains them",
+        "committed: records below offset 2207: the newest snapshot has them, and has committed "
+        "records only",
         "uncertain: 925 records from offset 2207 on may not have been committed; they are from now "
         "on",
         "lost: records from offset 3132 on, if other voters had committed any",
@@ -192,14 +193,16 @@ def test_a_later_epoch_wins_over_a_longer_log_and_the_divergence_is_named(tmp_pa
     )
 
 
-def test_a_snapshot_alone_is_enough(home: Path) -> None:
-    survivor = home / "node-101"
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_snapshot_alone_is_enough(home: Path, is_file: bool) -> None:
+    survivor, name = home / "node-101", "00000000000000002207-0000000002.checkpoint"
     for path in (survivor / LOG).iterdir():
-        if path.name != "00000000000000002207-0000000002.checkpoint":
+        if path.name != name:
             path.unlink()
-    status, out, _ = rescue(survivor, "--out", home / "out", "--write")
+    given = survivor / LOG / name if is_file else survivor
+    status, out, _ = rescue(given, "--out", home / "out", "--write")
     assert status == 0
-    assert "committed: records below offset 2207: the newest snapshot contains them" in out
+    assert "committed: records below offset 2207: the newest snapshot has them" in out
     assert "uncertain" not in out
     directory = home / "out" / "controller-5"
     assert run("check", directory)[0] == 0
