@@ -224,8 +224,10 @@ class _Planner:
             if name not in after or self._is_recreated(name):
                 yield DeleteTopic(topic=name)
         for name in sorted(after):
-            if name not in before or self._is_recreated(name):
-                rows = after[name]
+            rows = after[name]
+            if not rows:
+                self.left_out.append(f"topic {name!r}: it has no partitions")
+            elif name not in before or self._is_recreated(name):
                 factor = len(target_replicas(rows[0]))
                 yield CreateTopic(topic=name, assignment=self._assignment(rows, factor))
                 yield from self._corrections(rows, factor)

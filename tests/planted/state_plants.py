@@ -15,6 +15,7 @@ BOOTSTRAP: Final = "tests/state/loader/test_snapshot_loading.py"
 IMAGE: Final = "tests/state/loader/test_image.py"
 REDACTION: Final = "tests/state/records/test_redaction.py"
 BATCH: Final = "tests/state/tables/test_tables_batch.py"
+EXPORTS: Final = "tests/state/exports/test_exports.py"
 
 STATE_PLANTS: Final = (
     Plant(
@@ -317,5 +318,37 @@ STATE_PLANTS: Final = (
         old="pa.array(ordinals, mask=is_other)",
         new="pa.array(ordinals)",
         tests=(f"{TYPED}::test_a_column_of_all_rows_is_null_where_another_type_is",),
+    ),
+    Plant(
+        bug="an exported script deletes the topics whose names match",
+        path=f"{STATE}/exports/commands.py",
+        old="""    return topic.replace(".", "\\\\.")
+""",
+        new="""    return topic
+""",
+        tests=(f"{EXPORTS}::test_a_name_is_no_regular_expression_where_kafka_reads_one",),
+    ),
+    Plant(
+        bug="an exported script splits values at commas",
+        path=f"{STATE}/exports/commands.py",
+        old='re.compile(r"[,=\\s]")',
+        new='re.compile(r"[=\\s]")',
+        tests=(f"{EXPORTS}::test_commands_are_read_as_the_state",),
+    ),
+    Plant(
+        bug="an export has templates of Terraform",
+        path=f"{STATE}/exports/terraform.py",
+        old='if character in "$%" and following == "{":',
+        new="if False:",
+        tests=(f"{EXPORTS}::test_a_text_is_that_text_in_hcl",),
+    ),
+    Plant(
+        bug="users of Strimzi lose the rules that did not change",
+        path=f"{STATE}/exports/strimzi.py",
+        old="""        operations.setdefault(key, []).append(operation)
+""",
+        new="""        operations[key] = [operation]
+""",
+        tests=(f"{EXPORTS}::test_a_user_has_its_acls_quotas_and_kind_of_credential",),
     ),
 )

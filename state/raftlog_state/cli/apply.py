@@ -1,4 +1,4 @@
-"""``raftlog apply``: changes of a cluster's metadata; and the changes of ``raftlog diff``."""
+"""``raftlog apply``: changes of a cluster's metadata; and those of ``raftlog diff``, exported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from .output import Console, Output, json_text
-from .parser import Commands, add_redaction, redactor
+from .parser import Commands, Parser, add_redaction, redactor
 from .source import (
     add_decompression_limit,
     add_source,
@@ -197,3 +197,53 @@ def print_changes(
             output.line(json_text(row))
     for what in left_out:
         console.log(f"left out: {what}")
+
+
+# --- raftlog diff --as, raftlog state --as --------------------------------------------------------
+
+EXPORT_FORMS: Final = ("commands", "strimzi", "terraform")
+EXPORT_ABOUT: Final = """
+--as commands prints a shell script of Kafka's own tools (kafka-topics, kafka-configs, kafka-acls);
+strimzi resources of Kubernetes, KafkaTopic and KafkaUser; terraform resources of the provider
+Mongey/kafka. They contain what was set, never defaults. SCRAM credentials have no passwords.
+Secrets in configs require --reveal. What a form cannot express is printed to stderr.
+"""
+"""Paragraph of the help text of a command that exports."""
+
+
+def add_export(command: Parser, what: str) -> None:
+    """Add ``--as`` and ``--strimzi-cluster``."""
+    command.add_argument(
+        "--as", dest="form", choices=EXPORT_FORMS, help=f"print {what} for other tools, see above"
+    )
+    command.add_argument(
+        "--strimzi-cluster",
+        metavar="NAME",
+        help="name of the resource Kafka to which the resources of --as strimzi belong; default: "
+        "my-cluster",
+    )
+
+
+def print_export(
+    before: MetadataImage | None,
+    after: MetadataImage,
+    arguments: argparse.Namespace,
+    output: Output,
+    console: Console,
+) -> None:
+    """Print what leads from one state, None: the empty one, to another; log what is left out."""
+    from raftlog_state.exports import CLUSTER_DEFAULT, export
+    from raftlog_state.image import MetadataImage
+
+    first = MetadataImage.empty() if before is None else before
+    cluster = arguments.strimzi_cluster or CLUSTER_DEFAULT
+    exported = export(first, after, arguments.form, cluster=cluster)
+    output.lines(exported.lines)
+    for what in exported.left_out:
+        console.log(f"left out: {what}")
+
+
+def check_export(arguments: argparse.Namespace) -> None:
+    """End the command if ``--strimzi-cluster`` is given without its form."""
+    if arguments.strimzi_cluster is not None and arguments.form != "strimzi":
+        arguments.parser.error("--strimzi-cluster requires --as strimzi")

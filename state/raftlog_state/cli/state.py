@@ -6,6 +6,7 @@ import argparse
 import functools
 from typing import TYPE_CHECKING
 
+from .apply import EXPORT_ABOUT, add_export, check_export, print_changes, print_export
 from .internal_state import is_internal, run_internal_state
 from .output import Console, Output, json_text
 from .parser import OFFSET_FORMS, Commands, add_redaction, nearest, offset_spec, redactor
@@ -65,7 +66,7 @@ node's directory that has partitions of the topic.
 committed end of several voters' directories and of running nodes. The end offset in use and the
 loaded snapshot are printed to stderr. Records of an open metadata transaction are not part of the
 state.
-{OFFSET_FORMS}"""
+{EXPORT_ABOUT}{OFFSET_FORMS}"""
 
 STATE_EXAMPLES = """
 raftlog state __cluster_metadata-0 topics | jq -r .name
@@ -76,6 +77,7 @@ raftlog state --bootstrap-server controller-1:9093 partitions
 raftlog state __cluster_metadata-0 --at 1022 --format records
 raftlog state /var/lib/kafka consumer_offsets | jq -c 'select(.group == "orders")'
 raftlog state '/var/lib/kafka/__transaction_state-*' transactions
+raftlog state __cluster_metadata-0 --as commands > create.sh
 """
 
 
@@ -100,6 +102,7 @@ def add_state(commands: Commands) -> None:
         "json: default otherwise. records: the records of a snapshot of this state, as "
         "`raftlog cat` prints them",
     )
+    add_export(command, "the state")
     add_redaction(command, full=True)
     add_decompression_limit(command)
 
@@ -111,6 +114,9 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
         return run_internal_state(arguments, output, console)
     hide = redactor(arguments)
     layout = arguments.format or ("table" if output.is_terminal() else "json")
+    check_export(arguments)
+    if arguments.form is not None and (arguments.kind or arguments.format):
+        arguments.parser.error("--as prints the whole state: it cannot be used with KIND, --format")
     if arguments.kind and arguments.format == "records":
         arguments.parser.error(
             "--format records prints the whole state: it cannot be used with KIND"
@@ -126,7 +132,9 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     with open_source(arguments) as log:
         images = ImageReader(log, hide, console, from_oldest=from_oldest)
         image = images.image_at(_end_offset(arguments.at, log, images, console))
-    if layout == "table":
+    if arguments.form is not None:
+        print_export(None, image, arguments, output, console)
+    elif layout == "table":
         print_table(image, arguments.kind, output)
     elif layout == "records":
         print_records(image, output)
@@ -186,7 +194,7 @@ topics, and of ACLs by their content. The exit code is then 1 if the states diff
 `raftlog apply`. They leave out what cannot be chosen: ids, epochs, leaders, ISRs, directories.
 Passwords in configs require --reveal; credentials and tokens cannot be derived from a state. What
 is left out is printed to stderr.
-{OFFSET_FORMS}"""
+{EXPORT_ABOUT}{OFFSET_FORMS}"""
 
 DIFF_EXAMPLES = """
 raftlog diff __cluster_metadata-0 --from 1200 --to 1300
@@ -195,6 +203,7 @@ raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition
 raftlog diff cluster-a cluster-b --ignore ids,epochs,leaders && echo equal
 raftlog diff backup.checkpoint --other-bootstrap-server controller-1:9093 --ignore ids
 raftlog diff cluster-0 desired.checkpoint --changes --reveal > changes.json
+raftlog diff cluster-a cluster-b --as terraform > changes.tf
 """
 
 
@@ -242,6 +251,7 @@ def add_diff(commands: Commands) -> None:
     command.add_argument(
         "--changes", action="store_true", help="print the changes for `raftlog apply` instead"
     )
+    add_export(command, "the changes")
     add_redaction(command)
     add_decompression_limit(command)
 
@@ -257,8 +267,11 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
         arguments.parser.error("--other-config requires --other-bootstrap-server")
     if not has_other and arguments.start_offset is None:
         arguments.parser.error("--from, or OTHER, is required")
-    if arguments.ignore and (arguments.changes or not has_other):
+    if arguments.ignore and (arguments.changes or arguments.form or not has_other):
         arguments.parser.error("--ignore is for the differences of two sources")
+    if arguments.changes and arguments.form is not None:
+        arguments.parser.error("--changes and --as are mutually exclusive")
+    check_export(arguments)
 
     from raftlog_state.image.differences import IGNORABLE, NO_COLUMNS, diff
 
@@ -268,9 +281,10 @@ def run_diff(arguments: argparse.Namespace, output: Output, console: Console) ->
         _states_of_two(arguments, console) if has_other else _states_of_one(arguments, console)
     )
     if arguments.changes:
-        from .apply import print_changes
-
         print_changes(before, after, output, console)
+        return 0
+    if arguments.form is not None:
+        print_export(before, after, arguments, output, console)
         return 0
     hide = redactor(arguments)
     if hide.key is None and not hide.reveal:
