@@ -6,6 +6,7 @@ A command that reads a log calls ``add_source``, which adds both; ``open_source`
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from raftlog.client.offset_spec import OffsetSpec, Resolved
     from raftlog.client.remote.leader_client import LeaderClient
     from raftlog.client.remote.security import ClientSecurity
+    from raftlog_state.image import MetadataImage
 
 Options: TypeAlias = "argparse._ActionsContainer"
 """A parser, or a group of its options."""
@@ -236,6 +238,42 @@ def _printed(option: str, spec: OffsetSpec | None, found: Resolved, console: Con
     if spec is not None and spec.kind is not OffsetSpecKind.OFFSET:
         console.log(f"{option} is offset {found.offset}: {found.reason}")
     return found.offset
+
+
+def is_tables(arguments: argparse.Namespace) -> bool:
+    """Return whether PATH is a directory of Delta tables of metadata."""
+    path: str | None = arguments.path
+    return path is not None and os.path.isdir(os.path.join(path, "changes", "_delta_log"))
+
+
+def image_in_tables(
+    arguments: argparse.Namespace, option: str, spec: OffsetSpec | None, console: Console
+) -> MetadataImage:
+    """Return the state of the tables in PATH that an option's value specifies; None: the newest.
+
+    Raises ``OptionError`` and the errors of ``ArrowTables.at`` and ``image``.
+    """
+    from raftlog.client.log_handle import Clock
+    from raftlog.client.offset_spec import OffsetSpecKind
+    from raftlog.errors import OptionError
+    from raftlog_state.tables.reader import open_tables
+
+    check_no_node_options(arguments)
+    opened = open_tables(os.path.abspath(arguments.path), cluster_id=arguments.cluster_id)
+    if spec is None:
+        view = opened.latest()
+    elif spec.kind is OffsetSpecKind.OFFSET:
+        view = opened.at(offset=spec.number - 1)
+    else:
+        spec = spec.at(Clock().wall_ms())
+        name = spec.kind.value
+        is_word = spec.kind not in (OffsetSpecKind.TIME, OffsetSpecKind.EPOCH)
+        try:
+            view = opened.at(time=name if is_word else f"{name}:{spec.number}")
+        except OptionError as error:
+            raise OptionError(option=option, reason=error.reason) from None
+    console.log(f"{option} is end offset {view.offset + 1} (exclusive) of the tables")
+    return opened.image(view.offset)
 
 
 def check_no_node_options(arguments: argparse.Namespace) -> None:

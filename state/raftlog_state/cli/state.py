@@ -15,6 +15,8 @@ from .source import (
     add_decompression_limit,
     add_source,
     check_no_node_options,
+    image_in_tables,
+    is_tables,
     offset_in,
     open_source,
     range_in,
@@ -65,7 +67,7 @@ node's directory that has partitions of the topic.
 `raftlog cat`: the state of all records below it. Default: the end of one log directory, or the
 committed end of several voters' directories and of running nodes. The end offset in use and the
 loaded snapshot are printed to stderr. Records of an open metadata transaction are not part of the
-state.
+state. PATH may also be a directory of Delta tables.
 {EXPORT_ABOUT}{OFFSET_FORMS}"""
 
 STATE_EXAMPLES = """
@@ -129,9 +131,12 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     from_oldest = arguments.kind in HISTORY_KINDS
     if output.is_terminal():
         console.disable_progress_bar()
-    with open_source(arguments) as log:
-        images = ImageReader(log, hide, console, from_oldest=from_oldest)
-        image = images.image_at(_end_offset(arguments.at, log, images, console))
+    if is_tables(arguments):
+        image = image_in_tables(arguments, "--at", arguments.at, console)
+    else:
+        with open_source(arguments) as log:
+            images = ImageReader(log, hide, console, from_oldest=from_oldest)
+            image = images.image_at(_end_offset(arguments.at, log, images, console))
     if arguments.form is not None:
         print_export(None, image, arguments, output, console)
     elif layout == "table":
@@ -187,8 +192,9 @@ and after.
 The states are those of one log at two offsets, both end offsets (exclusive), like --at of
 `raftlog state`: then the differences are the effect of the records that `raftlog cat --from A
 --to B` prints. Or they are those of PATH at --from and of OTHER at --to, by default at their ends.
-Both may be any logs, snapshots or running clusters. Rows of two sources are compared by name: of
-topics, and of ACLs by their content. The exit code is then 1 if the states differ.
+Both may be any logs, snapshots, directories of Delta tables, or running clusters. Rows of two
+sources are compared by name: of topics, and of ACLs by their content. The exit code is then 1 if
+the states differ.
 
 --changes prints the changes that lead from the first state to the second instead, for
 `raftlog apply`. They leave out what cannot be chosen: ids, epochs, leaders, ISRs, directories.
@@ -201,6 +207,7 @@ raftlog diff __cluster_metadata-0 --from 1200 --to 1300
 raftlog diff --bootstrap-server controller-1:9093 --from -15m
 raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition") | .changed.isr'
 raftlog diff cluster-a cluster-b --ignore ids,epochs,leaders && echo equal
+raftlog diff ./tables /var/lib/kafka --from 2026-11-21 --ignore ids,epochs,leaders
 raftlog diff backup.checkpoint --other-bootstrap-server controller-1:9093 --ignore ids
 raftlog diff cluster-0 desired.checkpoint --changes --reveal > changes.json
 raftlog diff cluster-a cluster-b --as terraform > changes.tf
@@ -239,6 +246,11 @@ def add_diff(commands: Commands) -> None:
         "--other-config",
         metavar="FILE",
         help="as --config, for --other-bootstrap-server; default: that of --config",
+    )
+    command.add_argument(
+        "--other-cluster-id",
+        metavar="ID",
+        help="as --cluster-id, for OTHER: of tables with several clusters, the one to read",
     )
     command.add_argument(
         "--ignore",
@@ -321,7 +333,8 @@ def _states_of_two(
     others = {"path": arguments.other, "bootstrap_server": arguments.other_bootstrap_server}
     if arguments.other_config is not None:
         others["config"] = arguments.other_config
-    first, second = vars(arguments), vars(arguments) | others | {"cluster_id": None}
+    others |= {"cluster_id": arguments.other_cluster_id}
+    first, second = vars(arguments), vars(arguments) | others
     if None not in (arguments.path, arguments.other):
         check_no_node_options(arguments)
     elif arguments.other is not None:
@@ -333,8 +346,12 @@ def _states_of_two(
         (second, "--to", arguments.end_offset),
     )
     found = []
-    for source, option, spec in points:
-        with open_source(argparse.Namespace(**source)) as log:
+    for options, option, spec in points:
+        source = argparse.Namespace(**options)
+        if is_tables(source):
+            found.append(image_in_tables(source, option, spec, console))
+            continue
+        with open_source(source) as log:
             images = ImageReader(log, hide, console)
             at = images.end_offset()
             if spec is not None:
@@ -352,6 +369,8 @@ def _states_of_one(
 
     from raftlog_state.loader.image_reader import ImageReader
 
+    if is_tables(arguments):
+        return _states_of_tables(arguments, console)
     with open_source(arguments) as log:
         images = ImageReader(log, hide, console)
         start, end = range_in(
@@ -360,6 +379,20 @@ def _states_of_one(
         )
         before = images.image_at(start)
         return before, images.image_at(end)
+
+
+def _states_of_tables(
+    arguments: argparse.Namespace, console: Console
+) -> tuple[MetadataImage, MetadataImage]:
+    """Return the states of the tables in PATH at ``--from`` and ``--to``."""
+    from raftlog.errors import OptionError
+
+    before = image_in_tables(arguments, "--from", arguments.start_offset, console)
+    after = image_in_tables(arguments, "--to", arguments.end_offset, console)
+    if before.offset > after.offset:
+        reason = f"offset {before.offset + 1} is after that of --to, {after.offset + 1}"
+        raise OptionError(option="--from", reason=reason)
+    return before, after
 
 
 # --- raftlog snapshot -----------------------------------------------------------------------------

@@ -15,12 +15,10 @@ from pyspark.sql import functions as sf
 
 from raftlog_state.errors import TablesError
 from raftlog_state.image import MetadataImage
-from raftlog_state.image.rows import Row
 from raftlog_state.snapshot_writer import ExportedSnapshot, hidden_secrets, write_snapshot
 
-from .convert import milliseconds
 from .latest import rows_of_state
-from .progress import last_epoch, quorum_of
+from .progress import image_of_rows, inside_of_transaction
 from .publication import Publication
 from .schema import BY_NAME, STATE
 
@@ -30,13 +28,8 @@ def image_of(publication: Publication, offset: int) -> MetadataImage:
     _check_outside_of_transactions(publication, offset)
     with publication.store.errors(STATE):
         rows = rows_of_state(publication.rows(None, offset).toArrow())
-    return MetadataImage.from_rows(
-        rows,
-        offset=offset,
-        leader_epoch=_leader_epoch(publication, offset, rows),
-        timestamp_ms=milliseconds(publication.last_time_us(offset)),
-        quorum=quorum_of(rows),
-    )
+    time_us = publication.last_time_us(offset)
+    return image_of_rows(rows, publication.progress, offset, time_us)
 
 
 def export(publication: Publication, offset: int, path: str | os.PathLike[str]) -> ExportedSnapshot:
@@ -65,17 +58,4 @@ def _check_outside_of_transactions(publication: Publication, offset: int) -> Non
     with publication.store.errors(STATE):
         found = publication.rows(table, publication.offset).where(is_inside).head(1)
     if found:
-        raise TablesError(
-            place=publication.place,
-            reason=f"offset {offset} is inside the metadata transaction that begins at "
-            f"{found[0]['begin_offset']}",
-            remedy="use the offset before it, or that of its end marker",
-        )
-
-
-def _leader_epoch(publication: Publication, offset: int, rows: list[Row]) -> int:
-    """Return the leader epoch of the record at an offset; ``rows`` are the state after it."""
-    if offset == publication.offset:
-        return publication.progress.leader_epoch
-    last = last_epoch(rows)
-    return publication.progress.leader_epoch if last is None else last.leader_epoch
+        raise inside_of_transaction(publication.place, offset, found[0]["begin_offset"])

@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from raftlog_state.errors import TablesError
 from raftlog_state.image import EpochRow, MetadataImage, Quorum
 from raftlog_state.image.rows import Row
 
-from .convert import plain_values
+from .convert import milliseconds, plain_values
 from .schema import (
     CHANGES_TABLE,
     COMMITS_OF_EARLIER_RELEASES,
@@ -287,3 +287,29 @@ def quorum_of(rows: Iterable[Row]) -> Quorum:
     if last is None or last.kraft_version == 0:
         return Quorum()
     return Quorum(kraft_version=last.kraft_version, voters=last.voters)
+
+
+def image_of_rows(
+    rows: Collection[Row], progress: Progress, offset: int, time_us: int | None
+) -> MetadataImage:
+    """Return the image of the rows after an offset (inclusive), all entities.
+
+    ``time_us``: the time of the last change or append up to it.
+    """
+    last = None if offset == progress.offset else last_epoch(rows)
+    return MetadataImage.from_rows(
+        rows,
+        offset=offset,
+        leader_epoch=progress.leader_epoch if last is None else last.leader_epoch,
+        timestamp_ms=milliseconds(time_us),
+        quorum=quorum_of(rows),
+    )
+
+
+def inside_of_transaction(place: str, offset: int, begin_offset: int) -> TablesError:
+    """Return the error of a state inside a metadata transaction."""
+    return TablesError(
+        place=place,
+        reason=f"offset {offset} is inside the metadata transaction that begins at {begin_offset}",
+        remedy="use the offset before it, or that of its end marker",
+    )

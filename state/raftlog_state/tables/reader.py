@@ -22,10 +22,11 @@ import pyarrow.compute
 
 from raftlog.client.log_handle import Clock
 from raftlog.client.offset_spec import OffsetSpecKind, iso_micros, parse_word
+from raftlog_state.image import MetadataImage
 from raftlog_state.image.entity_names import RowFilter, row_filters
-from raftlog_state.image.rows import Entity
+from raftlog_state.image.rows import Entity, Row
 
-from .convert import US_PER_MS
+from .convert import US_PER_MS, rows_of
 from .latest import (
     difference,
     overlay,
@@ -37,7 +38,15 @@ from .latest import (
 )
 from .named_tables import NamedTables
 from .pinning import PinnedVersions, newest_version, pin_newest
-from .progress import IS_NOT_PROGRESS, IS_PROGRESS, NOTHING, Progress, progress_of
+from .progress import (
+    IS_NOT_PROGRESS,
+    IS_PROGRESS,
+    NOTHING,
+    Progress,
+    image_of_rows,
+    inside_of_transaction,
+    progress_of,
+)
 from .schema import (
     BY_NAME,
     CHANGES,
@@ -46,12 +55,14 @@ from .schema import (
     LOG,
     LOG_TABLE,
     STATE_TABLE,
+    TYPED_TABLES,
     StoredTable,
     TypedTable,
 )
 from .selection import (
     ClusterStatus,
     OffsetOrTime,
+    checked_offset,
     key_text,
     no_log,
     nothing_published,
@@ -144,6 +155,35 @@ class _Publication:
                 rows = without_reverted(rows, self.progress, offset=offset)
                 found.append(pc.min(rows_where(rows, ("log_time", ">=", time_us))[offset]).as_py())
         return min((one for one in found if one is not None), default=None)
+
+    def last_time_us(self, offset: int) -> int | None:
+        """Return the time of the last change or append up to an offset, or of an expired one."""
+        if offset == self.progress.offset:
+            return self.progress.log_time
+        rows = self._read(
+            CHANGES_TABLE,
+            (("visible_offset", "<=", offset),),
+            ("visible_offset", "offset", "seq", "log_time", "incarnation"),
+            version=self.versions.changes_version,
+        )
+        rows = without_reverted(rows, self.progress)
+        if not rows.num_rows:
+            return self.progress.expired_time_us
+        found: int | None = rows.sort_by(_CHANGE_ORDER)["log_time"].cast(pa.int64())[-1].as_py()
+        return found
+
+    def image(self, offset: int) -> MetadataImage:
+        """Return the state after an offset. Raises ``TablesError`` inside a transaction."""
+        if offset != self.progress.offset:  # appends end outside of transactions
+            transactions = self.rows(BY_NAME["transactions"], self.progress.offset)
+            later: Condition = ("end_offset", ">", offset + 1)
+            found = rows_where(transactions, ("begin_offset", "<=", offset), later)
+            if found.num_rows:
+                raise inside_of_transaction(self.place, offset, found["begin_offset"][0].as_py())
+        rows: list[Row] = []
+        for table in TYPED_TABLES:
+            rows += rows_of(table.entity, self.rows(table, offset))
+        return image_of_rows(rows, self.progress, offset, self.last_time_us(offset))
 
     def epoch_start(self, leader_epoch: int) -> int | None:
         """Return the start offset of a leader epoch; None if it is unknown."""
@@ -315,6 +355,15 @@ class ArrowTables:
         publication = self._newest()
         between = offsets_between(publication, since, until, self._to_micros)
         return with_cluster(difference(publication.changes(*between)), publication.cluster_id)
+
+    def image(self, offset: int | None = None) -> MetadataImage:
+        """Return the state after ``offset`` (inclusive; None: newest publication) as an image.
+
+        Raises:
+            As ``at`` and ``latest``; TablesError: ``offset`` is inside a metadata transaction.
+        """
+        publication = self._newest()
+        return publication.image(checked_offset(publication, offset, "offset"))
 
     def status(self) -> ClusterStatus:
         """Return the offsets that the tables have reached."""

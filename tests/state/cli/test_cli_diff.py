@@ -22,6 +22,7 @@ from raftlog_state.records import (
 
 LOGS = Path(__file__).parents[2] / "data" / "kraft-logs"
 NODE = LOGS / "three-nodes-4.3.1" / "node-100"
+OBSERVER = LOGS / "three-nodes-4.3.1" / "node-1"
 TRIMMED = LOGS / "trimmed-3.9.2" / "node-1"
 
 
@@ -167,3 +168,78 @@ def test_an_option_of_nodes_requires_nodes(option: str) -> None:
     status, _, err = run("diff", NODE, TRIMMED, option, "5")
     assert status == 2
     assert f"{option} requires --bootstrap-server" in err
+
+
+# --- Delta tables ---------------------------------------------------------------------------------
+
+
+def follow_once(log: Path, tables: Path, *options: str) -> None:
+    holdback = ("--tail-holdback-ms", "0")
+    status, _, err = run("tables", "follow", log, tables, "--once", *holdback, *options)
+    assert status == 0, err
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of the whole log of one node."""
+    place = tmp_path_factory.mktemp("delta") / "tables"
+    follow_once(OBSERVER, place)
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "at",
+    [
+        *("799", "1231", "2685", "epoch:2", "end", "2026-11-21T08:04:18.007Z"),
+        *("2026-11-21 08:04:18", "timestamp:1795248258007"),
+    ],
+)
+def test_tables_have_the_states_of_their_log(tables: Path, at: str) -> None:
+    assert differences(tables, OBSERVER, "--from", at, "--to", at) == []
+    assert differences(OBSERVER, tables, "--from", at, "--to", at) == []
+    for kind in ("partitions", "epochs", "configs"):
+        assert rows("state", tables, kind, "--at", at) == rows("state", OBSERVER, kind, "--at", at)
+
+
+@pytest.mark.slow
+def test_tables_at_two_offsets_differ_as_the_log_does(tables: Path) -> None:
+    between = ("--from", "1000", "--to", "2000")
+    found = rows("diff", tables, *between)
+    assert found == rows("diff", OBSERVER, *between) != []
+    assert (
+        run("diff", tables, *between, "--changes")[1]
+        == (run("diff", OBSERVER, *between, "--changes")[1])
+    )
+
+
+@pytest.mark.slow
+def test_one_of_several_clusters_in_tables_is_chosen_on_each_side(tmp_path: Path) -> None:
+    homes = [write_cluster(tmp_path / name, at) for name, at in (("one", 11), ("two", 30))]
+    for home, cluster in zip(homes, ("c1", "c2"), strict=True):
+        follow_once(home, tmp_path / "both", "--cluster-id", cluster)
+    both = tmp_path / "both"
+    sides = ("--cluster-id", "c1", "--other-cluster-id", "c2")
+    assert {row["entity"] for row in differences(both, both, *sides)} >= {"topic", "broker"}
+    assert differences(both, both, *sides, "--ignore", "ids,epochs,leaders") == []
+    assert differences(both, homes[0], "--cluster-id", "c1") == []
+    assert differences(homes[1], both, "--other-cluster-id", "c2") == []
+    status, out, err = run("diff", both, homes[0])
+    assert (status, out) == (1, "")
+    assert "c1, c2" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (("--from", "snapshot"), "option --from: tables have no snapshots"),
+        (("--from", "200", "--to", "100"), "option --from: offset 200 is after that of --to, 100"),
+        (("--from", "1", "--timeout-ms", "5"), "--timeout-ms requires --bootstrap-server"),
+        (("--from", "2026-13-21"), "is not an offset"),
+    ],
+)
+def test_wrong_points_of_tables_are_refused(tables: Path, argv: tuple[str, ...], hint: str) -> None:
+    status, out, err = run("diff", tables, *argv)
+    assert (status, out) == (2, "")
+    assert hint in err

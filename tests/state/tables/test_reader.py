@@ -361,6 +361,32 @@ def test_microseconds_of_times() -> None:
     assert to_micros(late) is None, "its year is 10000 in UTC"
 
 
+@pytest.mark.parametrize("offset", [0, 40, 150, 199, 230, END - 1])
+def test_an_image_is_the_replayed_state(
+    replayed: Replayed, written: MemoryTables, offset: int
+) -> None:
+    image, expected = open_memory(written).image(offset), replayed.images[offset]
+    assert image.same_rows(expected)
+    assert image.map(Entity.EPOCH) == expected.map(Entity.EPOCH)
+    assert (image.offset, image.leader_epoch) == (offset, expected.leader_epoch)
+    assert image.quorum == expected.quorum
+    assert image.timestamp_ms <= expected.timestamp_ms
+
+
+def test_there_is_no_image_inside_a_transaction() -> None:
+    config = ConfigRecord(resource_type=2, resource_name="a", name="retention.ms", value="1")
+    records = at(
+        0, config, BeginTransactionRecord(name="t"), config, EndTransactionRecord(), config
+    )
+    tables = MemoryTables()
+    Writer(MemoryStore(tables)).apply(source_rows(records), "cluster-a")
+    opened = open_memory(tables)
+    for offset in (1, 2):
+        with pytest.raises(TablesError, match="inside the metadata transaction that begins at 1"):
+            opened.image(offset)
+    assert opened.image(3).offset == opened.image(3).snapshot_id.end_offset - 1
+
+
 def test_states_that_cannot_be_read_are_refused(
     replayed: Replayed, three_nodes: MetadataLog, written: MemoryTables
 ) -> None:
