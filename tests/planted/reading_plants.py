@@ -148,6 +148,26 @@ READING_PLANTS: Final = (
             "tests/state/cli/test_cli_follow.py::test_records_are_printed_once_while_segments_roll",
         ),
     ),
+    Plant(
+        bug="a followed read begins again after an error that passes",
+        path="connector/raftlog/client/followed_records.py",
+        old="                    next_offset = chunk[-1].offset + 1\n",
+        new="                    pass\n",
+        tests=(
+            "tests/client/remote/test_followed_records.py"
+            "::test_a_read_without_a_leader_continues_where_it_was",
+        ),
+    ),
+    Plant(
+        bug="a followed read does not notice that what it returned was truncated",
+        path="connector/raftlog/client/followed_records.py",
+        old="            previous=self.read_up_to,\n",
+        new="",
+        tests=(
+            "tests/client/remote/test_followed_records.py"
+            "::test_a_returned_record_that_is_truncated_is_an_error",
+        ),
+    ),
     # --- differences of two clusters ------------------------------------------------------------
     Plant(
         bug="topics of two clusters are compared by their ids",

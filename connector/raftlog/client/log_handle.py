@@ -9,12 +9,13 @@ from __future__ import annotations
 import abc
 import operator
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from raftlog.append import AppendRequest, AppendResult, UserRecord, new_records
 from raftlog.errors import OptionError
@@ -29,6 +30,7 @@ from raftlog.types import SnapshotId
 if TYPE_CHECKING:
     from raftlog.log.reading.log_reader import LogReader
 
+    from .followed_records import FollowedRecords
     from .log_records import LogRecords
 
 TIMEOUT_MS_DEFAULT: Final = 30_000
@@ -61,6 +63,8 @@ class LogHandle(Closeable):
 
     path: str
     _clock: Clock
+    _closed: threading.Event
+    """Set by ``close``."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
@@ -112,13 +116,34 @@ class LogHandle(Closeable):
 
     # --- reading ----------------------------------------------------------------------------------
 
+    @overload
     def read(
         self,
         from_offset: int | None = None,
         end_offset: int | None = None,
         *,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
-    ) -> LogRecords:
+        follow: Literal[False] = False,
+    ) -> LogRecords: ...
+
+    @overload
+    def read(
+        self,
+        from_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
+        follow: Literal[True],
+    ) -> FollowedRecords: ...
+
+    def read(
+        self,
+        from_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
+        follow: bool = False,
+    ) -> LogRecords | FollowedRecords:
         """Return the records from an offset up to the current end of the log.
 
         Iterate over the result for ``Record`` objects, or call ``to_arrow()`` for columns; it is
@@ -130,6 +155,9 @@ class LogHandle(Closeable):
             end_offset: the exclusive end, 0 or more; None, or beyond the log's end: the log's end.
             isolation: ``read_committed`` returns the records of committed transactions, up to the
                 last stable offset; ``high_watermark`` (Kafka: ``read_uncommitted``) returns all.
+            follow: whether to continue with what is appended later, until the log is closed or up
+                to ``end_offset``; see ``FollowedRecords``. Iterate with ``for``, or with
+                ``async for``.
 
         Raises:
             OffsetOutOfRangeError: ``from_offset`` is beyond the end of the log.
@@ -144,7 +172,13 @@ class LogHandle(Closeable):
             if start_offset > end:  # after the last stable offset, or beyond the log's end
                 log.check_offset(start_offset)
         if last is not None:
-            end = min(end, whole_number(last, "end_offset"))
+            last = whole_number(last, "end_offset")
+        if follow:
+            from .followed_records import FollowedRecords
+
+            reader, is_closed = self._new_reader, self._closed.is_set
+            return FollowedRecords(reader, start_offset, last, isolation, self._clock, is_closed)
+        end = end if last is None else min(end, last)
         from .log_records import LogRecords
 
         return LogRecords(self._new_reader, start_offset, end, isolation)

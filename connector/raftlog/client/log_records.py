@@ -60,15 +60,24 @@ class LogRecords:
         return f"LogRecords(start_offset={self.start_offset}, end_offset={self.end_offset})"
 
     def __iter__(self) -> Iterator[Record]:
+        for chunk in self.chunks():
+            yield from chunk
+
+    def chunks(self) -> Iterator[list[Record]]:
+        """Yield the records of one record batch at a time; none is empty."""
         log = self._open_log()
         hidden = self._hidden_spans(log)
         for batch in log.batches(self.start_offset, self.end_offset):
             if batch.is_control or _hides_batch(hidden, batch, log.kind):
                 continue
-            for record in batch.records():
-                is_inside = self.start_offset <= record.offset < self.end_offset
-                if is_inside and not _hides_record(hidden, record.offset, log.kind):
-                    yield _without_internal_headers(record)
+            chunk = [
+                _without_internal_headers(record)
+                for record in batch.records()
+                if self.start_offset <= record.offset < self.end_offset
+                and not _hides_record(hidden, record.offset, log.kind)
+            ]
+            if chunk:
+                yield chunk
 
     def to_arrow(self) -> pa.Table:
         """Return all records in one table with ``ARROW_SCHEMA``. They must fit into memory."""

@@ -49,7 +49,7 @@ from raftlog_state.records import NO_OP_VALUE, RECORD_TYPES, NoOpRecord, Redacto
 from raftlog_state.records.internal_logs import INTERNAL_LOGS, InternalLog, RecordText
 from raftlog_state.records.native_json import TYPES_MAX, LineStart, NativeJson, write_json
 
-from .follow import check_can_grow, follow, read_end
+from .follow import check_can_grow, follow, followed_end
 from .output import Console, Line, Output, json_text
 from .parser import nearest
 from .record_filter import RecordFilter
@@ -208,7 +208,7 @@ def follow_records(
     if start is not None:
 
         def end() -> int:
-            return read_end(log, Isolation.READ_UNCOMMITTED, clock).offset
+            return followed_end(log, Isolation.READ_UNCOMMITTED, clock).look().offset
 
         next_offset = offset_in(log, "--from", start, end, console)
         log.check_range(next_offset, next_offset)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from raftlog.client import Isolation, LogReader, ReadEnd, SourceKind
+from raftlog.client import Isolation, LogReader, SourceKind
+from raftlog.client.followed_records import FollowedEnd
 from raftlog.client.log_handle import Clock
 from raftlog.errors import OptionError, RaftlogError
 from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
@@ -29,16 +30,9 @@ def check_can_grow(log: LogReader) -> None:
         raise OptionError(option="--follow", reason=reason)
 
 
-def read_end(
-    log: LogReader, isolation: Isolation, clock: Clock, previous: ReadEnd | None = None
-) -> ReadEnd:
-    """Return the end of what is printed now. Errors are those of ``LogReader.read_end``."""
-    return log.read_end(
-        isolation=isolation,
-        holdback_ms=TAIL_HOLDBACK_MS_DEFAULT,
-        now_ms=clock.wall_ms(),
-        previous=previous,
-    )
+def followed_end(log: LogReader, isolation: Isolation, clock: Clock) -> FollowedEnd:
+    """Return the end of what is printed."""
+    return FollowedEnd(log, isolation, clock, holdback_ms=TAIL_HOLDBACK_MS_DEFAULT)
 
 
 def follow(
@@ -64,18 +58,17 @@ def follow(
         DivergedLogError: records that were printed are not in the log any more.
         DataLossError: records were deleted before they were printed.
     """
-    previous: ReadEnd | None = None
+    followed = followed_end(log, isolation, clock)
     last_problem = ""
     while True:
         raise_if_stopped()
         try:
-            log.refresh()
-            end = read_end(log, isolation, clock, previous)
+            end, previous = followed.look(), followed.read_up_to
             if previous is None:
                 console.log(f"following the log from offset {end.offset} on: {end.explanation}")
             if previous is None or end.offset > previous.offset:
                 print_up_to(end.offset)
-            previous, last_problem = end, ""
+            followed.read_up_to, last_problem = end, ""
         except RaftlogError as error:
             if not error.retriable:
                 raise

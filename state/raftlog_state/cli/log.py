@@ -155,10 +155,10 @@ def follow_changes(
     from raftlog.client import Isolation
     from raftlog_state.log_changes import selected
 
-    from .follow import check_can_grow, follow, read_end
+    from .follow import check_can_grow, follow, followed_end
 
     def end() -> int:
-        return read_end(log, Isolation.READ_COMMITTED, clock).offset
+        return followed_end(log, Isolation.READ_COMMITTED, clock).look().offset
 
     check_can_grow(log)
     console.disable_progress_bar()

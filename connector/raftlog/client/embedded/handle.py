@@ -159,6 +159,7 @@ class EmbeddedLog(LogHandle):
         self._clock = clock
         self._reader: LogReader | None = None
         self._reader_lock = threading.Lock()
+        self._closed = threading.Event()
         self._process_id = os.getpid()
         self._config = config
         self._refusal = refusal
@@ -181,6 +182,7 @@ class EmbeddedLog(LogHandle):
 
     def close(self) -> None:
         """Write queued appends and close the log cleanly. It may be called twice."""
+        self._closed.set()
         if self._writer_thread is not None:
             self._writer_thread.close()
 

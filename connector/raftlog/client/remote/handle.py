@@ -8,6 +8,7 @@ node can do to its log raise ``NotRemoteError``.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -209,6 +210,7 @@ class ConnectedLog(LogHandle):
         """The bootstrap addresses."""
         self._quorum = quorum
         self._clock = clock
+        self._closed = threading.Event()
         self._settings: LogSettings = quorum.settings()
         identity = quorum.identity()
         self._topic = identity.topic
@@ -222,6 +224,7 @@ class ConnectedLog(LogHandle):
 
         It waits until the ``timeout_ms`` of the last append at most, even without a leader.
         """
+        self._closed.set()
         self._sender.close()
         self._quorum.close()
 

@@ -1,0 +1,142 @@
+"""Reading of a log that grows: its end at each look, and its records, each once.
+
+What is returned is committed where that can be determined. Errors that may pass, such as a quorum
+without a leader, are not raised: the read is repeated. A record that was returned and is truncated
+nevertheless, or one that is deleted before it was returned, is an error: no record is lost or
+repeated silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from raftlog.errors import LogClosedError, RaftlogError
+from raftlog.log.reading.reads import Isolation, ReadEnd
+from raftlog.records.record import Record
+
+from .log_handle import Clock
+
+if TYPE_CHECKING:
+    from raftlog.log.reading.log_reader import LogReader
+
+POLL_S: Final = 0.05
+
+
+class FollowedEnd:
+    """End of what is read of one log, which only grows. Not thread-safe.
+
+    ``holdback_ms``: of one directory of Kafka, the age that records must have.
+    """
+
+    def __init__(
+        self, log: LogReader, isolation: Isolation, clock: Clock, *, holdback_ms: int = 0
+    ) -> None:
+        self._log = log
+        self._isolation = isolation
+        self._clock = clock
+        self._holdback_ms = holdback_ms
+        self.read_up_to: ReadEnd | None = None
+        """The end that was reached, None at first. Set it once everything below has been read."""
+
+    def look(self) -> ReadEnd:
+        """Return the end now.
+
+        Raises:
+            DivergedLogError: records below ``read_up_to`` are not in the log any more.
+            Also the errors of reading a log.
+        """
+        self._log.refresh()
+        return self._log.read_end(
+            isolation=self._isolation,
+            holdback_ms=self._holdback_ms,
+            now_ms=self._clock.wall_ms(),
+            previous=self.read_up_to,
+        )
+
+
+class FollowedRecords:
+    """Records of a log from ``start_offset`` on, also those that are appended later.
+
+    An iteration waits at the log's end for more, and ends when the log's handle is closed, or at
+    ``end_offset``. It survives new segments, retention and the failure of leaders; while a quorum
+    has no leader it waits. Each iteration yields every record once, and may run in any thread; an
+    ``async for`` reads in a thread of the event loop's executor.
+
+    Iteration raises:
+        DataLossError: records were deleted before they were read.
+        DivergedLogError: records that were returned were truncated.
+        Also the errors of reading a log that do not pass.
+    """
+
+    def __init__(
+        self,
+        open_log: Callable[[], LogReader],
+        start_offset: int,
+        end_offset: int | None,
+        isolation: Isolation,
+        clock: Clock,
+        is_closed: Callable[[], bool],
+    ) -> None:
+        self._open_log = open_log
+        self._isolation = isolation
+        self._clock = clock
+        self._is_closed = is_closed
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+
+    def __repr__(self) -> str:
+        return f"FollowedRecords(start_offset={self.start_offset}, end_offset={self.end_offset})"
+
+    def __iter__(self) -> Iterator[Record]:
+        for chunk in self._chunks():
+            if chunk is None:
+                self._clock.pause(POLL_S)
+            else:
+                yield from chunk
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        chunks = self._chunks()
+        while True:
+            chunk = await asyncio.to_thread(next, chunks, _ENDED)
+            if chunk is _ENDED:
+                return
+            if chunk is None:
+                await asyncio.sleep(POLL_S)
+                continue
+            for record in chunk:
+                yield record
+
+    def _chunks(self) -> Iterator[list[Record] | None]:
+        """Yield the records of one batch at a time, and None where the log has no more of them."""
+        from .log_records import LogRecords
+
+        try:
+            log = self._open_log()
+        except LogClosedError:
+            return
+        end = FollowedEnd(log, self._isolation, self._clock)
+        next_offset = self.start_offset
+        while not self._is_closed():
+            if self.end_offset is not None and next_offset >= self.end_offset:
+                return
+            try:
+                found = end.look()
+                up_to = min(found.offset, self.end_offset or found.offset)
+                for chunk in LogRecords(lambda: log, next_offset, up_to, self._isolation).chunks():
+                    yield chunk
+                    next_offset = chunk[-1].offset + 1
+                next_offset = max(next_offset, up_to)
+                end.read_up_to = found
+            except LogClosedError:
+                return
+            except RaftlogError as error:
+                if not error.retriable:
+                    raise
+            if self.end_offset is None or next_offset < self.end_offset:
+                yield None
+
+
+_ENDED: Final[list[Record]] = []
+"""What ``next`` returns after the last chunk, which is not empty."""

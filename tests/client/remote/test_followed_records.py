@@ -1,0 +1,260 @@
+"""``read(follow=True)``: each record once, of directories that change and of quorums."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.remote.conftest import LogOpener
+from tests.support.clock import StoppedClock
+from tests.support.quorum_processes import QuorumProcesses
+from tests.support.small_logs import TIME_MS, LogWriter, copy_log
+
+import raftlog
+from raftlog.client import Isolation, LogReader, open_path
+from raftlog.client.followed_records import FollowedRecords
+from raftlog.client.log_records import LogRecords
+from raftlog.errors import (
+    DataLossError,
+    DivergedLogError,
+    OffsetOutOfRangeError,
+    OptionError,
+    QuorumUnavailableError,
+)
+from raftlog.records.record import Record
+
+NODE = Path(__file__).parents[2] / "data" / "kraft-logs" / "three-nodes-4.3.1" / "node-100"
+LOG = "__cluster_metadata-0"
+
+
+def followed(
+    log: LogReader, steps: Iterator[object], *, start: int = 0, end: int | None = None
+) -> Iterator[Record]:
+    """Follow a log; each wait takes a step, and after the last one the log is closed."""
+    closed = threading.Event()
+
+    def step() -> None:
+        if next(steps, closed) is closed:
+            closed.set()
+
+    clock = StoppedClock(while_asleep=step).as_clock()
+    isolation = Isolation.READ_COMMITTED
+    return iter(FollowedRecords(lambda: log, start, end, isolation, clock, closed.is_set))
+
+
+def grow(target: Path, seed: int, end_offset: int = 3131) -> Iterator[None]:
+    """Let a copy of the log grow by parts of random size, through its segments and snapshots."""
+    chance, at = random.Random(seed), 0
+    while at < end_offset:
+        at = min(at + chance.choice((1, 7, 60, 400)), end_offset)
+        copy_log(NODE / LOG, target, end_offset=at)
+        yield None
+    yield None
+
+
+def all_records(path: Path, start: int = 0) -> list[Record]:
+    log = open_path(str(path))
+    return list(LogRecords(lambda: log, start, log.log_end_offset, Isolation.READ_COMMITTED))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_records_are_returned_once_while_segments_roll(tmp_path: Path, seed: int) -> None:
+    copy_log(NODE / LOG, tmp_path / LOG, end_offset=1)
+    found = followed(open_path(str(tmp_path)), grow(tmp_path / LOG, seed))
+    assert list(found) == all_records(NODE)
+
+
+@pytest.mark.parametrize(("start", "end"), [(100, 2000), (3131, None), (0, 0), (5, 3131)])
+def test_a_range_ends_at_its_end(tmp_path: Path, start: int, end: int | None) -> None:
+    copy_log(NODE / LOG, tmp_path / LOG, end_offset=1)
+    steps = grow(tmp_path / LOG, 7)
+    found = list(followed(open_path(str(tmp_path)), steps, start=start, end=end))
+    expected = [one for one in all_records(NODE, start) if end is None or one.offset < end]
+    assert found == expected
+    assert (next(steps, steps) is steps) == (end is None)
+
+
+def test_records_that_were_returned_may_be_deleted(tmp_path: Path) -> None:
+    target = tmp_path / LOG
+    copy_log(NODE / LOG, target, end_offset=2000)
+
+    def steps() -> Iterator[None]:
+        yield None
+        shutil.rmtree(target)
+        copy_log(NODE / LOG, target, end_offset=3131, start_offset=1762)
+        yield None
+
+    assert list(followed(open_path(str(tmp_path)), steps())) == all_records(NODE)
+
+
+def test_records_that_were_deleted_before_they_were_read_are_an_error(tmp_path: Path) -> None:
+    target = tmp_path / LOG
+    copy_log(NODE / LOG, target, end_offset=600)
+    first = all_records(tmp_path)
+
+    def steps() -> Iterator[None]:
+        yield None
+        shutil.rmtree(target)
+        copy_log(NODE / LOG, target, end_offset=3131, start_offset=1762)
+        yield None
+
+    found = followed(open_path(str(tmp_path)), steps())
+    assert [next(found) for _ in first] == first
+    with pytest.raises(DataLossError):
+        next(found)
+
+
+def test_a_returned_record_that_is_truncated_is_an_error(tmp_path: Path) -> None:
+    target = tmp_path / LOG
+    LogWriter(target).append(b"0", b"1", timestamp_ms=TIME_MS)
+
+    def steps() -> Iterator[None]:
+        yield None
+        shutil.rmtree(target)
+        writer = LogWriter(target)
+        writer.append(b"0", timestamp_ms=TIME_MS)
+        writer.append(b"2", b"3", epoch=2, timestamp_ms=TIME_MS)
+        yield None
+
+    found = followed(open_path(str(tmp_path)), steps())
+    assert [next(found).value for _ in range(2)] == [b"0", b"1"]
+    with pytest.raises(DivergedLogError):
+        next(found)
+
+
+class FailingLog:
+    """Log whose reads fail as those of a quorum without a leader: the first of each range, too."""
+
+    def __init__(self, log: LogReader) -> None:
+        self._log = log
+        self._calls = 0
+        self._tried: set[tuple[int, int]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def refresh(self) -> None:
+        self._calls += 1
+        self._fail_if(self._calls % 3 == 0)
+        self._log.refresh()
+
+    def batches(self, start_offset: int, end_offset: int) -> Iterator[Any]:
+        wanted = start_offset, end_offset
+        is_first = wanted not in self._tried
+        self._tried.add(wanted)
+        for batch in self._log.batches(*wanted):
+            yield batch
+            self._fail_if(is_first)
+
+    def _fail_if(self, is_failing: bool) -> None:
+        if is_failing:
+            raise QuorumUnavailableError(path="q", waited_ms=5, reason="no leader")
+
+
+def test_a_read_without_a_leader_continues_where_it_was(tmp_path: Path) -> None:
+    copy_log(NODE / LOG, tmp_path / LOG, end_offset=1)
+    log: Any = FailingLog(open_path(str(tmp_path)))
+
+    def steps() -> Iterator[None]:
+        yield from grow(tmp_path / LOG, 5)
+        for _ in range(3_000):  # each batch of the last range fails once
+            yield None
+
+    assert list(followed(log, steps())) == all_records(NODE)
+
+
+# --- handles --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_both_kinds_of_logs_are_followed_until_they_are_closed(opener: LogOpener) -> None:
+    with opener.open() as log:
+        start = log.end_offset
+        found: list[bytes | None] = []
+        has_ten, threads = threading.Event(), []
+
+        def follow() -> None:
+            for record in log.read(start, follow=True):
+                found.append(record.value)
+                if len(found) == 10:
+                    has_ten.set()
+
+        threads = [threading.Thread(target=follow)]
+        threads[0].start()
+        for number in range(10):
+            log.append(b"%d" % number)
+        assert has_ten.wait(60)
+    threads[0].join(60)
+    assert not threads[0].is_alive(), "it ends when the log is closed"
+    assert found == [b"%d" % number for number in range(10)]
+
+
+@pytest.mark.slow
+def test_a_log_is_followed_by_an_event_loop(opener: LogOpener) -> None:
+    async def read(log: LogOpener) -> list[bytes | None]:
+        with log.open() as opened:
+            start = opened.end_offset
+            found: list[bytes | None] = []
+
+            async def collect() -> None:
+                async for record in opened.read(start, start + 6, follow=True):
+                    found.append(record.value)
+
+            follower = asyncio.create_task(collect())
+            for number in range(3):
+                await asyncio.to_thread(opened.append, [b"%d" % number, b"x"])
+            await follower
+            endless = asyncio.create_task(collect_all(opened, start))
+            await asyncio.sleep(0)
+            endless.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await endless
+        return found
+
+    async def collect_all(opened: Any, start: int) -> None:
+        async for _ in opened.read(start, follow=True):
+            pass
+
+    assert asyncio.run(read(opener)) == [b"0", b"x", b"1", b"x", b"2", b"x"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda log: log.read(log.end_offset + 1, follow=True), OffsetOutOfRangeError),
+        (lambda log: log.read(0, -1, follow=True), OptionError),
+        (lambda log: log.read("0", follow=True), OptionError),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    opener: LogOpener, call: Callable[[Any], object], error: type[Exception]
+) -> None:
+    with opener.open() as log, pytest.raises(error):
+        call(log)
+
+
+@pytest.mark.slow
+def test_records_are_returned_once_when_leaders_die(tmp_path: Path) -> None:
+    with (
+        QuorumProcesses(tmp_path) as quorum,
+        raftlog.connect(quorum.bootstrap, timeout_ms=240_000) as log,
+        raftlog.connect(quorum.bootstrap, timeout_ms=240_000) as reader,
+    ):
+        found = iter(reader.read(follow=True))
+        for turn in range(3):
+            leader = quorum.node(log.leader_id)
+            if turn:
+                leader.kill()
+            for number in range(9):
+                log.append(b"%d %d" % (turn, number))
+            values = [next(found).value for _ in range(9)]
+            assert values == [b"%d %d" % (turn, number) for number in range(9)]
+            if turn:
+                leader.start()
