@@ -117,9 +117,9 @@ READING_PLANTS: Final = (
         bug="the end of a read that failed counts as printed",
         path="state/raftlog_state/cli/follow.py",
         old="""                print_up_to(end.offset)
-            previous, last_problem = end, ""
+            followed.read_up_to, last_problem = end, ""
 """,
-        new="""                previous = end
+        new="""                followed.read_up_to = end
                 print_up_to(end.offset)
             last_problem = ""
 """,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -375,16 +376,16 @@ def test_an_image_is_the_replayed_state(
 
 def test_there_is_no_image_inside_a_transaction() -> None:
     config = ConfigRecord(resource_type=2, resource_name="a", name="retention.ms", value="1")
-    records = at(
-        0, config, BeginTransactionRecord(name="t"), config, EndTransactionRecord(), config
-    )
+    later = replace(config, value="2")
+    records = at(0, config, BeginTransactionRecord(name="t"), later, EndTransactionRecord())
     tables = MemoryTables()
     Writer(MemoryStore(tables)).apply(source_rows(records), "cluster-a")
     opened = open_memory(tables)
     for offset in (1, 2):
         with pytest.raises(TablesError, match="inside the metadata transaction that begins at 1"):
             opened.image(offset)
-    assert opened.image(3).offset == opened.image(3).snapshot_id.end_offset - 1
+    values = [[row.value for row in opened.image(one).rows_of(ConfigRow)] for one in (0, 3)]
+    assert values == [["1"], ["2"]]
 
 
 def test_states_that_cannot_be_read_are_refused(
