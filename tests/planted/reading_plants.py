@@ -128,10 +128,8 @@ READING_PLANTS: Final = (
     Plant(
         bug="a follower of one directory prints its youngest records",
         path="state/raftlog_state/cli/follow.py",
-        old="""        holdback_ms=TAIL_HOLDBACK_MS_DEFAULT,
-""",
-        new="""        holdback_ms=0,
-""",
+        old="holdback_ms=TAIL_HOLDBACK_MS_DEFAULT)",
+        new="holdback_ms=0)",
         tests=(
             "tests/state/cli/test_cli_follow.py"
             "::test_records_that_a_new_leader_truncates_are_not_printed",

@@ -112,11 +112,13 @@ def add_state(commands: Commands) -> None:
 def run_state(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print the state; return the exit code."""
     _take_kind_from_path(arguments)
+    check_export(arguments)
     if is_internal(arguments):
+        if arguments.form is not None:
+            arguments.parser.error("--as is for the metadata of a cluster")
         return run_internal_state(arguments, output, console)
     hide = redactor(arguments)
     layout = arguments.format or ("table" if output.is_terminal() else "json")
-    check_export(arguments)
     if arguments.form is not None and (arguments.kind or arguments.format):
         arguments.parser.error("--as prints the whole state: it cannot be used with KIND, --format")
     if arguments.kind and arguments.format == "records":

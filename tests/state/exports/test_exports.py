@@ -565,6 +565,7 @@ def test_a_real_state_is_exported_without_secrets(form: str) -> None:
     [
         (("state", NODE, "topics", "--as", "commands"), "cannot be used with KIND"),
         (("state", NODE, "--strimzi-cluster", "x"), "requires --as strimzi"),
+        (("state", NODE, "consumer_offsets", "--as", "commands"), "--as is for the metadata"),
         (("diff", NODE, "--from", "1", "--as", "strimzi", "--changes"), "mutually exclusive"),
         (("diff", NODE, NODE, "--as", "strimzi", "--ignore", "ids"), "--ignore is for"),
         (("diff", NODE, NODE, "--as", "yaml"), "invalid choice: 'yaml'"),
