@@ -98,6 +98,23 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="a high watermark without records is not sent",
+        path=f"{QUORUM}/leadership.py",
+        old="        return min(deadline_ms, state.now_ms + state.config.fetch_hw_delay_ms)\n",
+        new="        return deadline_ms\n",
+        tests=(
+            *transcript("replication/the_high_watermark_is_sent_early"),
+            *transcript("replication/the_high_watermark_is_sent_with_records"),
+        ),
+    ),
+    Plant(
+        bug="a later high watermark delays an earlier one",
+        path=f"{QUORUM}/leadership.py",
+        old="        return min(deadline_ms, state.now_ms + state.config.fetch_hw_delay_ms)\n",
+        new="        return state.now_ms + state.config.fetch_hw_delay_ms\n",
+        tests=transcript("replication/the_high_watermark_is_sent_with_records"),
+    ),
+    Plant(
         bug="half of the voters are a majority",
         path=f"{QUORUM}/voters.py",
         old="        return len(self.voters) // 2 + 1\n",

@@ -146,6 +146,7 @@ class Handler(RequestCommands):
         config = QuorumConfig(
             snapshot_max_bytes=words.number("snapshot_bytes", 1 << 20),
             fetch_max_bytes=words.number("fetch_bytes", 1 << 20),
+            fetch_hw_delay_ms=words.number("hw_delay", 0),
         )
         keys = {
             node_id: ReplicaKey(node_id, _directory_id(node_id))

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from raftlog import ValueKind
+from raftlog.quorum.config import QuorumConfig
 
 from .checker import check_book
 from .clients import Client, ClientUser, check_order
@@ -58,6 +59,8 @@ SEEDS_FOR_EVERY_FAULT: Final = 500
 INVARIANT_CHARS: Final = 24
 """Number of characters of a failure that identify the invariant."""
 TRACE_LINES: Final = 60
+HW_DELAYS_MS: Final = (0, 5)
+"""By the seed: Kafka's behaviour, and the default of a node."""
 HEAL_WITHIN_US: Final = 60_000_000
 """After healing: a leader, the last operation of every user completed, all logs equal."""
 
@@ -84,6 +87,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
         node_count=plan.node_count,
         observer_count=plan.observer_count,
         is_dynamic=plan.is_dynamic,
+        config=QuorumConfig(fetch_hw_delay_ms=HW_DELAYS_MS[world.seed % len(HW_DELAYS_MS)]),
         log_config=small_log_config(
             retention_bytes=plan.retention_bytes,
             values=ValueKind.KRAFT if plan.has_controllers else ValueKind.BYTES,

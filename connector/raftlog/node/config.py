@@ -52,6 +52,8 @@ fetch_timeout_ms = 1000                 # time without the leader until an elect
 request_timeout_ms = 2000
 retry_backoff_ms = 20
 fetch_max_wait_ms = 500
+fetch_hw_delay_ms = 5                   # until followers get a high watermark without records;
+                                        # fewer requests while records are appended. Kafka: 0
 fetch_max_bytes = 1048576
 snapshot_max_bytes = 1048576
 
@@ -136,7 +138,7 @@ from .addresses import (
 from .config_table import ConfigTable
 
 TOPIC_DEFAULT: Final = "raftlog"
-QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000)
+QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000, fetch_hw_delay_ms=5)
 """``fetch_timeout_ms`` is half of Kafka's default: followers fetch at least every 500 ms
 (``fetch_max_wait_ms``), and jobs wait for the log during a failover."""
 RETENTION_CHECK_INTERVAL_MS: Final = 300_000
@@ -146,6 +148,7 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _DAY_MS: Final = 24 * 60 * 60 * 1000
+_MAY_BE_0: Final = "fetch_hw_delay_ms"
 _Numbers = TypeVar("_Numbers", QuorumConfig, "LimitsConfig")
 
 
@@ -608,12 +611,14 @@ def _metrics(table: ConfigTable | None) -> MetricsConfig | None:
 
 
 def _numbers(table: ConfigTable | None, defaults: _Numbers, *, at_most: int) -> _Numbers:
-    """Return ``defaults`` with the numbers (at least 1) that the table sets."""
+    """Return ``defaults`` with the numbers that the table sets; at least 1, or 0 for no delay."""
     if table is None:
         return defaults
     names = [one.name for one in fields(defaults)]
     found = {
-        name: table.number(name, at_least=1, at_most=at_most) for name in names if table.has(name)
+        name: table.number(name, at_least=int(name != _MAY_BE_0), at_most=at_most)
+        for name in names
+        if table.has(name)
     }
     table.finish(names)
     return replace(defaults, **found)

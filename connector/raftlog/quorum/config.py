@@ -12,7 +12,8 @@ class QuorumConfig:
     """Configuration of a replica. The defaults are Kafka's (``controller.quorum.*``).
 
     An election timeout is drawn from ``[election_timeout_ms, 2 * election_timeout_ms)``, a
-    follower's fetch timeout from ``[fetch_timeout_ms, fetch_timeout_ms * 5 / 4)``.
+    follower's fetch timeout from ``[fetch_timeout_ms, fetch_timeout_ms * 5 / 4)``. A leader sends a
+    high watermark without records after ``fetch_hw_delay_ms``; Kafka sends it immediately.
     """
 
     election_timeout_ms: int = 1000
@@ -20,6 +21,7 @@ class QuorumConfig:
     request_timeout_ms: int = 2000
     retry_backoff_ms: int = 20
     fetch_max_wait_ms: int = 500
+    fetch_hw_delay_ms: int = 0
     fetch_max_bytes: int = 1 * MIB
     snapshot_max_bytes: int = 1 * MIB
     observer_session_timeout_ms: int = 300_000

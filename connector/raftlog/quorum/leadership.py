@@ -6,8 +6,9 @@ Invariants:
    offset. The caller authenticates the replica that sends it.
 2. The leader counts its own log up to the synced end, and replicates records before they are
    synced: the local sync and the replication run in parallel.
-3. A delayed fetch completes with records, a new high watermark, its maximum wait, or the end of
-   the leadership.
+3. A delayed fetch completes with records, ``fetch_hw_delay_ms`` after a new high watermark without
+   records, after its maximum wait, or at the end of the leadership. While records are appended the
+   high watermark is sent with them: a commit takes one fetch of each follower, and not two.
 
 Kafka: ``KafkaRaftClient`` and ``LeaderState``.
 """
@@ -246,19 +247,22 @@ class Leadership:
             if delayed.request.replica == request.replica:  # superseded by its newer fetch
                 del role.delayed_fetches[delayed_id]
                 state.emit(Reply(delayed_id, self._response(role)))
-        if self._is_completable(role, request) or request.max_wait_ms == 0:
+        due_ms = self._due_ms(role, request, state.now_ms + request.max_wait_ms)
+        if due_ms <= state.now_ms:
             self._complete(role, request_id, request)
         else:
-            deadline_ms = state.now_ms + request.max_wait_ms
-            role.delayed_fetches[request_id] = DelayedFetch(request, deadline_ms)
+            role.delayed_fetches[request_id] = DelayedFetch(request, due_ms)
 
-    def _is_completable(self, role: Leader, request: FetchRequest) -> bool:
-        """Return whether there are records or a high watermark that the replica lacks."""
+    def _due_ms(self, role: Leader, request: FetchRequest, deadline_ms: int) -> int:
+        """Return when to respond: now if there are records that the replica lacks, soon if there is
+        a high watermark that it lacks, else at the deadline."""
         state = self._state
         if request.fetch_offset < state.log.end_offset:
-            return True
+            return state.now_ms
         known = request.high_watermark or 0
-        return role.has_committed_in_epoch and known < (state.high_watermark or 0)
+        if not role.has_committed_in_epoch or known >= (state.high_watermark or 0):
+            return deadline_ms
+        return min(deadline_ms, state.now_ms + state.config.fetch_hw_delay_ms)
 
     def _complete(self, role: Leader, request_id: int, request: FetchRequest) -> None:
         """Respond with the records that there are.
@@ -340,10 +344,6 @@ class Leadership:
             self._complete_ready(role)
 
     def _complete_ready(self, role: Leader) -> None:
-        ready = [
-            request_id
-            for request_id, delayed in role.delayed_fetches.items()
-            if self._is_completable(role, delayed.request)
-        ]
-        for request_id in ready:
-            self._complete(role, request_id, role.delayed_fetches.pop(request_id).request)
+        for delayed in role.delayed_fetches.values():
+            delayed.deadline_ms = self._due_ms(role, delayed.request, delayed.deadline_ms)
+        self._complete_expired(role)
