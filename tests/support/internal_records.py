@@ -6,7 +6,7 @@ import gzip
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raftlog.records import NewRecord, iter_batches
 from raftlog.records.control import ControlType, EndTransactionMarker
@@ -92,6 +92,51 @@ def as_dumped(text: RecordText) -> tuple[str, str]:
     if text.value is not None:
         value = f'{{"version":"{text.version}","data":{text.value}}}'
     return f'{{"type":"{text.api_key}","data":{text.key}}}', value
+
+
+SEGMENT_STATES = (
+    *("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"),
+    *("DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"),
+)
+"""Kafka: ``RemoteLogSegmentState``."""
+
+
+def remote_as_dumped(row: dict[str, Any]) -> str:
+    """Return a remote segment's record, of ``raftlog cat``, as kafka-dump-log prints it.
+
+    dump-log prints ``toString`` of the classes that the records are converted to.
+    """
+    data = row["data"]
+    place = data["remoteLogSegmentId"]["topicIdPartition"]
+    segment = (
+        f"RemoteLogSegmentId{{topicIdPartition={place['id']}:{place['name']}-{place['partition']}, "
+        f"id={data['remoteLogSegmentId']['id']}}}"
+    )
+    assert data["customMetadata"] is None
+    state = SEGMENT_STATES[data["remoteLogSegmentState"]]
+    if row["type"] == "REMOTE_LOG_SEGMENT_METADATA_UPDATE_RECORD":
+        return (
+            f"RemoteLogSegmentMetadataUpdate{{remoteLogSegmentId={segment}, "
+            f"customMetadata=Optional.empty, state={state}, "
+            f"eventTimestampMs={data['eventTimestampMs']}, brokerId={data['brokerId']}}}"
+        )
+    numbers = ", ".join(
+        f"{name}={data[name]}"
+        for name in ("startOffset", "endOffset", "brokerId", "maxTimestampMs", "eventTimestampMs")
+    )
+    epochs = ", ".join(f"{e['leaderEpoch']}={e['offset']}" for e in data["segmentLeaderEpochs"])
+    is_empty = str(data.get("txnIndexEmpty", False)).lower()
+    return (
+        f"RemoteLogSegmentMetadata{{remoteLogSegmentId={segment}, {numbers}, "
+        f"segmentLeaderEpochs={{{epochs}}}, segmentSizeInBytes={data['segmentSizeInBytes']}, "
+        f"customMetadata=Optional.empty, state={state}, txnIdxEmpty={is_empty}}}"
+    )
+
+
+def remote_printed_by(lines: Iterable[str]) -> list[tuple[int, str]]:
+    """Return offset and text of the records in kafka-dump-log's output of remote segments."""
+    found = (re.match(r"\| offset: (\d+) .*? payload: (.*)$", line.rstrip("\n")) for line in lines)
+    return [(int(match[1]), match[2]) for match in found if match]
 
 
 def described(record: KafkaRecord) -> tuple[str, str]:

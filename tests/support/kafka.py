@@ -23,7 +23,7 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0<
 """
 DEPENDENCY = (
     "<dependency><groupId>{}</groupId><artifactId>{}</artifactId>"
-    "<version>{}</version></dependency>\n"
+    "<version>{}</version>{}</dependency>\n"
 )
 
 
@@ -34,15 +34,28 @@ NO_LISTENERS: Final[Listeners] = {}
 
 def kafka_jars(version: str = KAFKA_VERSION) -> Path:
     """Return the directory of Kafka's jars, downloaded by Maven once (120 MB), under build/."""
-    jars = HOME / "build" / "kafka" / version
+    wanted = [
+        ("org.apache.kafka", name, version, "")
+        for name in ("kafka_2.13", "kafka-tools", "kafka-shell")
+    ]
+    wanted.append(("org.slf4j", "slf4j-simple", "1.7.36", ""))
+    return _downloaded(HOME / "build" / "kafka" / version, wanted)
+
+
+def tiered_storage_jar() -> Path:
+    """Return the jar with Kafka's ``LocalTieredStorage``, which is one of its tests."""
+    classifier = "<classifier>test</classifier>"
+    wanted = [("org.apache.kafka", "kafka-storage", KAFKA_VERSION, classifier)]
+    jars = _downloaded(
+        HOME / "build" / "kafka" / f"{KAFKA_VERSION}-tiered", wanted, "-DexcludeTransitive=true"
+    )
+    return jars / f"kafka-storage-{KAFKA_VERSION}-test.jar"
+
+
+def _downloaded(jars: Path, wanted: list[tuple[str, str, str, str]], *options: str) -> Path:
     done = jars / ".complete"
     if not done.exists():
         jars.mkdir(parents=True, exist_ok=True)
-        wanted = [
-            ("org.apache.kafka", name, version)
-            for name in ("kafka_2.13", "kafka-tools", "kafka-shell")
-        ]
-        wanted.append(("org.slf4j", "slf4j-simple", "1.7.36"))
         pom = jars / "pom.xml"
         pom.write_text(POM.format(dependencies="".join(DEPENDENCY.format(*one) for one in wanted)))
         subprocess.run(
@@ -54,6 +67,7 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
                 str(pom),
                 "dependency:copy-dependencies",
                 f"-DoutputDirectory={jars}",
+                *options,
             ],
             check=True,
             capture_output=True,

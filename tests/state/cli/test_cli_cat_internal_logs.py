@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.support.internal_records import (
     dump_of,
     golden_records,
     internal_segments,
+    remote_as_dumped,
+    remote_printed_by,
     segment_name,
     topic_of,
 )
@@ -100,6 +103,16 @@ def test_remote_log_metadata_is_no_cluster_metadata(tmp_path: Path) -> None:
     assert [json.loads(one.value_text) for one in golden] == [
         {name: row[name] for name in ("type", "version", "data")} for row in printed
     ]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((DATA / "remote-log-metadata-4.3.1").iterdir()), ids=lambda path: path.name
+)
+def test_remote_segments_are_those_that_dump_log_prints(path: Path) -> None:
+    with gzip.open(path / "00000000000000000000.log.dump.gz", "rt") as lines:
+        dumped = remote_printed_by(lines)
+    assert dumped
+    assert [(row["offset"], remote_as_dumped(row)) for row in rows("cat", path)] == dumped
 
 
 def test_the_directory_alone_decides_what_the_records_are(tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""Remote segments of a tiered topic of a running Kafka: dump-log is the judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.cli import rows
+from tests.support.internal_records import remote_as_dumped, remote_printed_by
+from tests.support.kafka import HOME, run_java, running_node, tiered_storage_jar
+
+pytestmark = pytest.mark.kafka
+
+STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+
+
+def test_remote_segments_are_printed_as_by_dump_log(tmp_path: Path) -> None:
+    settings = (
+        "remote.log.storage.system.enable=true",
+        f"remote.log.storage.manager.class.name={STORAGE}",
+        f"remote.log.storage.manager.class.path={tiered_storage_jar()}",
+        "remote.log.metadata.manager.listener.name=CLIENT",
+        "rlmm.config.remote.log.metadata.topic.num.partitions=2",
+        "rlmm.config.remote.log.metadata.topic.replication.factor=1",
+        f"rsm.config.dir={tmp_path / 'remote'}",
+        "remote.log.manager.task.interval.ms=1000",
+    )
+    with running_node(tmp_path, *settings) as node:
+        run_java(node.jars, str(HOME / "tests" / "kafka" / "Tiered.java"), node.bootstrap)
+        types = []
+        for path in sorted(node.log_dir.glob("__remote_log_metadata-*")):
+            printed = rows("cat", path)
+            types += [row["type"] for row in printed]
+            text = run_java(
+                node.jars,
+                "org.apache.kafka.tools.DumpLogSegments",
+                "--remote-log-metadata-decoder",
+                *("--files", str(path / "00000000000000000000.log")),
+            )
+            dumped = remote_printed_by(text.splitlines())
+            given = [(row["offset"], remote_as_dumped(row)) for row in printed]
+            assert dumped[: len(given)] == given  # the log may have grown since
+    assert set(types) == {
+        "REMOTE_LOG_SEGMENT_METADATA_RECORD",
+        "REMOTE_LOG_SEGMENT_METADATA_UPDATE_RECORD",
+    }
