@@ -100,6 +100,20 @@ BULK_LOAD_PLANTS: Final = (
         tests=(RANDOM_COLUMNS,),
     ),
     Plant(
+        bug="by columns: a clear of the ELR changes partitions without one",
+        path=VERSIONS,
+        old="clears.at(~self._is_idle())",
+        new="clears",
+        tests=(RANDOM_COLUMNS,),
+    ),
+    Plant(
+        bug="by columns: a clear of the ELR is one of partitions that are created later",
+        path=VERSIONS,
+        old="positions[at] < found.rows",
+        new="positions[at] != found.rows",
+        tests=(RANDOM_COLUMNS,),
+    ),
+    Plant(
         bug="by columns: directories of new replicas are those of the old ones",
         path=VERSIONS,
         old="    codes[unknown] = added[which]\n",

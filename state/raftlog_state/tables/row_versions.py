@@ -31,6 +31,7 @@ from raftlog_state.image.delta import key_json
 from raftlog_state.image.row_schema import row_schema
 from raftlog_state.image.rows import DIRECTORY_MIGRATING, Entity, PartitionRow
 from raftlog_state.records import (
+    ClearElrRecord,
     ConfigRecord,
     MetadataRecord,
     PartitionChangeRecord,
@@ -70,6 +71,7 @@ TOPIC_RECORDS: Final = (
     PartitionChangeRecord,
     RemoveTopicRecord,
     ConfigRecord,
+    ClearElrRecord,
 )
 """Types of the records of which there are versions."""
 _STATE: Final = -1
@@ -192,6 +194,19 @@ class _Topics:
         found = pc.index_in(ids, value_set=self.ids.values)
         return numbers(found)  # ids are distinct: their codes are their numbers
 
+    def find_names(self, names: pa.Array, rows: Int64s) -> Int64s:
+        """Return the number of the topic that has a name when the record of a row is replayed."""
+        codes = numbers(pc.index_in(names, value_set=self.names.values))
+        scale = self._given.row_count + 1
+        order = np.lexsort((self.created, self.names.codes))
+        begins = self.names.codes[order] * scale + self.created[order] - _STATE
+        at = np.searchsorted(begins, codes * scale + rows - _STATE) - 1
+        require(is_plain=np.all(at >= 0))
+        found: Int64s = order[at]
+        is_there = (self.names.codes[found] == codes) & (self.removed[found] > rows)
+        require(is_plain=np.all(is_there))
+        return found
+
     def is_removed(self, topics: Int64s) -> Bools:
         """Return which topics the range removes."""
         found: Bools = self.removed[topics] < self._given.row_count
@@ -300,6 +315,9 @@ def last_set(is_set: Bools) -> Int64s:
 
 _PARTITION: Final = {entry.name: entry for entry in row_schema(PartitionRow)}
 _LISTS: Final = [entry.name for entry in _PARTITION.values() if isinstance(entry.kind, Array)]
+_ELR: Final = ("elr", "last_known_elr")
+"""Lists that a ClearElrRecord clears; a partition without any is not changed."""
+_UNCHANGED: Final = {"leader": LEADER_UNCHANGED, "leader_recovery_state": RECOVERY_UNCHANGED}
 
 
 def _partitions(given: Given, topics: _Topics) -> Versions:
@@ -340,8 +358,20 @@ def _partitions(given: Given, topics: _Topics) -> Versions:
     )
 
 
+class _Clears(NamedTuple):
+    """ClearElrRecords, once for each partition of their topics: rows, and keys of partitions."""
+
+    rows: Int64s
+    topics: Int64s
+    partition_ids: Int64s
+
+    def at(self, which: Bools) -> _Clears:
+        """Return some of them."""
+        return _Clears(*(column[which] for column in self))
+
+
 class _PartitionEvents:
-    """Events of partitions: rows of the state, PartitionRecords, changes, removals of topics.
+    """Events of partitions: rows of the state, PartitionRecords, changes, clears, and removals.
 
     ``topics`` and ``partition_ids`` are sorted as the events.
     """
@@ -359,29 +389,61 @@ class _PartitionEvents:
         stored = given.stored[Entity.PARTITION]
         stored_topics = topics.find(stored.columns["topic_id"])
         stored_keys = _key(stored_topics, numbers(stored.columns["partition_id"]))
+        cleared = given.records[ClearElrRecord]
+        cleared_topics = topics.find_names(cleared.column("topic_name"), cleared.rows)
         is_touched = np.isin(stored_keys, _key(of_topics, partition_ids))
+        is_touched |= np.isin(stored_topics, cleared_topics)
         touched = np.flatnonzero(is_touched | topics.is_removed(stored_topics))
         self._stored = stored = stored.at(touched)
         of_topics = np.concatenate([stored_topics[touched], of_topics])
         partition_ids = np.concatenate([numbers(stored.columns["partition_id"]), partition_ids])
+        self._ids = topics.ids
+        self._whole_count = len(touched) + len(created.rows)
 
         _, one_of_each = np.unique(_key(of_topics, partition_ids), return_index=True)
         removed = one_of_each[topics.is_removed(of_topics[one_of_each])]
-        removals = topics.removed[of_topics[removed]]
-        of_topics = np.concatenate([of_topics, of_topics[removed]])
-        partition_ids = np.concatenate([partition_ids, partition_ids[removed]])
+        sources = np.concatenate([given.row_count + stored.numbers, rows])
+        self._kept = (of_topics, partition_ids, sources)
+        self._removals = (
+            *(of_topics[removed], partition_ids[removed]),
+            topics.removed[of_topics[removed]],
+        )
+        keys, positions = _key(of_topics, partition_ids), _positions(sources, given)
+        of_whole = slice(self._whole_count)
+        clears = _clears(cleared.rows, cleared_topics, keys[of_whole], positions[of_whole])
+        self._sort(given, clears)
+        if len(clears.rows):
+            self._sort(given, clears.at(~self._is_idle()))
+
+    def _sort(self, given: Given, clears: _Clears) -> None:
+        """Sort the events, ``clears`` among them."""
+        parts = (self._kept, (clears.topics, clears.partition_ids, clears.rows), self._removals)
+        of_topics, partition_ids, sources = map(np.concatenate, zip(*parts, strict=True))
+        self._clear_count = len(clears.rows)
         self.events = _Events(
             given,
             keys=_key(of_topics, partition_ids),
-            sources=np.concatenate([given.row_count + stored.numbers, rows, removals]),
-            whole_count=len(touched) + len(created.rows),
-            deleted_count=len(removed),
+            sources=sources,
+            whole_count=self._whole_count,
+            deleted_count=len(self._removals[0]),
         )
         is_created = self.events.is_whole[self.events.is_first]  # before its first change
         require(is_plain=np.all(is_created))
         self.topics = of_topics[self.events.order]
         self.partition_ids = partition_ids[self.events.order]
-        self._ids = topics.ids
+
+    def _is_idle(self) -> Bools:
+        """Return which clears change nothing: the partition has no ELR then."""
+        first = len(self._kept[0])
+        is_clear = (self.events.order >= first) & (self.events.order < first + self._clear_count)
+        has_none = np.ones(len(is_clear), dtype=np.bool_)
+        for name in _ELR:
+            lists = self.lists(name)
+            has_none &= lists.lengths[lists.lists.codes] == 0
+        places = np.flatnonzero(is_clear)
+        found = np.empty(self._clear_count, dtype=np.bool_)
+        found[self.events.order[places] - first] = has_none[places - 1]
+        return found
 
     def key_texts(self) -> pa.Array:
         """Return the text of each key, in order."""
@@ -393,7 +455,9 @@ class _PartitionEvents:
     def numbers(self, name: str) -> Int64s:
         """Return a field of all events but the removals, unsorted."""
         field = str(_PARTITION[name].record_field)
-        return np.concatenate([self.numbers_of_whole(name), numbers(self._changed.column(field))])
+        of_clears = np.full(self._clear_count, _UNCHANGED[name])
+        changed = numbers(self._changed.column(field))
+        return np.concatenate([self.numbers_of_whole(name), changed, of_clears])
 
     def numbers_of_whole(self, name: str) -> Int64s:
         """Return a field of the rows of the state and the PartitionRecords."""
@@ -407,12 +471,31 @@ class _PartitionEvents:
         field = str(entry.record_field)
         parts = [self._stored.columns[entry.column]]
         parts += [records.column(field) for records in (self._created, self._changed)]
-        found = coded_lists(column_type(entry.kind), parts)
+        kind = column_type(entry.kind)
+        cleared: list[int] | None = [] if name in _ELR else None
+        parts.append(pa.array([cleared] * self._clear_count, kind))
+        found = coded_lists(kind, parts)
         codes = found.lists.codes
         require(is_plain=entry.empty_is_null or np.all(codes[: self.events.whole_count] != NULL))
         found, empty = found.with_empty()
         codes = self.events.filled(codes, codes != NULL)
         return found.with_codes(np.where(codes == NULL, empty, codes))
+
+
+def _clears(rows: Int64s, topics: Int64s, keys: Int64s, positions: Int64s) -> _Clears:
+    """Return the clears of topics for each of their partitions that is there.
+
+    ``keys`` and ``positions`` are those of rows of the state and PartitionRecords.
+    """
+    order = np.lexsort((positions, keys))
+    order = order[is_first(keys[order])]
+    of_topics = keys[order] >> _KEY_SHIFT
+    begins, ends = (np.searchsorted(of_topics, topics, side) for side in ("left", "right"))
+    counts = ends - begins
+    which = np.repeat(np.arange(len(rows)), counts)
+    at = order[np.arange(len(which)) + np.repeat(begins - np.cumsum(counts) + counts, counts)]
+    found = _Clears(rows[which], topics[which], keys[at] - (topics[which] << _KEY_SHIFT))
+    return found.at(positions[at] < found.rows)
 
 
 def _key(topics: Int64s, partition_ids: Int64s) -> Int64s:

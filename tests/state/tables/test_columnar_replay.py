@@ -20,6 +20,7 @@ from raftlog_state.errors import ReplayError
 from raftlog_state.image.rows import Entity
 from raftlog_state.loader.metadata_loader import MetadataLoader
 from raftlog_state.records import (
+    NO_OP_VALUE,
     ClearElrRecord,
     ConfigRecord,
     MetadataRecord,
@@ -100,6 +101,8 @@ class Topics:
             del self._partitions[topic_id]
             self._names.pop(topic_id)
             return RemoveTopicRecord(topic_id=topic_id)
+        if roll < 0.16:
+            return ClearElrRecord(topic_name=self._names[topic_id])
         if roll < 0.3:
             return self._config()
         if roll < 0.5 or not partitions:
@@ -260,6 +263,9 @@ REJECTED: dict[str, list[MetadataRecord]] = {
     "a second topic of an id": [TOPIC, TopicRecord(name="b", topic_id=TOPIC_ID)],
     "a second topic of a name": [TOPIC, TopicRecord(name="a", topic_id=OTHER_ID)],
     "a removal of an unknown topic": [REMOVAL],
+    "a clear of an unknown topic": [TOPIC, ClearElrRecord(topic_name="b")],
+    "a clear before its topic": [ClearElrRecord(topic_name="a"), TOPIC],
+    "a clear of a removed topic": [TOPIC, REMOVAL, ClearElrRecord(topic_name="a")],
     "a removal before its topic": [REMOVAL, TOPIC],
     "a second removal": [TOPIC, REMOVAL, REMOVAL],
     "an unknown recovery state": [TOPIC, replace(PARTITION, leader_recovery_state=2)],
@@ -286,7 +292,8 @@ def test_records_that_a_loader_rejects_are_left_to_it(records: list[MetadataReco
 
 NOT_PLAIN = {
     "an id that is created again": [encode(TOPIC), encode(REMOVAL), encode(TOPIC)],
-    "a record of another type": [encode(TOPIC), encode(ClearElrRecord(topic_name="a"))],
+    "a record of all topics": [encode(TOPIC), encode(ClearElrRecord())],
+    "a record of another type": [encode(TOPIC), NO_OP_VALUE],
     "an open transaction": [begin(), encode(TOPIC)],
     "an end without a begin": [encode(TOPIC), END_TRANSACTION, encode(PARTITION), begin()],
     "a second begin": [begin(), begin(), encode(TOPIC), END_TRANSACTION],
