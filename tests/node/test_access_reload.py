@@ -13,7 +13,7 @@ import pytest
 
 import raftlog
 from raftlog import ConnectedLog
-from raftlog.errors import AccessDeniedError
+from raftlog.errors import AccessDeniedError, AppendUnknownError, QuorumUnavailableError
 from tests.support.certificates import Authority
 from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
 
@@ -42,12 +42,12 @@ class Cluster:
             shutil.copy(pair.certificate, node.home / "node.pem")
             shutil.copy(pair.key, node.home / "node.key")
 
-    def connect(self, name: str) -> ConnectedLog:
+    def connect(self, name: str, *, ca: str | None = None) -> ConnectedLog:
         pair = self.authority.sign(name)
         return raftlog.connect(
             self.nodes.bootstrap,
             config={
-                "ssl.ca.location": self.authority.path,
+                "ssl.ca.location": ca or self.authority.path,
                 "ssl.certificate.location": pair.certificate,
                 "ssl.key.location": pair.key,
                 "ssl.endpoint.identification.algorithm": "none",
@@ -132,6 +132,32 @@ def test_a_missing_file_changes_nothing_and_certificates_are_reloaded(
         assert logged_reload(node, "certificates")["reason"] == "reloaded"
         assert "no such file" in node.lines()[-2]["reason"]
         jobs.append(b"still there")
+
+
+def test_a_removed_ca_ends_the_connections_that_it_may_have_verified(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (node,) = cluster.nodes.nodes
+    ca = Path(cluster.authority.path)
+    first, other = ca.read_text(), Path(Authority(tmp_path / "other", "other CA").path).read_text()
+    trusted = shutil.copy(ca, tmp_path / "of-clients.pem")
+    with cluster.connect("jobs-1", ca=str(trusted)) as jobs:
+        jobs.append(b"before")
+        ca.write_text(first + other)
+        assert logged_reload(node, "certificates")["closed_connections"] == 0, "one was added"
+        jobs.append(b"on the same connection")
+        ca.write_text(other)
+        assert logged_reload(node, "certificates")["closed_connections"] == 1
+        with pytest.raises((AccessDeniedError, AppendUnknownError, QuorumUnavailableError)):
+            jobs.append(b"no", timeout_ms=3000)
+        ca.write_text(first)
+        assert logged_reload(node, "certificates")["closed_connections"] == 0
+        jobs.append(b"after")
+        assert [one.value for one in jobs.read()] == [
+            b"before",
+            b"on the same connection",
+            b"after",
+        ]
 
 
 def test_new_rights_wait_for_readable_certificates(cluster: Cluster) -> None:

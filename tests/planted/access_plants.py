@@ -23,6 +23,16 @@ ACCESS_PLANTS: Final = (
         tests=(MATRIX,),
     ),
     Plant(
+        bug="connections outlive the CA that verified them",
+        path=f"{NODE}/process.py",
+        old="if tls is not None and certificate and not self._tls.trusts(listener, tls.context):",
+        new="if tls is not None and certificate and tls.context is None:",
+        tests=(
+            "tests/node/test_access_reload.py"
+            "::test_a_removed_ca_ends_the_connections_that_it_may_have_verified",
+        ),
+    ),
+    Plant(
         bug="any authenticated client may send replica requests",
         path=f"{NODE}/access.py",
         old="return self.is_node and self.node_id in (None, node_id)",
@@ -102,9 +112,9 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="unreadable certificates leave a node without any",
         path=f"{NODE}/tls.py",
-        old="        self._contexts = self._load(access)\n\n    def _load",
+        old="        self._contexts = self._load(access)\n        return before",
         new="        self._contexts = _Contexts(access)\n"
-        "        self._contexts = self._load(access)\n\n    def _load",
+        "        self._contexts = self._load(access)\n        return before",
         tests=(TLS,),
     ),
     Plant(

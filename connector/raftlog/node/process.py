@@ -138,14 +138,14 @@ def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -
             reason = f"not reloaded, the old table stays in use: {error}"
             lines.log("access", level="error", reason=reason)
     try:
-        tls.reload(access)
+        is_ca_removed = tls.reload(access)
     except ConfigError as error:
         kept = "the old ones stay" if access == before else "the old ones and the old [access] stay"
         lines.log("certificates", level="error", reason=f"not reloaded, {kept} in use: {error}")
         return
-    lines.log("certificates", reason="reloaded")
+    closed_count = node.access_changed(before, is_ca_removed=is_ca_removed)
+    lines.log("certificates", reason="reloaded", closed_connections=closed_count)
     if access != before:
-        closed_count = node.access_changed(before)
         lines.log("access", reason="reloaded", closed_connections=closed_count)
 
 
@@ -283,10 +283,11 @@ class Node:
             )
             self._lines.log("retention", level="warning", reason=reason)
 
-    def access_changed(self, before: AccessTable) -> int:
-        """Close connections whose principal has changed; return how many of the accepted ones."""
+    def access_changed(self, before: AccessTable, *, is_ca_removed: bool) -> int:
+        """Close connections whose principal has changed, or whose certificate a removed CA may have
+        issued; return how many of the accepted ones."""
         names, names_before = ((one.nodes, one.node_names) for one in (self._tls.access, before))
-        if names != names_before:
+        if names != names_before or is_ca_removed:
             self._channel.disconnect()
         return self.server.reauthenticate()
 
@@ -325,8 +326,10 @@ class Node:
     # --- callbacks --------------------------------------------------------------------------------
 
     def _listener_socket(self, listener: ListenerConfig) -> ListenerSocket:
-        def authenticate(tls: ssl.SSLObject | None) -> Principal:
+        def authenticate(tls: ssl.SSLObject | None) -> Principal | None:
             certificate = None if tls is None else tls.getpeercert()
+            if tls is not None and certificate and not self._tls.trusts(listener, tls.context):
+                return None
             return principal_of(certificate, listener, self._tls.access)
 
         return ListenerSocket(

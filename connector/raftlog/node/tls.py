@@ -9,7 +9,8 @@ a bootstrap server, whose id is unknown, must prove to be one of the nodes. The 
 verified: ``[access.nodes]`` has the names of the nodes.
 
 Files are read when contexts are created, and by ``reload``, which on an error keeps the old
-contexts together with their access table. Open connections stay open.
+contexts together with their access table. Open connections stay open unless a CA was removed: one
+of the CAs that verified them, since which of them did is not known (``trusts``).
 """
 
 from __future__ import annotations
@@ -70,13 +71,20 @@ class TlsContexts:
             self._contexts.peers[key] = found
         return found
 
-    def reload(self, access: AccessTable | None = None) -> None:
+    def trusts(self, listener: ListenerConfig, verified: ssl.SSLContext) -> bool:
+        """Return whether all CAs that verified a connection's certificate are still in use."""
+        return _has_cas_of(self.for_listener(listener), verified)
+
+    def reload(self, access: AccessTable | None = None) -> bool:
         """Read all files again and use ``access`` (default: the current table) for new connections.
 
-        Raises ``ConfigError``; then nothing has changed.
+        Return whether a CA of the nodes was removed. Raises ``ConfigError``; then nothing has
+        changed.
         """
         access = self.access if access is None else access
+        before = self.for_peer(-1)
         self._contexts = self._load(access)
+        return before is not None and not _has_cas_of(self.for_peer(-1), before)
 
     def _load(self, access: AccessTable) -> _Contexts:
         contexts = _Contexts(access)
@@ -88,6 +96,12 @@ class TlsContexts:
             for node_id in (-1, *access.nodes):
                 contexts.peers[node_id] = peer_context(voters.tls, access, node_id)
         return contexts
+
+
+def _has_cas_of(context: ssl.SSLContext | None, other: ssl.SSLContext) -> bool:
+    if context is None or context is other:
+        return context is other
+    return set(other.get_ca_certs(binary_form=True)) <= set(context.get_ca_certs(binary_form=True))
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
