@@ -21,6 +21,7 @@ PAGE = HOME / "benchmarks" / "README.md"
 SCRIPTS = (
     "decode",
     "typed_records",
+    "replay",
     "append",
     "timeline",
     "controller",

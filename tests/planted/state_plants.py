@@ -17,7 +17,23 @@ REDACTION: Final = "tests/state/records/test_redaction.py"
 BATCH: Final = "tests/state/tables/test_tables_batch.py"
 EXPORTS: Final = "tests/state/exports/test_exports.py"
 
+MERGED: Final = "tests/state/loader/test_merged_changes.py"
+
 STATE_PLANTS: Final = (
+    Plant(
+        bug="merged changes of a partition increment its epoch once",
+        path=f"{STATE}/replay/topics.py",
+        old="partition_epoch = row.partition_epoch + self.change_count",
+        new="partition_epoch = row.partition_epoch + 1",
+        tests=(MERGED,),
+    ),
+    Plant(
+        bug="changes of a partition are merged over the removal of its topic",
+        path=f"{STATE}/loader/merged_changes.py",
+        old='keys = fields.field("partition_id").to_numpy(), others_before, codes[:count]',
+        new='keys = fields.field("partition_id").to_numpy(), 0 * others_before, codes[:count]',
+        tests=(MERGED,),
+    ),
     Plant(
         bug="records of an aborted transaction change the state",
         path=f"{STATE}/loader/metadata_loader.py",
@@ -147,8 +163,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="the leader epoch is unchanged when the same leader is given again",
         path=f"{STATE}/replay/topics.py",
-        old="    if record.leader != LEADER_UNCHANGED:\n",
-        new="    if record.leader not in (LEADER_UNCHANGED, row.leader):\n",
+        old="int(record.leader != LEADER_UNCHANGED)",
+        new="int(record.leader not in (LEADER_UNCHANGED, row.leader))",
         tests=("tests/state/loader/test_replay_topics.py",),
     ),
     Plant(

@@ -28,7 +28,7 @@ from raftlog_state.records import DecodedRecord, Redactor, decode
 
 from .metadata_loader import MetadataLoader
 from .payload import SkippedRecords
-from .scans import LOADER_COLUMNS, append_scan, load_snapshot
+from .scans import LOADER_COLUMNS, advance, append_scan, load_snapshot
 
 
 class Listener(Protocol):
@@ -115,9 +115,9 @@ class ImageReader:
         self._check_end(end_offset)
         loader = self._loader = self._loader_before(end_offset)
         start_offset = loader.next_offset
-        for scan in self._log.scan(start_offset, end_offset, columns=LOADER_COLUMNS):
-            append_scan(loader, scan.records)
-            self._console.progress(loader.next_offset - start_offset, end_offset - start_offset)
+        scans = self._log.scan(start_offset, end_offset, columns=LOADER_COLUMNS)
+        for next_offset in advance(loader, scans):
+            self._console.progress(next_offset - start_offset, end_offset - start_offset)
         self._log_omissions(loader)
         self._console.log(f"the state at end offset {end_offset} is built from {self._base}")
         return loader.image

@@ -40,10 +40,12 @@ from raftlog_state.records import (
     RECORD_TYPES,
     DecodedRecord,
     MetadataRecord,
+    PartitionChangeRecord,
     UnknownRecord,
     decode,
 )
 from raftlog_state.replay import Position, replay
+from raftlog_state.replay.topics import MergedChange, replay_merged
 from raftlog_state.steps import complete, for_each_in_steps
 
 from .control_records import replay_control
@@ -122,6 +124,11 @@ class MetadataLoader:
         return self._next_offset
 
     @property
+    def leader_epoch(self) -> int:
+        """Leader epoch of the last record."""
+        return self._leader_epoch
+
+    @property
     def open_transaction_offset(self) -> int | None:
         """Offset of the begin marker of the open transaction, or None."""
         return None if self._transaction is None else self._transaction.begin_offset
@@ -185,13 +192,14 @@ class MetadataLoader:
         offsets: Sequence[int],
         leader_epochs: Sequence[int],
         timestamps_ms: Sequence[int],
-        payloads: Sequence[Payload],
+        payloads: Sequence[Payload | MergedChange],
         *,
         last: tuple[int, int, int],
     ) -> list[RecordChanges]:
         """Append the records of a range that change rows of this state, which is a part of another.
 
-        The other records of the range, which are not in the columns, have the effect of NoOps.
+        The other records of the range, which are not in the columns, have the effect of NoOps; a
+        ``MergedChange`` has that of several.
         The caller has checked their offsets and epochs. ``last``: offset, leader epoch and
         timestamp of the last record of the range.
         """
@@ -267,7 +275,7 @@ class MetadataLoader:
         offset: int,
         leader_epoch: int,
         timestamp_ms: int,
-        payload: Payload,
+        payload: Payload | MergedChange,
         changes: list[RecordChanges],
     ) -> None:
         if offset != self._next_offset:
@@ -301,10 +309,15 @@ class MetadataLoader:
         reason = f"leader epoch {leader_epoch} is lower than the previous {self._leader_epoch}"
         return ReplayError(offset=offset, record=record, reason=reason)
 
-    def _handle_payload(self, payload: Payload, at: Position, changes: list[RecordChanges]) -> None:
+    def _handle_payload(
+        self, payload: Payload | MergedChange, at: Position, changes: list[RecordChanges]
+    ) -> None:
         transaction = self._transaction
         if not (payload is None or isinstance(payload, bytes | DecodedRecord)):
-            if transaction is None:
+            if isinstance(payload, MergedChange):
+                replay_merged(payload, self._delta, at)
+                self._collect(JSON_TYPES[PartitionChangeRecord], at, changes)
+            elif transaction is None:
                 self._replay_control(payload, at, changes)
             else:
                 transaction.controls.append((at, payload))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftlog_state.image import Entity, PartitionRow, TopicRow
 from raftlog_state.image.row_schema import row_reader, row_updater
@@ -29,7 +29,7 @@ from .state import ReplayState
 LEADER_UNCHANGED: Final = -2
 RECOVERY_UNCHANGED: Final = -1
 RECOVERY_STATES: Final = (0, 1)
-_CHANGED_RECOVERY_STATES: Final = (RECOVERY_UNCHANGED, *RECOVERY_STATES)
+CHANGED_RECOVERY_STATES: Final = (RECOVERY_UNCHANGED, *RECOVERY_STATES)
 CONFIG_OF_TOPIC: Final = 2
 
 _topic_row = row_reader(TopicRow, TopicRecord)
@@ -39,6 +39,21 @@ _partition_row: Final[Callable[[PartitionRecord, str, tuple[str, ...]], Partitio
 _changed_partition: Final[
     Callable[[PartitionRow, PartitionChangeRecord, int, int], PartitionRow]
 ] = row_updater(PartitionRow, PartitionChangeRecord, "leader_epoch", "partition_epoch")
+
+
+class MergedChange(NamedTuple):
+    """Changes of a partition: a record with the last value of each field that they set, their
+    number, and that of those that set the leader."""
+
+    record: PartitionChangeRecord
+    change_count: int
+    election_count: int
+
+    def apply(self, row: PartitionRow) -> PartitionRow:
+        """Return the partition after the changes."""
+        leader_epoch = row.leader_epoch + self.election_count
+        partition_epoch = row.partition_epoch + self.change_count
+        return _changed_partition(row, self.record, leader_epoch, partition_epoch)
 
 
 @replay.register
@@ -87,16 +102,22 @@ def partition_change(record: PartitionChangeRecord, state: ReplayState, at: Posi
     if row is None:
         what = f"topic id {record.topic_id} has no partition {record.partition_id}"
         raise contradiction(record, at, what)
-    if record.leader_recovery_state not in _CHANGED_RECOVERY_STATES:
+    if record.leader_recovery_state not in CHANGED_RECOVERY_STATES:
         raise contradiction(record, at, _unknown_recovery_state(record.leader_recovery_state))
-    leader_epoch = row.leader_epoch
-    if record.leader != LEADER_UNCHANGED:
-        leader_epoch += 1
-    after = _changed_partition(row, record, leader_epoch, row.partition_epoch + 1)
+    after = MergedChange(record, 1, int(record.leader != LEADER_UNCHANGED)).apply(row)
     if len(after.directories) != len(after.replicas):
         directories = _directories(record, after.directories, len(after.replicas), at)
         after = dataclasses.replace(after, directories=directories)
     state.replace(row, after)
+
+
+def replay_merged(merged: MergedChange, state: ReplayState, at: Position) -> None:
+    """Change a partition, as its changes that are merged do. None of them sets its replicas."""
+    record = merged.record
+    row = state.find(PartitionRow, record.topic_id, record.partition_id)
+    if row is None or len(row.directories) != len(row.replicas):
+        raise contradiction(record, at, "one of the changes that are merged is rejected")
+    state.replace(row, merged.apply(row))
 
 
 @replay.register
