@@ -99,8 +99,11 @@ def test_a_misspelt_option_is_refused_with_the_nearest_name(argv: list[str], hin
     ("name", "nearest"),
     [("PARTITON_RECORD", "partition"), ("topics", "topic"), ("leaderchnge", "leaderchange")],
 )
-def test_an_unknown_record_type_is_refused_with_the_nearest(name: str, nearest: str) -> None:
-    status, out, err = run("cat", "x", "--type", name)
+def test_an_unknown_record_type_is_refused_with_the_nearest(
+    name: str, nearest: str, data: Path
+) -> None:
+    log = data / "kraft-logs" / "trimmed-3.9.2" / "node-1"
+    status, out, err = run("cat", str(log), "--type", name)
     assert (status, out) == (2, "")
     assert f"did you mean {nearest}?" in err
     assert err.startswith("raftlog: [RAFTLOG_OPTION] ")
@@ -191,7 +194,7 @@ def test_ctrl_c_ends_without_a_traceback(data: Path) -> None:
         "import os, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from raftlog_state.cli import cat_log\n"
-        "cat_log.print_records = lambda *given: os.kill(os.getpid(), signal.SIGINT)\n"
+        "cat_log.print_records = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
         "from raftlog_state.cli.main import main\n"
         "sys.exit(main(['cat', sys.argv[1]]))\n"
     )
