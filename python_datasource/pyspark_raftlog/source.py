@@ -56,21 +56,22 @@ class RaftlogDataSource(DataSource):
     Files are in PEM format, at the same path on the driver and on every executor, also those of
     ``ssl.truststore.location`` and ``ssl.keystore.location``, which require
     ``ssl.truststore.type=PEM`` and ``ssl.keystore.type=PEM`` and have neither
-    ``ssl.truststore.password`` nor ``ssl.keystore.password``. The content of a key is refused as an option: ``ssl.key.pem``,
-    ``ssl.certificate.pem``, ``ssl.keystore.key``, ``ssl.keystore.certificate.chain``.
+    ``ssl.truststore.password`` nor ``ssl.keystore.password``. The content of a key is refused as an
+    option: ``ssl.key.pem``, ``ssl.certificate.pem``, ``ssl.keystore.key``,
+    ``ssl.keystore.certificate.chain``.
 
     ``sasl.mechanism`` (or ``sasl.mechanisms``) is ``SCRAM-SHA-512``, ``SCRAM-SHA-256``, ``PLAIN``
     or ``OAUTHBEARER``, with ``sasl.username`` and ``sasl.password``, or ``sasl.jaas.config``. A
-    token is ``sasl.oauthbearer.token``, or is read from ``sasl.oauthbearer.token.endpoint.url``, a URL of
-    ``file:`` or ``https:``. The latter is verified with ``https.ca.location`` and requires
+    token is ``sasl.oauthbearer.token``, or is read from ``sasl.oauthbearer.token.endpoint.url``, a
+    URL of ``file:`` or ``https:``. The latter is verified with ``https.ca.location`` and requires
     ``sasl.oauthbearer.client.credentials.client.id`` and
     ``sasl.oauthbearer.client.credentials.client.secret`` (or ``sasl.oauthbearer.client.id`` and
     ``sasl.oauthbearer.client.secret``); ``sasl.oauthbearer.scope`` and
     ``sasl.oauthbearer.extensions`` are optional.
 
     A secret may be a reference, ``${env:NAME}``, ``${file:PATH:KEY}`` or
-    ``${directory:PATH:NAME}``, which driver and executors resolve when they connect. In SQL use the latter two: Spark itself
-    replaces ``${env:NAME}`` in the text of a statement, which it logs.
+    ``${directory:PATH:NAME}``, which driver and executors resolve when they connect. In SQL use the
+    latter two: Spark itself replaces ``${env:NAME}`` in the text of a statement, which it logs.
 
     ::
 
