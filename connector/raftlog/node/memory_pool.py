@@ -55,7 +55,8 @@ class MemoryPool:
     def _release(self, byte_count: int) -> None:
         self._byte_count -= byte_count
         assert self._byte_count >= 0, "not more than was allocated"
-        self._resume_if(lambda share: share.has_room)
+        if self._waiting:
+            self._resume_if(lambda share: share.has_room)
 
     def _resume_if(self, is_ready: Callable[[MemoryShare], bool]) -> None:
         ready = [resume for resume, share in self._waiting.items() if is_ready(share)]
