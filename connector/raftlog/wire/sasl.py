@@ -15,6 +15,7 @@ import binascii
 import hashlib
 import hmac
 import json
+import math
 from collections.abc import Generator, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -197,10 +198,18 @@ def oauthbearer_exchange(token: str, extensions: Mapping[str, str]) -> Exchange:
 
 def token_expiry_s(token: str) -> float | None:
     """Return the time in seconds since 1970 at which a JWT expires; None if it is not known."""
-    claims = _claims(token)
-    expiry = claims.get("exp")
-    is_number = isinstance(expiry, int | float) and not isinstance(expiry, bool)
-    return float(expiry) if is_number and expiry is not None else None
+    return seconds_of(_claims(token).get("exp"))
+
+
+def seconds_of(value: Any) -> float | None:
+    """Return a number of JSON; None for another value, and for a number that is not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        seconds = float(value)
+    except OverflowError:
+        return None
+    return seconds if math.isfinite(seconds) else None
 
 
 def _claims(token: str) -> dict[str, Any]:

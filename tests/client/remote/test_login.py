@@ -130,6 +130,17 @@ def test_an_endpoint_is_asked_by_the_client_credentials_flow_until_its_token_is_
     assert body == "grant_type=client_credentials&scope=kafka+read"
 
 
+@pytest.mark.parametrize("lifetime", [10**400, float("nan"), float("inf"), -1, True])
+def test_a_token_with_an_unusable_lifetime_is_used_once(
+    endpoint: Endpoint, authority: Authority, lifetime: float
+) -> None:
+    login = SaslLogin(of_endpoint(endpoint, authority))
+    endpoint.issue("one", expires_in=lifetime)
+    assert token_of(login) == "one"
+    endpoint.issue("two", expires_in=lifetime)
+    assert token_of(login) == "two"
+
+
 def test_a_refused_token_is_not_used_again_and_an_expired_one_is_named(
     endpoint: Endpoint, authority: Authority
 ) -> None:

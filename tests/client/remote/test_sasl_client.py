@@ -174,3 +174,21 @@ def test_a_session_that_cannot_be_renewed_is_an_error_of_the_credentials() -> No
     with ChangedPassword(lifetime_ms=60_000) as node:
         assert type(error_of(node, PLAIN)) is SaslAuthenticationError
     assert ApiKey.METADATA not in node.asked
+
+
+@pytest.mark.usefixtures("_sessions_end_immediately")
+def test_an_error_of_the_function_for_tokens_ends_the_requests_that_wait_for_it() -> None:
+    tokens = iter(["one"])
+
+    class LostVaultError(Exception):
+        pass
+
+    def token() -> str:
+        for one in tokens:
+            return one
+        raise LostVaultError("hunter2")
+
+    config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    with SaslNode(lifetime_ms=60_000) as node, pytest.raises(LostVaultError):
+        raftlog.follow(node.address, config=config, oauth_token=token, timeout_ms=600_000)
+    assert ApiKey.METADATA not in node.asked

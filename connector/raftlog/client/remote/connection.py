@@ -386,6 +386,9 @@ class Connection(asyncio.Protocol):
         except (ConnectionLostError, RaftlogError) as error:
             self.close(f"the session could not be renewed: {error}")
             return
+        except Exception as error:  # noqa: BLE001 - of oauth_token, which the next connection raises
+            self.close(f"the session could not be renewed: {type(error).__name__}")
+            return
         held, self._held = self._held or [], None
         if self._transport is not None:
             self._transport.writelines(held)

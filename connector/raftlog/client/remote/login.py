@@ -184,9 +184,7 @@ def _parse_token(data: bytes, shown: str) -> tuple[str, float]:
     token = found.get("access_token") if isinstance(found, dict) else None
     if not isinstance(found, dict) or not isinstance(token, str):
         raise _token_error(f"{shown} returned no access_token")
-    lifetime_s = found.get("expires_in")
-    is_number = isinstance(lifetime_s, int | float) and not isinstance(lifetime_s, bool)
-    return token, float(lifetime_s) if is_number and lifetime_s is not None else 0.0
+    return token, sasl.seconds_of(found.get("expires_in")) or 0.0
 
 
 def _endpoint_context(ca: str | None) -> ssl.SSLContext:
