@@ -56,14 +56,18 @@ from .exported import (
 Words: TypeAlias = tuple[str, ...]
 """Arguments of a tool that name what it changes."""
 
+
+class Syntax(str):
+    """Word of a line that is not quoted. A name of a state may have the same characters."""
+
+
 HEAD: Final = (
     "#!/bin/sh",
     "# Run it with the connection: sh FILE --bootstrap-server HOST:PORT [--command-config FILE]",
     "set -eu",
 )
-CONNECTION: Final = '"$@"'
-PIPE: Final = "|"
-_UNQUOTED: Final = frozenset({CONNECTION, PIPE})
+CONNECTION: Final = Syntax('"$@"')
+PIPE: Final = Syntax("|")
 _ACL_RESOURCES: Final[Mapping[str, str]] = {
     "TOPIC": "--topic",
     "GROUP": "--group",
@@ -278,7 +282,7 @@ def _bracketed(value: str) -> str:
 
 def _quoted(word: str) -> str:
     """Return a word of a command, quoted for the shell."""
-    return word if word in _UNQUOTED else shlex.quote(word)
+    return word if isinstance(word, Syntax) else shlex.quote(word)
 
 
 def _regular_expression(topic: str) -> str:

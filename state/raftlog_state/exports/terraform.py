@@ -122,7 +122,7 @@ def _quotas(found: Declared) -> Iterator[Iterator[str]]:
             ((kind, name),) = entity
             body: dict[str, Value] = {} if name is None else {"entity_name": name}
             body |= {"entity_type": kind, "config": dict(sorted(quotas.items()))}
-            label = _label(f"{kind}_default" if name is None else f"{kind}_{name}")
+            label = _label(f"default_{kind}" if name is None else f"{kind}_{name}")
             yield _block("kafka_quota", label, body)
         else:
             found.deleted.append(f"the quotas of {entity_text(entity)}")

@@ -164,7 +164,7 @@ LABELS = TEXTS.filter(bool)
 ENTITIES = st.one_of(
     LABELS.map(lambda one: (("user", one),)),
     LABELS.map(lambda one: (("client-id", one), ("user", None))),
-    st.just((("client-id", None),)),
+    st.sampled_from([(("client-id", None),), (("client-id", "default"),)]),
 )
 
 
@@ -331,6 +331,35 @@ def test_commands_are_read_as_the_state(image: MetadataImage) -> None:
             for acl in image.rows_of(AclRow)
         )
     )
+
+
+def test_a_name_that_is_an_operator_of_the_shell_is_an_argument(tmp_path: Path) -> None:
+    acl = AclRow(
+        acl_id=uuid(1),
+        resource_type=3,
+        resource_name="|",
+        pattern_type=3,
+        principal="User:a",
+        host='"$@"',
+        operation=3,
+        permission=3,
+    )
+    tool = tmp_path / "kafka-acls.sh"
+    tool.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    tool.chmod(0o700)
+    script = tmp_path / "script"
+    script.write_text("\n".join(export(EMPTY, image_of(acl), "commands").lines))
+    found = subprocess.run(
+        ["/bin/sh", script, "--connection", "x"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.splitlines() == [
+        *("--connection", "x", "--add", "--allow-principal", "User:a", "--allow-host", '"$@"'),
+        *("--group", "|", "--operation", "Read"),
+    ]
 
 
 def test_a_name_is_no_regular_expression_where_kafka_reads_one() -> None:
