@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from raftlog.node.driver import Driver
 from raftlog.node.replica import Outgoing
 from raftlog.quorum.events import ShutDown, TimePassed
 from raftlog.records.batch import RecordBatch, read_batch
+from tests.node.listeners.test_listener_contract import Recorder
 from tests.support.served_node import PATIENCE_S, appended, served_node
 
 
@@ -194,6 +195,24 @@ def test_a_delayed_request_whose_check_fails_affects_no_other(tmp_path: Path) ->
         assert isinstance(await appended(driver, append_of(b"news")), Done)
         with pytest.raises(ValueError, match="a bug"):
             await waiting
+
+    with_driver(tmp_path, check)
+
+
+def test_a_bug_in_a_step_of_a_listener_stops_the_replica(tmp_path: Path) -> None:
+    class Failing(Recorder):
+        def handle_commit(  # type: ignore[override]
+            self, batches: Sequence[RecordBatch]
+        ) -> Iterator[None]:
+            yield
+            raise AssertionError("a bug")
+
+    async def check(driver: Driver) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        driver.register(Failing())
+        with pytest.raises(AssertionError, match="a bug"):
+            await asyncio.shield(driver.ended)
+        assert driver.is_over, "a part of its call is done"
 
     with_driver(tmp_path, check)
 

@@ -9,6 +9,7 @@ import pytest
 from raftlog.errors import DiskFullError
 from raftlog.node.addresses import parse_voters
 from raftlog.node.rescue import open_survivor, with_directory_ids, write_controllers
+from raftlog.node.survivor import contact_voters
 from raftlog.quorum.voters import VoterSet
 from tests.simulated_disk.simulated_disk import SimulatedDisk, Survival
 from tests.support.crash_injection import crashes_after
@@ -70,3 +71,9 @@ def test_a_full_disk_leaves_no_output(tmp_path: Path) -> None:
     with pytest.raises(DiskFullError):
         rescue(disk)
     assert not written(disk.files())
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", "", "\x00"])
+def test_a_voter_whose_host_is_no_name_cannot_be_reached(host: str) -> None:
+    (contact,) = contact_voters({1: (host, 9093)})
+    assert contact.problem

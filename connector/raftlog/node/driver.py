@@ -187,6 +187,9 @@ class Driver:
         except RaftlogError as error:
             self._end(error)
             return
+        except Exception as bug:
+            self._break(bug)  # the listener has a part of a call
+            raise
         if has_more and not self._is_notifying_later:
             self._is_notifying_later = True
             self._loop.call_soon(self._continue_notifying_listeners)

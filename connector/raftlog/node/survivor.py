@@ -309,8 +309,9 @@ def _contact(node_id: int, address: tuple[str, int] | None, timeout_s: float) ->
     problem = None
     try:
         socket.create_connection(address, timeout_s).close()
-    except OSError as error:
-        problem = (error.strerror or str(error) or type(error).__name__).lower()
+    except (OSError, ValueError) as error:  # ValueError: the host in the log is no name of a host
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        problem = reason.lower()
     return VoterContact(node_id=node_id, address=address_text(*address), problem=problem)
 
 
