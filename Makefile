@@ -10,8 +10,10 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 CRATE := connector/native
 NATIVE_SOURCES := setup.py $(CRATE)/Cargo.toml $(CRATE)/Cargo.lock $(CRATE)/build.rs $(wildcard $(CRATE)/src/*.rs)
 
+QUICK := not spark and not kafka and not slow and not nightly and not style
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check types words native-check format-check imports quick long nightly durations kafka crash sim rewrite diagram planted bench wheel format clean
+.PHONY: help demo test check types words native-check format-check imports quick pure long nightly durations kafka crash sim rewrite diagram planted bench wheel format clean
 
 ##@ Use
 help: ## list the targets
@@ -49,7 +51,10 @@ native-check: $(VENV)/.native-ready
 
 quick: $(VENV)/.native-ready ## tests without Spark or a JVM, in a minute
 	@RAFTLOG_DURATIONS=$(VENV)/durations/quick.tsv \
-	$(BIN)/pytest -n auto -m "not spark and not kafka and not slow and not nightly and not style"
+	$(BIN)/pytest -n auto -m "$(QUICK)"
+
+pure: $(VENV)/.native-ready ## the same tests without the compiled core, as where there is no cargo
+	@RAFTLOG_NATIVE=0 $(BIN)/pytest -n auto -m "$(QUICK)"
 
 # One worker more than cores, because tests of processes wait. Three have a Spark session each. A
 # worker that dies ends the run: with groups of tests xdist 3.8 waits for ever for its successor.

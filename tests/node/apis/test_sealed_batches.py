@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import struct
+from functools import partial
 from typing import Any, Final
 
 import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from raftlog import compiled
 from raftlog.errors import CorruptBatchError, LogError
 from raftlog.limits import MIB
 from raftlog.log.reading.transactions import ValueKind
@@ -141,8 +143,9 @@ def test_no_damage_under_the_crc_is_appended(compression: Compression) -> None:
     for position in range(STAMPED + 1, len(valid)):
         damaged = bytearray(valid)
         damaged[position] ^= 1 << position % 8
-        for error in in_both(lambda data=bytes(damaged): outcome(data, config)):  # type: ignore[misc]
-            assert error == CorruptBatchError.__name__, position
+        call = partial(outcome, bytes(damaged), config)
+        errors = set(in_both(call)) if compiled.is_native else {call()}
+        assert errors == {CorruptBatchError.__name__}, position
 
 
 def outcome(data: bytes, config: LogConfig) -> str:
@@ -157,7 +160,9 @@ def outcome(data: bytes, config: LogConfig) -> str:
 
 
 def agree(data: bytes, compression: Compression) -> str:
-    """Return the outcome of a batch, which is that of both implementations."""
+    """Return the outcome of a batch: of both implementations, where the core is built."""
+    if not compiled.is_native:
+        return outcome(data, LogConfig(compression=compression))
     native, python = in_both(lambda: outcome(data, LogConfig(compression=compression)))
     assert native == python
     summaries = in_both(lambda: summarize_records(data, b"raftlog.", decompressed_bytes_max=MIB))
