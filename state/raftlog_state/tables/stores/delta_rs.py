@@ -9,7 +9,8 @@ Rules of this file:
    Between that and the commit, delta-rs rejects the second of two commits of one ``app_id``.
 4. A commit of delta-rs costs time in proportion to the files of its handle: the handle is kept,
    brought up to date before each use, and reopened from time to time. A list of Delta's log takes
-   a fourth of an append with 10,000 entries, so it is listed only if there is a later commit.
+   a fourth of an append with 10,000 entries, so it is listed only if there is a later commit. Each
+   commit of delta-rs lists it twice besides, before and after: only fewer entries change that.
 5. No text of an error of delta-rs but its first line is shown: rows and a Rust stack trace follow.
 """
 
