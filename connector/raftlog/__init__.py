@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .client.embedded.handle import open_embedded as open  # noqa: A004 - as `raftlog.open`
     from .client.embedded.repair import repair_log as repair
     from .client.remote.handle import ConnectedLog, connect, follow
+    from .errors import UnexpectedEndOffsetError
     from .log.writing.properties import LogConfig
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ __all__ = [
     "ConnectedLog",
     "EmbeddedLog",
     "LogConfig",
+    "UnexpectedEndOffsetError",
     "ValueKind",
     "__version__",
     "connect",
@@ -42,6 +44,7 @@ _EXPORTS = {
     "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
     "EmbeddedLog": ("raftlog.client.embedded.handle", "EmbeddedLog"),
     "LogConfig": ("raftlog.log.writing.properties", "LogConfig"),
+    "UnexpectedEndOffsetError": ("raftlog.errors", "UnexpectedEndOffsetError"),
     "ValueKind": ("raftlog.log.reading.transactions", "ValueKind"),
     "connect": ("raftlog.client.remote.handle", "connect"),
     "follow": ("raftlog.client.remote.handle", "follow"),

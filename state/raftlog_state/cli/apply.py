@@ -196,7 +196,7 @@ def print_changes(
         else:
             output.line(json_text(row))
     for what in left_out:
-        console.log(f"left out: {what}")
+        console.warn(f"left out: {what}")
 
 
 # --- raftlog diff --as, raftlog state --as --------------------------------------------------------
@@ -240,7 +240,7 @@ def print_export(
     exported = export(first, after, arguments.form, cluster=cluster)
     output.lines(exported.lines)
     for what in exported.left_out:
-        console.log(f"left out: {what}")
+        console.warn(f"left out: {what}")
 
 
 def check_export(arguments: argparse.Namespace) -> None:

@@ -309,11 +309,11 @@ class _DamagedValues:
     def report(self, offset: int, reason: str) -> None:
         self._count += 1
         if self._count <= _REPORTED_MAX:
-            self._console.log(f"{self._path}, offset {offset}: {reason}")
+            self._console.warn(f"{self._path}, offset {offset}: {reason}")
 
     def finish(self) -> int:
         if self._count > _REPORTED_MAX:
-            self._console.log(f"{self._count} records have damaged values in total")
+            self._console.warn(f"{self._count} records have damaged values in total")
         return 1 if self._count else 0
 
 

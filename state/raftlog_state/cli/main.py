@@ -88,6 +88,8 @@ def main(
     output = Output(sys.stdout.buffer if stdout is None else stdout)
     try:
         arguments = _parse(sys.argv[1:] if argv is None else argv)
+        if getattr(arguments, "quiet", False):
+            console.be_quiet()
         status: int = arguments.run(arguments, output, console)
         console.clear()
         output.flush()
@@ -98,13 +100,13 @@ def main(
         console.clear()
         return _broken_pipe(output)
     except OutputFailedError as error:
-        console.log(f"cannot write to stdout: {error.reason}")
+        console.warn(f"cannot write to stdout: {error.reason}")
         return EXIT_FAILED
     except KeyboardInterrupt:
         console.clear()
         return EXIT_INTERRUPTED
     except MemoryError:
-        console.log("out of memory; select fewer offsets")
+        console.warn("out of memory; select fewer offsets")
         return EXIT_FAILED
     except Exception as error:
         from raftlog.errors import RaftlogError
@@ -158,9 +160,9 @@ def _print_error(error: RaftlogError, output: Output, console: Console) -> int:
     except BrokenPipeError:
         return _broken_pipe(output)
     except OutputFailedError as failed:
-        console.log(f"cannot write to stdout: {failed.reason}")
+        console.warn(f"cannot write to stdout: {failed.reason}")
         return EXIT_FAILED
-    console.log(str(error))
+    console.warn(str(error))
     return EXIT_WRONG_CALL if _is_usage_error(error) else EXIT_FAILED
 
 

@@ -160,10 +160,21 @@ class Console:
         self._stream = stream
         self._bar = stream.isatty()
         self._bar_shown = False
+        self._is_quiet = False
         self._next_bar_ms = _now_ms() + _BAR_FIRST_MS
 
+    def be_quiet(self) -> None:
+        """Write no messages but warnings and errors, and no progress bar."""
+        self._is_quiet = True
+        self._bar = False
+
     def log(self, sentence: str) -> None:
-        """Write a message as one line."""
+        """Write a message as one line, unless it is quiet."""
+        if not self._is_quiet:
+            self.warn(sentence)
+
+    def warn(self, sentence: str) -> None:
+        """Write a warning or an error as one line."""
         one_line = " ".join(sentence.splitlines())
         self.write(f"raftlog: {one_line}\n")
 

@@ -43,6 +43,11 @@ def add_source(parser: Parser, *, has_cluster_id: bool = False) -> None:
     _add_path(parser, nargs="?")
     if not has_cluster_id:
         _add_cluster_id(parser)
+    parser.add_argument(
+        "--quiet",
+        action="store_true",
+        help="print only warnings and errors to stderr, not which end and snapshot are used",
+    )
     nodes = parser.add_argument_group("nodes, instead of PATH")
     nodes.add_argument(
         "--bootstrap-server",

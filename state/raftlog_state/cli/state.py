@@ -75,6 +75,7 @@ raftlog state __cluster_metadata-0 topics | jq -r .name
 raftlog state __cluster_metadata-0 --at 1022 partitions
 raftlog state __cluster_metadata-0 --at 2026-11-21T03:12:00Z partitions
 raftlog state node-1,node-2,node-3 brokers
+raftlog state __cluster_metadata-0 partitions --columns topic_name,partition_id,leader,isr
 raftlog state --bootstrap-server controller-1:9093 partitions
 raftlog state __cluster_metadata-0 --at 1022 --format records
 raftlog state /var/lib/kafka consumer_offsets | jq -c 'select(.group == "orders")'
@@ -104,6 +105,12 @@ def add_state(commands: Commands) -> None:
         "json: default otherwise. records: the records of a snapshot of this state, as "
         "`raftlog cat` prints them",
     )
+    command.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        type=_columns,
+        help="with KIND: print these columns, in this order; a table has their whole values",
+    )
     add_export(command, "the state")
     add_redaction(command, full=True)
     add_decompression_limit(command)
@@ -121,6 +128,9 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     layout = arguments.format or ("table" if output.is_terminal() else "json")
     if arguments.form is not None and (arguments.kind or arguments.format):
         arguments.parser.error("--as prints the whole state: it cannot be used with KIND, --format")
+    columns: tuple[str, ...] | None = arguments.columns
+    if columns is not None and (not arguments.kind or arguments.format == "records"):
+        arguments.parser.error("--columns requires KIND")
     if arguments.kind and arguments.format == "records":
         arguments.parser.error(
             "--format records prints the whole state: it cannot be used with KIND"
@@ -142,11 +152,11 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     if arguments.form is not None:
         print_export(None, image, arguments, output, console)
     elif layout == "table":
-        print_table(image, arguments.kind, output)
+        print_table(image, arguments.kind, columns, output)
     elif layout == "records":
         print_records(image, output)
     elif arguments.kind:
-        print_rows(image, arguments.kind, output)
+        print_rows(image, arguments.kind, columns, output)
     else:
         print_image(image, output)
     return 0
@@ -172,6 +182,11 @@ def _take_kind_from_path(arguments: argparse.Namespace) -> None:
     except argparse.ArgumentTypeError as error:
         arguments.parser.error(f"argument KIND: {error}")
     arguments.path = None
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    """Parse ``--columns``."""
+    return tuple(part.strip().lower().replace(" ", "_") for part in text.split(","))
 
 
 def _kind(name: str) -> str:

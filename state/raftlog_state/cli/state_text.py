@@ -7,12 +7,15 @@ are omitted, so that the state at an offset does not depend on the snapshot that
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any, Final
 
 from raftlog.client.offset_spec import time_text
+from raftlog.errors import OptionError
 from raftlog_state.image import (
+    ROW_TYPES,
     STATE_ENTITIES,
     Entity,
     MetadataImage,
@@ -27,6 +30,7 @@ from raftlog_state.image.image_writer import image_records
 from raftlog_state.records import to_json_text
 
 from .output import Output, json_text, table_lines
+from .parser import nearest
 
 CELL_CHARACTERS_MAX: Final = 40
 """Characters of a cell of a table; longer values are cut."""
@@ -55,10 +59,18 @@ def print_image(image: MetadataImage, output: Output) -> None:
     output.line("]}")
 
 
-def print_table(image: MetadataImage, kind: str | None, output: Output) -> None:
-    """Print the rows of one kind as a table, or a table of each kind that has rows."""
+def print_table(
+    image: MetadataImage, kind: str | None, columns: Sequence[str] | None, output: Output
+) -> None:
+    """Print the rows of one kind as a table, or a table of each kind that has rows.
+
+    ``columns``: the columns of a kind, in order, with whole values; None: those that have values.
+    Raises ``OptionError`` if the kind lacks one.
+    """
     if kind is not None:
-        _print_entity(image, _entity_of(kind), output)
+        entity = _entity_of(kind)
+        check_columns(entity, columns)
+        print_row_table(partial(_rows, image, entity), output, columns)
         return
     at = f"end offset {image.offset + 1}, leader epoch {image.leader_epoch}"
     output.line(f"{at}, {time_text(image.timestamp_ms)}" if image.timestamp_ms >= 0 else at)
@@ -67,19 +79,40 @@ def print_table(image: MetadataImage, kind: str | None, output: Output) -> None:
         if count:
             output.line("")
             output.line(f"{table_of(entity)}: {count}")
-            _print_entity(image, entity, output)
+            print_row_table(partial(_rows, image, entity), output)
 
 
-def _print_entity(image: MetadataImage, entity: Entity, output: Output) -> None:
-    print_row_table(lambda: map(_row, image.rows(entity)), output)
+def _rows(image: MetadataImage, entity: Entity) -> Iterable[dict[str, object]]:
+    return map(_row, image.rows(entity))
 
 
-def print_row_table(rows: Callable[[], Iterable[dict[str, object]]], output: Output) -> None:
-    """Print rows as a table of the columns that have values. ``rows`` is called several times."""
-    found = dict.fromkeys(
-        name for row in rows() for name, value in row.items() if value not in _EMPTY
-    )
-    columns = sorted((name for name in found if f"{name}_name" not in found), key=_rank)
+def check_columns(entity: Entity, columns: Sequence[str] | None) -> None:
+    """Raise ``OptionError`` if rows of an entity have no such column."""
+    known = [entry.name for entry in fields(ROW_TYPES[entity]) if entry.compare]
+    known += [name for name in dir(ROW_TYPES[entity]) if name.endswith("_name")]
+    for name in columns or ():
+        if name not in known:
+            hint = nearest(name, known) or f"{table_of(entity)} have {', '.join(known)}"
+            raise OptionError(option="--columns", reason=f"unknown column {name!r}; {hint}")
+
+
+def print_row_table(
+    rows: Callable[[], Iterable[dict[str, object]]],
+    output: Output,
+    columns: Sequence[str] | None = None,
+) -> None:
+    """Print rows as a table of the columns that have values, or of the chosen ones, uncut.
+
+    ``rows`` is called several times.
+    """
+    cell = _cell if columns is None else _whole_cell
+    if columns is None:
+        found = dict.fromkeys(
+            name for row in rows() for name, value in row.items() if value not in _EMPTY
+        )
+        columns = sorted((name for name in found if f"{name}_name" not in found), key=_rank)
+    else:
+        found = dict.fromkeys(columns)
     if not columns:
         return
     head = [
@@ -92,7 +125,7 @@ def print_row_table(rows: Callable[[], Iterable[dict[str, object]]], output: Out
     output.lines(
         table_lines(
             head,
-            lambda: ([_cell(name, values[name]) for name in columns] for values in rows()),
+            lambda: ([cell(name, values.get(name)) for name in columns] for values in rows()),
         )
     )
 
@@ -106,12 +139,16 @@ def _rank(column: str) -> int:
 
 def _cell(column: str, value: object) -> str:
     """Return a value as text of at most ``CELL_CHARACTERS_MAX``."""
-    if column.endswith("timestamp_ms") and isinstance(value, int):
-        return time_text(value)
-    text = _plain(value)
+    text = _whole_cell(column, value)
     if len(text) > CELL_CHARACTERS_MAX:
         return text[: CELL_CHARACTERS_MAX - 3] + "..."
     return text
+
+
+def _whole_cell(column: str, value: object) -> str:
+    if column.endswith("timestamp_ms") and isinstance(value, int):
+        return time_text(value)
+    return _plain(value)
 
 
 def _plain(value: object) -> str:
@@ -127,10 +164,14 @@ def _plain(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def print_rows(image: MetadataImage, kind: str, output: Output) -> None:
-    """Print the rows of one kind, one line each."""
-    for row in image.rows(_entity_of(kind)):
-        output.line(json_text(_row(row)))
+def print_rows(
+    image: MetadataImage, kind: str, columns: Sequence[str] | None, output: Output
+) -> None:
+    """Print the rows of one kind, one line each; ``columns`` as for ``print_table``."""
+    entity = _entity_of(kind)
+    check_columns(entity, columns)
+    for row in map(_row, image.rows(entity)):
+        output.line(json_text(row if columns is None else {name: row[name] for name in columns}))
 
 
 def _entity_of(kind: str) -> Entity:

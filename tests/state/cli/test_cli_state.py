@@ -366,3 +366,44 @@ def test_a_terminal_gets_a_table_of_each_kind_that_has_rows(newest: dict[str, An
     assert titles[: len(KINDS)] == [
         f"{kind}: {len(newest[kind])}" for kind in KINDS if newest[kind]
     ]
+
+
+@pytest.mark.parametrize("layout", ["json", "table"])
+def test_columns_of_a_kind_are_chosen_and_not_cut(layout: str) -> None:
+    chosen = ("--columns", "name,topic_id", "--format", layout)
+    status, out, err = run("state", NODE, "topics", *chosen, "--quiet")
+    assert (status, err) == (0, "")
+    everything = rows("state", NODE, "topics")
+    assert max(len(row["name"]) for row in everything) > 100
+    expected = [(row["name"], row["topic_id"]) for row in everything]
+    lines = out.splitlines()
+    if layout == "json":
+        assert [tuple(json.loads(line).items()) for line in lines] == [
+            (("name", name), ("topic_id", topic_id)) for name, topic_id in expected
+        ]
+    else:
+        assert lines[0].split() == ["NAME", "TOPIC", "ID"]
+        assert [tuple(line.split()) for line in lines[1:]] == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (("topics", "--columns", "nane"), "unknown column 'nane'; did you mean name?"),
+        (("--columns", "name"), "--columns requires KIND"),
+    ],
+)
+def test_wrong_columns_are_refused(argv: tuple[str, ...], hint: str) -> None:
+    status, out, err = run("state", NODE, *argv)
+    assert (status, out) == (2, "")
+    assert hint in err
+
+
+def test_a_quiet_command_prints_warnings_and_errors_only() -> None:
+    assert run("diff", NODE, "--from", "1231", "--to", "1232", "--quiet")[2] == ""
+    status, _, err = run("state", NODE, "--at", "9999", "--quiet")
+    assert status == 1
+    assert err.startswith("raftlog: [RAFTLOG_OFFSET_OUT_OF_RANGE]")
+    err = run("state", NODE, "--as", "commands", "--quiet")[2]
+    assert err
+    assert all(line.startswith("raftlog: left out: ") for line in err.splitlines())
