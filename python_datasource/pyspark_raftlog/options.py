@@ -303,7 +303,7 @@ class RaftlogOptions:
         plain, *others = _WILDCARD.split(name, maxsplit=1)
         if self.nodes is not None or not others or plain.rpartition("-")[0] not in INTERNAL_LOGS:
             return self
-        found = sorted(glob.glob(self.path), key=_partition_number)
+        found = sorted(filter(_is_partition, glob.glob(self.path)), key=_partition_number)
         if not found:
             raise LogNotFoundError(path=self.path, remedy="check the pattern of partitions")
         sources = tuple(
@@ -394,9 +394,18 @@ def _parse_given(options: Iterable[tuple[str, str]], find: Find) -> dict[str, An
 _WILDCARD: Final = re.compile(r"[*?\[]")
 
 
+def _is_partition(path: str) -> bool:
+    """Return whether a path that a pattern has found is a partition of an internal log.
+
+    Not one that is being deleted, is moved to another disk or is stray: Kafka has renamed those,
+    and their records would be rows twice.
+    """
+    topic, _, number = os.path.basename(path).rpartition("-")
+    return topic in INTERNAL_LOGS and number.isascii() and number.isdigit()
+
+
 def _partition_number(path: str) -> tuple[int, str]:
-    number = path.rpartition("-")[2]
-    return int(number) if number.isdigit() else -1, path
+    return int(path.rpartition("-")[2]), path
 
 
 def _check_distinct(sources: Iterable[RaftlogOptions]) -> None:

@@ -158,6 +158,14 @@ def test_the_checkpoint_of_one_log_is_not_that_of_a_pattern(tmp_path: Path) -> N
             reader.latestOffset(single, reader.getDefaultReadLimit())
 
 
+def test_directories_that_kafka_deletes_or_moves_are_no_partitions(tmp_path: Path) -> None:
+    for suffix in ("", *(f".{'4f2a1c6d' * 4}-{why}" for why in ("future", "delete", "stray"))):
+        InternalLogFile(tmp_path / f"__consumer_offsets-3{suffix}").append(TOMBSTONE)
+    reader = stream(tmp_path / "__consumer_offsets-*")
+    start = reader.initialOffset()
+    assert rows(reader, start, latest(reader, start)) == [(3, 0)]
+
+
 def test_patterns_without_or_with_two_copies_of_a_partition_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LogNotFoundError):
         options(tmp_path / "__consumer_offsets-*")
