@@ -183,6 +183,14 @@ def test_an_endpoint_without_a_token_is_reported_without_a_secret(
     assert len(endpoint.requests) == 1
 
 
+@pytest.mark.parametrize("url", ["https://[::1/hunter2", "https://hunter2]/", "https://\u2100/x"])
+def test_an_endpoint_that_is_no_url_is_an_error_of_the_option(url: str) -> None:
+    given = options(url=url, id="me", secret="hunter2")
+    with pytest.raises(OptionError, match="no valid URL") as caught:
+        SaslLogin(given).begin()
+    assert "hunter2" not in str(caught.value)
+
+
 def test_the_secret_is_not_sent_to_an_endpoint_with_another_certificate(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:

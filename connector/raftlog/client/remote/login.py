@@ -142,6 +142,7 @@ def _request_token(options: SaslOptions) -> tuple[str, float]:
     As in Kafka the client's id and secret are in the Authorization header.
     """
     url = options.token_endpoint or ""
+    shown = _shown(url)
     fields = {"grant_type": "client_credentials"} | (
         {"scope": options.scope} if options.scope else {}
     )
@@ -158,7 +159,6 @@ def _request_token(options: SaslOptions) -> tuple[str, float]:
     opener = urllib.request.build_opener(
         urllib.request.HTTPSHandler(context=_endpoint_context(options.endpoint_ca)), _NoRedirects
     )
-    shown = _shown(url)
     try:
         with opener.open(request, timeout=_ENDPOINT_TIMEOUT_S) as response:
             data = response.read(OAUTH_RESPONSE_BYTES_MAX + 1)
@@ -198,8 +198,14 @@ def _endpoint_context(ca: str | None) -> ssl.SSLContext:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without user, query and fragment, which may be secrets."""
-    parts = urllib.parse.urlsplit(url)
+    """Return a URL without user, query and fragment, which may be secrets.
+
+    Raises ``OptionError`` if it is no URL, as with the value of a reference.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:
+        raise OptionError(option=ENDPOINT, reason="it is no valid URL") from None
     host = parts.netloc.rpartition("@")[2]
     return printable(f"{parts.scheme}://{host}{parts.path}")
 
