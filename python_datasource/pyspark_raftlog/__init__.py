@@ -1,4 +1,4 @@
-"""The Spark data source ``raftlog``, with ``append`` and ``commit_loop``, which return results.
+"""The Spark data source ``raftlog``; ``append`` and ``commit_loop``; ``lag`` of a stream.
 
 Spark finds the data source by the name of this package, without registration: it imports every
 ``pyspark_*`` package when it looks up a name, and one that fails to import hides all others. So
@@ -15,6 +15,7 @@ from .source import RaftlogDataSource
 if TYPE_CHECKING:
     from .errors import conflict, typed_error
     from .optimistic_commit import NewRecords, append, commit_loop
+    from .stream_lag import StreamLag, lag
 
 DefaultSource = RaftlogDataSource
 
@@ -22,9 +23,11 @@ __all__ = [
     "DefaultSource",
     "NewRecords",
     "RaftlogDataSource",
+    "StreamLag",
     "append",
     "commit_loop",
     "conflict",
+    "lag",
     "typed_error",
 ]
 
@@ -32,7 +35,9 @@ _MODULES = {
     "NewRecords": "optimistic_commit",
     "append": "optimistic_commit",
     "commit_loop": "optimistic_commit",
+    "StreamLag": "stream_lag",
     "conflict": "errors",
+    "lag": "stream_lag",
     "typed_error": "errors",
 }
 
