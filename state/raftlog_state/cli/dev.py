@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -54,6 +55,7 @@ _LOOK_TIMEOUT_MS: Final = 1_000
 _HOST: Final = "127.0.0.1"
 _PORT_MAX: Final = 65_535
 _CONFIG: Final = "node.toml"
+_NODE: Final = re.compile(r"node-\d+")
 _LINES: Final = "lines.json"
 _TOML: Final = """[node]
 id = {node_id}
@@ -127,11 +129,21 @@ def _home(arguments: argparse.Namespace) -> Iterator[str]:
         _check_existing(home, arguments)
     else:
         part = f"{home}.part"
-        shutil.rmtree(part, ignore_errors=True)  # of a command that was killed
+        _remove_interrupted(part)
         _make_directory(part)
         _create(part, arguments)
         os.replace(part, home)
     yield home
+
+
+def _remove_interrupted(part: str) -> None:
+    """Delete what a command that was killed has left. Raises ``OptionError`` for other files."""
+    from raftlog.errors import OptionError
+
+    if os.path.isdir(part) and not all(map(_NODE.fullmatch, os.listdir(part))):
+        reason = f"{part}, in which it would be created, has other files: name another directory"
+        raise OptionError(option="--dir", reason=reason)
+    shutil.rmtree(part, ignore_errors=True)
 
 
 def _make_directory(path: str) -> None:

@@ -154,3 +154,13 @@ def test_a_directory_of_something_else_is_not_used(tmp_path: Path) -> None:
     assert status == 2
     assert "has no quorum of `raftlog dev`" in err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_files_beside_the_directory_are_not_deleted(tmp_path: Path) -> None:
+    other = tmp_path / "data.part" / "thesis"
+    other.parent.mkdir()
+    other.write_text("mine")
+    status, _, err = run("dev", "--dir", tmp_path / "data", "--nodes", "1")
+    assert status == 2
+    assert "has other files" in err
+    assert other.read_text() == "mine"
