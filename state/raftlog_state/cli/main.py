@@ -180,7 +180,6 @@ def _is_usage_error(error: RaftlogError) -> bool:
             errors.NodeAddressError,
             errors.NotALogError,
             errors.NotFormattedError,
-            errors.NodeRunningError,
             errors.OptionError,
             errors.WrongDirectoryError,
         ),

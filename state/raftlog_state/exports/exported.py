@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final
 
-from raftlog.types import ZERO_UUID
 from raftlog_state.controller import (
     AddAcl,
     AddPartitions,
@@ -39,22 +38,13 @@ from raftlog_state.image import (
 )
 from raftlog_state.image.delta import MetadataDelta
 from raftlog_state.image.differences import differences
-from raftlog_state.records import is_redacted
+from raftlog_state.image.row_schema import row_reader
+from raftlog_state.records import RegisterBrokerRecord, is_redacted
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
 
-_UNKNOWN_BROKER: Final = BrokerRow(
-    broker_id=0,
-    incarnation_id=ZERO_UUID,
-    broker_epoch=0,
-    rack=None,
-    fenced=False,
-    in_controlled_shutdown=False,
-    is_migrating_zk_broker=False,
-    endpoints=(),
-    features=(),
-    log_dirs=(),
-    cordoned_log_dirs=None,
+_UNKNOWN_BROKER: Final = row_reader(BrokerRow, RegisterBrokerRecord)(
+    RegisterBrokerRecord(rack=None)
 )
 
 INTERNAL_TOPICS: Final = frozenset(

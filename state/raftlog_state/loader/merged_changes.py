@@ -35,6 +35,7 @@ from raftlog_state.records import (
     Redactor,
     RemoveTopicRecord,
 )
+from raftlog_state.records.declare import Array
 from raftlog_state.records.typed_columns import TypedColumns, frames, typed_columns
 from raftlog_state.replay.topics import (
     CHANGED_RECOVERY_STATES,
@@ -59,13 +60,11 @@ _NOT_MERGED: Final = [
 ]
 _OF_TOPICS: Final = (PartitionRecord, RemoveTopicRecord)
 _REPLICAS: Final = ("replicas", "directories")
-_LISTS: Final = (
-    "isr",
-    "removing_replicas",
-    "adding_replicas",
-    "eligible_leader_replicas",
-    "last_known_elr",
-)
+_LISTS: Final = [
+    entry.attribute
+    for entry in PartitionChangeRecord.fields_schema
+    if isinstance(entry.kind, Array) and entry.attribute not in _REPLICAS
+]
 
 
 class MergedRange(NamedTuple):

@@ -315,7 +315,7 @@ def last_set(is_set: Bools) -> Int64s:
 
 _PARTITION: Final = {entry.name: entry for entry in row_schema(PartitionRow)}
 _LISTS: Final = [entry.name for entry in _PARTITION.values() if isinstance(entry.kind, Array)]
-_ELR: Final = ("elr", "last_known_elr")
+_ELR: Final = [entry.name for entry in _PARTITION.values() if entry.empty_is_null]
 """Lists that a ClearElrRecord clears; a partition without any is not changed."""
 _UNCHANGED: Final = {"leader": LEADER_UNCHANGED, "leader_recovery_state": RECOVERY_UNCHANGED}
 

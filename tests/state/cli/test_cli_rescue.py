@@ -326,7 +326,7 @@ def test_a_running_survivor_is_refused(home: Path) -> None:
             out = home / "out"
             code = main(["rescue", str(home / "node-101"), "--voters", VOTERS, "--out", str(out)])
             os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     assert rescue(home / "node-101", "--out", home / "out")[0] == 0
 
 

@@ -248,7 +248,7 @@ def test_many_logs_are_written_by_one_process(data: Path, tmp_path: Path) -> Non
     [
         (
             '[{"path": "x"}, {"path": "x", "ssl.ca.locaton": "ca.pem"}]',
-            "--sources[1].ssl.ca.locaton: is unknown; options are path, bootstrap.servers, ssl.ca",
+            "--sources[1].ssl.ca.locaton: is unknown; options are path, bootstrap.servers, se",
         ),
         ('[{"path": "x", "bootstrap.servers": "a:1"}]', "--sources[0].bootstrap.servers"),
         ("[" * 100_000, "cannot be read as JSON"),
