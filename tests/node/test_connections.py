@@ -15,7 +15,7 @@ from raftlog.append import AppendRequest, Done
 from raftlog.errors import UnsupportedFieldError
 from raftlog.node import raft_request_handler
 from raftlog.node.apis import ClientApis
-from raftlog.node.apis.produce import DelayedProduce
+from raftlog.node.apis.produce import READ_AT_ONCE_BYTES_MAX, DelayedProduce
 from raftlog.node.driver import Driver
 from raftlog.quorum.roles import Leader
 from raftlog.wire import ApiKey, decode_versions_response, encode, encode_request
@@ -167,6 +167,30 @@ def test_an_append_that_cannot_be_answered_ends_its_connection_and_not_the_repli
                 await _closes(connection, node)
         assert replica.log.end_offset == end + 1
         assert not node.node.driver.is_over
+
+    with_node(tmp_path, check)
+
+
+def test_an_append_that_cannot_be_submitted_ends_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a batch that is read on the executor, when no request of the peer is handled."""
+    read = DelayedProduce._read
+
+    def broken(self: DelayedProduce, data: bytes) -> object:
+        if len(data) < READ_AT_ONCE_BYTES_MAX:
+            raise KeyError("a bug")
+        return read(self, data)
+
+    async def check(node: ServedNode) -> None:
+        topic = node.node.log_identity.topic
+        with monkeypatch.context() as patched:
+            patched.setattr(DelayedProduce, "_read", broken)
+            async with await node.connect() as connection:
+                for value in (bytes(READ_AT_ONCE_BYTES_MAX), b"x"):
+                    request = produce(batch(value), topic=topic)
+                    connection.ask(ApiKey.PRODUCE, 9, encode(request, 9))
+                await _closes(connection, node)
 
     with_node(tmp_path, check)
 

@@ -97,7 +97,13 @@ def start_produce(cache: MetadataCache, request: _Request) -> None:
 
 def _submit(appends: deque[DelayedProduce]) -> None:
     """Submit requests in their order, up to one with a batch that is read on the executor."""
-    while appends and appends[0].submit():
+    while appends:
+        try:
+            if not appends[0].submit():
+                return
+        except Exception as bug:  # noqa: BLE001 - later requests would wait for this one
+            appends[0].fail(bug)
+            return
         appends.popleft()
 
 
@@ -237,11 +243,15 @@ class DelayedProduce:
         except WireError as error:
             request.connection.refuse(error)
         except Exception as bug:  # noqa: BLE001 - it is of this request, and not of the replica
-            request.connection.refuse(INTERNAL_ERROR)
-            context = {"message": INTERNAL_ERROR, "exception": bug}
-            asyncio.get_running_loop().call_exception_handler(context)
+            self.fail(bug)
         else:
             request.respond(body)
+
+    def fail(self, bug: Exception) -> None:
+        """End the connection, and have the bug logged."""
+        self._request.connection.refuse(INTERNAL_ERROR)
+        context = {"message": INTERNAL_ERROR, "exception": bug}
+        asyncio.get_running_loop().call_exception_handler(context)
 
     def _encode_response(self) -> bytes | None:
         """Return the body of the response, None for none. Raises ``UnacknowledgedAppendError``."""
