@@ -286,6 +286,7 @@ def test_requests_in_flight_are_bounded(tmp_path: Path) -> None:
     with_node(tmp_path, check, "[limits]\nrequests_in_flight_max = 4\n")
 
 
+@pytest.mark.slow
 def test_responses_to_a_slow_reader_do_not_occupy_the_node(tmp_path: Path) -> None:
     """The node stops reading a connection with unread responses, and serves others."""
 

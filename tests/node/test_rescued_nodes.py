@@ -204,6 +204,7 @@ def opened(disk: SimulatedDisk, path: str) -> QuorumLog:
     return QuorumLog.open(disk, path, now_ms=TIME_MS, is_single=False)
 
 
+@pytest.mark.slow
 def test_formatting_can_be_repeated_after_a_power_loss_at_any_step() -> None:
     source = disk_of_a_survivor()
     done = source.copy()

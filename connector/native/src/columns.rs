@@ -64,11 +64,11 @@ pub fn build(
     let mut done = 0;
     for (ordinal, row) in which.iter().enumerate() {
         let row = usize::try_from(i32::from_ne_bytes(*row)).ok()?;
+        let value = rows.value(row)?;
         if spread {
             columns.add_empty(row.checked_sub(done)?)?;
             done = row;
         }
-        let value = rows.value(row)?;
         if add_value(program, value, api_key, reveal, latest, &mut columns.fields).is_some() {
             done += 1;
         } else {

@@ -126,6 +126,7 @@ def test_help_imports_no_large_module() -> None:
     assert not modules_after(code) & heavy
 
 
+@pytest.mark.slow
 def test_every_command_works_where_spark_is_not_installed(data: Path) -> None:
     log = data / "kraft-logs" / "trimmed-3.9.2" / "node-1"
     code = (
@@ -148,6 +149,7 @@ def test_the_module_runs_as_a_program() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_closed_output_pipe_is_no_error(data: Path) -> None:
     log = data / "kraft-logs" / "three-nodes-4.3.1" / "node-100"
     read_end, write_end = os.pipe()
@@ -187,6 +189,7 @@ def test_every_result_has_its_exit_code(error: BaseException, status: int, said:
     assert (stderr.getvalue() == "") == (said == "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_without_a_traceback(data: Path) -> None:
     # The process sends the signal to itself while it reads: no clock, no race. A shell's background
     # job inherits SIGINT as ignored, so Python's own handler is restored first.

@@ -145,6 +145,7 @@ def test_a_signal_in_an_append_takes_effect_after_it(data: Path, tmp_path: Path)
     assert follow_once(data / LOG, place).splitlines()[0].endswith("from offset 37")
 
 
+@pytest.mark.slow
 def test_a_signal_whose_exception_is_lost_ends_the_command(data: Path, tmp_path: Path) -> None:
     # C code that calls Python, as Arrow does, may drop the exception of a signal's handler.
     code = (
@@ -217,6 +218,7 @@ def test_tables_may_contain_several_clusters(data: Path, tmp_path: Path) -> None
     assert [row["cluster_id"] for row in only] == [cluster_id]
 
 
+@pytest.mark.slow
 def test_many_logs_are_written_by_one_process(data: Path, tmp_path: Path) -> None:
     place, other = tmp_path / "tables", data / "kraft-logs/trimmed-3.9.2/node-1"
     file = tmp_path / "logs.json"

@@ -248,6 +248,7 @@ def _deletes_a_name(change: ChangeRequest) -> bool:
     return isinstance(change, DeleteConfig) and change.name.startswith("write-")
 
 
+@pytest.mark.slow
 def test_no_write_is_lost_or_applied_twice_and_states_equal_a_replay() -> None:
     """The histories have every kind of event."""
     total: Counter[str] = Counter()

@@ -617,6 +617,7 @@ def test_a_leader_whose_full_disk_has_no_room_for_an_abort_resigns() -> None:
     env.assert_states_equal_a_replay()
 
 
+@pytest.mark.slow
 def test_a_write_that_is_not_atomic_has_no_limit_of_its_records() -> None:
     env, active = started(records_per_batch_max=4_000)
     begin = env.shared.end_offset

@@ -400,6 +400,7 @@ def test_a_text_is_that_text_in_yaml(text: str) -> None:
     assert yaml.safe_load(yaml_text(text)) == text
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(images())
 def test_resources_of_strimzi_are_read_as_the_state(image: MetadataImage) -> None:
@@ -546,6 +547,7 @@ def hcl_blocks(lines: tuple[str, ...]) -> list[tuple[str, str, dict[str, Any]]]:
     return found
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(images())
 def test_resources_of_terraform_are_read_as_the_state(image: MetadataImage) -> None:

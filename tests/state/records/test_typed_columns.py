@@ -149,6 +149,7 @@ def test_records_of_real_logs_have_what_kafka_dump_log_prints() -> None:
                 assert columns == typed_fields(kind, payload["data"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "version"), EVERY_VERSION, ids=version_name)
 @settings(max_examples=8)
 @given(data=st.data())

@@ -319,6 +319,7 @@ def test_a_second_load_with_the_staging_directory_is_refused(
     assert not list(staging.iterdir())
 
 
+@pytest.mark.slow
 def test_a_load_whose_appends_always_conflict_ends(random_log: RandomLogOf, tmp_path: Path) -> None:
     log, _ = random_log(3, 200)
     tables = MemoryTables()
@@ -372,6 +373,7 @@ def test_a_record_that_is_rejected_raises_as_in_single_batches(
         assert progress.offset < raised.value.offset
 
 
+@pytest.mark.slow
 def test_ranges_with_leader_changes_are_split(tmp_path: Path) -> None:
     log = write_random_log(tmp_path, 1, 150)
     assert len(log.epochs) > 1
@@ -438,6 +440,7 @@ def write_part(log: Path, tables: MemoryTables, record_count: int) -> None:
     ).append_next()
 
 
+@pytest.mark.slow
 def test_records_in_log_that_are_not_published_are_written_once(
     random_log: RandomLogOf, tmp_path: Path
 ) -> None:

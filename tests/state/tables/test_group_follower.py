@@ -287,6 +287,7 @@ def test_a_run_whose_logs_are_all_away_ends_at_a_signal() -> None:
     assert len(clock.slept_ms) == 1
 
 
+@pytest.mark.slow
 def test_nodes_that_do_not_answer_do_not_delay_the_other_clusters(
     data: Path, logs: dict[str, Path]
 ) -> None:
@@ -317,6 +318,7 @@ def test_nodes_that_do_not_answer_do_not_delay_the_other_clusters(
     assert sum("d is not followed" in event for event in events) == 1
 
 
+@pytest.mark.slow
 def test_a_run_with_an_end_waits_for_the_answer_of_each_node(logs: dict[str, Path]) -> None:
     tables = MemoryTables()
     written = Event()
