@@ -349,7 +349,7 @@ STATE_PLANTS: Final = (
         path=f"{STATE}/exports/commands.py",
         old='re.compile(r"[,=\\s]")',
         new='re.compile(r"[=\\s]")',
-        tests=(f"{EXPORTS}::test_commands_are_read_as_the_state",),
+        tests=(f"{EXPORTS}::test_a_list_is_one_value_of_a_config",),
     ),
     Plant(
         bug="an export has templates of Terraform",

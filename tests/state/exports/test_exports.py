@@ -362,6 +362,15 @@ def test_a_name_that_is_an_operator_of_the_shell_is_an_argument(tmp_path: Path) 
     ]
 
 
+def test_a_list_is_one_value_of_a_config() -> None:
+    before = topic(1, "a", (1,))
+    config = ConfigRow(
+        resource_type=TOPIC, resource_name="a", name="cleanup.policy", value="compact,delete"
+    )
+    (command,) = export(image_of(*before), image_of(*before, config), "commands").lines[3:]
+    assert command.endswith(" --add-config 'cleanup.policy=[compact,delete]'")
+
+
 def test_a_name_is_no_regular_expression_where_kafka_reads_one() -> None:
     exported = export(image_of(*topic(1, "a.b", (1,))), image_of(), "commands")
     assert exported.lines[3:] == (r"""kafka-topics.sh "$@" --delete --topic 'a\.b'""",)
