@@ -28,7 +28,6 @@ from raftlog.errors import (
     InvalidAppendError,
     InvalidProducerEpochError,
     LogClosedError,
-    MalformedVarintError,
     NotLeaderError,
     OutOfOrderSequenceError,
     RaftlogError,
@@ -54,7 +53,7 @@ from raftlog.log.reading.transactions import (
 from raftlog.records.builder import BatchAccumulator, ProducerStamp
 from raftlog.records.encoding import PackedRecords, RecordToAppend, SealedBatch
 from raftlog.records.record import Header, NewRecord
-from raftlog.records.varint import read_unsigned_varint
+from raftlog.records.varint import MalformedVarintError, read_unsigned_varint
 
 if TYPE_CHECKING:
     from raftlog.log.writing.producer_state import Duplicate

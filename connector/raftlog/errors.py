@@ -1,5 +1,5 @@
-"""All errors that raftlog raises, but for those of ``raftlog_state.errors`` and
-``pyspark_raftlog.errors``.
+"""All errors that raftlog raises to its callers, but for those of ``raftlog_state.errors`` and
+``pyspark_raftlog.errors``. An error that raftlog itself handles is beside the code that raises it.
 
 ``str(error)`` is ``[CODE] message``: a stable code, then where, what, why and what to do. The code
 is part of the text because Spark keeps only the text of an error that crosses a process.
@@ -234,16 +234,6 @@ class HeaderLimitError(CorruptBatchError, code="RAFTLOG_HEADER_LIMIT", kafka_cod
             f"record batch in {location} exceeds the header limit: {self.reason}; read from the "
             "next batch on"
         )
-
-
-class MalformedVarintError(LogError, code="RAFTLOG_MALFORMED_VARINT"):
-    """Bytes that are not a varint. Decoders convert it into the error of their own format."""
-
-    position: int
-    reason: str
-
-    def message(self) -> str:
-        return f"malformed varint at byte {self.position}: {self.reason}"
 
 
 class LogGapError(LogError, code="RAFTLOG_LOG_GAP"):
@@ -826,16 +816,6 @@ class UnsupportedFieldError(WireError, code="RAFTLOG_UNSUPPORTED_FIELD", kafka_c
 
     def message(self) -> str:
         return f"cannot encode {self.api} version {self.version}, field {self.field}: {self.reason}"
-
-
-class UnacknowledgedAppendError(WireError, code="RAFTLOG_UNACKNOWLEDGED_APPEND"):
-    """A failed append with acks=0. It has no response: closing the connection is the only signal
-    to the producer."""
-
-    reason: str
-
-    def message(self) -> str:
-        return f"append with acks=0 failed: {self.reason}; close the connection"
 
 
 # --- Clients of a quorum --------------------------------------------------------------------------

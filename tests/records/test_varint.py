@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.errors import MalformedVarintError
 from raftlog.records.batch_columns import read_varints, read_varlongs
 from raftlog.records.varint import (
+    MalformedVarintError,
     read_unsigned_varint,
     read_varint,
     read_varlong,

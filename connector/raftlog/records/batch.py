@@ -17,11 +17,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from raftlog.errors import (
-    CorruptBatchError,
-    HeaderLimitError,
-    MalformedVarintError,
-)
+from raftlog.errors import CorruptBatchError, HeaderLimitError
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
     DECOMPRESSED_BYTES_MAX,
@@ -56,7 +52,7 @@ from .record import (
     read_record,
     wrapped_int64,
 )
-from .varint import Buffer, read_varint, read_varlong
+from .varint import Buffer, MalformedVarintError, read_varint, read_varlong
 
 __all__ = [
     "Compression",

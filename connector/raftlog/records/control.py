@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
-from raftlog.errors import CorruptBatchError, MalformedVarintError
+from raftlog.errors import CorruptBatchError
 from raftlog.limits import STRING_BYTES_MAX
 from raftlog.types import ZERO_UUID
 
-from .varint import read_unsigned_varint, unsigned_varint
+from .varint import MalformedVarintError, read_unsigned_varint, unsigned_varint
 
 # --- Fields of Kafka's flexible messages, as far as control records use them ----------------------
 # Fixed-width numbers are big-endian. Lengths and counts are unsigned varints of the value plus 1; 0

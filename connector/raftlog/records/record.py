@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raftlog.errors import CorruptBatchError, HeaderLimitError, MalformedVarintError
+from raftlog.errors import CorruptBatchError, HeaderLimitError
 from raftlog.limits import HEADERS_PER_RECORD_MAX
 
-from .varint import read_varint, read_varlong, varint
+from .varint import MalformedVarintError, read_varint, read_varlong, varint
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raftlog.errors import MalformedVarintError
 from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX, KIB
 
 from .batch_columns import HEADERS_TYPE, Bools, Bytes, Int32s, Int64s, read_varints, read_varlongs
 from .header import RECORD_BYTES_MIN
-from .varint import read_varint, varint
+from .varint import MalformedVarintError, read_varint, varint
 
 # --- Runs of contiguous records, and the split of long runs into shorter ones ---------------------
 # All runs are followed together, one record of each run per step, so the speed depends on the

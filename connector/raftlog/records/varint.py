@@ -10,10 +10,20 @@ the value has more bits than its type.
 
 from __future__ import annotations
 
-from raftlog.errors import MalformedVarintError
+from raftlog.errors import LogError
 from raftlog.limits import VARINT_BYTES_MAX, VARLONG_BYTES_MAX
 
 Buffer = bytes | bytearray | memoryview
+
+
+class MalformedVarintError(LogError, code="RAFTLOG_MALFORMED_VARINT"):
+    """Bytes that are not a varint. Decoders convert it into the error of their own format."""
+
+    position: int
+    reason: str
+
+    def message(self) -> str:
+        return f"malformed varint at byte {self.position}: {self.reason}"
 
 
 def _read(buffer: Buffer, position: int, byte_count_max: int, bit_count: int) -> tuple[int, int]:

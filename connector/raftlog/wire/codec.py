@@ -34,9 +34,9 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from raftlog.errors import MalformedMessageError, MalformedVarintError, UnsupportedFieldError
+from raftlog.errors import MalformedMessageError, UnsupportedFieldError
 from raftlog.limits import STRING_BYTES_MAX, WIRE_ELEMENTS_MAX
-from raftlog.records.varint import read_unsigned_varint, unsigned_varint
+from raftlog.records.varint import MalformedVarintError, read_unsigned_varint, unsigned_varint
 
 from .schema import SIZED, FieldPlan, StructPlan, message_plan, with_target
 

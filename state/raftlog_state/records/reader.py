@@ -24,9 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raftlog.errors import MalformedVarintError
 from raftlog.limits import STRING_BYTES_MAX
-from raftlog.records.varint import read_unsigned_varint
+from raftlog.records.varint import MalformedVarintError, read_unsigned_varint
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.fast_dataclass import positional_constructor
 

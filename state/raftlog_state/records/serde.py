@@ -22,8 +22,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from raftlog.errors import MalformedVarintError
-from raftlog.records.varint import read_unsigned_varint, unsigned_varint
+from raftlog.records.varint import MalformedVarintError, read_unsigned_varint, unsigned_varint
 from raftlog_state.errors import InvalidRecordError, MetadataParseError, UnsupportedVersionError
 
 from .declare import Message, MetadataRecord

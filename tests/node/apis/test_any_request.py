@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from raftlog.errors import MalformedMessageError, UnacknowledgedAppendError
+from raftlog.errors import MalformedMessageError
 from raftlog.node.access import Rights
+from raftlog.node.apis.produce import UnacknowledgedAppendError
 from raftlog.records.batch import Compression, Header, NewRecord, iter_batches
 from raftlog.wire import APIS, ApiKey, Listener, decode, encode
 from raftlog.wire.log_identity import uuid_or_none

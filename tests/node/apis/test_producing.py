@@ -17,7 +17,6 @@ from raftlog.errors import (
     RaftlogError,
     RecordBatchTooLargeError,
     StaleCommitError,
-    UnacknowledgedAppendError,
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import LOG_BATCH_BYTES_MAX, RAW_BATCH_BYTES_MAX
@@ -30,6 +29,7 @@ from raftlog.log.reading.transactions import (
 )
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
+from raftlog.node.apis.produce import UnacknowledgedAppendError
 from raftlog.node.apis.produced_batch import produced_records, read_header
 from raftlog.node.request import Session
 from raftlog.records.batch import (

@@ -34,7 +34,6 @@ from raftlog.errors import (
     InvalidAppendError,
     LogError,
     NotLeaderError,
-    UnacknowledgedAppendError,
     WireError,
 )
 from raftlog.limits import KIB
@@ -71,6 +70,16 @@ _TEXT_FROM: Final = 8
 _COUNTER_BITS: Final = 32
 _ACKS: Final = (-1, 0, 1)
 _CODES: Final = {int(one): one for one in ErrorCode}
+
+
+class UnacknowledgedAppendError(WireError, code="RAFTLOG_UNACKNOWLEDGED_APPEND"):
+    """A failed append with acks=0. It has no response: closing the connection is the only signal
+    to the producer."""
+
+    reason: str
+
+    def message(self) -> str:
+        return f"append with acks=0 failed: {self.reason}; close the connection"
 
 
 @dataclass(frozen=True, slots=True)
