@@ -195,6 +195,25 @@ def test_an_append_that_cannot_be_submitted_ends_its_connection(
     with_node(tmp_path, check)
 
 
+def test_a_read_batch_that_cannot_be_submitted_ends_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later requests of the connection would wait for it."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("a bug")
+
+    async def check(node: ServedNode) -> None:
+        request = produce(batch(bytes(READ_AT_ONCE_BYTES_MAX)), topic=node.node.log_identity.topic)
+        with monkeypatch.context() as patched:
+            patched.setattr(DelayedProduce, "_append", broken)
+            async with await node.connect() as connection:
+                connection.ask(ApiKey.PRODUCE, 9, encode(request, 9))
+                await _closes(connection, node)
+
+    with_node(tmp_path, check)
+
+
 def test_bytes_that_are_no_request_close_the_connection(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:

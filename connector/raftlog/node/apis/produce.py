@@ -122,7 +122,7 @@ class DelayedProduce:
     Kafka: ``DelayedProduce``, which is a class of the response to all partitions too.
     """
 
-    __slots__ = ("_batches", "_cache", "_count", "_outcomes", "_request")
+    __slots__ = ("_batches", "_cache", "_count", "_outcomes", "_reading", "_request")
 
     def __init__(self, cache: MetadataCache, request: _Request) -> None:
         self._cache: Final = cache
@@ -134,20 +134,13 @@ class DelayedProduce:
         """Of the batches that are submitted or refused; None while it is unknown."""
         self._count = len(self._batches)
         """Batches that have no outcome."""
+        self._reading: asyncio.Future[AppendRequest] | None = None
+        """The first batch without an outcome, if the executor has read it."""
 
     def submit(self) -> bool:
         """Submit or refuse the batches; return False if one is read on the executor first."""
         while len(self._outcomes) < len(self._batches):
-            topic, batch = self._batches[len(self._outcomes)]
-            refusal = _refusal(self._cache, self._request, topic, batch)
-            if refusal is not None:
-                self._refuse(refusal)
-                continue
-            try:
-                append = self._read(batch.records or b"")
-            except LogError as error:
-                self._refuse(_refused(error))
-                continue
+            append = self._next()
             if append is None:
                 return False
             self._append(append)
@@ -156,6 +149,18 @@ class DelayedProduce:
         return True
 
     # --- reading ----------------------------------------------------------------------------------
+
+    def _next(self) -> AppendRequest | Refused | None:
+        """Return the next append, or why it is refused; None if the executor reads it first."""
+        reading, self._reading = self._reading, None
+        try:
+            if reading is not None:
+                return reading.result()
+            topic, batch = self._batches[len(self._outcomes)]
+            refusal = _refusal(self._cache, self._request, topic, batch)
+            return refusal or self._read(batch.records or b"")
+        except LogError as error:
+            return _refused(error)
 
     def _read(self, data: bytes) -> AppendRequest | Refused | None:
         """Return the append of a batch; None if it is large, and read on the executor.
@@ -186,18 +191,13 @@ class DelayedProduce:
 
     def _has_read(self, reading: asyncio.Future[AppendRequest]) -> None:
         """Continue after a batch was read on the executor, unless the connection is lost."""
-        error = None if reading.cancelled() else reading.exception()
-        appends = self._request.session.appends
-        if not appends or appends[0] is not self or reading.cancelled():
+        if reading.cancelled():
             return
-        if error is None:
-            self._append(reading.result())
-        elif isinstance(error, LogError):
-            self._refuse(_refused(error))
-        else:
-            self._request.connection.refuse(INTERNAL_ERROR)
-            raise error
-        _submit(appends)
+        reading.exception()  # retrieved, or asyncio logs it if the connection is lost
+        appends = self._request.session.appends
+        if appends and appends[0] is self:
+            self._reading = reading
+            _submit(appends)
 
     # --- submitting -------------------------------------------------------------------------------
 
