@@ -49,6 +49,20 @@ SASL_PLANTS: Final = (
         tests=(CLIENT,),
     ),
     Plant(
+        bug="a server keeps the network thread busy with the key of a password",
+        path=f"{REMOTE}/connection.py",
+        old="message = await asyncio.to_thread(client.receive, response)",
+        new="message = client.receive(response)",
+        tests=(CLIENT,),
+    ),
+    Plant(
+        bug="a refusal waits on the network thread for the token of another connection",
+        path=f"{REMOTE}/connection.py",
+        old="remedy = await asyncio.to_thread(login.discard_refused)",
+        new="remedy = login.discard_refused()",
+        tests=(CLIENT,),
+    ),
+    Plant(
         bug="the client's secret follows a redirect of the token endpoint",
         path=f"{REMOTE}/login.py",
         old="HTTPSHandler(context=_endpoint_context(options.endpoint_ca)), _NoRedirects",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +29,8 @@ from raftlog.errors import (
     SecurityProtocolError,
     UnsupportedSaslMechanismError,
 )
-from raftlog.wire import APIS, CLIENT_APIS, ApiKey, decode, latest_schemas
+from raftlog.limits import SCRAM_ITERATIONS_MAX
+from raftlog.wire import APIS, CLIENT_APIS, ApiKey, decode, latest_schemas, sasl
 
 PLAIN = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -33,6 +38,7 @@ PLAIN = {
     "sasl.username": "alice",
     "sasl.password": "hunter2",
 }
+NETWORK_THREAD = "raftlog client of"
 
 
 class SaslNode(ScriptedNode):
@@ -192,3 +198,55 @@ def test_an_error_of_the_function_for_tokens_ends_the_requests_that_wait_for_it(
     with SaslNode(lifetime_ms=60_000) as node, pytest.raises(LostVaultError):
         raftlog.follow(node.address, config=config, oauth_token=token, timeout_ms=600_000)
     assert ApiKey.METADATA not in node.asked
+
+
+# --- the network thread, which serves all connections of a client ---------------------------------
+
+
+class ScramNode(SaslNode):
+    """Node whose challenge requests the most iterations that a client allows."""
+
+    def _authenticate(self, version: int, body: bytes) -> Any:
+        answer = super()._authenticate(version, body)
+        if len(self.received) > 2:  # mechanism, first message, proof
+            return replace(answer, error_code=ErrorCode(58))
+        nonce = self.received[-1].rpartition(b"r=")[2].decode()
+        salt = base64.b64encode(b"salt").decode()
+        challenge = f"r={nonce}x,s={salt},i={SCRAM_ITERATIONS_MAX}"
+        return replace(answer, auth_bytes=challenge.encode())
+
+
+def test_the_key_of_a_password_is_derived_outside_the_network_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    derive, threads = hashlib.pbkdf2_hmac, []
+
+    def watched(*arguments: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return derive(*arguments)
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", watched)
+    with ScramNode() as node:
+        error = error_of(node, PLAIN | {"sasl.mechanism": "SCRAM-SHA-256"})
+    assert type(error) is SaslAuthenticationError
+    (thread,) = threads
+    assert not thread.startswith(NETWORK_THREAD)
+
+
+def test_a_refused_token_is_discarded_outside_the_network_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for an authentication that waits for its token."""
+    expiry, threads = sasl.token_expiry_s, []
+
+    def watched(token: str) -> float | None:
+        threads.append(threading.current_thread().name)
+        return expiry(token)
+
+    monkeypatch.setattr(sasl, "token_expiry_s", watched)
+    config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    with SaslNode(refusal=58) as node:
+        error = error_of(node, config, oauth_token=lambda: "hunter2")
+    assert type(error) is SaslAuthenticationError
+    (thread,) = threads
+    assert not thread.startswith(NETWORK_THREAD)

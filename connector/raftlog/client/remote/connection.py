@@ -331,9 +331,9 @@ class Connection(asyncio.Protocol):
                 response = await self._request_sasl(
                     ApiKey.SASL_AUTHENTICATE, message, SaslAuthenticateResponse, until
                 )
-                message = client.receive(response)
+                message = await asyncio.to_thread(client.receive, response)  # SCRAM's key: 50 ms
         except sasl.SaslRefusedError as refused:
-            raise self._sasl_error(login, refused) from None
+            raise await self._sasl_error(login, refused) from None
         except sasl.SaslExchangeError as error:
             remedy = "check that the address is that of a node of the cluster"
             raise SaslAuthenticationError(
@@ -356,7 +356,9 @@ class Connection(asyncio.Protocol):
         left_s = until - asyncio.get_running_loop().time()
         return await self.request(key, message, target, timeout_s=max(left_s, 0))
 
-    def _sasl_error(self, login: SaslLogin, refused: sasl.SaslRefusedError) -> AccessDeniedError:
+    async def _sasl_error(
+        self, login: SaslLogin, refused: sasl.SaslRefusedError
+    ) -> AccessDeniedError:
         path = str(self.address)
         if refused.error == sasl.ILLEGAL_STATE:
             return self._no_sasl()
@@ -368,7 +370,8 @@ class Connection(asyncio.Protocol):
                 remedy=f"set {MECHANISM} to one of these",
             )
         reason = f"{login.mechanism}: {refused} (Kafka's error {refused.error})"
-        return SaslAuthenticationError(path=path, reason=reason, remedy=login.advice())
+        remedy = await asyncio.to_thread(login.discard_refused)
+        return SaslAuthenticationError(path=path, reason=reason, remedy=remedy)
 
     def _no_sasl(self) -> SecurityProtocolError:
         return SecurityProtocolError(

@@ -75,8 +75,11 @@ class SaslLogin:
             exchange = sasl.scram_exchange(mechanism, username, password, nonce)
         return sasl.SaslClient(mechanism, exchange, secrets=(password,))
 
-    def advice(self) -> str:
-        """Return what to do if a node refuses the credentials; its token is not used again."""
+    def discard_refused(self) -> str:
+        """Discard the token that a node refused; return what to do about the credentials.
+
+        It may block while another authentication waits for a token.
+        """
         if self.mechanism != sasl.OAUTHBEARER:
             return (
                 "check the user name and the password, and that the user has credentials for "
