@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.cli import run
 from tests.support.controller_nodes import eventually
+from tests.support.kafka import kafka_jars, run_java
 from tests.support.node_metrics import Figures, metrics_at
 from tests.support.quorum_processes import free_ports
 from tests.support.rival_changes import replayed_image
@@ -24,6 +25,7 @@ from raftlog_state.image import TopicRow
 from raftlog_state.records import NO_OP_VALUE, RemoveTopicRecord, encode
 from raftlog_state.records import DecodedRecord as Decoded
 
+QUORUM_TOOL = "org.apache.kafka.tools.MetadataQuorumCommand"
 FEATURE = {"change": "set_feature", "feature": "metadata.version", "level": 30}
 CONTRADICTION = encode(Decoded(0, RemoveTopicRecord(topic_id="muSNo3lITFSJf4sY_teOaw")))
 
@@ -84,6 +86,33 @@ def test_snapshots_stop_and_their_reason_has_the_remedy(tmp_path: Path) -> None:
             end = served.node.driver.replica.log.end_offset
             assert found["raftlog_metadata_applied_offset",] == end - 1
             assert not served.node.driver.replica.log.snapshots
+
+    asyncio.run(work())
+
+
+@pytest.mark.kafka
+def test_kafkas_tool_describes_a_quorum_that_has_warnings(tmp_path: Path) -> None:
+    jars = kafka_jars()
+    (port,) = free_ports(1)
+
+    async def work() -> None:
+        text = settings(port, "false")
+        async with served_node(tmp_path, text, services=[create_publishers]) as served:
+            bootstrap = f"127.0.0.1:{served.port}"
+            await asyncio.to_thread(fill, bootstrap)
+            await eventually(lambda: "Not emitting" in served.all_lines)
+            described, _ = await asyncio.to_thread(describe, bootstrap)
+            assert described["warnings"]
+            for where in ("--bootstrap-server", "--bootstrap-controller"):
+                status, replication = [
+                    await asyncio.to_thread(
+                        run_java, jars, QUORUM_TOOL, where, bootstrap, "describe", *what
+                    )
+                    for what in (("--status",), ("--replication",))
+                ]
+                assert f"LeaderEpoch:            {described['epoch']}\n" in status
+                (replica,) = replication.splitlines()[1:]
+                assert replica.split()[0] == "1"
 
     asyncio.run(work())
 
