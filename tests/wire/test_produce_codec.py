@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v13 import response as responses
-from kio.schema.types import BrokerId
+from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i64
 from tests.support.hostile_bytes import mutations
 from tests.support.wire_messages import random_message
@@ -117,7 +117,7 @@ def as_kio(request: ProduceRequest, results: list[ProduceResult], endpoint: Any)
         topics.append(
             latest_schemas.ProducedTopic(
                 topic_id=UUID(bytes=topic.topic_id) if topic.topic_id else None,
-                name=topic.name,  # type: ignore[arg-type]
+                name=TopicName(topic.name),
                 partition_responses=tuple(partitions),
             )
         )

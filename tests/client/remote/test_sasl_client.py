@@ -17,6 +17,7 @@ from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+from kio.static.primitive import i64Timedelta
 from tests.support.scripted_node import ScriptedNode
 
 import raftlog
@@ -31,6 +32,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import SCRAM_ITERATIONS_MAX
 from raftlog.wire import APIS, CLIENT_APIS, ApiKey, decode, latest_schemas, sasl
+from raftlog.wire.log_identity import duration, int16
 
 PLAIN = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -66,20 +68,22 @@ class SaslNode(ScriptedNode):
         ranges = {key: api.versions for key, api in APIS.items()}
         ranges |= CLIENT_APIS if self.has_sasl else {}
         keys = tuple(
-            api_versions.ApiVersion(api_key=key, min_version=one.first, max_version=one.last)  # type: ignore[arg-type]
+            api_versions.ApiVersion(
+                api_key=int16(key), min_version=int16(one.first), max_version=int16(one.last)
+            )
             for key, one in ranges.items()
         )
         return api_versions.ApiVersionsResponse(
             error_code=ErrorCode.none,
             api_keys=keys,
-            throttle_time=datetime.timedelta(0),  # type: ignore[arg-type]
+            throttle_time=duration(0),
         )
 
     def _metadata(self, _version: int, _body: bytes) -> Any:
         if not self.received or self.error:
             return None
         return latest_schemas.MetadataResponse(
-            throttle_time=datetime.timedelta(0),  # type: ignore[arg-type]
+            throttle_time=duration(0),
             brokers=(),
             cluster_id=None,
             topics=(),
@@ -97,7 +101,7 @@ class SaslNode(ScriptedNode):
             error_code=ErrorCode(self.refusal),
             error_message=text,
             auth_bytes=b"",
-            session_lifetime=datetime.timedelta(milliseconds=self.lifetime_ms),  # type: ignore[arg-type]
+            session_lifetime=i64Timedelta.parse(datetime.timedelta(milliseconds=self.lifetime_ms)),
         )
 
 
