@@ -201,9 +201,7 @@ def test_a_delayed_request_whose_check_fails_affects_no_other(tmp_path: Path) ->
 
 def test_a_bug_in_a_step_of_a_listener_stops_the_replica(tmp_path: Path) -> None:
     class Failing(Recorder):
-        def handle_commit(  # type: ignore[override]
-            self, batches: Sequence[RecordBatch]
-        ) -> Iterator[None]:
+        def handle_commit(self, batches: Sequence[RecordBatch]) -> Iterator[None]:
             yield
             raise AssertionError("a bug")
 

@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.errors import FutureEpochError, NotLeaderError, UnexpectedEndOffsetError
 from raftlog.log.reading.snapshot import SnapshotReader
-from raftlog.node.raft_client import LeaderNotification
+from raftlog.node.raft_client import LeaderNotification, Steps
 from raftlog.records.batch import RecordBatch
 from raftlog.types import SnapshotId
 from tests.node.listeners.hosts import Host, ReplicaHost, SharedHost
@@ -25,7 +25,7 @@ class Recorder:
         self.snapshots: list[SnapshotId] = []
         self.shutdown_count = 0
 
-    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> Steps:
         assert batches, "a notification has batches"
         assert not self.shutdown_count, "no notification follows the shutdown"
         for batch in batches:
@@ -34,11 +34,13 @@ class Recorder:
             self.control_count += batch.is_control
             if not batch.is_control:
                 self.values += [record.value for record in batch.records()]
+        return None
 
-    def handle_load_snapshot(self, snapshot: SnapshotReader) -> None:
+    def handle_load_snapshot(self, snapshot: SnapshotReader) -> Steps:
         assert snapshot.snapshot_id.end_offset > self.next_offset
         self.snapshots.append(snapshot.snapshot_id)
         self.next_offset = snapshot.snapshot_id.end_offset
+        return None
 
     def handle_leader_change(self, leader: LeaderNotification) -> None:
         assert not self.shutdown_count, "no notification follows the shutdown"

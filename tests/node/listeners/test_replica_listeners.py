@@ -114,14 +114,10 @@ class Slow(Recorder):
         self._step_count = step_count
         self.steps_left = 0
 
-    def handle_commit(  # type: ignore[override]
-        self, batches: Sequence[RecordBatch]
-    ) -> Iterator[None]:
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> Iterator[None]:
         return self._in_steps(lambda: super(Slow, self).handle_commit(batches))
 
-    def handle_load_snapshot(  # type: ignore[override]
-        self, snapshot: SnapshotReader
-    ) -> Iterator[None]:
+    def handle_load_snapshot(self, snapshot: SnapshotReader) -> Iterator[None]:
         return self._in_steps(lambda: super(Slow, self).handle_load_snapshot(snapshot))
 
     def handle_leader_change(self, leader: LeaderNotification) -> None:
