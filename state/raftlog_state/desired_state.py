@@ -93,8 +93,8 @@ def plan(
 ) -> PlannedChanges:
     """Return the changes from ``actual`` to ``desired``; none if they are equal.
 
-    A topic that has fewer partitions in ``desired`` is deleted and created again, without its
-    records.
+    A topic that has fewer partitions in ``desired``, or none in ``actual``, is deleted and created
+    again, without its records.
 
     ``complete_reassignments``: whether partitions get their replicas immediately, by a change of
     the ISR, as in a cluster without running brokers. Otherwise the brokers copy the partition
@@ -235,8 +235,9 @@ class _Planner:
                 yield from self._partition_changes(name, before[name], after[name])
 
     def _is_recreated(self, name: str) -> bool:
-        before, after = self._topics
-        return len(after.get(name, ())) < len(before.get(name, ()))
+        before, after = (topics.get(name, ()) for topics in self._topics)
+        is_bare = name in self._topics[0] and not before  # nothing has its replication factor
+        return len(after) < len(before) or (is_bare and bool(after))
 
     def _partition_changes(
         self, topic: str, before: list[PartitionRow], after: list[PartitionRow]

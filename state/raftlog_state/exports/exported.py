@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -177,13 +178,24 @@ def declared(before: MetadataImage, after: MetadataImage) -> Declared:
         if isinstance(difference.after, ScramRow):
             found.credentials[difference.after] = None
     found.left_out.extend(others)
-    found.topics = {name: _topic_of(after, name) for name in topics if name not in INTERNAL_TOPICS}
+    for name in topics:
+        topic = _topic_of(after, name)
+        if topic.partitions and name not in INTERNAL_TOPICS:  # one without them is in left_out
+            found.topics[name] = topic
     found.quotas = {entity: {} for entity in entities}
     for row in after.rows_of(QuotaRow):
         entity = tuple(sorted(row.entity, key=itemgetter(0)))
-        if entity in found.quotas:
+        if entity not in found.quotas:
+            continue
+        if math.isfinite(row.value):
             found.quotas[entity][row.quota] = number_text(row.value)
+        else:
+            what = f"quota {row.quota} of {entity_text(entity)}"
+            found.left_out.append(f"{what}: it is no finite number")
     for topic in found.topics.values():
+        if not topic.is_uniform:
+            what = f"the numbers of replicas of topic {topic.name!r}"
+            found.left_out.append(f"{what}: they differ, and a resource has one number")
         found.left_out.extend(
             f"config {name} of topic {topic.name!r}: it requires --reveal"
             for name, value in topic.configs.items()

@@ -7,6 +7,7 @@ user may not.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -70,7 +71,7 @@ def export_strimzi(before: MetadataImage, after: MetadataImage, *, cluster: str)
     for resource in resources:
         lines.extend(("---", *yaml_lines(resource)))
     found.left_out.extend(f"{what} is deleted: delete its resource" for what in found.deleted)
-    return Exported(tuple(lines), tuple(found.left_out))
+    return Exported(tuple(lines), tuple(dict.fromkeys(found.left_out)))  # a quota may be twice
 
 
 def _resource(kind: str, name: str, cluster: str, spec: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -83,10 +84,6 @@ def _resource(kind: str, name: str, cluster: str, spec: Mapping[str, Value]) -> 
 
 def _topics(found: Declared, cluster: str) -> Iterator[Mapping[str, Value]]:
     for topic in found.topics.values():
-        if not topic.is_uniform:
-            found.left_out.append(
-                f"the numbers of replicas of topic {topic.name!r}: all partitions have the same"
-            )
         name = _resource_name(topic.name)
         yield _resource("KafkaTopic", name, cluster, _topic_spec(topic, name))
 
@@ -213,7 +210,9 @@ def _quotas(
 ) -> Iterator[tuple[str, Value]]:
     for row in rows:
         name = _QUOTAS.get(row.quota)
-        if name is None or (name != _RATE and not row.value.is_integer()):
+        if not math.isfinite(row.value):
+            left_out.append(f"quota {row.quota} of user {user!r}: it is no finite number")
+        elif name is None or (name != _RATE and not row.value.is_integer()):
             left_out.append(f"quota {row.quota} of user {user!r}: Strimzi has integers only")
         else:
             yield name, int(row.value) if row.value.is_integer() else row.value

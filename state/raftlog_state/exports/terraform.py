@@ -78,10 +78,6 @@ def export_terraform(before: MetadataImage, after: MetadataImage) -> Exported:
 
 def _topics(found: Declared) -> Iterator[Iterator[str]]:
     for topic in found.topics.values():
-        if not topic.is_uniform:
-            found.left_out.append(
-                f"the numbers of replicas of topic {topic.name!r}: all partitions have the same"
-            )
         body: dict[str, Value] = {
             "name": topic.name,
             "partitions": len(topic.partitions),

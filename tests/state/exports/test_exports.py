@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import shutil
@@ -20,7 +21,7 @@ from tests.support.cli import run
 from raftlog.types import ZERO_UUID
 from raftlog_state.controller.controller_state import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from raftlog_state.enums import ACL_OPERATIONS
-from raftlog_state.exports import Exported, export
+from raftlog_state.exports import FORMS, Exported, export
 from raftlog_state.exports.exported import number_text, operation_name
 from raftlog_state.exports.strimzi import yaml_lines, yaml_text
 from raftlog_state.exports.terraform import hcl_text
@@ -397,6 +398,52 @@ def test_replicas_on_unregistered_brokers_are_assigned_by_kafka() -> None:
     )
     assert exported.left_out == (
         "the assignment of replicas of topic 'a': it has unregistered brokers (7)",
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_topic_without_partitions_is_left_out(form: str) -> None:
+    """A log of one's own may have one: Kafka's controllers write both in one batch."""
+    config = ConfigRow(resource_type=TOPIC, resource_name="bare", name="retention.ms", value="1")
+    for before, after in (
+        (EMPTY, image_of(*topic(1, "bare"), config)),
+        (image_of(*topic(1, "bare"), *topic(2, "a", (1,))), image_of(*topic(1, "bare"), config)),
+        (image_of(*topic(1, "bare", (1,), (2,))), image_of(*topic(1, "bare"), config)),
+    ):
+        assert "topic 'bare': it has no partitions" in export(before, after, form).left_out
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_topic_that_has_its_first_partitions_is_created_again(form: str) -> None:
+    after = image_of(*topic(1, "bare", (1, 2), (2, 1)))
+    text = "\n".join(export(image_of(*topic(1, "bare")), after, form).lines)
+    assert "bare" in text
+    if form == "commands":
+        assert re.findall("--delete|--create", text) == ["--delete", "--create"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_quota_that_is_no_finite_number_is_left_out(value: float, form: str) -> None:
+    """A log of one's own may have it. In YAML and HCL it would be a text."""
+    entity = (("user", "ana"),)
+    before = image_of(QuotaRow(entity=entity, quota="controller_mutation_rate", value=value))
+    quotas = [*before.rows_of(QuotaRow)]
+    quotas.append(QuotaRow(entity=entity, quota="producer_byte_rate", value=10.0))
+    exported = export(before, image_of(*quotas), form)
+    text = "\n".join(exported.lines)
+    assert re.search("producer_?byte_?rate", text, re.IGNORECASE)
+    assert re.search("controller_?mutation_?rate|inf|nan", text, re.IGNORECASE) is None
+    if form != "commands":  # they have only what differs
+        found = [one for one in exported.left_out if "controller_mutation_rate of user" in one]
+        assert found == ["quota controller_mutation_rate of user 'ana': it is no finite number"]
+
+
+@pytest.mark.parametrize("form", ["strimzi", "terraform"])
+def test_a_resource_has_one_number_of_replicas(form: str) -> None:
+    exported = export(EMPTY, image_of(*topic(1, "a", (1,), (1, 2))), form)
+    assert exported.left_out == (
+        "the numbers of replicas of topic 'a': they differ, and a resource has one number",
     )
 
 
