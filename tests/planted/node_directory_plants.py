@@ -205,8 +205,8 @@ NODE_DIRECTORY_PLANTS: Final = (
     Plant(
         bug="an old voter whose address is unknown counts as lost",
         path=f"{NODE}/survivor.py",
-        old="    if len(reached) + len(unknown) <",
-        new="    if len(reached) <",
+        old="    if len(reached) + len(unknown) >",
+        new="    if len(reached) >",
         tests=(RESCUE,),
     ),
     Plant(

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
-from raftlog.errors import DataLossError, NotALogError, OptionError, TooFewVotersError
+from raftlog.errors import DataLossError, NotALogError, RaftlogError, TooFewVotersError
 from raftlog.limits import EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
 from raftlog.log.format.directory import OUT_OF_ELECTION_NAME
 from raftlog.log.reading.directory_log import DirectoryLog
@@ -51,7 +51,7 @@ from .addresses import address_text
 from .control_values import epoch_head, voter_set, voters_record
 
 CONNECT_TIMEOUT_S: Final = 3.0
-"""Time within which a voter that can be reached accepts a connection."""
+"""Time within which an address that can be reached accepts a connection."""
 
 Addresses: TypeAlias = Mapping[int, tuple[str, int] | None]
 """Host and port of voters by node id; None: unknown."""
@@ -294,10 +294,33 @@ class VoterContact:
     problem: str | None
 
 
+class QuorumRunningError(RaftlogError, code="RAFTLOG_QUORUM_RUNNING", retriable=True):
+    """A majority of the voters of a quorum that is to be replaced may be running.
+
+    ``reached`` accept connections, the addresses of ``unknown`` are unknown.
+    """
+
+    voters: tuple[int, ...]
+    reached: tuple[int, ...]
+    unknown: tuple[int, ...]
+
+    def message(self) -> str:
+        found = [f"{_ids(self.reached)} can be reached"] if self.reached else []
+        found += [f"the addresses of {_ids(self.unknown)} are unknown"] if self.unknown else []
+        return (
+            f"a majority of the old voters ({_ids(self.voters)}) may be running: "
+            f"{', '.join(found)}; two quorums of one cluster would diverge: start the old quorum, "
+            "or stop all of its voters and confirm that with --old-voters-stopped"
+        )
+
+
 def contact_voters(
     addresses: Addresses, timeout_s: float = CONNECT_TIMEOUT_S
 ) -> tuple[VoterContact, ...]:
-    """Try to connect to each voter, at the same time; nothing is sent."""
+    """Try to connect to each voter, at the same time; nothing is sent.
+
+    ``timeout_s`` is that of each address; names of hosts are resolved with the resolver's own.
+    """
     with ThreadPoolExecutor(max_workers=max(len(addresses), 1)) as pool:
         tries = [(node_id, at, timeout_s) for node_id, at in sorted(addresses.items())]
         return tuple(pool.map(lambda one: _contact(*one), tries))
@@ -316,22 +339,15 @@ def _contact(node_id: int, address: tuple[str, int] | None, timeout_s: float) ->
 
 
 def check_majority_is_lost(contacts: Sequence[VoterContact]) -> None:
-    """Raise ``OptionError`` if a majority of the old voters may be running.
+    """Raise ``QuorumRunningError`` if a majority of the old voters may be running.
 
     A voter whose address is unknown counts as running; one that does not answer counts as lost.
     """
-    reached = [one.node_id for one in contacts if one.problem is None]
-    unknown = [one.node_id for one in contacts if one.address is None]
-    if len(reached) + len(unknown) < len(contacts) // 2 + 1:
-        return
-    found = [f"{_ids(reached)} can be reached"] if reached else []
-    found += [f"the addresses of {_ids(unknown)} are unknown"] if unknown else []
-    raise OptionError(
-        option="--old-voters-stopped",
-        reason=f"a majority of the old voters ({_ids([one.node_id for one in contacts])}) may be "
-        f"running: {', '.join(found)}; two quorums of one cluster would diverge: start the old "
-        "quorum, or stop all of its voters and confirm that with this option",
-    )
+    reached = tuple(one.node_id for one in contacts if one.problem is None)
+    unknown = tuple(one.node_id for one in contacts if one.address is None)
+    if len(reached) + len(unknown) > len(contacts) // 2:
+        voters = tuple(one.node_id for one in contacts)
+        raise QuorumRunningError(voters=voters, reached=reached, unknown=unknown)
 
 
 def _ids(node_ids: Sequence[int]) -> str:

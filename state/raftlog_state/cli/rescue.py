@@ -107,7 +107,7 @@ def check_survivor(
 ) -> str:
     """Print what is rescued and lost, and return the cluster id.
 
-    Raises ``OptionError`` if the cluster is unknown or a majority of its voters may be running, and
+    Raises ``OptionError`` if the cluster is unknown, ``QuorumRunningError`` and
     ``WrongClusterError``.
     """
     from raftlog.node.survivor import check_majority_is_lost, contact_voters

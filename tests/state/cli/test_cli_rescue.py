@@ -287,7 +287,8 @@ def test_a_majority_that_can_be_reached_is_an_error(home: Path) -> None:
         ports = [each.getsockname()[1] for each in (one, closed, other)]
         move_voters(home / "node-101", ports)
         err = refused(home, home / "node-101")
-        assert "a majority of the old voters (100, 101, 102) may be running: 100, 102 can be" in err
+        assert "[RAFTLOG_QUORUM_RUNNING] a majority of the old voters (100, 101, 102)" in err
+        assert "may be running: 100, 102 can be reached; two quorums" in err
         other.close()
         assert rescue(home / "node-101", "--out", home / "out")[0] == 0
         confirmed = ("--old-voters-stopped", "--out", home / "out", "--write")
