@@ -47,20 +47,16 @@ def copy_log(
     ``last_batch`` is appended after the last segment, or is the first of a log that has none.
     """
     files = log.files
-    for base_offset in bases or (end_offset,):
-        name, is_last = (
-            offset_name(base_offset, LOG_SUFFIX),
-            base_offset in (*bases[-1:], end_offset),
-        )
-        byte_count = None
-        if is_last:
-            byte_count = log.tail.position if bases and log.tail is not None else 0
+    last, tail = (bases or (end_offset,))[-1], log.tail if bases else None
+    valid_bytes = 0 if tail is None else tail.position
+    for base_offset in (*bases[:-1], last):
+        is_last = base_offset == last
         _copy_file(
             log,
             files.segment_path(base_offset),
             storage,
-            storage.join(directory, name),
-            byte_count=byte_count,
+            storage.join(directory, offset_name(base_offset, LOG_SUFFIX)),
+            byte_count=valid_bytes if is_last else None,
             more=last_batch if is_last else b"",
         )
     for snapshot_id in files.listing.snapshots:
