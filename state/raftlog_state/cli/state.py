@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 from typing import TYPE_CHECKING
 
 from .apply import EXPORT_ABOUT, add_export, check_export, print_changes, print_export
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from raftlog.client import LogReader
     from raftlog.client.offset_spec import OffsetSpec
     from raftlog_state.image import MetadataImage
-    from raftlog_state.loader.image_reader import ImageReader
+    from raftlog_state.records import Redactor
 
 # --- raftlog state --------------------------------------------------------------------------------
 
@@ -136,19 +135,12 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
             "--format records prints the whole state: it cannot be used with KIND"
         )
 
-    from raftlog_state.loader.image_reader import ImageReader
-
     from .state_text import print_image, print_records, print_rows, print_table
 
     from_oldest = arguments.kind in HISTORY_KINDS
     if output.is_terminal():
         console.disable_progress_bar()
-    if is_tables(arguments):
-        image = image_in_tables(arguments, "--at", arguments.at, console)
-    else:
-        with open_source(arguments) as log:
-            images = ImageReader(log, hide, console, from_oldest=from_oldest)
-            image = images.image_at(_end_offset(arguments.at, log, images, console))
+    image = _image_at(arguments, "--at", arguments.at, hide, console, from_oldest=from_oldest)
     if arguments.form is not None:
         print_export(None, image, arguments, output, console)
     elif layout == "table":
@@ -162,13 +154,29 @@ def run_state(arguments: argparse.Namespace, output: Output, console: Console) -
     return 0
 
 
-def _end_offset(
-    at: OffsetSpec | None, log: LogReader, images: ImageReader, console: Console
-) -> int:
-    """Return the end offset that ``--at`` specifies; without it the committed end."""
-    if at is None:
-        return images.end_offset()
-    return offset_in(log, "--at", at, images.end_offset, console, is_state=True)
+def _image_at(
+    arguments: argparse.Namespace,
+    option: str,
+    spec: OffsetSpec | None,
+    hide: Redactor,
+    console: Console,
+    *,
+    from_oldest: bool = False,
+) -> MetadataImage:
+    """Return the state of the source in PATH, tables or a log, that an option's value specifies.
+
+    Without a value it is the newest committed state.
+    """
+    from raftlog_state.loader.image_reader import ImageReader
+
+    if is_tables(arguments):
+        return image_in_tables(arguments, option, spec, console)
+    with open_source(arguments) as log:
+        images = ImageReader(log, hide, console, from_oldest=from_oldest)
+        if spec is None:
+            return images.image_at(images.end_offset())
+        at = offset_in(log, option, spec, images.end_offset, console, is_state=True)
+        return images.image_at(at)
 
 
 def _take_kind_from_path(arguments: argparse.Namespace) -> None:
@@ -343,9 +351,6 @@ def _states_of_two(
 ) -> tuple[MetadataImage, MetadataImage]:
     """Return the states of PATH at ``--from`` and of OTHER at ``--to``, by default their ends."""
     hide = redactor(arguments)
-
-    from raftlog_state.loader.image_reader import ImageReader
-
     no_nodes = dict.fromkeys(NODE_OPTIONS)
     others = {"path": arguments.other, "bootstrap_server": arguments.other_bootstrap_server}
     if arguments.other_config is not None:
@@ -362,20 +367,11 @@ def _states_of_two(
         (first, "--from", arguments.start_offset),
         (second, "--to", arguments.end_offset),
     )
-    found = []
-    for options, option, spec in points:
-        source = argparse.Namespace(**options)
-        if is_tables(source):
-            found.append(image_in_tables(source, option, spec, console))
-            continue
-        with open_source(source) as log:
-            images = ImageReader(log, hide, console)
-            at = images.end_offset()
-            if spec is not None:
-                end = functools.partial(int, at)
-                at = offset_in(log, option, spec, end, console, is_state=True)
-            found.append(images.image_at(at))
-    return found[0], found[1]
+    before, after = (
+        _image_at(argparse.Namespace(**options), option, spec, hide, console)
+        for options, option, spec in points
+    )
+    return before, after
 
 
 def _states_of_one(
