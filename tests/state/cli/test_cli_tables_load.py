@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Final
 
 import pytest
 from tests.state.cli.test_cli_tables import follow_once, stored
 from tests.support.cli import rows, run
+from tests.support.quorum_processes import eventually
 from tests.support.small_logs import NO_OP, LogWriter
 
 from raftlog_state.records import (
@@ -106,9 +106,12 @@ def loading(log: Path, place: Path, staging: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not list(staging.rglob("bucket-*.json")):
+
+    def has_buckets() -> bool:
         assert process.poll() is None
-        time.sleep(0.01)
+        return any(staging.rglob("bucket-*.json"))
+
+    eventually(has_buckets, "the load has written buckets")
     return process
 
 
