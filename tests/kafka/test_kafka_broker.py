@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from tests.support.controller_nodes import CONTROLLER
-from tests.support.kafka import free_ports, kafka_jars, run_java
+from tests.support.kafka import kafka_jars, read_values, run_java
 from tests.support.quorum_checks import leader_of
-from tests.support.quorum_processes import QuorumProcesses, eventually
+from tests.support.quorum_processes import QuorumProcesses, eventually, free_ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -84,21 +84,7 @@ def consume(broker: str, topic: str, count: int) -> list[str]:
     }
     consumer = Consumer(settings)
     consumer.subscribe([topic])
-    values: list[str] = []
-
-    def poll() -> bool:
-        message = consumer.poll(1.0)
-        if message is not None and message.error() is None:
-            value = message.value()
-            assert isinstance(value, bytes)
-            values.append(value.decode())
-        return len(values) >= count
-
-    try:
-        eventually(poll, f"{count} records of {topic}", patience_s=PATIENCE_S)
-    finally:
-        consumer.close()
-    return values
+    return read_values(consumer, count, patience_s=PATIENCE_S)
 
 
 def test_a_broker_serves_topics_producers_and_consumers(tmp_path: Path) -> None:

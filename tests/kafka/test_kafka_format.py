@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.cli import run
-from tests.support.kafka import dump_log, formatted, free_ports, kafka_jars, run_java
+from tests.support.kafka import dump_log, formatted, kafka_jars, run_java
+from tests.support.quorum_processes import free_ports
 
 from raftlog.log.format.directory import parse_meta_properties
 from raftlog.node.formatting import random_id

@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.cli import rows, run
-from tests.support.kafka import run_java
+from tests.support.kafka import read_values, run_java
 from tests.support.kafka_cluster import PATIENCE_S, KafkaCluster
 from tests.support.quorum_processes import eventually
 
@@ -73,21 +73,7 @@ def consume(broker: str, count: int) -> list[str]:
     consumer.assign(
         [TopicPartition("orders", at, OFFSET_BEGINNING) for at in range(PARTITIONS["orders"])]
     )
-    values: list[str] = []
-
-    def poll() -> bool:
-        message = consumer.poll(1.0)
-        if message is not None and message.error() is None:
-            value = message.value()
-            assert isinstance(value, bytes)
-            values.append(value.decode())
-        return len(values) >= count
-
-    try:
-        eventually(poll, f"{count} records", patience_s=PATIENCE_S)
-    finally:
-        consumer.close()
-    return sorted(values)
+    return sorted(read_values(consumer, count, patience_s=PATIENCE_S))
 
 
 def quorum_voters(cluster: KafkaCluster) -> tuple[set[int], str]:

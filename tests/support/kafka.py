@@ -7,13 +7,16 @@ never for a time.
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from confluent_kafka import Consumer
+
+from .quorum_processes import eventually, free_ports
 
 KAFKA_VERSION = "4.3.1"
 HOME = Path(__file__).parents[2]
@@ -98,16 +101,23 @@ def dump_log(jars: Path, *files: Path) -> list[str]:
     return text.splitlines()[1:]
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
+def read_values(consumer: Consumer, count: int, *, patience_s: float) -> list[str]:
+    """Return the values of the next ``count`` records, and close the consumer."""
+    values: list[str] = []
+
+    def poll() -> bool:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            value = message.value()
+            assert isinstance(value, bytes)
+            values.append(value.decode())
+        return len(values) >= count
+
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        eventually(poll, f"{count} records", patience_s=patience_s)
     finally:
-        for one in sockets:
-            one.close()
+        consumer.close()
+    return values
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.kafka import free_ports, kafka_jars, run_java
-from tests.support.quorum_processes import eventually
+from tests.support.kafka import kafka_jars, run_java
+from tests.support.quorum_processes import eventually, free_ports
 
 STARTED = "Kafka Server started"
 PATIENCE_S = 240.0

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .certificates import Authority, KeyPair
-from .kafka import KafkaNode, free_ports, running_node
+from .kafka import KafkaNode, running_node
+from .quorum_processes import free_ports
 
 PASSWORD = 'hunter2-\u00e9 "=,\\'
 """With letters that JAAS, SCRAM and properties files escape."""
