@@ -1,32 +1,35 @@
-"""How many offsets a streaming query lags behind the newest record of its logs.
+"""Lag of a streaming query: how many offsets it is behind the latest of its logs.
 
-Spark's progress of a query has, for each source, the end of the last batch and the end that the log
-had when the batch was planned, both as JSON. Sources of other kinds are left out.
+Spark's progress of a query has, for each source, the end of the last batch and the latest end of
+the log that the source has reported, both as JSON.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .offsets import SOURCES_VERSION, VERSION
+from raftlog.errors import DataLossError
+
+from .offsets import SOURCES_VERSION, SourcesOffset, StreamOffset
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLag:
-    """Offsets that were committed and not read when a batch was planned.
+    """Committed offsets after the end of the last batch, when its progress was reported.
 
-    ``logs`` has them by cluster id; the key is None for a log without one.
+    ``logs`` has them by cluster id, or of a pattern of partitions by the partition's name; the key
+    is None for a log without a cluster id.
     """
 
-    offsets: int
+    offsets_behind_latest: int
     logs: Mapping[str | None, int] = field(default_factory=dict)
 
 
 def lag(query_or_progress: Any) -> StreamLag | None:
-    """Return the lag of a query's last progress, or of a progress; None without any of raftlog.
+    """Return the lag by a query's last progress, or by a progress; None without source ``raftlog``.
 
     Args:
         query_or_progress: a ``StreamingQuery``; or its ``lastProgress``, also of a listener's
@@ -37,11 +40,10 @@ def lag(query_or_progress: Any) -> StreamLag | None:
         return None
     logs: dict[str | None, int] = {}
     for source in _field(progress, "sources") or ():
-        read = dict(_ends(_field(source, "endOffset")))
-        for cluster_id, end in _ends(_field(source, "latestOffset")):
-            if cluster_id in read:
-                unread = max(0, end - read[cluster_id])
-                logs[cluster_id] = logs.get(cluster_id, 0) + unread
+        read = _ends(_field(source, "endOffset"))
+        for log_id, latest in _ends(_field(source, "latestOffset")).items():
+            if log_id in read:
+                logs[log_id] = logs.get(log_id, 0) + max(0, latest - read[log_id])
     return StreamLag(sum(logs.values()), logs) if logs else None
 
 
@@ -49,18 +51,14 @@ def _field(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _ends(offset: object) -> Iterator[tuple[str | None, int]]:
-    """Yield cluster id and end of each log of an offset of this source; nothing for others."""
-    if isinstance(offset, str):
-        try:
-            offset = json.loads(offset)
-        except ValueError:
-            return
-    match offset:
-        case {"v": version, "offset": int() as end, "cluster": str() | None as cluster_id} if (
-            version == VERSION
-        ):
-            yield cluster_id, end
-        case {"v": version, "logs": dict() as logs} if version == SOURCES_VERSION:
-            for part in logs.values():
-                yield from _ends(part)
+def _ends(offset: object) -> Mapping[str | None, int]:
+    """Return the end in each log of an offset; of that of another source, nothing."""
+    try:
+        written = json.loads(offset) if isinstance(offset, str) else offset
+        if isinstance(written, dict) and written.get("v") == SOURCES_VERSION:
+            found = SourcesOffset.from_json(written, {}, path="").logs
+            return {log_id: end.offset for log_id, end in found.items()}
+        end = StreamOffset.from_json(written, path="")
+    except (ValueError, DataLossError):
+        return {}
+    return {end.cluster_id: end.offset}

@@ -44,6 +44,13 @@ SPARK_PLANTS: Final = (
         tests=(f"{TYPED}::test_typed_columns_of_an_ordinary_log_are_refused",),
     ),
     Plant(
+        bug="the lag of the partitions of a pattern is that of one of them",
+        path=f"{SPARK}/stream_lag.py",
+        old="            return {log_id: end.offset for log_id, end in found.items()}\n",
+        new="            return {end.cluster_id: end.offset for end in found.values()}\n",
+        tests=("tests/spark/test_stream_lag.py",),
+    ),
+    Plant(
         bug="a stream uses the snapshot of another query",
         path=f"{SPARK}/log_stream.py",
         old="        follows = before is None or before.offset == batch.start_offset\n",

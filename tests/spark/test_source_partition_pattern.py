@@ -12,7 +12,7 @@ import pytest
 from tests.support.clock import StoppedClock
 from tests.support.internal_records import GROUPS_NODE, InternalLogFile
 
-from pyspark_raftlog import RaftlogDataSource
+from pyspark_raftlog import RaftlogDataSource, lag
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.reader import RaftlogReader
 from pyspark_raftlog.sources_reader import RaftlogSourcesReader, RaftlogSourcesStreamReader
@@ -131,6 +131,9 @@ def test_spark_reads_and_streams_a_pattern(spark: Any, tmp_path: Path) -> None:
     found = spark.table("pattern_of_partitions").collect()
     assert sorted((row["partition"], row["offset"]) for row in found) == expected
     assert all(row["recordKey"] for row in found)
+    behind = lag(query)
+    assert behind is not None
+    assert behind.logs == {f"__consumer_offsets-{number}": 0 for number in range(4)}
 
 
 def test_limits_are_shared_by_the_partitions(tmp_path: Path) -> None:

@@ -49,6 +49,15 @@ OTHER = {"orders": {"0": 7}}
             ],
             StreamLag(3, {"a": 3}),
         ),
+        (
+            [
+                source(
+                    {"v": 2, "logs": {"s-0": offset(5, None), "s-1": offset(90, None)}},
+                    {"v": 2, "logs": {"s-0": offset(9, None), "s-1": offset(91, None)}},
+                )
+            ],
+            StreamLag(5, {"s-0": 4, "s-1": 1}),
+        ),
     ],
 )
 def test_the_lag_is_what_the_log_has_after_the_end_that_was_read(
@@ -61,7 +70,7 @@ def test_the_lag_is_what_the_log_has_after_the_end_that_was_read(
 
 
 @pytest.mark.spark
-def test_the_lag_of_a_stream_falls_to_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_lag_of_a_stream_decreases_to_0(spark: SparkSession, tmp_path: Path) -> None:
     options = {"maxOffsetsPerTrigger": "1000", "startingOffsets": "earliest"}
     stream = spark.readStream.format("raftlog").options(**options).load(str(NODE))
     query = (
@@ -69,12 +78,14 @@ def test_the_lag_of_a_stream_falls_to_none(spark: SparkSession, tmp_path: Path) 
     )
     try:
         query.processAllAvailable()
-        found = [one.offsets for one in map(lag, query.recentProgress) if one is not None]
+        found = [
+            one.offsets_behind_latest for one in map(lag, query.recentProgress) if one is not None
+        ]
         last = lag(query)
     finally:
         query.stop()
     assert found[0] > 1_000
     assert found == sorted(found, reverse=True)
     assert last is not None
-    assert last.offsets == 0
+    assert last.offsets_behind_latest == 0
     assert list(last.logs) != [None]
