@@ -36,7 +36,7 @@ from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, iso_ms, par
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
 from raftlog.client.remote.security import ClientSecurity, resolve
 from raftlog.errors import LogNotFoundError, OptionError
-from raftlog_state.records.internal_logs import INTERNAL_LOGS
+from raftlog_state.records.internal_logs import INTERNAL_LOGS, partitions_among
 
 if TYPE_CHECKING:
     from raftlog import ConnectedLog
@@ -303,17 +303,12 @@ class RaftlogOptions:
         plain, *others = _WILDCARD.split(name, maxsplit=1)
         if self.nodes is not None or not others or plain.rpartition("-")[0] not in INTERNAL_LOGS:
             return self
-        found = sorted(filter(_is_partition, glob.glob(self.path)), key=_partition_number)
+        found = partitions_among(sorted(glob.glob(self.path)))
         if not found:
             raise LogNotFoundError(path=self.path, remedy="check the pattern of partitions")
         sources = tuple(
             dataclasses.replace(self, path=path, partition=os.path.basename(path)) for path in found
         )
-        names = [one.partition for one in sources]
-        for one in sources:
-            if names.count(one.partition) > 1:
-                reason = f"has {one.partition} twice: a pattern has one copy of each partition"
-                raise OptionError(option=PATH, reason=reason)
         return dataclasses.replace(self, sources=sources)
 
     def _source(self, position: int, entry: list[tuple[str, str]]) -> RaftlogOptions:
@@ -392,20 +387,6 @@ def _parse_given(options: Iterable[tuple[str, str]], find: Find) -> dict[str, An
 
 
 _WILDCARD: Final = re.compile(r"[*?\[]")
-
-
-def _is_partition(path: str) -> bool:
-    """Return whether a path that a pattern has found is a partition of an internal log.
-
-    Not one that is being deleted, is moved to another disk or is stray: Kafka has renamed those,
-    and their records would be rows twice.
-    """
-    topic, _, number = os.path.basename(path).rpartition("-")
-    return topic in INTERNAL_LOGS and number.isascii() and number.isdigit()
-
-
-def _partition_number(path: str) -> tuple[int, str]:
-    return int(path.rpartition("-")[2]), path
 
 
 def _check_distinct(sources: Iterable[RaftlogOptions]) -> None:

@@ -48,7 +48,8 @@ def _ends(path: str) -> tuple[str, ...]:
 
 
 def _is_partition(name: str, topic: str) -> bool:
-    return re.fullmatch(rf"{topic}-[\d*?\[\]-]+", name) is not None
+    """Return whether a name is that of a partition of the topic, or a pattern of some."""
+    return re.fullmatch(rf"{topic}-([0-9]+|.*[*?\[].*)", name) is not None
 
 
 def run_internal_state(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -79,20 +80,21 @@ def run_internal_state(arguments: argparse.Namespace, output: Output, console: C
 def _partitions(path: str | None, topic: str) -> list[str]:
     """Return the paths of the partitions, by number. Raises ``OptionError`` if there are none."""
     from raftlog.errors import OptionError
+    from raftlog_state.records.internal_logs import partitions_among
 
     if path is None:
         raise OptionError(option="PATH", reason=f"is required: partitions of {topic}")
     if any(letter in path for letter in "*?["):
-        found = glob.glob(path)
+        pattern = path
     elif any(_is_partition(name, topic) for name in _ends(path)):
         return [path]
     else:
-        found = glob.glob(f"{glob.escape(path)}/{topic}-*")
-    found = [one for one in found if _is_partition(Path(one).name, topic)]
+        pattern = f"{glob.escape(path)}/{topic}-*"
+    found = partitions_among(sorted(glob.glob(pattern)), [topic])
     if not found:
         reason = f"{path} is or has no partition of {topic}, such as {topic}-0"
         raise OptionError(option="PATH", reason=reason)
-    return sorted(found, key=lambda one: int(Path(one).name.rpartition("-")[2]))
+    return found
 
 
 def _read(path: str, arguments: argparse.Namespace, console: Console) -> LatestByKey:

@@ -6,10 +6,13 @@ Nothing in them is a secret. Full redaction hides what clients say of themselves
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from raftlog.errors import OptionError
 from raftlog.types import REMOTE_LOG_METADATA_TOPIC
 
 from .decoded import DecodedRecord
@@ -245,3 +248,29 @@ INTERNAL_LOGS: Final[Mapping[str, InternalLog]] = {
     REMOTE_LOG_METADATA: _FramedLog(REMOTE_LOG_RECORDS),
 }
 """By the topic's name."""
+
+_PARTITION: Final = re.compile(r"(?P<topic>.+)-(?P<number>[0-9]{1,10})")
+
+
+def partitions_among(
+    paths: Iterable[str], topics: Collection[str] = INTERNAL_LOGS.keys()
+) -> list[str]:
+    """Return the directories of partitions of the topics, by topic and number.
+
+    Without those that are being deleted, are moved to another disk or are stray: Kafka has renamed
+    them, and their records would be there twice.
+
+    Raises ``OptionError`` if a partition is there twice.
+    """
+    found: dict[tuple[str, int], str] = {}
+    for path in paths:
+        match = _PARTITION.fullmatch(os.path.basename(path))
+        if match is None or match["topic"] not in topics:
+            continue
+        partition = match["topic"], int(match["number"])
+        if partition in found:
+            name = f"{partition[0]}-{partition[1]}"
+            reason = f"has {name} twice, at {found[partition]} and {path}: one copy is required"
+            raise OptionError(option="path", reason=reason)
+        found[partition] = path
+    return [found[partition] for partition in sorted(found)]

@@ -65,6 +65,32 @@ def test_a_table_has_a_line_for_each_group() -> None:
     assert [line.split()[0] for line in lines][:2] == ["atomic", "classic"]
 
 
+def test_directories_with_other_names_are_no_partitions(tmp_path: Path) -> None:
+    suffix = f"{'4f2a1c6d' * 4}-delete"
+    for name in ("1", "12", "2-", "-", "3-4", f"5.{suffix}", "1234567890123", "\u0661"):
+        log = InternalLogFile(tmp_path / f"__consumer_offsets-{name}")
+        log.append((COMMIT, b"\x00\x00" + bytes(18)))
+    for path in (tmp_path, f"{tmp_path}/__consumer_offsets-*"):
+        status, out, err = run("state", path, "consumer_offsets")
+        assert status == 0
+        assert len(out.splitlines()) == 1
+        read = [line for line in err.splitlines() if "read up to" in line]
+        assert [line.partition(": read")[0].rpartition("-")[2] for line in read] == ["1", "12"]
+    for name in ("2-", "\u0661"):
+        status, _, err = run("state", tmp_path / f"__consumer_offsets-{name}", "groups")
+        assert (status, "is or has no partition" in err) == (2, True)
+
+
+def test_two_copies_of_a_partition_are_refused(tmp_path: Path) -> None:
+    for node in ("a", "b"):
+        InternalLogFile(tmp_path / node / "__transaction_state-3").append(
+            (b"\x00\x00\x00\x01t", None)
+        )
+    status, _, err = run("state", f"{tmp_path}/*/__transaction_state-*", "transactions")
+    assert status == 2
+    assert "__transaction_state-3 twice" in err
+
+
 def test_full_redaction_hides_clients() -> None:
     assert "note of" in run("state", GROUPS_NODE, "consumer_offsets")[1]
     assert "note of" not in run("state", GROUPS_NODE, "consumer_offsets", "--redact", "full")[1]
