@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import glob
 import re
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from .output import Console, Output, json_text
+from .output import Console, Output
 from .parser import redactor
 from .source import offset_in
 
@@ -21,13 +20,10 @@ if TYPE_CHECKING:
     from raftlog.client import LogReader
     from raftlog.client.offset_spec import OffsetSpec
     from raftlog_state.internal.latest import LatestByKey
-    from raftlog_state.internal.rows import Row
-    from raftlog_state.records import Redactor
 
-_OFFSETS: Final = "__consumer_offsets"
+INTERNAL_KINDS: Final = ("consumer_offsets", "groups")
+"""Kinds of the state of ``__consumer_offsets``."""
 _TRANSACTIONS: Final = "__transaction_state"
-TOPICS: Final = {"consumer_offsets": _OFFSETS, "groups": _OFFSETS, "transactions": _TRANSACTIONS}
-"""Kinds of rows, and the topic whose records they result from."""
 
 
 def is_internal(arguments: argparse.Namespace) -> bool:
@@ -37,7 +33,7 @@ def is_internal(arguments: argparse.Namespace) -> bool:
     history of a metadata log.
     """
     if arguments.kind != "transactions":
-        return arguments.kind in TOPICS
+        return arguments.kind in INTERNAL_KINDS
     path = arguments.path
     return path is not None and any(_is_partition(one, _TRANSACTIONS) for one in _ends(path))
 
@@ -59,21 +55,24 @@ def run_internal_state(arguments: argparse.Namespace, output: Output, console: C
         error(f"{arguments.kind} requires PATH: controllers do not have this log")
     if arguments.format == "records":
         error("--format records prints the whole state: it cannot be used with KIND")
+
+    from raftlog_state.internal.rows import ROW_KINDS
+
+    from .state_text import check_columns, print_row_lines, print_row_table
+
+    kind, columns = ROW_KINDS[arguments.kind], arguments.columns
+    check_columns(arguments.kind, kind.columns, columns)
     hide = redactor(arguments)
     layout = arguments.format or ("table" if output.is_terminal() else "json")
-    topic = TOPICS[arguments.kind]
-    paths = _partitions(arguments.path, topic)
+    paths = _partitions(arguments.path, kind.topic)
     if arguments.at is not None and len(paths) > 1:
-        error(f"--at requires one partition: {arguments.path} has {len(paths)} of {topic}")
-
-    from .state_text import print_row_table
-
+        error(f"--at requires one partition: {arguments.path} has {len(paths)} of {kind.topic}")
     partitions = [_read(path, arguments, console) for path in paths]
-    rows = _rows_of(arguments.kind)(partitions, hide)
+    rows = kind.rows(partitions, hide)
     if layout == "table":
-        print_row_table(lambda: rows, output)
+        print_row_table(lambda: rows, output, columns)
     else:
-        output.lines(json_text(row) for row in rows)
+        print_row_lines(rows, output, columns)
     return 0
 
 
@@ -114,7 +113,7 @@ def _read(path: str, arguments: argparse.Namespace, console: Console) -> LatestB
         console.log(
             f"{path}: producer {one.producer_id}, epoch {one.producer_epoch}, has an open "
             f"transaction since offset {one.first_offset}, {time_text(one.first_timestamp_ms)}: "
-            f"its {len(one.records)} keys are not part of the state"
+            f"its {len(one.records)} records are not part of the state"
         )
     if latest.without_key:
         console.log(f"{path}: {latest.without_key} records have no key, and are left out")
@@ -125,14 +124,3 @@ def _end_offset(at: OffsetSpec | None, log: LogReader, end: int, console: Consol
     if at is None:
         return end
     return offset_in(log, "--at", at, lambda: end, console)
-
-
-def _rows_of(kind: str) -> Callable[[Iterable[LatestByKey], Redactor], list[Row]]:
-    from raftlog_state.internal import rows
-
-    match kind:
-        case "consumer_offsets":
-            return rows.consumer_offsets
-        case "groups":
-            return rows.groups
-    return rows.transactions

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from .apply import EXPORT_ABOUT, add_export, check_export, print_changes, print_export
-from .internal_state import is_internal, run_internal_state
+from .internal_state import INTERNAL_KINDS, is_internal, run_internal_state
 from .output import Console, Output, json_text
 from .parser import OFFSET_FORMS, Commands, add_redaction, nearest, offset_spec, redactor
 from .source import (
@@ -45,8 +45,6 @@ KINDS = (
 )
 HISTORY_KINDS = ("epochs", "transactions")
 """Kinds that are not state, but history: from the log start offset on."""
-INTERNAL_KINDS = ("consumer_offsets", "groups")
-"""Kinds of the state of ``__consumer_offsets``."""
 
 STATE_ABOUT = f"""
 Print the cluster state that results from the records of a metadata log: on a terminal as tables,

@@ -69,7 +69,7 @@ def print_table(
     """
     if kind is not None:
         entity = _entity_of(kind)
-        check_columns(entity, columns)
+        check_columns(kind, _columns_of(entity), columns)
         print_row_table(partial(_rows, image, entity), output, columns)
         return
     at = f"end offset {image.offset + 1}, leader epoch {image.leader_epoch}"
@@ -86,13 +86,16 @@ def _rows(image: MetadataImage, entity: Entity) -> Iterable[dict[str, object]]:
     return map(_row, image.rows(entity))
 
 
-def check_columns(entity: Entity, columns: Sequence[str] | None) -> None:
-    """Raise ``OptionError`` if rows of an entity have no such column."""
-    known = [entry.name for entry in fields(ROW_TYPES[entity]) if entry.compare]
-    known += [name for name in dir(ROW_TYPES[entity]) if name.endswith("_name")]
+def _columns_of(entity: Entity) -> list[str]:
+    columns = [entry.name for entry in fields(ROW_TYPES[entity]) if entry.compare]
+    return columns + [name for name in dir(ROW_TYPES[entity]) if name.endswith("_name")]
+
+
+def check_columns(kind: str, known: Sequence[str], columns: Sequence[str] | None) -> None:
+    """Raise ``OptionError`` if rows of a kind, whose columns are ``known``, have no such column."""
     for name in columns or ():
         if name not in known:
-            hint = nearest(name, known) or f"{table_of(entity)} have {', '.join(known)}"
+            hint = nearest(name, known) or f"{kind} have {', '.join(known)}"
             raise OptionError(option="--columns", reason=f"unknown column {name!r}; {hint}")
 
 
@@ -169,8 +172,15 @@ def print_rows(
 ) -> None:
     """Print the rows of one kind, one line each; ``columns`` as for ``print_table``."""
     entity = _entity_of(kind)
-    check_columns(entity, columns)
-    for row in map(_row, image.rows(entity)):
+    check_columns(kind, _columns_of(entity), columns)
+    print_row_lines(_rows(image, entity), output, columns)
+
+
+def print_row_lines(
+    rows: Iterable[dict[str, object]], output: Output, columns: Sequence[str] | None
+) -> None:
+    """Print rows as JSON, one line each, with all columns or the chosen ones."""
+    for row in rows:
         output.line(json_text(row if columns is None else {name: row[name] for name in columns}))
 
 

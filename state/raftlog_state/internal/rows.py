@@ -6,7 +6,8 @@ lacks is None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from raftlog.errors import CorruptBatchError
@@ -14,7 +15,12 @@ from raftlog.types import ZERO_UUID
 from raftlog_state.errors import MetadataParseError
 from raftlog_state.records import Message, Redactor, Struct, UnknownRecord
 from raftlog_state.records.consumer_protocol import PROTOCOL_TYPE, parse_protocol
-from raftlog_state.records.internal_logs import GROUP_RECORDS, TRANSACTION_RECORDS
+from raftlog_state.records.internal_logs import (
+    CONSUMER_OFFSETS,
+    GROUP_RECORDS,
+    TRANSACTION_RECORDS,
+    TRANSACTION_STATE,
+)
 from raftlog_state.records.keyed_serde import KeyedRecord, KeyedSerde
 from raftlog_state.records.schema_coordinators import TransactionLogKey, TransactionLogValue
 from raftlog_state.records.schema_groups import (
@@ -343,3 +349,27 @@ def _transaction_row(transactional_id: str, value: TransactionLogValue) -> Row:
             for number in sorted(one.partition_ids)
         ],
     }
+
+
+# --- Kinds ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RowKind:
+    """Kind of rows: the topic that they result from, their columns and their replay."""
+
+    topic: str
+    columns: tuple[str, ...]
+    rows: Callable[[Iterable[LatestByKey], Redactor], list[Row]]
+
+
+ROW_KINDS: Final[Mapping[str, RowKind]] = {
+    "consumer_offsets": RowKind(
+        CONSUMER_OFFSETS, (*_commit_row(OffsetCommitKey(), OffsetCommitValue()),), consumer_offsets
+    ),
+    "groups": RowKind(CONSUMER_OFFSETS, (*_classic_row("", GroupMetadataValue()),), groups),
+    "transactions": RowKind(
+        TRANSACTION_STATE, (*_transaction_row("", TransactionLogValue()),), transactions
+    ),
+}
+"""By name."""

@@ -8,6 +8,8 @@ import pytest
 from tests.support.cli import rows, run
 from tests.support.internal_records import GROUPS_NODE, InternalLogFile
 
+from raftlog_state.internal.rows import ROW_KINDS
+
 COMMIT = b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x07"
 
 
@@ -89,6 +91,27 @@ def test_two_copies_of_a_partition_are_refused(tmp_path: Path) -> None:
     status, _, err = run("state", f"{tmp_path}/*/__transaction_state-*", "transactions")
     assert status == 2
     assert "__transaction_state-3 twice" in err
+
+
+@pytest.mark.parametrize("kind", ROW_KINDS)
+def test_columns_are_chosen_of_those_that_each_row_has(kind: str) -> None:
+    path = f"{GROUPS_NODE}/{ROW_KINDS[kind].topic}-*"
+    found = rows("state", path, kind)
+    assert found
+    assert all(tuple(row) == ROW_KINDS[kind].columns for row in found)
+    last, *_, first = ROW_KINDS[kind].columns
+    chosen = ("--columns", f"{first},{last}")
+    assert [list(row.items()) for row in rows("state", path, kind, *chosen)] == [
+        [(name, row[name]) for name in (first, last)] for row in found
+    ]
+    table = run("state", path, kind, *chosen, "--format", "table")[1].splitlines()
+    assert len(table) == len(found) + 1
+    titles = [name.removesuffix("_ms").replace("_", " ").upper() for name in (first, last)]
+    assert table[0].split("  ")[0] == titles[0]
+    assert table[0].endswith(titles[1])
+    status, out, err = run("state", path, kind, "--columns", "nonsense")
+    assert (status, out) == (2, "")
+    assert "unknown column 'nonsense'" in err
 
 
 def test_full_redaction_hides_clients() -> None:
