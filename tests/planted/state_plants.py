@@ -233,8 +233,8 @@ STATE_PLANTS: Final = (
     Plant(
         bug="an unknown field of one struct among several is shown",
         path=f"{STATE}/records/redaction.py",
-        old="            if any(redacted):\n",
-        new="            if all(redacted):\n",
+        old="        if any(redacted):\n",
+        new="        if all(redacted):\n",
         tests=(REDACTION,),
     ),
     Plant(

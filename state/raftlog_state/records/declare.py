@@ -131,12 +131,12 @@ class UnknownTag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struct:
-    """Record, or struct in an array of one. Unknown tagged fields are kept and written again."""
+    """Record, or struct inside one. Unknown tagged fields are kept and written again."""
 
     unknown_tags: tuple[UnknownTag, ...] = ()
     fields_schema: ClassVar[tuple[FieldSchema, ...]] = ()
-    struct_arrays: ClassVar[tuple[str, ...]] = ()
-    """Attributes that are arrays of structs, which have tagged fields of their own."""
+    struct_fields: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are structs or arrays of structs, which have tagged fields of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,13 +193,14 @@ def _schemas(cls: type) -> tuple[FieldSchema, ...]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def struct(cls: type[_S]) -> type[_S]:
-    """Declare a struct: the element type of an array."""
+    """Declare a struct: the type of a field, or of an array's elements."""
     declared = dataclass(frozen=True, slots=True, kw_only=True)(cls)
     declared.fields_schema = _schemas(declared)
-    declared.struct_arrays = tuple(
+    declared.struct_fields = tuple(
         entry.attribute
         for entry in declared.fields_schema
-        if isinstance(entry.kind, Array) and not isinstance(entry.kind.element, Scalar)
+        if isinstance(entry.kind, Nested)
+        or (isinstance(entry.kind, Array) and not isinstance(entry.kind.element, Scalar))
     )
     return declared
 

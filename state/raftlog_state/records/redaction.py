@@ -26,6 +26,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -110,31 +111,21 @@ class Redactor:
             return record
         if isinstance(record, UnknownRecord):
             return replace(record, payload=b"")
-        hidden = self._hide_tags(record) | self._hide_client(record, is_consumer_group(record))
+        hidden = self._hide_client(record, is_consumer_group(record))
         return replace(record, **hidden) if hidden else record
 
     def _hide_client(self, record: Struct, has_protocol: bool) -> dict[str, Any]:
-        """Return replacements of the fields of a struct that are ``of_client``.
+        """Return replacements of unknown tags and of ``of_client`` fields, also of inner structs.
 
         ``has_protocol``: subscriptions and assignments are those of consumers, of which only the
         user data is hidden.
         """
-        hidden: dict[str, Any] = {}
+        hidden = self._hide_own_tags(record)
         for one in record.fields_schema:
             value = getattr(record, one.attribute)
-            if not value:
-                continue
-            if one.of_client:
+            if one.of_client and value:
                 hidden[one.attribute] = self._hide_value(one, value, has_protocol)
-            elif isinstance(value, Struct):
-                inner = self._hide_tags(value) | self._hide_client(value, has_protocol)
-                if inner:
-                    hidden[one.attribute] = replace(value, **inner)
-            elif isinstance(value[0] if isinstance(value, tuple) else None, Struct):
-                elements = [self._hide_tags(e) | self._hide_client(e, has_protocol) for e in value]
-                if any(elements):
-                    hidden[one.attribute] = tuple(map(_replaced, value, elements))
-        return hidden
+        return hidden | _within(record, lambda part: self._hide_client(part, has_protocol))
 
     def _hide_value(self, one: FieldSchema, value: str | bytes, has_protocol: bool) -> str | bytes:
         label = f"client {one.json_name}"
@@ -178,18 +169,30 @@ class Redactor:
 
     def _hide_tags(self, record: Struct) -> dict[str, Any]:
         """Return replacements of the unknown tagged fields of a record and of its structs."""
-        hidden: dict[str, Any] = {}
-        if record.unknown_tags:
-            hidden["unknown_tags"] = tuple(
+        return self._hide_own_tags(record) | _within(record, self._hide_tags)
+
+    def _hide_own_tags(self, record: Struct) -> dict[str, Any]:
+        if not record.unknown_tags:
+            return {}
+        return {
+            "unknown_tags": tuple(
                 UnknownTag(one.tag, self.mask(one.data, f"tag {one.tag}").encode())
                 for one in record.unknown_tags
             )
-        for name in record.struct_arrays:
-            elements: tuple[Struct, ...] = getattr(record, name) or ()
-            redacted = [self._hide_tags(element) for element in elements]
-            if any(redacted):
-                hidden[name] = tuple(map(_replaced, elements, redacted))
-        return hidden
+        }
+
+
+def _within(record: Struct, hide: Callable[[Struct], dict[str, Any]]) -> dict[str, Any]:
+    """Return replacements of the structs in a record, of which ``hide`` replaces something."""
+    hidden: dict[str, Any] = {}
+    for name in record.struct_fields:
+        value: Struct | tuple[Struct, ...] | None = getattr(record, name)
+        parts = (value,) if isinstance(value, Struct) else value or ()
+        redacted = [hide(part) for part in parts]
+        if any(redacted):
+            replaced = tuple(map(_replaced, parts, redacted))
+            hidden[name] = replaced[0] if isinstance(value, Struct) else replaced
+    return hidden
 
 
 def _replaced(element: Struct, hidden: dict[str, Any]) -> Struct:

@@ -50,6 +50,12 @@ from raftlog_state.records.schema_groups import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from raftlog_state.records.schema_remote import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadataRecord,
+    SegmentLeaderEpoch,
+    TopicIdPartition,
+)
 from raftlog_state.records.schema_streams import (
     ClientTag,
     Endpoint,
@@ -367,6 +373,25 @@ def test_full_redaction_hides_unknown_records_of_remote_storage() -> None:
     value = b"\x01\x09\x02SECRET"
     assert "payload" in str(log.text(None, value, Redactor()).value)
     assert "payload" not in str(log.text(None, value, FULL).value)
+
+
+def test_full_redaction_hides_unknown_fields_of_nested_structs_of_remote_storage() -> None:
+    log = INTERNAL_LOGS[REMOTE_LOG_METADATA]
+    tags = (UnknownTag(7, b"SECRET"),)
+    segment_id = RemoteLogSegmentId(
+        topic_id_partition=TopicIdPartition(name="orders", unknown_tags=tags), unknown_tags=tags
+    )
+    value = REMOTE_LOG_RECORDS.encode(
+        RemoteLogSegmentMetadataRecord(
+            remote_log_segment_id=segment_id,
+            segment_leader_epochs=(SegmentLeaderEpoch(unknown_tags=tags),),
+            unknown_tags=tags,
+        )
+    )
+    assert value.count(b"SECRET") == 4
+    hidden = log.redacted(None, value, FULL)[1] or b""
+    assert (hidden.count(b"SECRET"), hidden.count(MASK.encode())) == (0, 4)
+    assert str(log.text(None, value, FULL).value).count('"orders"') == 1
 
 
 def test_redaction_is_not_both_off_and_full() -> None:
