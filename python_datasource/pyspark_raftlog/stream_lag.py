@@ -1,4 +1,4 @@
-"""Lag of a streaming query: how many offsets it is behind the latest of its logs.
+"""Lag of a streaming query: the number of offsets from its last batch to the latest of each log.
 
 Spark's progress of a query has, for each source, the end of the last batch and the latest end of
 the log that the source has reported, both as JSON.

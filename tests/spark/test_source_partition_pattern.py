@@ -131,9 +131,9 @@ def test_spark_reads_and_streams_a_pattern(spark: Any, tmp_path: Path) -> None:
     found = spark.table("pattern_of_partitions").collect()
     assert sorted((row["partition"], row["offset"]) for row in found) == expected
     assert all(row["recordKey"] for row in found)
-    behind = lag(query)
-    assert behind is not None
-    assert behind.logs == {f"__consumer_offsets-{number}": 0 for number in range(4)}
+    last = lag(query)
+    assert last is not None
+    assert last.logs == {f"__consumer_offsets-{number}": 0 for number in range(4)}
 
 
 def test_limits_are_shared_by_the_partitions(tmp_path: Path) -> None:
