@@ -47,6 +47,8 @@ from raftlog_state.records.schema_groups import (
     ShareGroupMemberMetadataValue,
     ShareGroupMetadataKey,
     ShareGroupMetadataValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
 )
 from raftlog_state.records.schema_streams import (
     StreamsGroupCurrentMemberAssignmentKey,
@@ -55,6 +57,8 @@ from raftlog_state.records.schema_streams import (
     StreamsGroupMemberMetadataValue,
     StreamsGroupMetadataKey,
     StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
 )
 
 from .latest import LatestByKey, LatestRecord
@@ -249,6 +253,16 @@ def groups(partitions: Iterable[LatestByKey], redactor: Redactor) -> list[Row]:
                 ConsumerGroupTargetAssignmentMetadataValue(),
             ):
                 group("consumer", key.group_id).target_epoch = value.assignment_epoch
+            case (
+                ShareGroupTargetAssignmentMetadataKey(),
+                ShareGroupTargetAssignmentMetadataValue(),
+            ):
+                group("share", key.group_id).target_epoch = value.assignment_epoch
+            case (
+                StreamsGroupTargetAssignmentMetadataKey(),
+                StreamsGroupTargetAssignmentMetadataValue(),
+            ):
+                group("streams", key.group_id).target_epoch = value.assignment_epoch
             case ConsumerGroupMemberMetadataKey(), ConsumerGroupMemberMetadataValue():
                 group("consumer", key.group_id).members[key.member_id] = value
             case ShareGroupMemberMetadataKey(), ShareGroupMemberMetadataValue():

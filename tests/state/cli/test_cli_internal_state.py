@@ -27,6 +27,19 @@ def test_a_nodes_directory_has_the_groups_of_all_its_partitions() -> None:
     assert sorted(parts, key=lambda row: str(row["group"])) == found
 
 
+def test_the_assignment_epoch_of_a_group_is_that_of_its_target_assignment() -> None:
+    """The records are those of kafka-dump-log, see ``test_cli_cat_internal_logs``."""
+    epochs = {
+        record["key"]["data"]["groupId"]: record["value"]["data"]["assignmentEpoch"]
+        for path in GROUPS_NODE.glob("__consumer_offsets-*")
+        for record in rows("cat", path)
+        if record["type"].endswith("TARGET_ASSIGNMENT_METADATA") and record["value"] is not None
+    }
+    assert epochs.keys() == {"modern", "pattern", "shared"}
+    found = {row["group"]: row["assignment_epoch"] for row in rows("state", GROUPS_NODE, "groups")}
+    assert found == dict.fromkeys(found) | epochs
+
+
 def test_open_transactions_are_reported_and_their_offsets_are_not_state() -> None:
     status, out, err = run("state", GROUPS_NODE, "consumer_offsets")
     assert status == 0
