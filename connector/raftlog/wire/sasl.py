@@ -53,7 +53,7 @@ class SaslRefusedError(Exception):
 class SaslClient:
     """One authentication of a connection: the requests to send, by the responses received.
 
-    First ``handshake``, then the request that each response yields, until ``is_complete``.
+    First ``handshake``, then the request that each response yields; None ends it.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class SaslClient:
         self.mechanism: Final = mechanism
         self.session_lifetime_ms = 0
         """Time after which the server requires a new authentication (KIP-368); 0: never."""
-        self.is_complete = False
         self._exchange = exchange
         self._secrets = tuple(filter(None, secrets))
         self._server_error: str | None = None
@@ -94,7 +93,6 @@ class SaslClient:
         try:
             message = self._exchange.send(data)
         except StopIteration:
-            self.is_complete = True
             self.session_lifetime_ms = max(int(response.session_lifetime.total_seconds() * 1000), 0)
             return None
         return SaslAuthenticateRequest(auth_bytes=message)
