@@ -37,15 +37,15 @@ SASL_PLANTS: Final = (
     Plant(
         bug="requests are sent during a new authentication",
         path=f"{REMOTE}/connection.py",
-        old="        elif self._is_authenticating():\n",
-        new="        elif self._is_authenticating() and False:\n",
+        old="            held.append(data)\n",
+        new="            self._transport.write(data)\n",
         tests=(CLIENT,),
     ),
     Plant(
         bug="a session is never renewed",
         path=f"{REMOTE}/connection.py",
-        old="            if loop.time() < self._reauthenticate_at_s:\n",
-        new="            if loop.time() < math.inf:\n",
+        old="            if loop.time() >= self._reauthenticate_at_s:\n",
+        new="            if loop.time() >= math.inf:\n",
         tests=(CLIENT,),
     ),
     Plant(

@@ -486,23 +486,22 @@ class Connection(asyncio.Protocol):
         response: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._in_flight[number] = _InFlightRequest(api_key, version, decode, response)
         data = frame(encode_request_header(header), body)
-        if api_key in CLIENT_APIS:
+        held = None if api_key in CLIENT_APIS else self._hold()
+        if held is None:
             self._transport.write(data)
-        elif self._is_authenticating():
-            self._held = [*(self._held or ()), data]
         else:
-            self._transport.write(data)
+            held.append(data)
         return response
 
-    def _is_authenticating(self) -> bool:
-        """Return whether requests are held, and begin a new authentication if it is time."""
+    def _hold(self) -> list[bytes] | None:
+        """Return the held requests, after the start of a new authentication if it is time; None if
+        requests are sent."""
         if self._held is None and self._login is not None:
             loop = asyncio.get_running_loop()
-            if loop.time() < self._reauthenticate_at_s:
-                return False
-            self._held = []
-            self._reauthenticating = loop.create_task(self._reauthenticate(self._login))
-        return self._held is not None
+            if loop.time() >= self._reauthenticate_at_s:
+                self._held = []
+                self._reauthenticating = loop.create_task(self._reauthenticate(self._login))
+        return self._held
 
     def _receive(self, data: bytes) -> None:
         number = int.from_bytes(data[:4], "big", signed=True)
