@@ -34,7 +34,7 @@ from raftlog.client.log_handle import duration_ms as duration_ms
 from raftlog.client.log_handle import isolation_of
 from raftlog.client.offset_spec import EARLIEST, LATEST, OffsetSpec, iso_ms, parse_offset_spec
 from raftlog.client.remote.nodes import BOOTSTRAP_SERVERS
-from raftlog.client.remote.security import ClientSecurity, resolve
+from raftlog.client.remote.security import ClientSecurity, resolve_references
 from raftlog.errors import LogNotFoundError, OptionError
 from raftlog_state.records.internal_logs import INTERNAL_LOGS, partitions_among
 
@@ -471,7 +471,7 @@ def _decompressed_bytes(name: str, value: str) -> int:
 
 
 def _secret(name: str, value: str) -> bytes:
-    secret = resolve(name, value).encode("utf-8", "surrogatepass")
+    secret = resolve_references(name, value).encode("utf-8", "surrogatepass")
     if len(secret) < limits.REDACTION_KEY_BYTES_MIN:
         least = limits.REDACTION_KEY_BYTES_MIN
         raise OptionError(option=name, reason=f"must have at least {least} bytes")

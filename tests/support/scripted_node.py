@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from raftlog.wire import (
     APIS,
-    CLIENT_APIS,
+    SASL_APIS,
     Api,
     ApiKey,
     Listener,
@@ -29,7 +29,7 @@ from raftlog.wire import (
 
 BOTH: Final = Listener.CLIENTS | Listener.VOTERS
 RECEIVED: Final = dict(APIS) | {
-    key: Api(key=ApiKey(key), clients=versions) for key, versions in CLIENT_APIS.items()
+    key: Api(key=ApiKey(key), clients=versions) for key, versions in SASL_APIS.items()
 }
 Answer = Callable[[int, bytes], Any]
 """Version and body of a request -> response: a message, whole frames as bytes, None to hang up."""

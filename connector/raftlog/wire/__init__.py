@@ -19,8 +19,8 @@ from .api_versions import (
 )
 from .apis import (
     APIS,
-    CLIENT_APIS,
     CONTROLLER_APIS,
+    SASL_APIS,
     Api,
     ApiKey,
     Listener,
@@ -62,7 +62,7 @@ from .raft_codec import (
 
 __all__ = [
     "APIS",
-    "CLIENT_APIS",
+    "SASL_APIS",
     "CONTROLLER_APIS",
     "NO_FEATURES",
     "Api",

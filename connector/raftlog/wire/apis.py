@@ -203,12 +203,12 @@ _CONTROLLER_TABLE: Final = (
 CONTROLLER_APIS: Final[Mapping[int, Api]] = {api.key: api for api in _CONTROLLER_TABLE}
 """Further APIs of a node with a controller."""
 
-CLIENT_APIS: Final[Mapping[int, VersionRange]] = {
+SASL_APIS: Final[Mapping[int, VersionRange]] = {
     ApiKey.SASL_HANDSHAKE: VersionRange(1, 1),
     ApiKey.SASL_AUTHENTICATE: VersionRange(0, 2),
 }
-"""APIs of raftlog's client, which no node of raftlog serves. Handshakes of version 0 are followed
-by messages without headers."""
+"""APIs of raftlog's client only: no node of raftlog serves them. Handshakes of version 0 are
+followed by messages without headers."""
 
 
 def served_api(
@@ -231,7 +231,7 @@ def common_version(key: ApiKey, node_versions: Mapping[int, VersionRange]) -> in
     Raises ``NoCommonVersionError``.
     """
     served = CONTROLLER_APIS.get(key) or APIS.get(key)
-    own = CLIENT_APIS[key] if served is None else served.versions
+    own = SASL_APIS[key] if served is None else served.versions
     peer = node_versions.get(key)
     if peer is not None:
         highest = min(own.last, peer.last)

@@ -31,7 +31,7 @@ from raftlog.errors import (
     UnsupportedSaslMechanismError,
 )
 from raftlog.limits import SCRAM_ITERATIONS_MAX
-from raftlog.wire import APIS, CLIENT_APIS, ApiKey, decode, latest_schemas, sasl
+from raftlog.wire import APIS, SASL_APIS, ApiKey, decode, latest_schemas, sasl
 from raftlog.wire.log_identity import duration, int16
 
 PLAIN = {
@@ -66,7 +66,7 @@ class SaslNode(ScriptedNode):
 
     def _versions(self, _version: int, _body: bytes) -> Any:
         ranges = {key: api.versions for key, api in APIS.items()}
-        ranges |= CLIENT_APIS if self.has_sasl else {}
+        ranges |= SASL_APIS if self.has_sasl else {}
         keys = tuple(
             api_versions.ApiVersion(
                 api_key=int16(key), min_version=int16(one.first), max_version=int16(one.last)

@@ -12,7 +12,7 @@ from raftlog.client.remote.security import (
     SaslOptions,
     parse_security,
     read_properties,
-    resolve,
+    resolve_references,
 )
 from raftlog.errors import OptionError
 
@@ -189,8 +189,8 @@ def test_references_are_resolved_when_a_connection_is_opened(
     with pytest.raises(OptionError, match="has no property password"):
         found.resolved()
     (tmp_path / "token").write_text("t.o.k\n")
-    assert resolve("x", f"${{directory:{tmp_path}:token}}") == "t.o.k"
-    assert resolve("x", "${unknown:y} $ {env:}") == "${unknown:y} $ {env:}"
+    assert resolve_references("x", f"${{directory:{tmp_path}:token}}") == "t.o.k"
+    assert resolve_references("x", "${unknown:y} $ {env:}") == "${unknown:y} $ {env:}"
 
 
 def test_a_login_module_may_be_or_contain_a_reference(

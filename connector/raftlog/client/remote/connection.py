@@ -33,7 +33,7 @@ from raftlog.errors import (
 from raftlog.limits import WIRE_FRAME_BYTES_MAX
 from raftlog.storage.file_rights import change_by_others, read_by_others
 from raftlog.wire import (
-    CLIENT_APIS,
+    SASL_APIS,
     ApiKey,
     FrameDecoder,
     NodeApiVersions,
@@ -52,7 +52,7 @@ from raftlog.wire import (
 
 from .login import SaslLogin, TokenEndpointError
 from .nodes import Address
-from .security import KEY_PASSWORD, MECHANISM, PROTOCOL, TlsOptions, resolve
+from .security import KEY_PASSWORD, MECHANISM, PROTOCOL, TlsOptions, resolve_references
 
 _LOGGER: Final = logging.getLogger("raftlog")
 
@@ -346,7 +346,7 @@ class Connection(asyncio.Protocol):
         )
 
     async def _handshake(self, message: Any, until: float) -> Any:
-        if not all(self.serves(ApiKey(key)) for key in CLIENT_APIS):
+        if not all(self.serves(ApiKey(key)) for key in SASL_APIS):
             raise self._no_sasl()
         return await self._request_sasl(
             ApiKey.SASL_HANDSHAKE, message, SaslHandshakeResponse, until
@@ -486,7 +486,7 @@ class Connection(asyncio.Protocol):
         response: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._in_flight[number] = _InFlightRequest(api_key, version, decode, response)
         data = frame(encode_request_header(header), body)
-        held = None if api_key in CLIENT_APIS else self._hold()
+        held = None if api_key in SASL_APIS else self._hold()
         if held is None:
             self._transport.write(data)
         else:
@@ -623,7 +623,8 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if options.certificate is not None:
         _check_rights(options.key or options.certificate)
-        password = resolve(KEY_PASSWORD, options.key_password or "")  # never prompt at the terminal
+        # never None: OpenSSL would prompt at the terminal
+        password = resolve_references(KEY_PASSWORD, options.key_password or "")
         try:
             context.load_cert_chain(options.certificate, options.key, password)
         except (OSError, ValueError) as error:

@@ -122,9 +122,9 @@ class SaslOptions:
         """Return the options with the values of their references. Raises ``OptionError``."""
         options = self
         if options.jaas is not None:
-            options = _with_jaas(options, resolve(JAAS, options.jaas))
+            options = _with_jaas(options, resolve_references(JAAS, options.jaas))
         changes: dict[str, Any] = {
-            attribute: resolve(name, getattr(options, attribute))
+            attribute: resolve_references(name, getattr(options, attribute))
             for name, attribute in _FIELDS.items()
             if getattr(options, attribute) is not None
         }
@@ -403,7 +403,7 @@ def is_reference(value: str) -> bool:
     return _REFERENCE.search(value) is not None
 
 
-def resolve(option: str, value: str) -> str:
+def resolve_references(option: str, value: str) -> str:
     """Return a value with its references replaced. Raises ``OptionError`` if one has no value."""
 
     def replaced(match: re.Match[str]) -> str:
