@@ -177,7 +177,7 @@ def declared(before: MetadataImage, after: MetadataImage) -> Declared:
     for difference in differences(before, after, Entity.SCRAM):
         if isinstance(difference.after, ScramRow):
             found.credentials[difference.after] = None
-    found.left_out.extend(others)
+    found.left_out.extend(f"{what}: the form has configs of topics only" for what in others)
     for name in topics:
         topic = _topic_of(after, name)
         if topic.partitions and name not in INTERNAL_TOPICS:  # one without them is in left_out
