@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+from raftlog.client import LogReader
+from raftlog.errors import QuorumUnavailableError
 from raftlog.records import NewRecord, RecordBatch, iter_batches
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 
@@ -104,3 +107,43 @@ class LogWriter:
             file.write(data)
         self.end_offset += record_count
         return self.end_offset
+
+
+class FailingLog:
+    """Log whose reads fail as those of a quorum without a leader: the first of each range, too."""
+
+    def __init__(self, log: LogReader) -> None:
+        self._log = log
+        self._calls = 0
+        self._tried: set[tuple[int, int]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def refresh(self) -> None:
+        self._calls += 1
+        self._fail_if(self._calls % 3 == 0)
+        self._log.refresh()
+
+    def batches(self, start_offset: int, end_offset: int) -> Iterator[Any]:
+        is_first = self._is_first(start_offset, end_offset)
+        for batch in self._log.batches(start_offset, end_offset):
+            yield batch
+            self._fail_if(is_first)
+
+    def scan(self, start_offset: int, end_offset: int, **options: Any) -> Iterator[Any]:
+        is_first = self._is_first(start_offset, end_offset)
+        self._fail_if(is_first and end_offset % 2 == 1)
+        for scan in self._log.scan(start_offset, end_offset, **options):
+            yield scan
+            self._fail_if(is_first)
+
+    def _is_first(self, start_offset: int, end_offset: int) -> bool:
+        wanted = start_offset, end_offset
+        is_first = wanted not in self._tried
+        self._tried.add(wanted)
+        return is_first
+
+    def _fail_if(self, is_failing: bool) -> None:
+        if is_failing:
+            raise QuorumUnavailableError(path="q", waited_ms=5, reason="no leader")

@@ -14,7 +14,7 @@ import pytest
 from tests.client.remote.conftest import LogOpener
 from tests.support.clock import StoppedClock
 from tests.support.quorum_processes import QuorumProcesses
-from tests.support.small_logs import TIME_MS, LogWriter, copy_log
+from tests.support.small_logs import TIME_MS, FailingLog, LogWriter, copy_log
 
 import raftlog
 from raftlog.client import Isolation, LogReader, open_path
@@ -25,7 +25,6 @@ from raftlog.errors import (
     DivergedLogError,
     OffsetOutOfRangeError,
     OptionError,
-    QuorumUnavailableError,
 )
 from raftlog.records.record import Record
 
@@ -126,35 +125,6 @@ def test_a_returned_record_that_is_truncated_is_an_error(tmp_path: Path) -> None
     assert [next(found).value for _ in range(2)] == [b"0", b"1"]
     with pytest.raises(DivergedLogError):
         next(found)
-
-
-class FailingLog:
-    """Log whose reads fail as those of a quorum without a leader: the first of each range, too."""
-
-    def __init__(self, log: LogReader) -> None:
-        self._log = log
-        self._calls = 0
-        self._tried: set[tuple[int, int]] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
-
-    def refresh(self) -> None:
-        self._calls += 1
-        self._fail_if(self._calls % 3 == 0)
-        self._log.refresh()
-
-    def batches(self, start_offset: int, end_offset: int) -> Iterator[Any]:
-        wanted = start_offset, end_offset
-        is_first = wanted not in self._tried
-        self._tried.add(wanted)
-        for batch in self._log.batches(*wanted):
-            yield batch
-            self._fail_if(is_first)
-
-    def _fail_if(self, is_failing: bool) -> None:
-        if is_failing:
-            raise QuorumUnavailableError(path="q", waited_ms=5, reason="no leader")
 
 
 def test_a_read_without_a_leader_continues_where_it_was(tmp_path: Path) -> None:

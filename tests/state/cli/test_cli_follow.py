@@ -15,11 +15,11 @@ import pytest
 from tests.support.cli import rows, run, start_follower
 from tests.support.clock import StoppedClock
 from tests.support.quorum_processes import QuorumProcesses
-from tests.support.small_logs import TIME_MS, LogWriter, copy_log
+from tests.support.small_logs import TIME_MS, FailingLog, LogWriter, copy_log
 
 import raftlog
 from raftlog.client import LogReader, open_path
-from raftlog.errors import DataLossError, DivergedLogError, QuorumUnavailableError
+from raftlog.errors import DataLossError, DivergedLogError
 from raftlog_state.cli.cat_log import follow_records, select
 from raftlog_state.cli.log import follow_changes, json_line
 from raftlog_state.cli.output import Console, Output
@@ -179,36 +179,6 @@ def test_a_printed_record_that_is_truncated_ends_the_command(tmp_path: Path) -> 
 
     printed, _ = followed(cat, open_path(str(tmp_path)), steps(), until=DivergedLogError)
     assert [row["data"]["name"] for row in printed] == ["t0", "t1"]
-
-
-class FailingLog:
-    """Log whose reads fail as those of a quorum without a leader: the first of each range, too."""
-
-    def __init__(self, log: LogReader) -> None:
-        self._log = log
-        self._calls = 0
-        self._tried: set[tuple[int, int]] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
-
-    def refresh(self) -> None:
-        self._calls += 1
-        self._fail_if(self._calls % 3 == 0)
-        self._log.refresh()
-
-    def scan(self, start_offset: int, end_offset: int, **options: Any) -> Iterator[Any]:
-        wanted = start_offset, end_offset
-        is_first = wanted not in self._tried
-        self._tried.add(wanted)
-        self._fail_if(is_first and end_offset % 2 == 1)
-        for scan in self._log.scan(*wanted, **options):
-            yield scan
-            self._fail_if(is_first)
-
-    def _fail_if(self, is_failing: bool) -> None:
-        if is_failing:
-            raise QuorumUnavailableError(path="q", waited_ms=5, reason="no leader")
 
 
 def test_a_quorum_without_a_leader_is_waited_for(tmp_path: Path) -> None:
