@@ -70,7 +70,7 @@ def export_strimzi(before: MetadataImage, after: MetadataImage, *, cluster: str)
     lines: list[str] = []
     for resource in resources:
         lines.extend(("---", *yaml_lines(resource)))
-    found.left_out.extend(f"{what} is deleted: delete its resource" for what in found.deleted)
+    found.left_out.extend(f"{what}: deleted; delete its resource" for what in found.deleted)
     return Exported(tuple(lines), tuple(dict.fromkeys(found.left_out)))  # a quota may be twice
 
 

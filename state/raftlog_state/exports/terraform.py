@@ -72,7 +72,7 @@ def export_terraform(before: MetadataImage, after: MetadataImage) -> Exported:
         *_credentials(found),
     ):
         lines.extend(("", *block))
-    found.left_out.extend(f"{what} is deleted: remove its resource" for what in found.deleted)
+    found.left_out.extend(f"{what}: deleted; remove its resource" for what in found.deleted)
     return Exported(tuple(lines), tuple(found.left_out))
 
 

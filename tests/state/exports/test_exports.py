@@ -447,6 +447,24 @@ def test_a_resource_has_one_number_of_replicas(form: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("form", "verb"), [("strimzi", "delete"), ("terraform", "remove")])
+def test_what_is_deleted_is_reported(form: str, verb: str) -> None:
+    """Resources declare what is there."""
+    credential = ScramRow(
+        user="ana", mechanism=2, iterations=4096, salt=b"", stored_key=b"", server_key=b""
+    )
+    quota = QuotaRow(entity=(("user", "ana"),), quota="producer_byte_rate", value=10.0)
+    exported = export(image_of(*topic(1, "a", (1,)), credential, quota), image_of(), form)
+    assert not any("resource" in line or "kind" in line for line in exported.lines)
+    assert set(exported.left_out) == {
+        f"topic 'a': deleted; {verb} its resource",
+        f"SCRAM credential SCRAM-SHA-512 of user 'ana': deleted; {verb} its resource",
+        "user 'ana': there is nothing to declare; delete its resource"
+        if form == "strimzi"
+        else "the quotas of user 'ana': deleted; remove its resource",
+    }
+
+
 # --- Strimzi --------------------------------------------------------------------------------------
 
 
