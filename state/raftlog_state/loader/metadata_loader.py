@@ -135,7 +135,7 @@ class MetadataLoader:
 
     @property
     def skipped(self) -> tuple[SkippedRecords, ...]:
-        """Records skipped so far, by type and version."""
+        """Records skipped since the last snapshot, its own included, by type and version."""
         return tuple(self._skipped[kind] for kind in sorted(self._skipped))
 
     @property
@@ -257,6 +257,7 @@ class MetadataLoader:
         finally:
             self._check_unchanged(savepoint)
         self._reset(image)
+        self._skipped = {}
         for unknown in snapshot_loader.unknown:
             self._skip(False, unknown.api_key, unknown.version, image.offset)
         self._check_invariants(savepoint, [])
