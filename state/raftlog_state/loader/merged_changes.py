@@ -24,7 +24,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raftlog_state.records import (
-    NO_OP_VALUE,
     AbortTransactionRecord,
     BeginTransactionRecord,
     ClearElrRecord,
@@ -36,7 +35,7 @@ from raftlog_state.records import (
     RemoveTopicRecord,
 )
 from raftlog_state.records.declare import Array
-from raftlog_state.records.typed_columns import TypedColumns, frames, typed_columns
+from raftlog_state.records.typed_columns import TypedColumns, frames, no_ops, typed_columns
 from raftlog_state.replay.topics import (
     CHANGED_RECOVERY_STATES,
     LEADER_UNCHANGED,
@@ -95,7 +94,7 @@ def merge(values: pa.BinaryArray) -> MergedRange | None:
         is_plain &= ~_is_set(fields.field(name))
     chosen = np.logical_and.reduceat(is_plain[order], starts)
     groups = _Groups(order, starts, fields)
-    is_remaining = ~_equal(values, api_keys == NO_OP_VALUE[1], NO_OP_VALUE)
+    is_remaining = ~no_ops(values, api_keys)
     is_remaining[rows[order[groups.of_each(chosen)]]] = False
     at = rows[groups.last_ordinals(chosen)].tolist()
     changes = dict(zip(at, groups.merged(chosen), strict=True))
@@ -123,15 +122,6 @@ def _grouped(
 
 def _is_set(column: pa.Array) -> Bools:
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-
-
-def _equal(values: pa.BinaryArray, which: Bools, value: bytes) -> Bools:
-    """Return which of the values, of those that are chosen, are equal to ``value``."""
-    found = np.zeros(len(values), np.bool_)
-    chosen = values.filter(pa.array(which)).dictionary_encode()
-    is_equal = np.array([one == value for one in chosen.dictionary.to_pylist()], np.bool_)
-    found[which] = is_equal[chosen.indices.to_numpy()] if len(chosen) else False
-    return found
 
 
 class _Groups:

@@ -25,8 +25,9 @@ from .declare import Array, MetadataRecord, Scalar, Struct
 from .native_program import program, value_buffers
 from .redaction import Redactor
 from .schema import RECORD_TYPES
-from .serde import decode, peek
+from .serde import NO_OP_VALUE, decode, peek
 
+Bools = npt.NDArray[np.bool_]
 Int32s = npt.NDArray[np.int32]
 
 FRAME_BYTES: Final = 3
@@ -172,6 +173,15 @@ def frames(values: pa.BinaryArray) -> tuple[Int32s, Int32s]:
     for row in np.flatnonzero(is_other).tolist():
         api_keys[row], versions[row] = peek(values[row].as_py())
     return api_keys, versions
+
+
+def no_ops(values: pa.BinaryArray, api_keys: Int32s) -> Bools:
+    """Return which values are ``NO_OP_VALUE``; ``api_keys`` are those of their frames."""
+    found: Bools = api_keys == NO_OP_VALUE[1]
+    chosen = values.filter(pa.array(found)).dictionary_encode()
+    is_no_op = np.array([one == NO_OP_VALUE for one in chosen.dictionary.to_pylist()], np.bool_)
+    found[found] = is_no_op[chosen.indices.to_numpy()]
+    return found
 
 
 def _plain_frames(values: pa.BinaryArray) -> tuple[Int32s, Int32s]:

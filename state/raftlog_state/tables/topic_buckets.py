@@ -24,14 +24,12 @@ import pyarrow.compute
 
 from raftlog_state.image.rows import Entity
 from raftlog_state.records import (
-    NO_OP_VALUE,
     AbortTransactionRecord,
     BeginTransactionRecord,
     ClearElrRecord,
     ConfigRecord,
     EndTransactionRecord,
     MetadataRecord,
-    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     Redactor,
@@ -41,7 +39,13 @@ from raftlog_state.records import (
 )
 from raftlog_state.records.declare import Scalar
 from raftlog_state.records.scalars import UUID_BYTES, uuid_bytes
-from raftlog_state.records.typed_columns import FRAME_BYTES, TypedColumns, frames, typed_columns
+from raftlog_state.records.typed_columns import (
+    FRAME_BYTES,
+    TypedColumns,
+    frames,
+    no_ops,
+    typed_columns,
+)
 from raftlog_state.replay.topics import CONFIG_OF_TOPIC
 
 from .stored_rows import StateParts
@@ -102,8 +106,7 @@ class TopicBuckets:
         api_keys, versions = frames(values)
         found = np.full(len(values), CLUSTER, dtype=np.int32)
         found[np.isin(api_keys, _MARKER_KEYS)] = EVERY_BUCKET
-        is_no_op = api_keys == NoOpRecord.schema.api_key
-        found[np.flatnonzero(is_no_op)[_are_equal(values, is_no_op, NO_OP_VALUE)]] = NO_BUCKET
+        found[no_ops(values, api_keys)] = NO_BUCKET
         typed = typed_columns(values, _WITH_NAMES, _NAMES_ONLY)
         for row, topic_id, name in _rows(typed[TopicRecord], "topic_id", "name"):
             found[row] = self._add(topic_id, name, row)
@@ -209,11 +212,6 @@ def _rows(typed: TypedColumns, *names: str) -> Iterator[tuple[Any, ...]]:
     """Return the row of each record, and these fields."""
     columns = (typed.fields.field(name).to_pylist() for name in names)
     return zip(typed.rows.tolist(), *columns, strict=True)
-
-
-def _are_equal(values: pa.BinaryArray, which: Bools, value: bytes) -> Bools:
-    chosen = values.filter(pa.array(which))
-    return np.asarray(pc.equal(chosen, value).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _buffers(values: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:

@@ -56,6 +56,7 @@ from raftlog_state.records.typed_columns import (
     TypedColumns,
     arrow_type,
     frames,
+    no_ops,
     spread_columns,
     struct_type,
     typed_columns,
@@ -355,3 +356,11 @@ def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -
     assert set(counted) <= {"done", "given back", "MemoryError"}
     assert counted["done"] > 0
     assert counted.get("given back", 0) > 2
+
+
+def test_a_no_op_with_other_bytes_is_none_of_those_without_effect() -> None:
+    later_version, unknown = b"\x01\x14\x01\x00", b"\x01\x63\x00\x00"
+    for values in ([], [unknown], [None, NO_OP_VALUE, later_version, unknown, NO_OP_VALUE]):
+        column = pa.array(values, pa.binary())
+        found = no_ops(column, frames(column)[0]).tolist()
+        assert found == [value == NO_OP_VALUE for value in values]
