@@ -11,10 +11,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -75,6 +76,8 @@ from .stores.protocol import Condition, TableStore, Where, columns_of, rows_wher
 
 pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
+OFFSETS_READ: Final = 1_000_000
+"""Offsets whose times are in memory at a time."""
 _CHANGE_ORDER: Final = [(name, "ascending") for name in ("visible_offset", "offset", "seq")]
 
 
@@ -142,19 +145,37 @@ class _Publication:
         return self._log((("offset", "<=", offset),))
 
     def first_offset_not_earlier(self, time_us: int) -> int | None:
-        """Return the first offset with a time >= ``time_us`` in ``log`` or ``changes``, or None."""
-        found = []
+        """Return the first offset with a time >= ``time_us`` in ``log`` or ``changes``, or None.
+
+        Times of a log need not rise, so all offsets are read, ``OFFSETS_READ`` of them at a time.
+        """
+        end_offset = self.progress.next_offset
+        first_end = min(self.progress.oldest_offset + OFFSETS_READ, end_offset)
+        ends = [*range(first_end, end_offset, OFFSETS_READ), end_offset]
+        for start, end in pairwise((0, *ends)):
+            found: list[int] = [
+                one.as_py()
+                for offsets in self._offsets_not_earlier(time_us, start, end)
+                if (one := pc.min(offsets)).is_valid
+            ]
+            if found:
+                return min(found)
+        return None
+
+    def _offsets_not_earlier(
+        self, time_us: int, start_offset: int, end_offset: int
+    ) -> Iterator[pa.ChunkedArray]:
+        """Yield the offsets of a range with a time >= ``time_us`` in ``changes`` and ``log``."""
         for table, version, offset in (
             (CHANGES_TABLE, self.versions.changes_version, "visible_offset"),
             (LOG_TABLE, self.versions.log_version, "offset"),
         ):
             if version is not None:
-                published: Condition = (offset, "<=", self.progress.offset)
+                within: Where = ((offset, ">=", start_offset), (offset, "<", end_offset))
                 columns = (offset, "log_time", "incarnation")
-                rows = self._read(table, (published,), columns, version=version)
+                rows = self._read(table, within, columns, version=version)
                 rows = without_reverted(rows, self.progress, offset=offset)
-                found.append(pc.min(rows_where(rows, ("log_time", ">=", time_us))[offset]).as_py())
-        return min((one for one in found if one is not None), default=None)
+                yield rows_where(rows, ("log_time", ">=", time_us))[offset]
 
     def last_time_us(self, offset: int) -> int | None:
         """Return the time of the last change or append up to an offset, or of an expired one."""

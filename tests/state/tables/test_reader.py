@@ -42,8 +42,9 @@ from raftlog_state.records import (
     NoOpRecord,
     encode,
 )
+from raftlog_state.tables import reader
 from raftlog_state.tables.convert import rows_of
-from raftlog_state.tables.reader import ArrowTables
+from raftlog_state.tables.reader import OFFSETS_READ, ArrowTables
 from raftlog_state.tables.reader import to_micros as micros_at
 from raftlog_state.tables.schema import (
     BY_NAME,
@@ -284,11 +285,13 @@ def test_a_time_is_the_state_before_the_first_record_not_earlier(
             opened.at(time=early)
 
 
+@pytest.mark.parametrize("offsets_read", [1, 7, OFFSETS_READ])
 @pytest.mark.parametrize("writes_log", [True, False])
 def test_a_time_is_that_of_the_log_although_clocks_go_back(
-    tmp_path: Path, writes_log: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_log: bool, offsets_read: int
 ) -> None:
     """The clock of the leader of epoch 2 is 60 s slow; without ``log`` only changes are known."""
+    monkeypatch.setattr(reader, "OFFSETS_READ", offsets_read)
     random_times, tables = random.Random(19), MemoryTables()
     log_writer = LogWriter(tmp_path / "__cluster_metadata-0")
     writer = Writer(MemoryStore(tables), writes_log=writes_log)
