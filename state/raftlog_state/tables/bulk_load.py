@@ -32,7 +32,7 @@ from raftlog.client.location import open_reader, parse_location
 from raftlog.client.log_handle import Clock
 from raftlog.errors import OptionError
 from raftlog.limits import DECOMPRESSED_BYTES_MAX
-from raftlog_state.errors import ConcurrentWriterError
+from raftlog_state.errors import ConcurrentWriterError, TablesError
 
 from .bucket_replay import BucketResult
 from .cluster_rows import Step, no_step, now_us
@@ -137,11 +137,20 @@ class BulkLoad:
 
         Raises:
             As ``LogFollower.append_next``; ConcurrentWriterError: another load has the staging
-            directory, or other processes have appended again and again.
+            directory, or other processes have appended again and again; TablesError: also if a file
+            of the staging directory cannot be read or written.
         """
-        self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with exclusive(self._directory.with_suffix(".lock")):
-            return self._run()
+        try:
+            self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with exclusive(self._directory.with_suffix(".lock")):
+                return self._run()
+        except OSError as error:
+            cause = (error.strerror or str(error).partition("\n")[0]).lower()
+            raise TablesError(
+                place=self._load.staging,
+                reason=f"files of a load cannot be read or written: {cause}",
+                remedy="fix the cause and run it again: the load is continued",
+            ) from error
 
     def _run(self) -> int:
         log = self._open_log()

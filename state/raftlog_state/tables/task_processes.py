@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. A process reads ranges from a pipe until that is closed, so it ends with the one that started it,
-   also after a SIGKILL of that one.
+   also after a SIGKILL of that one. (Those of ``concurrent.futures.ProcessPoolExecutor`` then run
+   forever: each has the other end of its queue, too.)
 2. Signals of a terminal are for the process that loads, which kills the others.
 3. They are spawned, not forked: Arrow and delta-rs have threads. The first range starts them.
 """
@@ -15,7 +16,6 @@ import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -27,13 +27,6 @@ from .bucket_replay import BucketResult, replay_bucket
 from .range_routing import NotSplit, RoutedRange
 
 _IGNORED: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """A task that raised an error of the system, such as one of a full disk."""
-
-    reason: str
 
 
 class TaskProcesses:
@@ -62,7 +55,8 @@ class TaskProcesses:
         """Replay buckets, and yield each result when it is complete.
 
         Raises:
-            TablesError: a process has ended, or it cannot write.
+            TablesError: a process has ended.
+            OSError: a file of the range cannot be read or written.
         """
         if self._count == 1:
             yield from (replay_bucket(routed, bucket) for bucket in buckets)
@@ -79,13 +73,9 @@ class TaskProcesses:
             for connection in wait(busy):
                 assert isinstance(connection, Connection)
                 with self._end_reported(connection, routed):
-                    found: BucketResult | NotSplit | _Failed = connection.recv()
-                if isinstance(found, _Failed):
-                    raise TablesError(
-                        place=routed.task.directory,
-                        reason=f"files of a load cannot be read or written: {found.reason}",
-                        remedy="fix the cause and run it again: the load is continued",
-                    )
+                    found: BucketResult | NotSplit | OSError = connection.recv()
+                if isinstance(found, OSError):
+                    raise found
                 busy.remove(connection)
                 idle.append(connection)
                 yield found
@@ -126,8 +116,8 @@ def _serve(connection: Connection) -> None:
             connection.send(_outcome(routed, bucket))
 
 
-def _outcome(routed: RoutedRange, bucket: int) -> BucketResult | NotSplit | _Failed:
+def _outcome(routed: RoutedRange, bucket: int) -> BucketResult | NotSplit | OSError:
     try:
         return replay_bucket(routed, bucket)
     except OSError as error:
-        return _Failed((error.strerror or str(error).partition("\n")[0]).lower())
+        return error

@@ -50,10 +50,11 @@ def test_the_end_of_a_process_is_an_error_and_the_load_is_continued(tmp_path: Pa
     assert contents(tables) == contents(followed(log))
 
 
-def test_an_error_of_the_file_system_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_of_the_file_system_is_reported(tmp_path: Path, count: int) -> None:
     log = write_random_log(tmp_path, 3, 200).directory
 
-    with TaskProcesses(2) as processes:
+    with TaskProcesses(count) as processes:
 
         def run_tasks(
             routed: RoutedRange, buckets: Sequence[int]
@@ -63,3 +64,10 @@ def test_an_error_of_the_file_system_is_reported(tmp_path: Path) -> None:
 
         with pytest.raises(TablesError, match="cannot be read or written"):
             load(log, MemoryTables(), tmp_path / "staging", run_tasks=run_tasks)
+
+
+def test_a_staging_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
+    log = write_random_log(tmp_path, 3, 200).directory
+    (tmp_path / "staging").touch()
+    with pytest.raises(TablesError, match=r"cannot be read or written: (file exists|not a dir)"):
+        load(log, MemoryTables(), tmp_path / "staging")
