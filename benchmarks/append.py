@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
-import json
 import multiprocessing
 import os
 import random
@@ -35,7 +34,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 
 import raftlog
 from raftlog.limits import MIB
@@ -397,14 +396,7 @@ def main() -> None:
     if arguments.quick:
         arguments.log_mib, arguments.appends, arguments.rounds = [1, 4, 16], 640, 2
     for figures in measure(arguments):
-        if arguments.json:
-            print(json.dumps(figures), flush=True)
-            continue
-        line = f"{figures['what']}: {figures['measured']:,.3f} {figures['unit']}"
-        if figures["against"]:
-            ratio = figures["measured"] / figures["against"]
-            line += f"; {figures['other']} {figures['against']:,.3f}: {ratio:.2f} times"
-        print(line, flush=True)
+        print_row(figures, as_json=arguments.json, decimals=3)
 
 
 if __name__ == "__main__":

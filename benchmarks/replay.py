@@ -15,7 +15,6 @@ without Java, only raftlog is measured.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -23,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.bulk_load import write_log
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 from benchmarks.typed_records import jars
 from tests.support.kafka import run_java
 
@@ -82,14 +81,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
     arguments = parser.parse_args()
     for found in measure(arguments.records, arguments.rounds, jars(arguments.jars)):
-        if arguments.json:
-            print(json.dumps(found))
-            continue
-        line = f"{found['what']}: {found['measured']:,.0f} {found['unit']}"
-        if found["against"]:
-            ratio = found["measured"] / found["against"]
-            line += f"; {found['other']} {found['against']:,.0f}: {ratio:.2f} times"
-        print(line)
+        print_row(found, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,18 @@ def row(
     }
 
 
+def print_row(found: Row, *, as_json: bool, decimals: int = 0) -> None:
+    """Print a row as JSON, or as a line of text."""
+    if as_json:
+        print(json.dumps(found), flush=True)
+        return
+    line = f"{found['what']}: {found['measured']:,.{decimals}f} {found['unit']}"
+    if found["against"]:
+        ratio = found["measured"] / found["against"]
+        line += f"; {found['other']} {found['against']:,.{decimals}f}: {ratio:.2f} times"
+    print(line, flush=True)
+
+
 def measure(script: str, options: list[str]) -> list[Row]:
     print(f"running {script}", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", f"benchmarks.{script}", "--json", *options]

@@ -21,7 +21,6 @@ without Java, only raftlog is measured.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -36,7 +35,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from benchmarks.bulk_load import write_log
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 from tests.support.peak_memory import peak_memory
 
 from raftlog import compiled
@@ -251,14 +250,7 @@ def main() -> None:
         *measure_memory(arguments.memory_records),
     ]
     for figures in rows:
-        if arguments.json:
-            print(json.dumps(figures))
-            continue
-        line = f"{figures['what']}: {figures['measured']:,.0f} {figures['unit']}"
-        if figures["against"]:
-            ratio = figures["measured"] / figures["against"]
-            line += f"; {figures['other']} {figures['against']:,.0f}: {ratio:.2f} times"
-        print(line)
+        print_row(figures, as_json=arguments.json)
 
 
 if __name__ == "__main__":
