@@ -87,6 +87,21 @@ def started(
     return env, loader, listener
 
 
+def snapshots_of(
+    env: Controllers, listener: Listener, *, bytes_max: int, skips_rejected: bool = False
+) -> SnapshotGenerator:
+    """Return a generator that writes a snapshot in one step after so many bytes of the log."""
+    return SnapshotGenerator(
+        env.shared.node(NODE),
+        time_ms=lambda: 0,
+        schedule=lambda act: act(),
+        sync=lambda _, when_done: when_done(None),
+        listener=listener,
+        bytes_max=bytes_max,
+        skips_rejected=skips_rejected,
+    )
+
+
 def test_each_commit_is_an_update_with_its_changes_and_its_position() -> None:
     recorder = Recorder()
     env, loader, _ = started(recorder)
@@ -232,15 +247,7 @@ def test_a_rejected_record_stops_snapshots_unless_the_operator_permits_to_lose_i
 ) -> None:
     env, loader, _ = started()
     listener = Listener()
-    generator = SnapshotGenerator(
-        env.shared.node(NODE),
-        time_ms=lambda: 0,
-        schedule=lambda act: act(),
-        sync=lambda _, when_done: when_done(None),
-        listener=listener,
-        bytes_max=200,
-        skips_rejected=skips_rejected,
-    )
+    generator = snapshots_of(env, listener, bytes_max=200, skips_rejected=skips_rejected)
     loader.install(generator)
     bad_offset = env.shared.end_offset
     loader.handle_commit(appended(env, CONTRADICTION, *[NO_OP] * 100))
@@ -317,14 +324,7 @@ def test_metrics_count_what_changes_as_the_image_does() -> None:
 
 def test_a_later_metadata_version_is_reported_and_forbids_snapshots_and_writes() -> None:
     env, loader, listener = started()
-    generator = SnapshotGenerator(
-        env.shared.node(NODE),
-        time_ms=lambda: 0,
-        schedule=lambda act: act(),
-        sync=lambda _, when_done: when_done(None),
-        listener=listener,
-        bytes_max=1,
-    )
+    generator = snapshots_of(env, listener, bytes_max=1)
     loader.install(MetadataVersionWatchdog(listener))
     level = FeatureLevelRecord(name="metadata.version", feature_level=31)
     env.shared.append(1, env.shared.epoch, [encode(DecodedRecord(0, level))], None)
