@@ -358,7 +358,7 @@ def test_an_exhausted_memory_is_given_back_and_ends_no_process(tmp_path: Path) -
     assert counted.get("given back", 0) > 2
 
 
-def test_a_no_op_with_other_bytes_is_none_of_those_without_effect() -> None:
+def test_no_ops_are_the_values_of_exactly_their_bytes() -> None:
     later_version, unknown = b"\x01\x14\x01\x00", b"\x01\x63\x00\x00"
     for values in ([], [unknown], [None, NO_OP_VALUE, later_version, unknown, NO_OP_VALUE]):
         column = pa.array(values, pa.binary())
