@@ -35,6 +35,13 @@ STATE_PLANTS: Final = (
         tests=(MERGED,),
     ),
     Plant(
+        bug="records skipped before a snapshot are counted after it",
+        path=f"{STATE}/loader/metadata_loader.py",
+        old="        self._skipped = {}\n        for unknown",
+        new="        for unknown",
+        tests=("tests/state/loader/test_snapshot_loading.py",),
+    ),
+    Plant(
         bug="records of an aborted transaction change the state",
         path=f"{STATE}/loader/metadata_loader.py",
         old="        if marker.outcome is TransactionOutcome.COMMITTED:\n",

@@ -687,8 +687,15 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="the state at a time ignores the records without changes",
         path=READER,
-        old="            if version is not None:\n                published: Condition",
-        new="            if table is CHANGES_TABLE:\n                published: Condition",
+        old="            if version is not None:\n                within: Where",
+        new="            if table is CHANGES_TABLE:\n                within: Where",
+        tests=(f"{READ}::test_a_time_is_that_of_the_log_although_clocks_go_back",),
+    ),
+    Plant(
+        bug="the state at a time is read without the last offset of each part of the log",
+        path=READER,
+        old='(offset, "<", end_offset))',
+        new='(offset, "<", end_offset - 1))',
         tests=(f"{READ}::test_a_time_is_that_of_the_log_although_clocks_go_back",),
     ),
 )
