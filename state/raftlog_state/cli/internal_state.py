@@ -67,7 +67,12 @@ def run_internal_state(arguments: argparse.Namespace, output: Output, console: C
     paths = _partitions(arguments.path, kind.topic)
     if arguments.at is not None and len(paths) > 1:
         error(f"--at requires one partition: {arguments.path} has {len(paths)} of {kind.topic}")
-    partitions = [_read(path, arguments, console) for path in paths]
+    explanations: set[str] | None = set() if len(paths) > 1 else None
+    partitions = [_read(path, arguments, console, explanations) for path in paths]
+    if explanations is not None:
+        ends = "; ".join(sorted(explanations))
+        numbers = ", ".join(path.rpartition("-")[2] for path in paths)
+        console.log(f"{kind.topic}, partitions {numbers}: each is read up to {ends}")
     rows = kind.rows(partitions, hide)
     if layout == "table":
         print_row_table(lambda: rows, output, columns)
@@ -96,8 +101,13 @@ def _partitions(path: str | None, topic: str) -> list[str]:
     return found
 
 
-def _read(path: str, arguments: argparse.Namespace, console: Console) -> LatestByKey:
-    """Replay one partition below its end, or below ``--at``."""
+def _read(
+    path: str, arguments: argparse.Namespace, console: Console, explanations: set[str] | None
+) -> LatestByKey:
+    """Replay one partition below its end, or below ``--at``.
+
+    The end is printed, or its explanation added to ``explanations`` of several partitions.
+    """
     from raftlog.client import Isolation, LogKind, open_path
     from raftlog.client.offset_spec import time_text
     from raftlog_state.internal.latest import LatestByKey
@@ -106,7 +116,10 @@ def _read(path: str, arguments: argparse.Namespace, console: Console) -> LatestB
     log = open_path(path, kind=LogKind.PARTITION, decompressed_bytes_max=limit)
     end = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
     end_offset = _end_offset(arguments.at, log, end.offset, console)
-    console.log(f"{path}: read up to offset {end_offset} (exclusive): {end.explanation}")
+    if explanations is None:
+        console.log(f"{path}: read up to offset {end_offset} (exclusive): {end.explanation}")
+    else:
+        explanations.add(end.explanation)
     latest = LatestByKey(path)
     latest.read(log, end_offset)
     for one in latest.open_transactions():
