@@ -298,7 +298,6 @@ impl Program {
     /// `None` for a type whose records are all given back. With `spread` they have a row for each
     /// value.
     #[pyo3(signature = (offsets, data, kinds, reveal, spread))]
-    #[allow(clippy::needless_pass_by_value)]
     fn columns(
         &self,
         py: Python<'_>,
@@ -339,7 +338,6 @@ impl Program {
 /// Read the API keys and versions of a column of metadata records: -1 for Python, and for null.
 #[pyfunction]
 #[pyo3(signature = (offsets, data, /))]
-#[allow(clippy::needless_pass_by_value)]
 pub fn frames(
     py: Python<'_>,
     offsets: PyBuffer<u8>,
