@@ -626,7 +626,8 @@ def _internal_json(text: RecordText) -> str:
         return f'"type":"{text.type_name}","version":{text.version},"data":{text.value}}}'
     value = "null"
     if text.value is not None:
-        value = f'{{"version":"{text.version}","data":{text.value}}}'
+        version = "null" if text.version is None else f'"{text.version}"'
+        value = f'{{"version":{version},"data":{text.value}}}'
     key = f'{{"type":"{text.api_key}","data":{text.key}}}'
     return f'"type":"{text.type_name}","key":{key},"value":{value}}}'
 

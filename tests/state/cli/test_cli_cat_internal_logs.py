@@ -95,6 +95,13 @@ def test_damaged_records_are_reported_and_the_others_printed(tmp_path: Path) -> 
     assert "cannot parse GroupMetadataKey version 0" in err
 
 
+def test_a_value_that_is_too_short_for_a_version_has_none(tmp_path: Path) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    log.append((b"\x00\x63later", b"\x00"), (b"\x00\x63later", b"\x00\x02"))
+    versions = [row["value"]["version"] for row in rows("cat", log.path)]
+    assert versions == [None, "2"]
+
+
 def test_remote_log_metadata_is_no_cluster_metadata(tmp_path: Path) -> None:
     log = InternalLogFile(tmp_path / "__remote_log_metadata-3")
     golden = [one for one in golden_records() if one.topic == "__remote_log_metadata"]
