@@ -134,6 +134,15 @@ def _read(
 
 
 def _end_offset(at: OffsetSpec | None, log: LogReader, end: int, console: Console) -> int:
+    """Return the end offset that ``--at`` specifies. Raises ``OffsetOutOfRangeError``."""
     if at is None:
         return end
-    return offset_in(log, "--at", at, lambda: end, console)
+    from raftlog.errors import OffsetOutOfRangeError
+
+    offset = offset_in(log, "--at", at, lambda: end, console, is_state=True)
+    start = log.log_start_offset
+    if not start <= offset <= end:
+        raise OffsetOutOfRangeError(
+            path=log.path, offset=offset, log_start_offset=start, log_end_offset=end
+        )
+    return offset

@@ -106,6 +106,16 @@ def test_two_copies_of_a_partition_are_refused(tmp_path: Path) -> None:
     assert "__transaction_state-3 twice" in err
 
 
+def test_a_state_at_an_offset_that_the_log_does_not_have_is_refused(tmp_path: Path) -> None:
+    log = InternalLogFile(tmp_path / "__consumer_offsets-0")
+    log.append((COMMIT, None), (COMMIT, None))
+    assert rows("state", log.path, "groups", "--at", "2") == []
+    status, out, err = run("state", log.path, "groups", "--at", "3")
+    assert (status, out) == (1, "")
+    assert err.startswith("raftlog: [RAFTLOG_OFFSET_OUT_OF_RANGE]")
+    assert "log end offset 2" in err
+
+
 @pytest.mark.parametrize("kind", ROW_KINDS)
 def test_columns_are_chosen_of_those_that_each_row_has(kind: str) -> None:
     path = f"{GROUPS_NODE}/{ROW_KINDS[kind].topic}-*"
