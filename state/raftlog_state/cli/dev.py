@@ -119,7 +119,7 @@ def _home(arguments: argparse.Namespace) -> Iterator[str]:
     if arguments.dir is None:
         home = tempfile.mkdtemp(prefix="raftlog-dev-")
         try:
-            _create(home, arguments)
+            _create(home, arguments, _ports(arguments))
             yield home
         finally:
             shutil.rmtree(home, ignore_errors=True)
@@ -128,10 +128,10 @@ def _home(arguments: argparse.Namespace) -> Iterator[str]:
     if os.path.isdir(home) and os.listdir(home):
         _check_existing(home, arguments)
     else:
-        part = f"{home}.part"
+        part, ports = f"{home}.part", _ports(arguments)
         _remove_interrupted(part)
         _make_directory(part)
-        _create(part, arguments)
+        _create(part, arguments, ports)
         os.replace(part, home)
     yield home
 
@@ -184,14 +184,13 @@ def _configs(home: str) -> list[NodeConfig]:
     return [read_config(path) for path in _config_paths(home)]
 
 
-def _create(home: str, arguments: argparse.Namespace) -> None:
+def _create(home: str, arguments: argparse.Namespace, ports: list[int]) -> None:
     """Write the configurations of all nodes into an empty directory, and format them."""
     from raftlog.node.addresses import parse_initial_voters
     from raftlog.node.formatting import format_directory, random_id
 
-    count = NODES_DEFAULT if arguments.nodes is None else arguments.nodes
     voters = []
-    for node_id, port in enumerate(_ports(count, arguments.port), start=1):
+    for node_id, port in enumerate(ports, start=1):
         address = f"{_HOST}:{port}"
         voters.append(f"{node_id}@{address}:{random_id()}")
         os.mkdir(os.path.join(home, f"node-{node_id}"), 0o700)
@@ -203,10 +202,12 @@ def _create(home: str, arguments: argparse.Namespace) -> None:
         format_directory(config, cluster_id=cluster_id, initial_voters=initial_voters)
 
 
-def _ports(count: int, first: int | None) -> list[int]:
+def _ports(arguments: argparse.Namespace) -> list[int]:
     """Return the ports of the nodes. Raises ``OptionError``."""
     from raftlog.errors import OptionError
 
+    count = NODES_DEFAULT if arguments.nodes is None else arguments.nodes
+    first: int | None = arguments.port
     if not 1 <= count <= NODES_MAX:
         raise OptionError(option="--nodes", reason=f"must be from 1 to {NODES_MAX}")
     if first is not None:

@@ -148,6 +148,12 @@ def test_invalid_options_start_nothing(words: tuple[str, str], reason: str) -> N
     assert reason in err
 
 
+def test_invalid_options_leave_no_directory(tmp_path: Path) -> None:
+    for words in (("--nodes", "10"), ("--port", "65534")):
+        assert run("dev", "--dir", tmp_path / "quorum", *words)[0] == 2
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_a_directory_of_something_else_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     status, _, err = run("dev", "--dir", tmp_path)
