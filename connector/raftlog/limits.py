@@ -141,8 +141,8 @@ SCRAM_ITERATIONS_MAX: Final = 131_072
 """Iterations that a server may request of a client (Kafka's tools: 4,096 to 16,384). Fewer weaken
 the password's protection; more would keep the client busy, 50 ms of CPU time at this limit."""
 
-OAUTH_RESPONSE_BYTES_MAX: Final = 256 * KIB
-"""Longest response of a token endpoint, and longest token file."""
+CREDENTIALS_BYTES_MAX: Final = 256 * KIB
+"""Longest response of a token endpoint, and longest file of secrets, properties or a token."""
 
 REDACTION_KEY_BYTES_MIN: Final = 16
 """Shortest key of keyed redaction: a shorter key could be found by brute force, and with it the

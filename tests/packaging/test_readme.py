@@ -183,7 +183,7 @@ def test_the_commands_of_the_readme_format_three_nodes_of_one_cluster(tmp_path: 
 
 
 def test_links_inside_the_project_exist() -> None:
-    for page in HOME.glob("*.md"):
+    for page in (*HOME.glob("*.md"), *HOME.glob("docs/*.md")):
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 

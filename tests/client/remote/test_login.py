@@ -18,7 +18,7 @@ from tests.support.certificates import Authority
 from raftlog.client.remote.login import SaslLogin, TokenEndpointError
 from raftlog.client.remote.security import SaslOptions, parse_security
 from raftlog.errors import OptionError, SaslAuthenticationError
-from raftlog.limits import OAUTH_RESPONSE_BYTES_MAX
+from raftlog.limits import CREDENTIALS_BYTES_MAX
 
 EXPIRED_S = 1_700_000_000
 
@@ -167,7 +167,7 @@ def test_a_refused_token_is_not_used_again_and_an_expired_one_is_named(
         ((200, {}, b'{"access_token":"a\\nb"}'), SaslAuthenticationError, "printable"),
         ((200, {}, b'{"access_token":""}'), SaslAuthenticationError, "printable"),
         (
-            (200, {}, b'{"access_token":"' + b"x" * OAUTH_RESPONSE_BYTES_MAX + b'"}'),
+            (200, {}, b'{"access_token":"' + b"x" * CREDENTIALS_BYTES_MAX + b'"}'),
             SaslAuthenticationError,
             "no access_token",
         ),

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from raftlog.errors import OptionError, SaslAuthenticationError
-from raftlog.limits import OAUTH_RESPONSE_BYTES_MAX
+from raftlog.limits import CREDENTIALS_BYTES_MAX
 from raftlog.printable import printable
 from raftlog.wire import sasl
 
@@ -164,7 +164,7 @@ def _request_token(options: SaslOptions) -> tuple[str, float]:
     )
     try:
         with opener.open(request, timeout=_ENDPOINT_TIMEOUT_S) as response:
-            data = response.read(OAUTH_RESPONSE_BYTES_MAX + 1)
+            data = response.read(CREDENTIALS_BYTES_MAX + 1)
     except urllib.error.HTTPError as error:
         with error:
             if error.code in _CLIENT_ERRORS and error.code not in _RETRIABLE_ERRORS:
@@ -181,7 +181,7 @@ def _request_token(options: SaslOptions) -> tuple[str, float]:
 
 def _parse_token(data: bytes, shown: str) -> tuple[str, float]:
     try:
-        found = json.loads(data) if len(data) <= OAUTH_RESPONSE_BYTES_MAX else None
+        found = json.loads(data) if len(data) <= CREDENTIALS_BYTES_MAX else None
     except (ValueError, RecursionError):
         found = None
     token = found.get("access_token") if isinstance(found, dict) else None

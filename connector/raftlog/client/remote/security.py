@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from raftlog.errors import OptionError, RaftlogError
-from raftlog.limits import OAUTH_RESPONSE_BYTES_MAX
+from raftlog.limits import CREDENTIALS_BYTES_MAX
 from raftlog.log.format.directory import parse_properties
 from raftlog.wire import sasl
 
@@ -463,11 +463,11 @@ def _escape(match: re.Match[str]) -> str:
 def _read(option: str, path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            data = file.read(OAUTH_RESPONSE_BYTES_MAX + 1)
+            data = file.read(CREDENTIALS_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
         text = getattr(error, "strerror", None) or type(error).__name__
         reason = f"{path} cannot be read: {text}"
         raise OptionError(option=option, reason=reason) from None
-    if len(data) > OAUTH_RESPONSE_BYTES_MAX:
+    if len(data) > CREDENTIALS_BYTES_MAX:
         raise OptionError(option=option, reason=f"{path} is larger than a file of secrets")
     return data
