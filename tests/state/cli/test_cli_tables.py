@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.state.tables.test_writer import expired
 from tests.support.cli import rows, run
 from tests.support.memory_store import MemoryTables
 from tests.support.small_logs import copy_log
@@ -101,6 +102,27 @@ def test_processes_that_are_killed_leave_the_same_tables(
             assert process.wait() == -signal.SIGKILL
     follow_once(data / LOG, place)
     assert stored(place) == stored(whole)
+
+
+@pytest.mark.slow
+def test_commands_beside_a_follower_leave_the_tables_of_the_log(
+    data: Path, whole: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "tables"
+    commands = (("maintain",), ("truncate", "300"), ("maintain",), ("expire", "100"))
+    with following(data / LOG, place, "--max-records", "30") as process:
+        for _ in range(15):
+            wait_for(process, "appended offsets")
+        for command, *offset in commands:
+            wait_for(process, "appended offsets")
+            status, _, err = run("tables", command, place, *offset)
+            assert status == 0 or "at the same time" in err, err
+        process.terminate()
+        _, err = process.communicate()
+    assert process.returncode == 0 or "another" in err, err
+    assert run("tables", "expire", place, "100")[0] == 0
+    follow_once(data / LOG, place)
+    assert stored(place) == expired(stored(whole), 100)
 
 
 @pytest.mark.slow
