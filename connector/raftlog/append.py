@@ -103,7 +103,10 @@ class AppendRequest:
 
     @property
     def identity(self) -> CommitName | ProducerStamp | None:
-        """The commit name or producer stamp by which a retry is recognized, if any."""
+        """The commit name or producer stamp by which a retry is recognized, if any.
+
+        With both, the producer's sequence keeps its order among the other appends of the producer.
+        """
         return self.producer if self.commit is None else self.commit
 
     @property
@@ -142,8 +145,6 @@ class AppendRequest:
         reason = None
         if not self.records and self.epoch is None and not self.needs_own_batch:
             reason = "there are no records to append, and no required offset or epoch to check"
-        elif self.commit is not None and self.producer is not None:
-            reason = "commit and producer cannot be given together"
         elif self.take_over_from is not None and self.commit is None:
             reason = "take_over_from requires commit"
         elif self.producer is not None and not self.records:
@@ -520,7 +521,7 @@ def _refuse(ordinal: int | None, reason: str) -> NoReturn:
 # --- Appends of one group: conditions are checked, offsets assigned, batches written --------------
 # Invariants:
 #
-# 1. For each append the epoch is checked first, then its identity (commit or producer), then its
+# 1. For each append the epoch is checked first, then its identity (commit, producer), then its
 #    required offset, in the same step that assigns the offsets. A refused append changes nothing,
 #    and the others of the group continue.
 # 2. No lock, sync or thread: the caller excludes other writers, and decides when records are
@@ -566,7 +567,10 @@ class AppendBatch:
         if self._log.is_read_only:
             self._log.flush()  # raises the reason
         epoch = self._epoch(request)
-        duplicate = self._duplicate(request)
+        records, values = request.records, self._log.config.values
+        if records and request.commit is not None:
+            records = named_records(records, request.commit, values)
+        duplicate = self._duplicate(request, len(records))
         if duplicate is not None:
             return AppendResult(
                 duplicate.base_offset,
@@ -574,11 +578,7 @@ class AppendBatch:
                 self._log.epochs.epoch_at(duplicate.base_offset) or epoch,
                 was_duplicate=True,
             )
-        records = request.records
-        is_kraft = self._log.config.values is ValueKind.KRAFT
-        has_markers = is_kraft and self._check_markers(request)
-        if records and request.commit is not None:
-            records = named_records(records, request.commit, self._log.config.values)
+        has_markers = values is ValueKind.KRAFT and self._check_markers(request)
         if request.is_atomic or request.needs_own_batch:
             last_offset = self._append_atomic(request, epoch, records)
         elif records:
@@ -601,7 +601,7 @@ class AppendBatch:
         if request.commit is not None:
             self._pending.add_commit(request.commit, base_offset, last_offset)
             self._commits[base_offset] = request.commit
-        elif request.producer is not None:
+        if request.producer is not None:
             stamp = request.producer
             self._pending.add_producer_batch(
                 stamp.producer_id,
@@ -635,15 +635,21 @@ class AppendBatch:
             raise FutureEpochError(epoch=epoch, current_epoch=current)
         return epoch
 
-    def _duplicate(self, request: AppendRequest) -> Duplicate | None:
-        """Return the offsets of the same append, if the log or this group has it already."""
+    def _duplicate(self, request: AppendRequest, record_count: int) -> Duplicate | None:
+        """Return the offsets of the same append, if the log or this group has it already.
+
+        A commit's name is checked before its producer: it may have been appended by another one.
+        """
+        found = None
         if request.commit is not None:
-            return self._pending.check_commit(request.commit, take_over_from=request.take_over_from)
-        if request.producer is None:
-            return None
+            found = self._pending.check_commit(
+                request.commit, take_over_from=request.take_over_from
+            )
+        if found is not None or request.producer is None:
+            return found
         stamp = request.producer
         return self._pending.check_producer(
-            stamp.producer_id, stamp.producer_epoch, stamp.base_sequence, len(request.records)
+            stamp.producer_id, stamp.producer_epoch, stamp.base_sequence, record_count
         )
 
     def _check_markers(self, request: AppendRequest) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 from tests.support.appending import DIRECTORY, NOW_MS, TOPIC_ID, batches_of, disk_with_parent
 
-from raftlog.append import AppendBatch, AppendRequest
+from raftlog.append import AppendBatch, AppendRequest, Done, Failed, RequestResult
+from raftlog.errors import OutOfOrderSequenceError
 from raftlog.log.reading.transactions import (
     BatchMetadata,
     CommitName,
@@ -51,12 +53,12 @@ def random_request(rng: Random, number: int, values: ValueKind) -> AppendRequest
         for at in range(count)
     ]
     commit, producer = None, None
-    kind = rng.choice(("plain", "atomic", "commit", "producer", "markers", "end"))
-    if kind == "commit":
+    kind = rng.choice(("plain", "atomic", "commit", "producer", "both", "markers", "end"))
+    if kind in ("commit", "both"):
         commit = CommitName("app", f"q{rng.randrange(3)}", number)
-    elif kind == "producer":
+    if kind in ("producer", "both"):
         producer = ProducerStamp(number, 0, rng.randrange(5))
-    elif kind == "markers" and values is ValueKind.KRAFT:
+    if kind == "markers" and values is ValueKind.KRAFT:
         name = rng.choice(TRANSACTION_NAMES)
         begin = marker_value(Marker.BEGIN, name)
         if name and len(name) > 60_000:
@@ -105,3 +107,41 @@ def test_the_metadata_of_appended_batches_is_that_of_their_bytes(
         assert sum(bool(one.markers) for one in read) > 5
     reopened = ReplicatedLog.open(disk.another_process(), DIRECTORY, now_ms=NOW_MS)
     assert reopened.producer_state.encode_snapshot() == log.producer_state.encode_snapshot()
+
+
+@pytest.mark.parametrize(("values", "marker_count"), [(ValueKind.BYTES, 0), (ValueKind.KRAFT, 2)])
+def test_a_named_append_of_a_producer_is_recognized_by_name_and_ordered_by_sequence(
+    values: ValueKind, marker_count: int
+) -> None:
+    config = LogConfig(values=values)
+    disk = disk_with_parent()
+    log = ReplicatedLog.create(disk, DIRECTORY, config=config, topic_id=TOPIC_ID, now_ms=NOW_MS)
+    value = b"\x01\x14\x00\x00" if values is ValueKind.KRAFT else b"v"
+
+    def append(version: int, sequence: int, *, is_written: bool) -> RequestResult:
+        request = AppendRequest(
+            records=[value],
+            commit=CommitName("app", "query", version),
+            producer=ProducerStamp(7, 0, sequence),
+            deadline_ms=0,
+        )
+        result = group.process(request)
+        if is_written:
+            group.write()
+        return result
+
+    group = AppendBatch(log, NOW_MS)
+    for is_written in (False, True):
+        base = 2 * is_written
+        count = 1 + marker_count
+        first = append(base, base * count, is_written=is_written)
+        gap = append(base + 1, base * count + count + 1, is_written=is_written)
+        second = append(base + 1, base * count + count, is_written=is_written)
+        by_another = append(base + 1, 99, is_written=is_written)
+        assert isinstance(first, Done)
+        assert isinstance(gap, Failed)
+        assert isinstance(gap.error, OutOfOrderSequenceError)
+        assert gap.error.expected_sequence == base * count + count
+        assert isinstance(second, Done)
+        assert second.value.base_offset == first.value.end_offset
+        assert by_another == Done(replace(second.value, was_duplicate=True))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from raftlog.append import AppendRequest, AppendResult, UserRecord, new_records
-from raftlog.errors import OptionError
+from raftlog.errors import InvalidAppendError, OptionError
 from raftlog.limits import DECOMPRESSED_BYTES_OPTION_MAX
 from raftlog.log.reading.reads import READ_UNCOMMITTED_NAME, Isolation
 from raftlog.log.reading.transactions import CommitName, ValueKind
@@ -314,6 +314,8 @@ class LogHandle(Closeable):
             deadline_ms=self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms"),
         )
         request.check()
+        if request.commit is not None and request.producer is not None:
+            raise InvalidAppendError(reason="commit and producer cannot be given together")
         submit(request)
         return request
 
