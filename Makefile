@@ -53,8 +53,8 @@ quick: $(VENV)/.native-ready ## tests without Spark or a JVM, in a minute
 	@RAFTLOG_DURATIONS=$(VENV)/durations/quick.tsv \
 	$(BIN)/pytest -n auto -m "$(QUICK)"
 
-pure: $(VENV)/.native-ready ## the same tests without the compiled core, as where there is no cargo
-	@RAFTLOG_NATIVE=0 $(BIN)/pytest -n auto -m "$(QUICK)"
+pure: $(VENV)/.native-ready ## the same tests of an installed wheel that was built without cargo
+	@.ci/pure $(VENV) -n auto -m "$(QUICK)"
 
 # One worker more than cores, because tests of processes wait. Three have a Spark session each. A
 # worker that dies ends the run: with groups of tests xdist 3.8 waits for ever for its successor.

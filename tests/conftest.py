@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from raftlog import compiled
 from tests.support.durations import sort_longest_first
 from tests.support.report_lines import pytest_terminal_summary as pytest_terminal_summary
 from tests.support.spark_session import has_java, shared_session
@@ -31,6 +34,12 @@ settings.register_profile(
     "replayable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("replayable")
+
+
+def pytest_configure() -> None:
+    """Verify that `make pure` tests the installed wheel, and not the sources beside the tests."""
+    if "RAFTLOG_INSTALLED" in os.environ and not compiled.__file__.startswith(sys.prefix):
+        raise pytest.UsageError(f"raftlog is imported from {compiled.__file__}")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

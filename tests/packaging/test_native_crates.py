@@ -11,6 +11,7 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
+from tests.packaging.advisories import ADVISORIES, Advisory, advisories, locked_crates
 
 from raftlog import compiled
 
@@ -19,8 +20,7 @@ pytestmark = pytest.mark.style
 CRATE = Path(__file__).parents[2] / "connector/native"
 ALLOWED = {"Apache-2.0", "MIT", "Unicode-3.0", "Apache-2.0 WITH LLVM-exception"}
 LICENCES = {
-    # A new crate or version is reviewed and added here. None of these has an advisory in RustSec's
-    # database of 2026-08-21; neither cargo-deny nor the database is on the machines of CI.
+    # A new crate or version is reviewed and added here, and to the list of ``advisories.py``.
     "crc32c 0.6.9": "MIT OR Apache-2.0",
     "heck 0.5.0": "MIT OR Apache-2.0",
     "itoa 1.0.19": "MIT OR Apache-2.0",
@@ -64,6 +64,40 @@ def test_the_licences_are_those_that_the_crates_declare() -> None:
 def test_every_licence_is_permissive() -> None:
     names = (re.split(r" OR | AND |[()]", text) for text in LICENCES.values())
     assert {name for parts in names for name in parts if name} <= ALLOWED
+
+
+def test_no_locked_crate_has_an_advisory_and_each_is_in_the_list() -> None:
+    known, locked = advisories(ADVISORIES.read_text()), locked_crates()
+    assert set(known) == set(locked)
+    assert [one for of in known.values() for one in of if one.concerns(locked[one.crate])] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "unaffected", "is_affected"),
+    [
+        ("1.0.1", (">= 1.0.1", "< 0.2.5"), False),
+        ("0.2.4", (">= 1.0.1", "< 0.2.5"), False),
+        ("0.2.5", (">= 1.0.1", "< 0.2.5"), True),
+        ("1.10.0", (">= 1.9",), False),
+        ("1.3.0", (">= 1.1.2, < 1.3", "> 1.3.0"), True),
+        ("0.8.7", ("^0.8.6", "1"), False),
+        ("0.9.0", ("^0.8.6", "1"), True),
+        ("0.0.3", ("0.0.2",), True),
+        ("1.0.0", (), True),
+    ],
+)
+def test_an_advisory_concerns_the_versions_that_it_does_not_exclude(
+    version: str, unaffected: tuple[str, ...], is_affected: bool
+) -> None:
+    assert Advisory("a-crate", "RUSTSEC-0", unaffected).concerns(version) is is_affected
+
+
+@pytest.mark.parametrize(("version", "requirement"), [("1.0.0-rc.1", "> 0"), ("1.0.0", "~1.0")])
+def test_a_version_or_requirement_that_is_not_compared_is_an_error(
+    version: str, requirement: str
+) -> None:
+    with pytest.raises(ValueError, match=r"1\.0|rc"):
+        Advisory("a-crate", "RUSTSEC-0", (requirement,)).concerns(version)
 
 
 def test_every_crate_is_from_one_registry_with_a_checksum() -> None:
