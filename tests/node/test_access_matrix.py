@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from raftlog.node.access import Rights
 from raftlog.wire import APIS, ApiKey, Listener, decode_response_header
@@ -185,6 +188,8 @@ class Matrix:
         self._authorities = authorities
         self.counts = {"served": 0, "refused": 0, "closed": 0, "not let in": 0}
         self.wrong: list[str] = []
+        self._denied: set[tuple[str, str]] = set()
+        """Principal and API of the requests that were refused."""
 
     async def try_all(self, identities: Iterable[Identity]) -> None:
         for identity in identities:
@@ -231,10 +236,21 @@ class Matrix:
         self.counts[came] += 1
         expected = "served" if is_allowed else "refused" if is_served else "closed"
         where = f"{identity.name} at the port for {identity.port}: {kind.name}"
+        if came == "refused":
+            self._denied.add((_principal(identity), kind.key.name))
         if came != expected:
             self.wrong.append(f"{where} was {came}, not {expected}")
         if came != "served" and state_of(self._node) != before:
             self.wrong.append(f"{where} changed something")
+
+    def check_audit(self) -> None:
+        """Compare the audit log with the requests that were refused."""
+        assert self._node.config.audit is not None
+        lines = map(json.loads, Path(self._node.config.audit.path).read_text().splitlines())
+        has_tls = self._authorities is not None
+        refused = [line for line in lines if line["event"] == "refused" and "request" in line]
+        assert {(line["principal"], line["request"]) for line in refused} == self._denied
+        assert all(bool(line["certificate"]) is has_tls for line in refused)
 
     @staticmethod
     def _is_allowed(identity: Identity, kind: Kind) -> bool:
@@ -273,6 +289,14 @@ class Matrix:
         return RawConnection(reader, writer)
 
 
+def _principal(identity: Identity) -> str:
+    if identity.pair is None:
+        return "anonymous"
+    certificate = x509.load_pem_x509_certificate(Path(identity.pair.certificate).read_bytes())
+    (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(name.value)
+
+
 def check_all(
     home: Path,
     identities: list[Identity],
@@ -284,10 +308,12 @@ def check_all(
     """Send every request of every identity; return how often each result occurred."""
 
     async def check() -> dict[str, int]:
-        async with served_node(home, access, listeners=listeners) as node:
+        extra = f'{access}[audit]\nfile = "{home / "audit.log"}"\n'
+        async with served_node(home, extra, listeners=listeners) as node:
             matrix = Matrix(node, authorities)
             await matrix.try_all(identities)
             assert not matrix.wrong, "\n".join(matrix.wrong)
+            matrix.check_audit()
             assert node.node.driver.replica.core.is_leader
             return matrix.counts
 

@@ -84,7 +84,7 @@ class Principal:
 
     ``name`` is the name in the certificate, or ``anonymous``; ``node_id`` the node that the
     certificate identifies, or None. ``commits``: application ids that it may commit under; None if
-    all.
+    all. ``certificate_serial``: in hex, None without a certificate.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Principal:
     listener: Listener
     rights: Rights
     commits: CommitAccess | None = None
+    certificate_serial: str | None = None
 
     @property
     def may_describe(self) -> bool:
@@ -239,6 +240,7 @@ def principal_of(
         listener=listener.listener,
         rights=rights & allowed,
         commits=access.commits_of(name),
+        certificate_serial=(certificate or {}).get("serialNumber"),
     )
 
 

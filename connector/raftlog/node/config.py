@@ -85,6 +85,11 @@ skip_rejected = false                   # true: write them without records that 
                                         # records before them, or are damaged; else such a record
                                         # stops them. A controller fails at it instead
 
+[audit]                                 # one JSON object per line: connections, refusals, appends
+file = "audit.log"                      # by principal, changes. Mode 0600; SIGHUP opens it again
+bytes_max = 104857600                   # a larger file is renamed to audit.log.1
+files_max = 10                          # and the oldest of these is deleted
+
 [metrics]                               # over HTTP, on loopback only: /metrics in Prometheus' text
                                         # format, /health, and /ready (503 while it cannot serve)
 address = "127.0.0.1:9194"
@@ -212,6 +217,15 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """The audit log: the keys of ``[audit]``. ``path`` is the key ``file``."""
+
+    path: str
+    bytes_max: int = 100 * MIB
+    files_max: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
     """Address of the metrics endpoint."""
 
@@ -265,6 +279,7 @@ class NodeConfig:
     log: LogConfig = field(default_factory=LogConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     metrics: MetricsConfig | None = None
+    audit: AuditConfig | None = None
     controller: ControllerConfig | None = None
     snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
     retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS
@@ -353,6 +368,7 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
         log=_log(root.table("log")),
         limits=_numbers(root.table("limits"), LimitsConfig(), at_most=_INT32_MAX),
         metrics=_metrics(root.table("metrics")),
+        audit=_audit(root.table("audit")),
         controller=controller,
         snapshots=_snapshots(root.table("snapshots")),
         path=path,
@@ -608,6 +624,21 @@ def _metrics(table: ConfigTable | None) -> MetricsConfig | None:
     host, port = table.parsed("address", parse_address)
     table.finish()
     return MetricsConfig(host=host, port=port)
+
+
+def _audit(table: ConfigTable | None) -> AuditConfig | None:
+    if table is None:
+        return None
+    usual = AuditConfig(path=table.file("file"))
+    found = AuditConfig(
+        path=usual.path,
+        bytes_max=table.number(
+            "bytes_max", at_least=MIB, at_most=_INT64_MAX, default=usual.bytes_max
+        ),
+        files_max=table.number("files_max", at_least=2, at_most=1_000, default=usual.files_max),
+    )
+    table.finish()
+    return found
 
 
 def _numbers(table: ConfigTable | None, defaults: _Numbers, *, at_most: int) -> _Numbers:

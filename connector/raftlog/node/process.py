@@ -17,6 +17,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from raftlog.wire import ApiKey, LogIdentity
 from .access import AccessTable, Principal, forwarded_principal, principal_of
 from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
+from .audit import AuditFile, AuditLog
 from .config import ListenerConfig, NodeConfig, reload_access, voter_of
 from .driver import Driver, Notification
 from .formatting import read_identity, topic_id_of
@@ -141,12 +143,30 @@ def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -
         is_ca_removed = tls.reload(access)
     except ConfigError as error:
         kept = "the old ones stay" if access == before else "the old ones and the old [access] stay"
-        lines.log("certificates", level="error", reason=f"not reloaded, {kept} in use: {error}")
+        reason = f"not reloaded, {kept} in use: {error}"
+        lines.log("certificates", level="error", reason=reason)
+        node.audit.log("reload", outcome=reason)
         return
     closed_count = node.access_changed(before, is_ca_removed=is_ca_removed)
     lines.log("certificates", reason="reloaded", closed_connections=closed_count)
+    node.audit.log(
+        "reload",
+        outcome="reloaded",
+        closed_connections=closed_count,
+        **_changed_rights(before, access),
+    )
     if access != before:
         lines.log("access", reason="reloaded", closed_connections=closed_count)
+
+
+def _changed_rights(before: AccessTable, after: AccessTable) -> dict[str, object]:
+    """Return the changed keys of ``[access]``, for the audit log."""
+    old, new = asdict(before), asdict(after)
+    return {
+        f"access.{name}": {"old": old[name], "new": new[name]}
+        for name in new
+        if old[name] != new[name]
+    }
 
 
 class Node:
@@ -166,16 +186,12 @@ class Node:
         self._config = config
         self._lines = lines
         self._tls = tls
+        self._audit_file = file = _audit_file(config, lines)
+        self.audit: Final = AuditLog(None if file is None else file.write, config.node_id)
         self._election_count = 0
         clock = Clock()
-        assert meta.cluster_id is not None, "checked by read_identity"
         assert meta.directory_id is not None, "checked by read_identity"
-        self.log_identity: Final = LogIdentity(
-            topic=config.topic,
-            topic_id=topic_id_of(meta.cluster_id, config.topic),
-            cluster_id=meta.cluster_id,
-            listener_name=CONTROLLER_NAME,
-        )
+        self.log_identity: Final = _log_identity(config, meta)
         replica = Replica.open(
             storage,
             storage.join(config.directory, str(TopicPartition(config.topic, 0))),
@@ -206,16 +222,19 @@ class Node:
             tls=tls.for_peer,
             frame_bytes_max=config.limits.frame_bytes_max,
         )
-        context = self._context(meta.cluster_id)
+        context = self._context(self.log_identity.cluster_id)
         self.services: Final = [one for create in services if (one := create(context)) is not None]
         is_one_socket = config.clients is config.voters
-        self._apis = ClientApis(self.driver, is_one_socket=is_one_socket, services=self.services)
+        self._apis = ClientApis(
+            self.driver, is_one_socket=is_one_socket, services=self.services, audit=self.audit
+        )
         self.server: Final = Server(
             self.driver,
             self._apis,
             [self._listener_socket(listener) for listener in config.listeners],
             config.limits,
             self._log_connection,
+            audit=self.audit,
             has_descriptors=storage.refill,
         )
         self._cleaning: asyncio.TimerHandle | None = None
@@ -257,6 +276,9 @@ class Node:
             log_start_offset=log.log_start_offset,
             end_offset=log.end_offset,
         )
+        self.audit.log(
+            "started", version=__version__, settings=asdict(config), log_settings=asdict(log.config)
+        )
         reason = log.out_of_election_reason()
         if reason is not None:
             self._lines.log("withdrawn", level="error", reason=reason, path=log.path)
@@ -286,6 +308,8 @@ class Node:
     def access_changed(self, before: AccessTable, *, is_ca_removed: bool) -> int:
         """Close connections whose principal has changed, or whose certificate a removed CA may have
         issued; return how many of the accepted ones."""
+        if self._audit_file is not None:
+            self._audit_file.reopen()
         names, names_before = ((one.nodes, one.node_names) for one in (self._tls.access, before))
         if names != names_before or is_ca_removed:
             self._channel.disconnect()
@@ -307,6 +331,10 @@ class Node:
         await self.driver.close()
         if self._metrics is not None:
             await self._metrics.close()
+        self.audit.close()
+        self.audit.log("stopped")
+        if self._audit_file is not None:
+            self._audit_file.close()
 
     def _clean_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -378,6 +406,34 @@ class Node:
     def _log_connection(self, event: str, where: str, reason: str) -> None:
         host = where.rpartition(":")[0] or where
         self._lines.log_throttled(event, host, f"{where}: {reason}")
+
+
+def _log_identity(config: NodeConfig, meta: MetaProperties) -> LogIdentity:
+    assert meta.cluster_id is not None, "checked by read_identity"
+    return LogIdentity(
+        topic=config.topic,
+        topic_id=topic_id_of(meta.cluster_id, config.topic),
+        cluster_id=meta.cluster_id,
+        listener_name=CONTROLLER_NAME,
+    )
+
+
+def _audit_file(config: NodeConfig, lines: LogLines) -> AuditFile | None:
+    """Open the file of the audit log, None without ``[audit]``. Raises ``ConfigError``."""
+    if config.audit is None:
+        return None
+    path = config.audit.path
+
+    def failed(reason: str) -> None:
+        lines.log_throttled("audit", path, f"a line cannot be written: {reason}")
+
+    try:
+        return AuditFile(config.audit, failed)
+    except OSError as error:
+        reason = f"{path} cannot be opened: {(error.strerror or 'unknown error').lower()}"
+        raise ConfigError(
+            path=config.path or "the configuration", key="audit.file", reason=reason
+        ) from None
 
 
 def _read_token_secret(config: NodeConfig) -> str | None:

@@ -8,6 +8,7 @@ responses contain the leader where Kafka's schemas have a field for it, and are 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode as WireCode
@@ -37,6 +38,7 @@ from raftlog.wire import (
 )
 
 from .access import Principal, Rights
+from .audit import AuditLog
 from .connection import Connection
 from .driver import Driver
 from .request import Request
@@ -52,9 +54,12 @@ CONSUMER_REPLICA_ID: Final = -1
 class RaftRequestHandler:
     """Handler of the requests of replicas and of changes of voters."""
 
-    def __init__(self, driver: Driver, log_event: Callable[[str, str, str], None]) -> None:
+    def __init__(
+        self, driver: Driver, log_event: Callable[[str, str, str], None], audit: AuditLog
+    ) -> None:
         self._driver = driver
         self._log_event = log_event
+        self._audit = audit
 
     @property
     def _identity(self) -> LogIdentity:
@@ -82,22 +87,34 @@ class RaftRequestHandler:
             )
         if isinstance(message, RequestError):
             self._log_event("refused", connection.where, f"{key.name}: {message.reason}")
+            self._audit.refused(request.principal, connection.where, message.reason, key.name)
             self._respond_error(request, message)
             return
         assert not isinstance(message, VersionsRequest), "Server responds to it"
+        ended: Callable[[str], None] | None = None
         if isinstance(message, AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest):
             reason = f"{key.name} by principal {request.principal.name}"
             self._log_event("voters", connection.where, reason)
-        self._pass_to_replica(connection, request, message)
+            ended = self._audit.change(
+                request.principal, connection.where, key.name, asdict(message)
+            )
+        self._pass_to_replica(connection, request, message, ended)
 
     def _pass_to_replica(
-        self, connection: Connection, request: Request[Any], message: messages.Request
+        self,
+        connection: Connection,
+        request: Request[Any],
+        message: messages.Request,
+        ended: Callable[[str], None] | None,
     ) -> None:
+        """``ended`` is called with the outcome of a change of voters."""
         key, version = ApiKey(request.header.api_key), request.version
         ids: list[int] = []
 
         def reply(response: messages.Response) -> None:
             connection.raft_request_ids.difference_update(ids)
+            if ended is not None and isinstance(response, VoterChangeResponse):
+                ended(response.error.name)
             if key in _FOR_LEADERS and _is_not_leader(response):
                 # after NOT_CONTROLLER and the end of the connection Kafka's tools try another node
                 reason = "this node is not the leader"

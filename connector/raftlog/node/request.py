@@ -37,6 +37,10 @@ class RequestConnection(Protocol):
     """Connection of a request, as request handlers use it."""
 
     @property
+    def where(self) -> str:
+        """Address of the peer: ``host:port``."""
+
+    @property
     def tasks(self) -> set[asyncio.Task[None]]:
         """Tasks that end with the connection."""
 

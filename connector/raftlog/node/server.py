@@ -34,6 +34,7 @@ from raftlog.wire import (
 
 from .access import ANONYMOUS, Principal, Rights
 from .apis.client_apis import ClientApis
+from .audit import AuditLog
 from .config import LimitsConfig
 from .connection import Connection, FlushQueue, TransferDeadline
 from .connection_quotas import ConnectionQuotas, CountedConnection, LimitExceeded
@@ -91,18 +92,20 @@ class Server:
         listener_sockets: list[ListenerSocket],
         limits: LimitsConfig,
         log_event: Callable[[str, str, str], None],
+        audit: AuditLog,
         has_descriptors: Callable[[], bool] = lambda: True,
     ) -> None:
         """``has_descriptors`` returns whether the log has its reserve of file descriptors."""
         self.metrics: Final = ServerMetrics()
         self._driver = driver
         self._apis = apis
-        self._raft_handler = RaftRequestHandler(driver, log_event)
+        self._raft_handler = RaftRequestHandler(driver, log_event, audit)
         self._listener_sockets = listener_sockets
         self._limits = limits
         self.clients_memory: Final = MemoryPool(limits.queued_bytes_max)
         self.voters_memory: Final = MemoryPool(limits.queued_bytes_max)
         self._log_event = log_event
+        self._audit = audit
         self._has_descriptors = has_descriptors
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
@@ -167,7 +170,7 @@ class Server:
                 if error.errno in _NO_DESCRIPTOR:
                     self._note_no_descriptor()
                 else:  # one lost connection, or a network that is down
-                    self._log_event("refused", "all peers", error.strerror or str(error))
+                    self._log_refused("all peers", error.strerror or str(error))
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
                 continue
             self._enter(listener_socket, peer, str(address[0]), f"{address[0]}:{address[1]}")
@@ -186,7 +189,7 @@ class Server:
 
         def close() -> None:
             self.metrics.closed_connections["no right"] += 1
-            self._log_event("refused", where, _NO_RIGHT)
+            self._log_refused(where, _NO_RIGHT)
             self._loop.call_soon(handshake.cancel)  # before its first step it would skip `finally`
 
         entered = self.quotas.enter(listener_socket.listener, host, close, self._loop.time())
@@ -202,6 +205,12 @@ class Server:
         self.metrics.refused_connections[refusal.limit] += 1
         reason = f"connection from {where} refused: {refusal.reason}"
         self._log_event("limit", f"limits.{refusal.limit}", reason)
+        self._audit.refused(None, where, f"limits.{refusal.limit}")
+
+    def _log_refused(self, where: str, reason: str) -> None:
+        """Log a refused connection."""
+        self._log_event("refused", where, reason)
+        self._audit.refused(None, where, reason)
 
     async def _handshake(
         self,
@@ -226,14 +235,7 @@ class Server:
             if is_known:
                 return principal  # for needs_reauthentication
             is_known = True
-            if principal is None:
-                self._log_event("refused", where, "the peer is not authenticated")
-                return None
-            refusal = self.quotas.admit(entered, principal)
-            if refusal is not None:
-                self._refuse(refusal, where)
-                return None
-            return principal
+            return self._admit(entered, principal, where)
 
         connection = Connection(
             where=where,
@@ -265,7 +267,7 @@ class Server:
                 ssl_handshake_timeout=self._limits.handshake_ms / 1000 if tls else None,
             )
         except (OSError, ssl.SSLError) as error:
-            self._log_event("refused", where, str(error) or "the peer closed the connection")
+            self._log_refused(where, str(error) or "the peer closed the connection")
         finally:
             if not is_known:
                 peer.close()
@@ -273,6 +275,20 @@ class Server:
                 self._left(entered)
             elif entered.pool is None:
                 entered.close = lambda: self._abort_connection(connection, "no right", _NO_RIGHT)
+
+    def _admit(
+        self, entered: CountedConnection, principal: Principal | None, where: str
+    ) -> Principal | None:
+        """Return the principal of a connection if it and the limits allow the connection."""
+        if principal is None:
+            self._log_refused(where, "the peer is not authenticated")
+            return None
+        refusal = self.quotas.admit(entered, principal)
+        if refusal is not None:
+            self._refuse(refusal, where)
+            return None
+        self._audit.connected(principal, where)
+        return principal
 
     def _left(self, entered: CountedConnection) -> None:
         self.metrics.connections -= 1
@@ -295,6 +311,7 @@ class Server:
             await asyncio.sleep(min(shortest_s / _CHECKS, _CHECK_S_MAX))
             now_s = self._loop.time()
             self.quotas.close_overdue(now_s)
+            self._audit.write_due()
             for connection in list(self._connections):
                 if connection.is_stalled(now_s):
                     reason = "the peer stalled inside a request, or does not read its responses"

@@ -75,6 +75,8 @@ def session(principal: Principal | None = None) -> Session:
 class Caller:
     """Connection with one request; ``response`` is the body of its response, or its error."""
 
+    where = "127.0.0.1:50000"
+
     def __init__(self) -> None:
         self.response: Final[asyncio.Future[bytes | None]] = asyncio.Future()
         self.tasks: Final[set[asyncio.Task[None]]] = set()

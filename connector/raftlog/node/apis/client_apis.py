@@ -25,6 +25,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRe
 from raftlog.errors import UnsupportedApiError, WireError
 from raftlog.limits import WIRE_ELEMENTS_MAX
 from raftlog.node.access import Principal
+from raftlog.node.audit import NO_AUDIT, AuditLog, denial_of
 from raftlog.node.driver import Driver
 from raftlog.node.request import INTERNAL_ERROR, Request
 from raftlog.node.service import APPENDING_APIS, RequestHandler, Service
@@ -60,7 +61,12 @@ class ClientApis:
     """Handlers of client requests of one node, on the node's event loop."""
 
     def __init__(
-        self, driver: Driver, *, is_one_socket: bool = False, services: Sequence[Service] = ()
+        self,
+        driver: Driver,
+        *,
+        is_one_socket: bool = False,
+        services: Sequence[Service] = (),
+        audit: AuditLog = NO_AUDIT,
     ) -> None:
         """``is_one_socket``: the nodes have one listener for clients and voters."""
         self._executor: Final = ThreadPoolExecutor(1, thread_name_prefix="raftlog-executor")
@@ -71,6 +77,7 @@ class ClientApis:
             is_one_socket=is_one_socket,
             is_read_only=any(service.owns_log for service in self._services),
             warnings=self.warnings,
+            audit=audit,
         )
         own: dict[ApiKey, tuple[type[Any], _Handler]] = {
             ApiKey.FETCH: (latest_schemas.FetchRequest, handle_fetch),
@@ -175,6 +182,11 @@ class ClientApis:
             is_long = handler.is_large and len(request.frame) > DECODED_ON_LOOP_BYTES_MAX
             request.body = await self._in_executor(read) if is_long else read()
         response = await handler.handle(request)
+        denial = denial_of(response)
+        if denial is not None:
+            self._cache.audit.refused(
+                request.principal, request.connection.where, denial, ApiKey(api_key).name
+            )
         if isinstance(response, bytes):
             return response
         write = partial(encode, response, version)

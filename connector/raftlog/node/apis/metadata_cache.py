@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from raftlog.node.access import Principal, Rights
 from raftlog.node.addresses import CLIENTS_NAME
+from raftlog.node.audit import NO_AUDIT, AuditLog
 from raftlog.node.driver import Driver
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.roles import Leader, Resigned
@@ -52,6 +53,7 @@ class MetadataCache:
         is_one_socket: bool,
         is_read_only: bool = False,
         warnings: Callable[[], Sequence[str]] = lambda: (),
+        audit: AuditLog = NO_AUDIT,
     ) -> None:
         """``executor`` runs long work outside the event loop, in one thread to bound its memory.
         ``is_one_socket``: nodes have one listener for clients and voters, so every voter's endpoint
@@ -60,6 +62,7 @@ class MetadataCache:
         self.driver: Final = driver
         self.is_read_only: Final = is_read_only
         self.warnings: Final = warnings
+        self.audit: Final = audit
         self._is_one_socket: Final = is_one_socket
         self.executor: Final = executor
         self.waiting_fetches: Final[Counter[str]] = Counter()

@@ -27,7 +27,7 @@ from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 from kio.schema.types import ProducerId
 
-from raftlog.append import AppendRequest, AppendResult, Failed, RequestResult
+from raftlog.append import AppendRequest, AppendResult, Done, Failed, RequestResult
 from raftlog.errors import (
     CorruptBatchError,
     DecompressionLimitError,
@@ -38,6 +38,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import KIB
 from raftlog.node.access import Rights
+from raftlog.node.audit import AUTHORIZATION_ERRORS
 from raftlog.node.request import INTERNAL_ERROR, Request
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import PackedRecords, SealedBatch
@@ -227,12 +228,25 @@ class DelayedProduce:
 
     def _refuse(self, refusal: Refused) -> None:
         """Set the outcome of a batch that is not submitted."""
+        if refusal.error in AUTHORIZATION_ERRORS:
+            request = self._request
+            self._cache.audit.refused(
+                request.principal, request.connection.where, refusal.error.name, "PRODUCE"
+            )
         self._outcomes.append(None)
         self._set_outcome(len(self._outcomes) - 1, refusal)
 
     def _complete(self, ordinal: int, byte_count: int, result: RequestResult) -> None:
         """Set the outcome of a submitted batch."""
-        self._request.session.memory.release(byte_count)
+        request = self._request
+        request.session.memory.release(byte_count)
+        if isinstance(result, Done) and not result.value.was_duplicate:
+            self._cache.audit.appended(
+                request.principal,
+                request.connection.where,
+                result.value.base_offset,
+                result.value.last_offset,
+            )
         self._set_outcome(ordinal, result)
 
     def _set_outcome(self, ordinal: int, outcome: Outcome) -> None:

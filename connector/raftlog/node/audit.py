@@ -1,0 +1,298 @@
+"""Audit log of a node: connections, refusals, appends, changes of voters, rights and settings.
+
+One JSON object per line, in a file of its own that is rotated by size. Fields: ``time`` (UTC),
+``node``, ``event``, then of the peer ``principal``, ``certificate`` (serial number in hex),
+``listener`` and ``address``, then those of the event. There are no values of records or settings.
+
+No event hides another one:
+
+1. A change has two lines with the same ``id``, before it is executed (``outcome`` is ``requested``)
+   and with its outcome. They are never merged. A change whose peer left before the outcome has the
+   first line only: it may have been executed.
+2. Connections and refusals, which a peer can repeat at will, are merged if they are equal in all
+   fields: the first is written, and after a minute a line with the number of the ``repeated`` ones.
+3. Appends of a peer are one line with the ranges of their offsets, both ends inclusive, written
+   after ten seconds or 1,000 ranges. So every committed record has exactly one principal, except
+   those of the last ten seconds before the process is killed.
+
+A line that cannot be written is counted and logged, and does not stop the node.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from raftlog.printable import printable
+
+from .access import Principal
+from .config import AuditConfig
+
+REQUESTED: Final = "requested"
+MERGED_S: Final = 60.0
+"""Time after the first of several equal events until their number is written."""
+APPENDS_S: Final = 10.0
+"""Time after the first append of a peer until its offsets are written."""
+RANGES_MAX: Final = 1_000
+KEYS_MAX: Final = 10_000
+"""Maximum number of distinct events within one window."""
+AUTHORIZATION_ERRORS: Final = frozenset(
+    (
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.delegation_token_authorization_failed,
+    )
+)
+_PARTS_MAX: Final = 20
+"""Parts of an array in a response that are searched for authorization errors."""
+TEXT_LENGTH_MAX: Final = 16_384
+"""Characters of one fact; a longer one is replaced by its beginning as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Sender of a request, as it is in the audit log."""
+
+    principal: str | None
+    certificate: str | None
+    listener: str | None
+    address: str
+
+    @classmethod
+    def of(cls, principal: Principal | None, where: str) -> Peer:
+        """Return the peer at ``where`` (``host:port``); None: it is not authenticated."""
+        address = where.rpartition(":")[0] or where
+        if principal is None:
+            return cls(None, None, None, address)
+        listener = str(principal.listener)
+        return cls(principal.name, principal.certificate_serial, listener, address)
+
+    def facts(self) -> dict[str, object]:
+        """Return its fields of a line."""
+        return {
+            "principal": self.principal,
+            "certificate": self.certificate,
+            "listener": self.listener,
+            "address": self.address,
+        }
+
+
+@dataclass(slots=True)
+class _Repeated:
+    """Equal events of one window."""
+
+    began_s: float
+    event: str
+    facts: dict[str, object]
+    count: int = 0
+
+
+@dataclass(slots=True)
+class _Appends:
+    """Appends of one peer in one window."""
+
+    began_s: float
+    since: str
+    ranges: list[list[int]]
+    batch_count: int = 0
+
+
+class AuditLog:
+    """Audit log of one node, on its event loop. Without ``write`` every method does nothing."""
+
+    def __init__(
+        self,
+        write: Callable[[str], None] | None,
+        node_id: int,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._write = write
+        self._node_id = node_id
+        self._now_s = now_s
+        self._wall_s = wall_s
+        self._last_id = 0
+        self._repeated: dict[object, _Repeated] = {}
+        """The oldest first."""
+        self._appends: dict[Peer, _Appends] = {}
+        """The oldest first."""
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def log(self, event: str, **facts: object) -> None:
+        """Write one line."""
+        if self._write is None:
+            return
+        line = {"time": self._time(), "node": self._node_id, "event": event}
+        line.update((name, _bounded(fact)) for name, fact in facts.items())
+        self._write(printable(json.dumps(line, default=str, ensure_ascii=False)))
+
+    def connected(self, principal: Principal, where: str) -> None:
+        """Log an authenticated connection."""
+        if self._write is not None:
+            self._log_merged("connected", Peer.of(principal, where))
+
+    def refused(
+        self, principal: Principal | None, where: str, reason: str, request: str | None = None
+    ) -> None:
+        """Log a refused connection, or a refused request of a principal."""
+        if self._write is None:
+            return
+        facts = {"reason": reason} if request is None else {"request": request, "reason": reason}
+        self._log_merged("refused", Peer.of(principal, where), **facts)
+
+    def change(
+        self, principal: Principal, where: str, request: str, arguments: object
+    ) -> Callable[[str], None]:
+        """Log a request that changes something, before it is executed; return a function that logs
+        its outcome."""
+        if self._write is None:
+            return lambda _: None
+        self._last_id += 1
+        facts = {"id": self._last_id, **Peer.of(principal, where).facts(), "request": request}
+        self.log("change", **facts, arguments=arguments, outcome=REQUESTED)
+        return lambda outcome: self.log("change", **facts, outcome=outcome)
+
+    def appended(
+        self, principal: Principal, where: str, base_offset: int, last_offset: int
+    ) -> None:
+        """Log appended records, both offsets inclusive."""
+        if self._write is None or last_offset < base_offset:
+            return
+        peer = Peer.of(principal, where)
+        found = self._appends.get(peer)
+        if found is None:
+            if len(self._appends) >= KEYS_MAX:
+                self._end_appends(next(iter(self._appends)))
+            found = self._appends[peer] = _Appends(self._now_s(), self._time(), [])
+        found.batch_count += 1
+        if found.ranges and found.ranges[-1][1] + 1 == base_offset:
+            found.ranges[-1][1] = last_offset
+        else:
+            found.ranges.append([base_offset, last_offset])
+        if len(found.ranges) >= RANGES_MAX:
+            self._end_appends(peer)
+
+    # --- windows ----------------------------------------------------------------------------------
+
+    def write_due(self) -> None:
+        """Write the lines of the windows that are over."""
+        now_s = self._now_s()
+        self._end_windows(merged_until_s=now_s - MERGED_S, appends_until_s=now_s - APPENDS_S)
+
+    def close(self) -> None:
+        """Write the lines of all windows."""
+        now_s = self._now_s()
+        self._end_windows(merged_until_s=now_s, appends_until_s=now_s)
+
+    def _end_windows(self, *, merged_until_s: float, appends_until_s: float) -> None:
+        while self._appends:
+            peer, appends = next(iter(self._appends.items()))
+            if appends.began_s > appends_until_s:
+                break
+            self._end_appends(peer)
+        while self._repeated:
+            key, found = next(iter(self._repeated.items()))
+            if found.began_s > merged_until_s:
+                break
+            del self._repeated[key]
+            if found.count:
+                self.log(found.event, **found.facts, repeated=found.count)
+
+    def _end_appends(self, peer: Peer) -> None:
+        found = self._appends.pop(peer)
+        self.log(
+            "appended",
+            **peer.facts(),
+            since=found.since,
+            batches=found.batch_count,
+            offsets=found.ranges,
+        )
+
+    def _log_merged(self, event: str, peer: Peer, **facts: object) -> None:
+        key: object = (event, peer, *facts.values())
+        found = self._repeated.get(key)
+        if found is None and len(self._repeated) >= KEYS_MAX:
+            key, peer, facts = event, Peer(None, None, None, "others"), {}
+            found = self._repeated.get(key)
+        if found is not None:
+            found.count += 1
+            return
+        line = {**peer.facts(), **facts}
+        self._repeated[key] = _Repeated(self._now_s(), event, line)
+        self.log(event, **line)
+
+    def _time(self) -> str:
+        moment = datetime.fromtimestamp(self._wall_s(), UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def denial_of(response: object) -> str | None:
+    """Return the authorization error in a response, None without one in its first parts."""
+    for field in getattr(response, "__dataclass_fields__", ()):
+        value = getattr(response, field)
+        if field == "error_code" and value in AUTHORIZATION_ERRORS:
+            return ErrorCode(value).name
+        for part in value[:_PARTS_MAX] if isinstance(value, tuple) else ():
+            found = denial_of(part)
+            if found is not None:
+                return found
+    return None
+
+
+NO_AUDIT: Final = AuditLog(None, -1)
+"""Audit log without a file."""
+
+
+def _bounded(fact: object) -> object:
+    text = json.dumps(fact, default=str, ensure_ascii=False)
+    return fact if len(text) <= TEXT_LENGTH_MAX else text[:TEXT_LENGTH_MAX] + "..."
+
+
+class AuditFile(RotatingFileHandler):
+    """File of mode 0600. When it is full it is renamed to ``NAME.1``, and that to ``NAME.2``.
+
+    ``failed`` is called with the error of a line that cannot be written. Raises ``OSError`` if the
+    file cannot be opened.
+    """
+
+    def __init__(self, config: AuditConfig, failed: Callable[[str], None]) -> None:
+        self._failed = failed
+        super().__init__(
+            config.path, maxBytes=config.bytes_max, backupCount=config.files_max - 1, delay=False
+        )
+
+    def write(self, line: str) -> None:
+        """Write one line."""
+        self.handle(logging.LogRecord("audit", logging.INFO, "", 0, line, None, None))
+
+    def reopen(self) -> None:
+        """Open the file again: another program may have renamed it."""
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None  # opened by the next line
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of ``Handler``
+        error: Any = sys.exc_info()[1]
+        self._failed(getattr(error, "strerror", None) or repr(error))
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=_open_private)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -1,0 +1,64 @@
+"""Bugs of a node's audit log: events that are hidden, lost or have no principal."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+NODE: Final = "connector/raftlog/node"
+AUDIT: Final = "tests/node/test_audit.py"
+MATRIX: Final = "tests/node/test_access_matrix.py"
+
+AUDIT_PLANTS: Final = (
+    Plant(
+        bug="of equal events of different certificates only one is logged",
+        path=f"{NODE}/audit.py",
+        old="key: object = (event, peer, *facts.values())",
+        new="key: object = (event, peer.principal, peer.address, *facts.values())",
+        tests=(AUDIT,),
+    ),
+    Plant(
+        bug="ranges of appended offsets swallow those of another principal",
+        path=f"{NODE}/audit.py",
+        old="if found.ranges and found.ranges[-1][1] + 1 == base_offset:",
+        new="if found.ranges:",
+        tests=(AUDIT,),
+    ),
+    Plant(
+        bug="denied requests of clients are not in the audit log",
+        path=f"{NODE}/apis/client_apis.py",
+        old="        if denial is not None:",
+        new="        if False:",
+        tests=(MATRIX,),
+    ),
+    Plant(
+        bug="denied requests of replicas are not in the audit log",
+        path=f"{NODE}/raft_request_handler.py",
+        old="            self._audit.refused(request.principal, connection.where, message.reason, "
+        "key.name)\n",
+        new="",
+        tests=(MATRIX,),
+    ),
+    Plant(
+        bug="denied appends are not in the audit log",
+        path=f"{NODE}/apis/produce.py",
+        old="        if refusal.error in AUTHORIZATION_ERRORS:",
+        new="        if False:",
+        tests=(MATRIX,),
+    ),
+    Plant(
+        bug="appends are not in the audit log",
+        path=f"{NODE}/apis/produce.py",
+        old="        if isinstance(result, Done) and not result.value.was_duplicate:",
+        new="        if False:",
+        tests=(AUDIT,),
+    ),
+    Plant(
+        bug="the audit log is written through a planted link",
+        path=f"{NODE}/audit.py",
+        old="flags | os.O_NOFOLLOW | os.O_CLOEXEC",
+        new="flags | os.O_CLOEXEC",
+        tests=(AUDIT,),
+    ),
+)
