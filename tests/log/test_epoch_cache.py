@@ -37,8 +37,14 @@ def test_the_epoch_of_a_record() -> None:
 
 
 def test_a_later_claim_is_replaced_by_an_assignment() -> None:
-    assert CACHE.assign(5, 25).entries[-2:] == (EpochEntry(4, 20), EpochEntry(5, 25))
-    assert CACHE.assign(9, 20).entries == (EpochEntry(2, 10), EpochEntry(9, 20))
+    assert CACHE.assign(5, 25).entries[-2:] == (
+        EpochEntry(epoch=4, start_offset=20),
+        EpochEntry(epoch=5, start_offset=25),
+    )
+    assert CACHE.assign(9, 20).entries == (
+        EpochEntry(epoch=2, start_offset=10),
+        EpochEntry(epoch=9, start_offset=20),
+    )
     assert CACHE.assign(7, 33) is CACHE
 
 
@@ -141,5 +147,5 @@ def test_assigning_many_epochs_equals_assigning_each(
         last = one_by_one.entries[-1] if one_by_one.entries else None
         is_known = last is not None and last.epoch == epoch and last.start_offset <= start_offset
         if not is_known:
-            one_by_one = EpochCache((*kept, EpochEntry(epoch, start_offset)))
+            one_by_one = EpochCache((*kept, EpochEntry(epoch=epoch, start_offset=start_offset)))
     assert cache.assign_all(then) == one_by_one

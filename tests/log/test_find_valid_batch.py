@@ -84,7 +84,7 @@ def test_the_result_equals_that_of_trying_every_position(
         data = tail_bytes(rng)
         next_offset = rng.randrange(12)
         expected = one_by_one(data, 0, next_offset)
-        assert find_valid_batch(opened(data)[1], 0, next_offset) == expected, seed
+        assert find_valid_batch(opened(data)[1], 0, next_offset=next_offset) == expected, seed
         found += expected is not None
     assert 200 < found < 1_300
 
@@ -99,7 +99,7 @@ def test_the_cost_is_linear_in_false_headers(is_claimed: bool) -> None:
             data += header(100, size - 13 - len(data), 1)
         data += bytes(size - len(data))
         storage, file = opened(data)
-        assert find_valid_batch(file, 0, 50) is None
+        assert find_valid_batch(file, 0, next_offset=50) is None
         reads.append(sum(byte_count for _, _, byte_count in storage.reads))
         assert reads[-1] < 8 * size
     assert reads[1] < 8 * reads[0]
@@ -111,7 +111,7 @@ def test_a_batch_after_false_headers_is_found() -> None:
     for _ in range(2_000):
         data += header(100, 200_000 - len(data), 1)
     data += whole
-    assert find_valid_batch(opened(data)[1], 0, 50) == len(data) - len(whole)
+    assert find_valid_batch(opened(data)[1], 0, next_offset=50) == len(data) - len(whole)
 
 
 def test_crcs_of_ranges_equal_those_of_their_bytes() -> None:

@@ -49,7 +49,7 @@ def test_the_search_for_a_batch_ends_at_the_maximum_size_of_a_segment(
     monkeypatch.setattr("raftlog.log.reading.chunks.SEGMENT_BYTES_MAX", 8 * MIB)
     batch = data_batch([b"a"], base_offset=0)
     file = Sparse(batch, TEBIBYTE)
-    assert find_valid_batch(file, len(batch), 1) is None
+    assert find_valid_batch(file, len(batch), next_offset=1) is None
     assert 8 * MIB <= file.read_bytes < 12 * MIB
 
 

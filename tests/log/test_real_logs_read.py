@@ -78,7 +78,9 @@ def test_batches_have_dump_logs_headers(directory: Path) -> None:
 def test_epochs_are_those_of_the_batches(directory: Path) -> None:
     log = open_path(str(directory))
     runs = itertools.groupby(dumped_batches(directory), key=lambda batch: batch.leader_epoch)
-    expected = tuple(EpochEntry(epoch, next(run).base_offset) for epoch, run in runs)
+    expected = tuple(
+        EpochEntry(epoch=epoch, start_offset=next(run).base_offset) for epoch, run in runs
+    )
     assert log.epochs.entries == expected
     log.read_end(isolation=Isolation.READ_UNCOMMITTED)
     assert log.epochs.entries == expected
@@ -107,7 +109,10 @@ def test_a_trimmed_log_starts_at_its_first_segment() -> None:
     assert (log.log_start_offset, log.log_end_offset) == (416, 1305)
     assert log.snapshots == (SnapshotId(2, 1022),)
     # Kafka's checkpoint has epoch 2 at 1022, the log start offset; the batches have its real start.
-    assert log.epochs.entries == (EpochEntry(1, 416), EpochEntry(2, 643))
+    assert log.epochs.entries == (
+        EpochEntry(epoch=1, start_offset=416),
+        EpochEntry(epoch=2, start_offset=643),
+    )
     assert log.quorum_state is not None
     assert log.quorum_state.voters == (1,)
 

@@ -335,10 +335,10 @@ def test_a_plan_at_the_end_reads_no_older_transaction(monkeypatch: pytest.Monkey
 
 def test_the_last_stable_offset_takes_account_of_markers_after_it() -> None:
     transactions = TransactionIndex("x", complete_from=0, retained_max=None)
-    transactions.open_transaction(7, 5)
-    transactions.open_transaction(8, 10)
-    transactions.end_transaction(7, 20, commit=True)
-    transactions.end_transaction(8, 30, commit=False)
+    transactions.open_transaction(7, first_offset=5)
+    transactions.open_transaction(8, first_offset=10)
+    transactions.end_transaction(7, marker_offset=20, commit=True)
+    transactions.end_transaction(8, marker_offset=30, commit=False)
     assert [transactions.last_stable_offset(end) for end in (5, 6, 20, 21, 30, 31)] == [
         5,
         5,
@@ -352,10 +352,10 @@ def test_the_last_stable_offset_takes_account_of_markers_after_it() -> None:
 def test_open_and_ended_transactions_are_dropped_only_once_decided() -> None:
     transactions = TransactionIndex("x", complete_from=0, retained_max=1)
     for producer_id in (1, 2):
-        transactions.open_transaction(producer_id, producer_id)
-    transactions.end_transaction(1, 10, commit=False)
-    transactions.open_transaction(3, 11)
-    transactions.end_transaction(3, 12, commit=False)
+        transactions.open_transaction(producer_id, first_offset=producer_id)
+    transactions.end_transaction(1, marker_offset=10, commit=False)
+    transactions.open_transaction(3, first_offset=11)
+    transactions.end_transaction(3, marker_offset=12, commit=False)
     assert transactions.complete_from == 11
     assert [span.first_offset for span in transactions.spans(11, 99, with_committed=True)] == [
         2,

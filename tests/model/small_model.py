@@ -98,8 +98,8 @@ class ModelLog:
     def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
         return None
 
-    def validate_offset_and_epoch(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
-        return self.lineage().validate(offset, epoch)
+    def validate_offset_and_epoch(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
+        return self.lineage().validate(offset=offset, epoch=epoch)
 
     def lineage(self) -> EpochValidation:
         cache = EpochCache()
@@ -151,7 +151,7 @@ class ModelNode:
         match effect:
             case PersistElection(state):
                 self.election = state
-            case Send(_, target):
+            case Send(node_id=target):
                 self.sent[target] = effect
             case Reply():
                 self.replies.append(effect)

@@ -10,10 +10,14 @@ import pytest
 from raftlog.node.network_channel import NetworkChannel
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, ResponseReceived, SendFailed
-from raftlog.quorum.messages import VersionsRequest
+from raftlog.quorum.messages import Request, VersionsRequest
 from raftlog.quorum.voters import Endpoint
 from raftlog.wire import LogIdentity
 from tests.support.served_node import served_node
+
+
+def sent(correlation_id: int, request: Request, *, to: int, at: Endpoint) -> Send:
+    return Send(correlation_id=correlation_id, node_id=to, endpoints=(at,), request=request)
 
 
 @pytest.mark.parametrize(("host", "port"), [("a..b", 9092), ("a\0b", 9092), ("127.0.0.1", 70_000)])
@@ -30,7 +34,8 @@ def test_a_request_to_an_invalid_address_fails(host: str, port: int) -> None:
             tls=lambda _node: None,
             frame_bytes_max=1000,
         )
-        peers.send(Send(5, 2, (Endpoint("CONTROLLER", host, port),), VersionsRequest()))
+        endpoint = Endpoint("CONTROLLER", host, port)
+        peers.send(sent(5, VersionsRequest(), to=2, at=endpoint))
         async with asyncio.timeout(5):
             while not handled:
                 await asyncio.sleep(0.01)
@@ -53,7 +58,7 @@ def test_a_request_sent_on_a_response_uses_the_same_connection(tmp_path: Path) -
             def handle(event: Event) -> None:
                 handled.append(event)
                 if len(handled) < 10:
-                    peers.send(Send(len(handled), 1, (endpoint,), request))
+                    peers.send(sent(len(handled), request, to=1, at=endpoint))
 
             peers = NetworkChannel(
                 node.node.log_identity,
@@ -64,7 +69,7 @@ def test_a_request_sent_on_a_response_uses_the_same_connection(tmp_path: Path) -
                 tls=lambda _node: None,
                 frame_bytes_max=100_000,
             )
-            peers.send(Send(0, 1, (endpoint,), request))
+            peers.send(sent(0, request, to=1, at=endpoint))
             async with asyncio.timeout(20):
                 while len(handled) < 10:
                     await asyncio.sleep(0.01)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -114,3 +114,90 @@ def test_every_module_is_imported_or_an_entry_point() -> None:
     entry_points |= {n for n, p in modules.items() if p.name == "__init__.py"}
     unreached = set(modules) - imported - entry_points
     assert not unreached
+
+
+# --- Numbers of different kinds -------------------------------------------------------------------
+
+KINDS = tuple(
+    re.compile(kind)
+    for kind in (
+        r"offset$",
+        r"position$",
+        r"(?<!producer_)epoch$",
+        r"(node|leader|voter)_id$",
+        r"_id$",
+    )
+)
+KIND_ROOTS = tuple(f"connector/raftlog/{name}/" for name in ("records", "storage", "log", "quorum"))
+POSITIONAL_KINDS = {
+    "connector/raftlog/log/format/epoch_cache.py EpochCache.assign",
+    "connector/raftlog/log/format/epoch_cache.py EpochCache.end_offset_for",
+    "connector/raftlog/records/builder.py BatchBuilder.build",
+    "connector/raftlog/types.py OffsetAndEpoch",
+    "connector/raftlog/types.py SnapshotId",
+}
+"""Nodes, their codecs and the remote producer still pass these numbers by position."""
+
+
+INT = ast.Name("int")
+
+
+def kind_of(name: str) -> int | None:
+    return next((at for at, kind in enumerate(KINDS) if kind.search(name)), None)
+
+
+def mixes_kinds(fields: Sequence[tuple[str, ast.expr | None]]) -> bool:
+    """Return whether two neighbours are plain integers of different kinds."""
+    runs: list[set[int]] = [set()]
+    for name, annotation in fields:
+        kind = kind_of(name)
+        if annotation is None or ast.unparse(annotation) not in ("int", "int | None"):
+            runs.append(set())
+        elif kind is not None:
+            runs[-1].add(kind)
+    return any(len(kinds) > 1 for kinds in runs)
+
+
+def positional_kinds(path: Path) -> Iterator[str]:
+    """Yield the functions and classes of a file whose numbers could be swapped unnoticed.
+
+    A named tuple cannot have keyword-only fields: the calls that create one have keywords.
+    """
+    named_tuples = set()
+    for owner in ast.walk(tree_of(path)):
+        if not isinstance(owner, ast.Module | ast.ClassDef):
+            continue
+        prefix = f"{owner.name}." if isinstance(owner, ast.ClassDef) else ""
+        for node in owner.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if mixes_kinds([(one.arg, one.annotation) for one in node.args.args]):
+                    yield f"{name_of(path)} {prefix}{node.name}"
+            elif isinstance(node, ast.ClassDef):
+                fields = [
+                    (one.target.id, one.annotation)
+                    for one in node.body
+                    if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+                ]
+                decorators = " ".join(map(ast.unparse, node.decorator_list))
+                if not mixes_kinds(fields):
+                    continue
+                if "NamedTuple" in map(ast.unparse, node.bases):
+                    named_tuples.add(node.name)
+                elif "dataclass" in decorators and "kw_only=True" not in decorators:
+                    yield f"{name_of(path)} {node.name}"
+    for call in ast.walk(tree_of(path)):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            is_swappable = mixes_kinds([(ast.unparse(one), INT) for one in call.args])
+            if call.func.id in named_tuples and is_swappable:
+                yield f"{name_of(path)}:{call.lineno} {call.func.id}(...)"
+
+
+def test_numbers_of_different_kinds_are_never_neighbours_by_position() -> None:
+    """An offset in the place of a position or an epoch would be a valid program."""
+    found = {
+        name
+        for path in SOURCES
+        if name_of(path).startswith((*KIND_ROOTS, "connector/raftlog/types.py"))
+        for name in positional_kinds(path)
+    }
+    assert found == POSITIONAL_KINDS

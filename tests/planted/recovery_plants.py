@@ -215,7 +215,10 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a batch with a damaged base offset is read",
         path="connector/raftlog/log/segment.py",
-        old="contiguous_bytes(data, offset, epochs, log.path, start.position)\n",
+        old="""contiguous_bytes(
+                data, epochs, offset=offset, path=log.path, position=start.position
+            )
+""",
         new="data\n",
         tests=(
             "tests/log/writing/test_flipped_base_offsets.py"
@@ -225,7 +228,10 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a replica ignores a damaged base offset at startup",
         path="connector/raftlog/log/segment.py",
-        old="check_base_offset(batch.base_offset, next_offset, file.path, position + at)\n",
+        old="""check_base_offset(
+                batch.base_offset, next_offset, path=file.path, position=position + at
+            )
+""",
         new="pass\n",
         tests=(
             "tests/log/writing/test_flipped_base_offsets.py::test_a_replica_finds_the_flip_at_startup",
@@ -235,7 +241,11 @@ RECOVERY_PLANTS: Final = (
         bug="a batch with a damaged leader epoch is read",
         path="connector/raftlog/log/segment.py",
         old="""            check_leader_epoch(
-                header.leader_epoch, header.base_offset, epochs, path, header.position
+                header.leader_epoch,
+                epochs,
+                base_offset=header.base_offset,
+                path=path,
+                position=header.position,
             )
 """,
         new="",

@@ -53,7 +53,7 @@ class LogEnds:
     def snapshot_byte_count(self, _: SnapshotId) -> int | None:
         return None
 
-    def validate_offset_and_epoch(self, _: int, __: int) -> ValidOffsetAndEpoch:
+    def validate_offset_and_epoch(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         return Valid()
 
 

@@ -107,7 +107,9 @@ class Controller:
         )
         valid: ValidOffsetAndEpoch = Valid()
         if self.validation.snapshots:
-            valid = self.validation.validate(asked.fetch_offset, asked.last_fetched_epoch)
+            valid = self.validation.validate(
+                offset=asked.fetch_offset, epoch=asked.last_fetched_epoch
+            )
         diverging = valid.end if isinstance(valid, Diverging) else OffsetAndEpoch(-1, -1)
         snapshot_id = valid.snapshot_id if isinstance(valid, SnapshotNeeded) else None
         self._fetch_count += 1

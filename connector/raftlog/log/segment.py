@@ -43,7 +43,7 @@ _CHUNK_BYTES: Final = 1 * MIB
 # --- Headers and batches at known positions -------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeader:
     """Position and header fields of one batch. Offsets are inclusive."""
 
@@ -109,12 +109,12 @@ def _batch_header(fields: tuple[int, ...], position: int) -> BatchHeader:
     """Return the header with the fields of ``BATCH_HEADER``; they are not checked."""
     base_offset, length, leader_epoch, _, _, _, last_offset_delta, _, max_timestamp_ms = fields[:9]
     return BatchHeader(
-        position,
-        length + LOG_OVERHEAD_BYTES,
-        base_offset,
-        base_offset + last_offset_delta,
-        leader_epoch,
-        max_timestamp_ms,
+        position=position,
+        byte_count=length + LOG_OVERHEAD_BYTES,
+        base_offset=base_offset,
+        last_offset=base_offset + last_offset_delta,
+        leader_epoch=leader_epoch,
+        max_timestamp_ms=max_timestamp_ms,
     )
 
 
@@ -170,7 +170,7 @@ def control_records(batch: RecordBatch) -> tuple[ControlRecord, ...]:
 
 
 def check_base_offset(
-    base_offset: int, expected: int | None, path: str | None, position: int
+    base_offset: int, expected: int | None, *, path: str | None, position: int
 ) -> None:
     """Raise ``CorruptBatchError`` for a batch that does not begin at ``expected``.
 
@@ -187,7 +187,7 @@ def check_base_offset(
 
 
 def check_leader_epoch(
-    leader_epoch: int, base_offset: int, epochs: EpochCache, path: str | None, position: int
+    leader_epoch: int, epochs: EpochCache, *, base_offset: int, path: str | None, position: int
 ) -> None:
     """Raise ``CorruptBatchError`` for a batch whose epoch is not that of its offset in ``epochs``.
 
@@ -204,7 +204,7 @@ def check_leader_epoch(
 
 
 def contiguous_bytes(
-    data: bytes, offset: int, epochs: EpochCache, path: str, position: int
+    data: bytes, epochs: EpochCache, *, offset: int, path: str, position: int
 ) -> bytes:
     """Return the longest prefix of ``data`` whose batches are contiguous and have their epochs.
 
@@ -215,9 +215,13 @@ def contiguous_bytes(
     while at + BATCH_HEADER_BYTES <= len(data):
         header = _batch_header(BATCH_HEADER.unpack_from(data, at), position + at)
         try:
-            check_base_offset(header.base_offset, next_offset, path, header.position)
+            check_base_offset(header.base_offset, next_offset, path=path, position=header.position)
             check_leader_epoch(
-                header.leader_epoch, header.base_offset, epochs, path, header.position
+                header.leader_epoch,
+                epochs,
+                base_offset=header.base_offset,
+                path=path,
+                position=header.position,
             )
         except CorruptBatchError:
             if not at:
@@ -232,6 +236,7 @@ def read_batches(
     file: ReadableFile,
     position: int,
     end_position: int,
+    *,
     next_offset: int | None = None,
     epochs: EpochCache | None = None,
 ) -> Iterator[RecordBatch]:
@@ -249,10 +254,16 @@ def read_batches(
             batch = read_batch(chunk, at, path=file.path, file_position=position)
             if isinstance(batch, TornTail):
                 break
-            check_base_offset(batch.base_offset, next_offset, file.path, position + at)
+            check_base_offset(
+                batch.base_offset, next_offset, path=file.path, position=position + at
+            )
             if epochs is not None:
                 check_leader_epoch(
-                    batch.leader_epoch, batch.base_offset, epochs, file.path, position + at
+                    batch.leader_epoch,
+                    epochs,
+                    base_offset=batch.base_offset,
+                    path=file.path,
+                    position=position + at,
                 )
             next_offset = batch.next_offset
             yield batch
@@ -325,7 +336,9 @@ class Segment:
         """Yield the batches from that of ``offset`` on, checked as by ``read_batches``."""
         with self.storage.open_file(self.path()) as log:
             start = self._floor(log, offset)
-            yield from read_batches(log, start.position, self.byte_count, start.offset, epochs)
+            yield from read_batches(
+                log, start.position, self.byte_count, next_offset=start.offset, epochs=epochs
+            )
 
     def batches_after_index(self, epochs: EpochCache) -> Iterator[RecordBatch]:
         """Yield the batches from that of the last offset index entry on; all without a valid one.
@@ -338,7 +351,9 @@ class Segment:
                 delta, indexed = OFFSET_ENTRY.unpack(entry)
                 position = indexed if self.is_entry_valid(log, delta, indexed) else 0
             next_offset = None if position else self.base_offset
-            yield from read_batches(log, position, self.byte_count, next_offset, epochs)
+            yield from read_batches(
+                log, position, self.byte_count, next_offset=next_offset, epochs=epochs
+            )
 
     def read_bytes(self, offset: int, byte_count_max: int, epochs: EpochCache) -> bytes:
         """Return whole and partial batches from a batch boundary on.
@@ -353,7 +368,9 @@ class Segment:
             first = header_at(log, start.position, self.byte_count)
             left = self.byte_count - start.position
             data = log.read_at(start.position, min(max(byte_count_max, first.byte_count), left))
-            return contiguous_bytes(data, offset, epochs, log.path, start.position)
+            return contiguous_bytes(
+                data, epochs, offset=offset, path=log.path, position=start.position
+            )
 
     def read_max_timestamp_ms(self) -> int:
         """Return the greatest timestamp of the batches, for retention; -1 if no batch has one.
@@ -404,7 +421,9 @@ class Segment:
         before = None
         next_offset = self.base_offset if position == 0 else None
         for header in iter_headers(log, position, self.byte_count):
-            check_base_offset(header.base_offset, next_offset, log.path, header.position)
+            check_base_offset(
+                header.base_offset, next_offset, path=log.path, position=header.position
+            )
             next_offset = header.last_offset + 1
             if header.last_offset >= offset:
                 return Boundary(position=header.position, offset=header.base_offset, before=before)

@@ -256,7 +256,7 @@ class QuorumCore:
         if response.error is ErrorCode.NONE and response.leader_and_epoch.epoch < self._state.epoch:
             self._state.back_off(node_id)  # success from an older epoch: ignore it
             return
-        if not self._accept_epoch(node_id, response.leader_and_epoch.epoch):
+        if not self._accept_epoch(node_id=node_id, epoch=response.leader_and_epoch.epoch):
             return
         if self._state.maybe_transition(response.leader_and_epoch):
             return
@@ -276,7 +276,7 @@ class QuorumCore:
             case _:
                 self._state.back_off(node_id)
 
-    def _accept_epoch(self, node_id: int, epoch: int) -> bool:
+    def _accept_epoch(self, *, node_id: int, epoch: int) -> bool:
         """Accept the epoch of a response as proven, unless it is a reserved one."""
         state = self._state
         if epoch <= state.epoch:

@@ -42,7 +42,7 @@ class PersistElection:
     state: ElectionState
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
     """Send a request to another node.
 

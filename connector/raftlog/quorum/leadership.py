@@ -180,7 +180,7 @@ class Leadership:
             return
         assert isinstance(role, Leader)
         validation = state.log.validate_offset_and_epoch(
-            request.fetch_offset, request.last_fetched_epoch
+            offset=request.fetch_offset, epoch=request.last_fetched_epoch
         )
         if isinstance(validation, Diverging):
             state.emit(Reply(request_id, replace(self._response(role), diverging=validation.end)))

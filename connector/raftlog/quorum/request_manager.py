@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .messages import Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InFlightRequest:
     """A request that was sent and has no response yet."""
 
@@ -40,7 +40,9 @@ class RequestManager:
         """Register a request; return its correlation id."""
         correlation_id = self._next_id
         self._next_id += 1
-        self._in_flight[node_id] = InFlightRequest(correlation_id, node_id, request, deadline_ms)
+        self._in_flight[node_id] = InFlightRequest(
+            correlation_id=correlation_id, node_id=node_id, request=request, deadline_ms=deadline_ms
+        )
         return correlation_id
 
     def complete(self, correlation_id: int) -> InFlightRequest | None:

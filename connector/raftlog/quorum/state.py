@@ -84,7 +84,7 @@ class LogView(Protocol):
         """Return the size of a snapshot file in bytes; None if there is no such snapshot."""
         ...
 
-    def validate_offset_and_epoch(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
+    def validate_offset_and_epoch(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         """Return whether a follower with last epoch ``epoch`` may fetch from ``offset``.
 
         Kafka: ``ReplicatedLog.validateOffsetAndEpoch``.
@@ -340,7 +340,14 @@ class ReplicaState:
         """Send a request to a node without an in-flight request."""
         deadline_ms = self.now_ms + self.config.request_timeout_ms
         correlation_id = self.requests.start(node_id, request, deadline_ms=deadline_ms)
-        self.emit(Send(correlation_id, node_id, endpoints or self.endpoints_of(node_id), request))
+        self.emit(
+            Send(
+                correlation_id=correlation_id,
+                node_id=node_id,
+                endpoints=endpoints or self.endpoints_of(node_id),
+                request=request,
+            )
+        )
 
     def back_off(self, node_id: int, *, is_disk_full: bool = False) -> None:
         """Send no request to this node for a while; longer if the disk is full."""

@@ -419,7 +419,13 @@ def scan_headers(
     """
     view = memoryview(buffer)
     if compiled.is_native:
-        walked = walk_native(buffer, file_position, start_offset, end_offset, crcs=False)
+        walked = walk_native(
+            buffer,
+            file_position=file_position,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            crcs=False,
+        )
         if walked is not None:
             batches, end_position, stop = walked
             stop, error = end_of_walk(view, end_position, stop, path, file_position)
@@ -558,10 +564,10 @@ NATIVE_STOPS: Final = (Stop.END, Stop.TORN, Stop.DAMAGED, Stop.END_OFFSET, Stop.
 
 def walk_native(
     buffer: Buffer,
+    *,
     file_position: int,
     start_offset: int | None,
     end_offset: int | None,
-    *,
     crcs: bool,
 ) -> tuple[BatchColumns, int, Stop] | None:
     """Walk the headers of ``buffer`` in the compiled core; None if it gives the call back.

@@ -331,12 +331,12 @@ class BatchBuilder:
         )
         return EncodedBatch(
             data,
-            base_offset,
-            leader_epoch,
-            self._max_timestamp_ms,
-            self._record_count,
-            producer,
-            self.is_control,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            max_timestamp_ms=self._max_timestamp_ms,
+            record_count=self._record_count,
+            producer=producer,
+            is_control=self.is_control,
         )
 
 
@@ -373,12 +373,12 @@ def build_batch(
         if data is not None:
             return EncodedBatch(
                 data,
-                base_offset,
-                leader_epoch,
-                base_timestamp_ms,
-                len(records),
-                producer,
-                is_control,
+                base_offset=base_offset,
+                leader_epoch=leader_epoch,
+                max_timestamp_ms=base_timestamp_ms,
+                record_count=len(records),
+                producer=producer,
+                is_control=is_control,
             )
     builder = BatchBuilder(
         base_timestamp_ms=base_timestamp_ms,
@@ -610,9 +610,17 @@ class BatchAccumulator:
         _check_timestamp(latest_ms, now_ms)
         self._complete()
         offset, epoch, count = self._next_offset, self._epoch, len(batch)
-        data = batch.stamped(offset, epoch)
+        data = batch.stamped(base_offset=offset, leader_epoch=epoch)
         self._completed.append(
-            EncodedBatch(data, offset, epoch, latest_ms, count, producer, is_control=False)
+            EncodedBatch(
+                data,
+                base_offset=offset,
+                leader_epoch=epoch,
+                max_timestamp_ms=latest_ms,
+                record_count=count,
+                producer=producer,
+                is_control=False,
+            )
         )
         self._next_offset += count
 

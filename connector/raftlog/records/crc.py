@@ -65,7 +65,13 @@ def scan_valid_headers(
     view = memoryview(buffer)
     walked = None
     if compiled.is_native:
-        walked = walk_native(buffer, file_position, start_offset, end_offset, crcs=True)
+        walked = walk_native(
+            buffer,
+            file_position=file_position,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            crcs=True,
+        )
     if walked is not None:
         batches, end_position, stop = walked
         stop, error = end_of_walk(view, end_position, stop, path, file_position)

@@ -151,7 +151,7 @@ class SealedBatch(Sequence[NewRecord]):
         """Return the size of the batch, which is the memory held."""
         return len(self._data)
 
-    def stamped(self, base_offset: int, leader_epoch: int) -> bytes:
+    def stamped(self, *, base_offset: int, leader_epoch: int) -> bytes:
         """Return the batch with this base offset and leader epoch."""
         data = self._data
         head = _HEAD.pack(base_offset, data[8:12], leader_epoch, BATCH_MAGIC)

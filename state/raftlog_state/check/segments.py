@@ -297,7 +297,7 @@ class SegmentCheck:
                 self.position = position + unread.byte_count
                 self._skip(self.position, unread.next_offset)
                 return True, [of_error(error, path)]
-        found = find_valid_batch(self.file, position, expected)
+        found = find_valid_batch(self.file, position, next_offset=expected)
         batch = None if found is None else read_batch_at(self.file, found)
         if batch is not None:
             finding = (

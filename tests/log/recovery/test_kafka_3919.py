@@ -184,7 +184,7 @@ class Replica:
         answers: list[object] = []
         while True:
             epoch = self.log.epochs.epoch_at(self.log.end_offset - 1) or 0
-            answer = leader.log.validate_offset_and_epoch(self.log.end_offset, epoch)
+            answer = leader.log.validate_offset_and_epoch(offset=self.log.end_offset, epoch=epoch)
             answers.append(answer)
             if isinstance(answer, Diverging):
                 self.log.truncate_to_end_of_epoch(answer.end)

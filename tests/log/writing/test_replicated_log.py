@@ -71,7 +71,7 @@ def test_a_new_log_starts_with_a_leader_change(disk: SimulatedDisk) -> None:
     change = decode_control(record.key, record.value)
     assert isinstance(change, LeaderChange)
     assert (log.log_start_offset, log.end_offset, log.high_watermark, log.epoch) == (0, 1, 1, 1)
-    assert log.epochs.entries == (EpochEntry(1, 0),)
+    assert log.epochs.entries == (EpochEntry(epoch=1, start_offset=0),)
 
 
 @pytest.mark.parametrize("survival", list(Survival))
@@ -372,7 +372,10 @@ def test_a_follower_accepts_batches_that_continue_its_log(disk: SimulatedDisk) -
     data = batch(b"a", b"b", base_offset=1) + batch(b"c", base_offset=3, epoch=2)
     torn = batch(b"d", base_offset=4, epoch=2)[:-1]
     assert log.append_as_follower(data + torn, leader_epoch=2) == 4
-    assert log.epochs.entries == (EpochEntry(1, 0), EpochEntry(2, 3))
+    assert log.epochs.entries == (
+        EpochEntry(epoch=1, start_offset=0),
+        EpochEntry(epoch=2, start_offset=3),
+    )
     assert read_checkpoint_files(disk, DIRECTORY).epochs == log.epochs
     assert log.high_watermark == 0
     log.advance_high_watermark(3)

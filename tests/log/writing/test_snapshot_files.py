@@ -238,7 +238,10 @@ def test_the_log_starts_at_the_end_of_a_snapshot(disk: SimulatedDisk) -> None:
     assert log.snapshots == tuple(ids[1:])
     kept = log._segments.sealed[0].base_offset
     assert kept == max(base for base in bases if base <= 25)
-    assert log.epochs.entries == (EpochEntry(1, kept), EpochEntry(2, 31))
+    assert log.epochs.entries == (
+        EpochEntry(epoch=1, start_offset=kept),
+        EpochEntry(epoch=2, start_offset=31),
+    )
     assert not log.delete_before(ids[1])
     assert not log.delete_before(ids[0])
     names = disk.list_names(DIRECTORY)

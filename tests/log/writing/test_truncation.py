@@ -66,8 +66,8 @@ def test_the_end_of_the_oldest_snapshots_epoch_is_that_snapshot() -> None:
     snapshot_id = SnapshotId(epoch=1, end_offset=20)
     log = lineage((2, 20), (3, 30), start=20, end=40, snapshots=(snapshot_id,))
     assert log.end_offset_for_epoch(1) == OffsetAndEpoch(epoch=1, offset=20)
-    assert log.validate(20, 1) == Valid()
-    assert log.validate(20, 2) == SnapshotNeeded(snapshot_id)
+    assert log.validate(offset=20, epoch=1) == Valid()
+    assert log.validate(offset=20, epoch=2) == SnapshotNeeded(snapshot_id)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_end_of_the_oldest_snapshots_epoch_is_that_snapshot() -> None:
 def test_an_offset_is_valid_if_its_epoch_extends_to_it(
     offset: int, epoch: int, answer: Valid | Diverging
 ) -> None:
-    assert lineage((2, 0), (4, 20), (7, 30), end=45).validate(offset, epoch) == answer
+    assert lineage((2, 0), (4, 20), (7, 30), end=45).validate(offset=offset, epoch=epoch) == answer
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,17 @@ def test_a_follower_below_the_log_start_is_sent_the_newest_snapshot(
 ) -> None:
     snapshots = (SnapshotId(epoch=2, end_offset=10), SnapshotId(epoch=4, end_offset=22))
     log = lineage((2, 10), (4, 20), start=10, end=30, snapshots=snapshots)
-    assert log.validate(offset, epoch) == (SnapshotNeeded(snapshots[1]) if is_needed else Valid())
+    assert log.validate(offset=offset, epoch=epoch) == (
+        SnapshotNeeded(snapshots[1]) if is_needed else Valid()
+    )
 
 
 def test_a_snapshot_older_than_the_log_start_decides_nothing() -> None:
     """Such a snapshot is deleted only after the log has started again at a later one."""
     older, first = SnapshotId(epoch=1, end_offset=3), SnapshotId(epoch=2, end_offset=10)
     log = lineage((7, 10), start=10, end=11, snapshots=(older, first))
-    assert log.validate(10, 2) == Valid()
-    assert log.validate(10, 1) == SnapshotNeeded(first)
+    assert log.validate(offset=10, epoch=2) == Valid()
+    assert log.validate(offset=10, epoch=1) == SnapshotNeeded(first)
     assert log.end_offset_for_epoch(2) == OffsetAndEpoch(epoch=2, offset=10)
 
 
@@ -231,10 +233,10 @@ def test_diverging_logs_converge(disk: SimulatedDisk) -> None:
     fill(follows, 15)
     leads.claim(now_ms=NOW_MS)
     fill(leads, 30)
-    answer = leads.validate_offset_and_epoch(follows.end_offset, follows.epoch)
+    answer = leads.validate_offset_and_epoch(offset=follows.end_offset, epoch=follows.epoch)
     assert answer == Diverging(OffsetAndEpoch(epoch=1, offset=21))
     assert follows.truncate_to_end_of_epoch(answer.end) == 21
-    assert leads.validate_offset_and_epoch(21, follows.epoch) == Valid()
+    assert leads.validate_offset_and_epoch(offset=21, epoch=follows.epoch) == Valid()
     for one in batches_of(leads_on):
         if one.base_offset >= 21:
             with leads_on.open_file(str(one.path)) as file:
@@ -243,7 +245,10 @@ def test_diverging_logs_converge(disk: SimulatedDisk) -> None:
     follows.flush()
     ours = {path: data for path, data in disk.files().items() if path.endswith(".log")}
     assert ours == {path: data for path, data in leads_on.files().items() if path.endswith(".log")}
-    assert follows.epochs.entries == (EpochEntry(1, 0), EpochEntry(2, 21))
+    assert follows.epochs.entries == (
+        EpochEntry(epoch=1, start_offset=0),
+        EpochEntry(epoch=2, start_offset=21),
+    )
 
 
 # --- transactions left open by an earlier epoch ---------------------------------------------------

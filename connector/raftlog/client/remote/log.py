@@ -176,7 +176,11 @@ def read_chunks(
     while next_offset < end_offset:
         fetched = fetches.take(next_offset)
         end = min(end_offset, fetched.high_watermark or 0)
-        chunk = decoder.decode(ChunkBytes(fetched.data, quorum.path, 0, next_offset, end))
+        chunk = decoder.decode(
+            ChunkBytes(
+                fetched.data, quorum.path, position=0, start_offset=next_offset, end_offset=end
+            )
+        )
         if not len(chunk.batches):
             if chunk.error is not None:
                 raise chunk.error
@@ -554,7 +558,10 @@ class RemoteLog(LogReader):
                 reasons.append(f"the transaction that begins at offset {stable} is not decided")
             offset = stable
         found = ReadEnd(
-            offset, self.epoch_before(offset), EndBasis.HIGH_WATERMARK, "; ".join(reasons)
+            offset=offset,
+            epoch=self.epoch_before(offset),
+            basis=EndBasis.HIGH_WATERMARK,
+            reason="; ".join(reasons),
         )
         log_extent = LogExtent(self.path, extent.start_offset, extent.high_watermark, self.epochs)
         return not_below_previous(found, previous, log_extent)

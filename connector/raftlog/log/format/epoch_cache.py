@@ -22,7 +22,7 @@ from raftlog.types import (
 from .directory import encode_checkpoint, parse_checkpoint, whole_number
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEntry:
     """Start offset of a leader epoch."""
 
@@ -89,7 +89,7 @@ class EpochCache:
                 entries[-1].epoch < epoch and entries[-1].start_offset < start_offset
             ):
                 entries.pop()
-            entries.append(EpochEntry(epoch, start_offset))
+            entries.append(EpochEntry(epoch=epoch, start_offset=start_offset))
             is_changed = True
         return EpochCache(tuple(entries)) if is_changed else self
 
@@ -107,7 +107,7 @@ class EpochCache:
         covered = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
         if covered == 0 or self.entries[0].start_offset == start_offset:
             return self
-        first = EpochEntry(self.entries[covered - 1].epoch, start_offset)
+        first = EpochEntry(epoch=self.entries[covered - 1].epoch, start_offset=start_offset)
         return EpochCache((first, *self.entries[covered:]))
 
     @staticmethod
@@ -134,7 +134,8 @@ def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
         if len(fields) != 2:
             raise CorruptFileError(path=path, reason=f"{row[:40]!r} is not an epoch and an offset")
         entry = EpochEntry(
-            whole_number(fields[0], path, "an epoch"), whole_number(fields[1], path, "an offset")
+            epoch=whole_number(fields[0], path, "an epoch"),
+            start_offset=whole_number(fields[1], path, "an offset"),
         )
         if entries and (
             entry.epoch <= entries[-1].epoch or entry.start_offset <= entries[-1].start_offset
@@ -192,7 +193,7 @@ class EpochValidation:
             return OffsetAndEpoch(epoch=first.epoch, offset=first.end_offset)
         return found
 
-    def validate(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
+    def validate(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``.
 
         ``Diverging``: it must truncate first. ``SnapshotNeeded``: it must fetch a snapshot.

@@ -79,13 +79,17 @@ def add_producer_transactions(
         producer_id = int(batches.producer_id[ordinal])
         batch = control.get(ordinal)
         if batch is None:
-            transactions.open_transaction(producer_id, int(batches.base_offset[ordinal]))
+            transactions.open_transaction(
+                producer_id, first_offset=int(batches.base_offset[ordinal])
+            )
             continue
         for record in batch.records():
             marker = decode_control(record.key, record.value)
             if isinstance(marker, EndTransactionMarker):
                 commit = marker.control_type is ControlType.COMMIT
-                transactions.end_transaction(producer_id, record.offset, commit=commit)
+                transactions.end_transaction(
+                    producer_id, marker_offset=record.offset, commit=commit
+                )
 
 
 def last_voters(chunk: Scan, known: VoterSet | None, path: str) -> VoterSet | None:

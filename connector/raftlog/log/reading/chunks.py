@@ -300,7 +300,9 @@ def read_chunks(
     while True:
         buffer = file.read_at(position, wanted)
         at_end = len(buffer) < wanted
-        source = ChunkBytes(buffer, file.path, position, start_offset, end_offset)
+        source = ChunkBytes(
+            buffer, file.path, position=position, start_offset=start_offset, end_offset=end_offset
+        )
         chunk = decoder.decode(source)
         if chunk.stop is Stop.TORN and chunk.end_position == 0 and not at_end:
             byte_count = _first_batch_bytes(buffer)
@@ -484,7 +486,7 @@ Candidates: TypeAlias = npt.NDArray[np.void]
 """Plausible headers: start and end positions of their batches, and the CRCs in them."""
 
 
-def find_valid_batch(file: ReadableFile, position: int, next_offset: int | None) -> int | None:
+def find_valid_batch(file: ReadableFile, position: int, *, next_offset: int | None) -> int | None:
     """Return the position of the first valid batch after the one at ``position``, or None.
 
     ``next_offset`` is the least base offset that it may have; None for any.
@@ -498,7 +500,7 @@ def find_valid_batch(file: ReadableFile, position: int, next_offset: int | None)
             is_end = len(buffer) < BATCH_HEADER_BYTES or at >= SEGMENT_BYTES_MAX
             if is_end or sum(map(len, found)) >= _CANDIDATES_MAX:
                 break
-            candidates = _candidates(buffer, at, file.byte_count(), next_offset)
+            candidates = _candidates(buffer, at, file.byte_count(), next_offset=next_offset)
             found.append(candidates[unreadable.may_end_at(candidates["start"])])
             at += _CHUNK_BYTES
         for start in _valid_positions(file, np.concatenate(found)):
@@ -577,7 +579,7 @@ class _UnreadableBatch:
 
 
 def _candidates(
-    buffer: bytes, position: int, file_bytes: int, next_offset: int | None
+    buffer: bytes, position: int, file_bytes: int, *, next_offset: int | None
 ) -> Candidates:
     """Return the plausible headers in ``buffer``, which is at ``position`` of the file.
 

@@ -136,7 +136,7 @@ class LogStateCache:
             or self._leader_epochs[0] is not known
             or self._leader_epochs[1] != below
         ):
-            cache = self._with_checkpointed_epochs(epochs_below(self.files, below, first))
+            cache = self._with_checkpointed_epochs(epochs_below(self.files, below, end_epoch=first))
             cache = cache.assign_all((one.epoch, one.start_offset) for one in known.entries)
             self._leader_epochs = known, below, cache
         return self._leader_epochs[2]
@@ -271,13 +271,14 @@ class LogStateCache:
             return None
         path = self.files.segment_path(published.segment_base_offset)
         tail = LogTail(path, published.file_position, 0)
-        return LogEnd(published.end_offset, published.epoch, tail)
+        return LogEnd(end_offset=published.end_offset, epoch=published.epoch, tail=tail)
 
     def _find_end_in_segments(self) -> LogEnd:
         for _ in range(_RESTARTS_MAX):
             if not self.files.listing.segments:
                 start_offset = self.files.listing.start_offset
-                return LogEnd(start_offset, None, LogTail(self.files.path, 0, 0))
+                tail = LogTail(self.files.path, 0, 0)
+                return LogEnd(end_offset=start_offset, epoch=None, tail=tail)
             try:
                 log_end = self._durable_log_end() or find_log_end(
                     self.files, contiguous=self._kind is LogKind.METADATA
@@ -322,7 +323,9 @@ class LogStateCache:
                 continue
             if replay.damage is None and replay.tail is not None:
                 latest = replay.epochs.latest_epoch
-                self._log_end = LogEnd(replay.next_offset, latest, replay.tail)
+                self._log_end = LogEnd(
+                    end_offset=replay.next_offset, epoch=latest, tail=replay.tail
+                )
             return replay
         raise SegmentDeletedError(path=self.files.path)
 
@@ -497,7 +500,12 @@ class DirectoryLog(LogReader):
             if stable < offset:
                 reasons.append(f"the transaction at offset {stable} is still open")
             offset = stable
-        found = ReadEnd(offset, self.epoch_before(offset), basis, "; ".join(reasons))
+        found = ReadEnd(
+            offset=offset,
+            epoch=self.epoch_before(offset),
+            basis=basis,
+            reason="; ".join(reasons),
+        )
         return not_below_previous(found, previous, self.extent())
 
     def _is_quorum_replica(self) -> bool:

@@ -176,7 +176,7 @@ class LogFiles:
         data = self._index_bytes(base_offset, TIME_INDEX_SUFFIX, TIME_ENTRY_BYTES)
         return parse_time_index(data, base_offset)
 
-    def remember_position(self, offset: int, base_offset: int, position: int) -> None:
+    def remember_position(self, offset: int, *, base_offset: int, position: int) -> None:
         """Cache the position of ``offset``: the next read often continues there."""
         _keep(self._hints, offset, (base_offset, position), _HINTS_KEPT)
 
@@ -192,14 +192,14 @@ class LogFiles:
         or index entry.
         """
         hint = self._nearest_hint(base_offset, offset)
-        if hint is not None and hint[0] == offset and _begins_with(file, hint[1], offset):
+        if hint is not None and hint[0] == offset and _begins_with(file, hint[1], offset=offset):
             return hint[1]
         position = 0
         index = self.offset_index(base_offset)
         ordinal = index.entry_before(offset)
         if ordinal is not None and self.is_entry_valid(file, index, ordinal):
             position = int(index.positions[ordinal])
-        if hint is not None and hint[1] > position and _begins_with(file, hint[1], hint[0]):
+        if hint is not None and hint[1] > position and _begins_with(file, hint[1], offset=hint[0]):
             return hint[1]
         return position
 
@@ -225,7 +225,7 @@ class LogFiles:
             return b""
 
 
-def _begins_with(file: ReadableFile, position: int, offset: int) -> bool:
+def _begins_with(file: ReadableFile, position: int, *, offset: int) -> bool:
     """Return whether the batch at ``position``, where one once began, has this base offset."""
     header = find_header(file, position)
     return header is not None and header.base_offset == offset
@@ -380,7 +380,9 @@ class LogCursor:
                 self._started = True
                 self.next_offset = int(batches.last_offset[count - 1]) + 1
                 batch_end = int(batches.position[count - 1]) + int(batches.byte_count[count - 1])
-                self._files.remember_position(self.next_offset, self.segment, batch_end)
+                self._files.remember_position(
+                    self.next_offset, base_offset=self.segment, position=batch_end
+                )
                 self._position = position if gap is None else batch_end
                 yield chunk if gap is None else decoder.first(chunk, count)
             if gap is not None:
@@ -478,7 +480,7 @@ class LogCursor:
         byte_count = file.byte_count() - position
         head = file.read_at(position, _ZEROS_BYTES)
         if any(head):
-            valid_position = find_valid_batch(file, position, self.next_offset)
+            valid_position = find_valid_batch(file, position, next_offset=self.next_offset)
             # Read after the search, during which the node may have completed the batch. A whole
             # batch that fails to decode a second time has damaged contents.
             if read_batch_at(file, position) is not None:

@@ -28,7 +28,7 @@ from .files import LogCursor, LogFiles, LogTail
 #   entries   ^     ^     ^     ^     ^
 
 
-def epochs_below(files: LogFiles, end_offset: int, end_epoch: int | None) -> EpochCache:
+def epochs_below(files: LogFiles, end_offset: int, *, end_epoch: int | None) -> EpochCache:
     """Return the epochs of all batches on disk below ``end_offset``.
 
     ``end_epoch`` is the epoch of the batch at ``end_offset``, if any. A segment with damage at a
@@ -49,20 +49,22 @@ def epochs_below(files: LogFiles, end_offset: int, end_epoch: int | None) -> Epo
                     head = find_header(next_file, 0)
                 last_epoch = None if head is None else head.leader_epoch
             if last_epoch != first.leader_epoch:
-                found += _changes(files, file, base_offset, first.leader_epoch, end_offset)
+                found += _changes(
+                    files, file, base_offset, epoch=first.leader_epoch, end_offset=end_offset
+                )
     return EpochCache.of(found)
 
 
 def _changes(
-    files: LogFiles, file: ReadableFile, base_offset: int, epoch: int, end_offset: int
+    files: LogFiles, file: ReadableFile, base_offset: int, *, epoch: int, end_offset: int
 ) -> list[tuple[int, int]]:
     """Return the epochs that start inside a segment, by binary search in its offset index."""
     index = files.offset_index(base_offset)
     found: list[tuple[int, int]] = []
     position = 0
     while True:
-        position = _last_of_epoch(files, file, index, position, epoch)
-        change = _next_change(file, position, epoch, end_offset)
+        position = _last_of_epoch(files, file, index, position, epoch=epoch)
+        change = _next_change(file, position, epoch=epoch, end_offset=end_offset)
         if change is None:
             return found
         epoch, offset, position = change
@@ -70,7 +72,7 @@ def _changes(
 
 
 def _last_of_epoch(
-    files: LogFiles, file: ReadableFile, index: OffsetIndex, position: int, epoch: int
+    files: LogFiles, file: ReadableFile, index: OffsetIndex, position: int, *, epoch: int
 ) -> int:
     """Return the position of the last batch with this epoch that a valid index entry has."""
     low, high = int(np.searchsorted(index.positions, position, side="right")), len(index)
@@ -86,7 +88,7 @@ def _last_of_epoch(
 
 
 def _next_change(
-    file: ReadableFile, position: int, epoch: int, end_offset: int
+    file: ReadableFile, position: int, *, epoch: int, end_offset: int
 ) -> tuple[int, int, int] | None:
     """Return epoch, base offset and position of the next batch with another epoch."""
     for _, chunk in read_chunks(
@@ -127,7 +129,7 @@ _ENTRIES_TRIED: Final = 8
 """After so many wrong index entries in a row the segment is read from its start."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
     """End offset of a log (exclusive), epoch of its last batch, and the bytes after it.
 
@@ -155,10 +157,10 @@ def find_log_end(files: LogFiles, *, contiguous: bool) -> LogEnd:
                     epoch = int(chunk.batches.leader_epoch[-1])
                     follows = True
                 position, error = batch_end, chunk.error
-            valid = _find_valid_after(file, position, end_offset)
+            valid = _find_valid_after(file, position, next_offset=end_offset)
             if valid is None:
                 tail = LogTail(file.path, position, max(file.byte_count() - position, 0), error)
-                return LogEnd(end_offset, epoch, tail)
+                return LogEnd(end_offset=end_offset, epoch=epoch, tail=tail)
             position, follows = valid, False
 
 
@@ -188,7 +190,8 @@ def find_durable_log_end(files: LogFiles, recovery_point: int) -> LogEnd | None:
         if end_offset is None or end_offset < recovery_point:
             return None
         left = max(file.byte_count() - end_position, 0)
-        return LogEnd(end_offset, epoch, LogTail(file.path, end_position, left, error))
+        tail = LogTail(file.path, end_position, left, error)
+        return LogEnd(end_offset=end_offset, epoch=epoch, tail=tail)
 
 
 def _chained_count(batches: BatchColumns, next_offset: int) -> int:
@@ -222,10 +225,10 @@ def _last_known_position(files: LogFiles, file: ReadableFile, base_offset: int) 
     return 0
 
 
-def _find_valid_after(file: ReadableFile, position: int, next_offset: int) -> int | None:
+def _find_valid_after(file: ReadableFile, position: int, *, next_offset: int) -> int | None:
     if not any(file.read_at(position, _ZEROS_BYTES)):
         return None
-    return find_valid_batch(file, position, next_offset)
+    return find_valid_batch(file, position, next_offset=next_offset)
 
 
 # --- Search for batches by timestamp --------------------------------------------------------------
@@ -278,7 +281,9 @@ def find_batch_after_timestamp(
                 batch = chunk.batches[found[:1]]
                 # The next search, for a later timestamp, starts here.
                 files.remember_position(
-                    int(batch.base_offset[0]), base_offset, int(batch.position[0])
+                    int(batch.base_offset[0]),
+                    base_offset=base_offset,
+                    position=int(batch.position[0]),
                 )
                 return batch
     return None

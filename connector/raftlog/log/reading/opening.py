@@ -80,7 +80,7 @@ def check_segment_format(file: ReadableFile, base_offset: int | None) -> None:
     head = file.read_at(0, _PREFIX.size)
     if not _is_foreign(head, base_offset):
         return
-    if find_valid_batch(file, 0, base_offset) is None:
+    if find_valid_batch(file, 0, next_offset=base_offset) is None:
         shown = ascii(file.read_at(0, _SHOWN_BYTES))[1:]
         raise NotALogError(
             path=file.path, reason=f"it begins with {shown}, and no record batch follows"
@@ -312,7 +312,7 @@ def _first_batches(file: ReadableFile) -> Iterator[RecordBatch | None]:
             head = _FilePrefix(file, position + IDENTIFY_BYTES_MAX)
             if not any(file.read_at(position, BATCH_HEADER_BYTES)):
                 return  # the end of the file, or preallocated zeros
-            found = find_valid_batch(head, position, None)
+            found = find_valid_batch(head, position, next_offset=None)
             if found is None:
                 if file.byte_count() > head.byte_count():
                     yield None

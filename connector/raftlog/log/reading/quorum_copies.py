@@ -408,7 +408,7 @@ class QuorumCopies(LogReader):
             if stable < offset:
                 reasons += f"; the transaction at offset {stable} is still open"
             offset = stable
-        found = ReadEnd(offset, log.epoch_before(offset), basis, reasons)
+        found = ReadEnd(offset=offset, epoch=log.epoch_before(offset), basis=basis, reason=reasons)
         newest = self._newest()
         extent = LogExtent(self.path, newest.log_start_offset, newest.log_end_offset, newest.epochs)
         return not_below_previous(found, previous, extent)

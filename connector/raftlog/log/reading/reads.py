@@ -65,7 +65,7 @@ class EndBasis(enum.Enum):
     """The end of the one file that was given."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadEnd:
     """End of a read (exclusive), and the reason for it.
 

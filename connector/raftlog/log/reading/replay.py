@@ -182,7 +182,7 @@ def partition_replay(files: LogFiles, before_offset: int | None = None) -> LogRe
         for producer in producers:
             if producer.open_transaction_first_offset is not None:
                 replay.transactions.open_transaction(
-                    producer.producer_id, producer.open_transaction_first_offset
+                    producer.producer_id, first_offset=producer.open_transaction_first_offset
                 )
         return replay
     return LogReplay(files, start_offset, is_metadata=False)

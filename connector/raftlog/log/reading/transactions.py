@@ -155,13 +155,13 @@ class TransactionIndex:
 
     # --- batches and markers ----------------------------------------------------------------------
 
-    def open_transaction(self, producer_id: int, first_offset: int) -> None:
+    def open_transaction(self, producer_id: int, *, first_offset: int) -> None:
         """Open the transaction of a transactional batch, unless its producer has one open."""
         if producer_id not in self._open:
             span = TransactionSpan(first_offset, None, Outcome.OPEN, producer_id)
             self._open[producer_id] = _RetainedSpan(span, first_offset)
 
-    def end_transaction(self, producer_id: int, marker_offset: int, *, commit: bool) -> None:
+    def end_transaction(self, producer_id: int, *, marker_offset: int, commit: bool) -> None:
         """Add a control batch; ignored if the producer has no open transaction here.
 
         That is usual: the transaction had records in other partitions only.

@@ -482,7 +482,7 @@ class LogLoader:
         epochs = self._checkpoints.epochs
         if epochs is None:
             files = LogFiles(self._storage, self._directory, self._checkpoints.listing)
-            epochs = epochs_below(files, self._end_offset, None)
+            epochs = epochs_below(files, self._end_offset, end_epoch=None)
         return epochs.without_from(self._end_offset + is_all_deleted).without_before(first)
 
     def _path(self, base: int, suffix: str) -> str:

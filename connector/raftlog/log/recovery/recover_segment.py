@@ -471,7 +471,7 @@ def _resume(file: ReadableFile, at: ScanPosition, stop: ScanStop) -> ScanPositio
         if stop.kind is ScanEnd.ZEROS:
             return None
         min_offset = max(0, at.next_offset - _OFFSET_REGRESSION_MAX)
-        position = find_valid_batch(file, at.position, min_offset)
+        position = find_valid_batch(file, at.position, next_offset=min_offset)
     if position is None:
         return None
     batch = read_batch_at(file, position)

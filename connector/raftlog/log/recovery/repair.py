@@ -167,7 +167,11 @@ class _Repair:
         if byte_count > 0:
             saved_as = truncate_with_backup(directory.storage, path, scan_position.position)
             self._add_truncated(
-                path, scan_position.position, byte_count, scan_position.next_offset, saved_as
+                path,
+                position=scan_position.position,
+                byte_count=byte_count,
+                offset=scan_position.next_offset,
+                saved_as=saved_as,
             )
 
     def truncate_state(self, end_offset: int) -> None:
@@ -188,7 +192,9 @@ class _Repair:
         saved_as = self._rename(name)
         directory.unlink(offset_name(base, suffix) for suffix in INDEX_SUFFIXES)
         directory.sync()
-        self._add_truncated(directory.file(name), 0, byte_count, base, saved_as)
+        self._add_truncated(
+            directory.file(name), position=0, byte_count=byte_count, offset=base, saved_as=saved_as
+        )
 
     def _rename(self, name: str) -> str:
         """Rename a file as a backup, with a number of its own; return the path."""
@@ -199,7 +205,7 @@ class _Repair:
         return path
 
     def _add_truncated(
-        self, path: str, position: int, byte_count: int, offset: int, saved_as: str | None
+        self, path: str, *, position: int, byte_count: int, offset: int, saved_as: str | None
     ) -> None:
         self.truncated.append(
             TruncatedTail(

@@ -520,7 +520,9 @@ class ProducerStateManager:
         if metadata.is_transactional:
             if first_offset is None:
                 first_offset = metadata.base_offset
-            self._transactions.open_transaction(metadata.producer_id, metadata.base_offset)
+            self._transactions.open_transaction(
+                metadata.producer_id, first_offset=metadata.base_offset
+            )
         self._use_producer(
             replace(
                 entry, timestamp_ms=self._log_time_ms, open_transaction_first_offset=first_offset
@@ -584,7 +586,7 @@ class ProducerStateManager:
             )
         )
         self._transactions.end_transaction(
-            metadata.producer_id, marker.offset, commit=marker.is_commit
+            metadata.producer_id, marker_offset=marker.offset, commit=marker.is_commit
         )
         if first_offset is None or marker.is_commit:
             return []
@@ -654,7 +656,7 @@ class ProducerStateManager:
             producer_state._log_time_ms = max(producer_state._log_time_ms, state.timestamp_ms)
             if state.open_transaction_first_offset is not None:
                 producer_state._transactions.open_transaction(
-                    state.producer_id, state.open_transaction_first_offset
+                    state.producer_id, first_offset=state.open_transaction_first_offset
                 )
         return producer_state
 

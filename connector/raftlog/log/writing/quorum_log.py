@@ -364,7 +364,7 @@ class QuorumLog(ReplicatedLog):
             before = self.epochs
             if epoch > self.epoch:
                 try:
-                    self._segments.begin_epoch(epoch, self._end_offset)
+                    self._segments.begin_epoch(epoch, start_offset=self._end_offset)
                     self._append_control(head, now_ms)
                 except DiskFullError:
                     self._segments.revert_epoch(before)

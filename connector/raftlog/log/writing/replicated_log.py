@@ -213,7 +213,9 @@ class ReplicatedLog:
                         self._roll()
                     epochs = segments.epochs
                     if is_new_epoch:
-                        segments.begin_epoch(metadata.leader_epoch, metadata.base_offset)
+                        segments.begin_epoch(
+                            metadata.leader_epoch, start_offset=metadata.base_offset
+                        )
                 segments.active.stage(data, metadata)
             self._write(batches[start:], epochs)
         return self._end_offset
@@ -590,7 +592,7 @@ class ReplicatedLog:
         with self._changing(), self._failing(also_full=True):
             if self._end_offset:
                 self._publish(next_epoch=epoch)
-            self._segments.begin_epoch(epoch, self._end_offset)
+            self._segments.begin_epoch(epoch, start_offset=self._end_offset)
             self._append_control(head, now_ms)
             if self._producer_state.open_transaction is not None:
                 self._append_abort(now_ms)
@@ -723,9 +725,9 @@ class ReplicatedLog:
         """Return the largest epoch <= ``epoch`` and its end offset (exclusive)."""
         return self._epoch_validation.end_offset_for_epoch(epoch)
 
-    def validate_offset_and_epoch(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
+    def validate_offset_and_epoch(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``."""
-        return self._epoch_validation.validate(offset, epoch)
+        return self._epoch_validation.validate(offset=offset, epoch=epoch)
 
     def truncate_to_end_of_epoch(self, diverging: OffsetAndEpoch) -> int:
         """Truncate as a leader's ``Diverging`` response requires; return the new end offset."""

@@ -348,7 +348,7 @@ class LogSegments:
 
     # --- epochs and rolls -------------------------------------------------------------------------
 
-    def begin_epoch(self, epoch: int, start_offset: int) -> None:
+    def begin_epoch(self, epoch: int, *, start_offset: int) -> None:
         """Store the start offset of an epoch; durable on return."""
         epochs = self.epochs.assign(epoch, start_offset)
         if epochs != self.epochs or self._is_epoch_reverted:
