@@ -27,6 +27,7 @@ SCRIPTS = (
     "controller",
     "quorum",
     "produce",
+    "fetch",
     "spark_read",
     "spark_write",
     "many_logs",

@@ -220,7 +220,7 @@ def test_a_completed_request_holds_only_its_response_while_an_earlier_one_waits(
         writer.write(sent(ApiKey.FETCH, 12, 1) + sent(ApiKey.PRODUCE, 9, 2, bytes(90 * MIB)))
         await until(lambda: len(here.requests) == 2)
         here.requests[1].respond(b"x")
-        await asyncio.wait_for(here.pool.share_of(CALLER.name).wait_for_room(), 20)
+        await until(lambda: here.pool.share_of(CALLER.name).has_room)
         here.requests[0].respond(b"x")
 
     with_connection(check)

@@ -12,7 +12,6 @@ from raftlog.append import AppendRequest, AppendResult, Done, Failed
 from raftlog.errors import AppendUnknownError, UnexpectedEndOffsetError
 from raftlog.node.driver import Driver
 from raftlog.node.replica import Outgoing
-from raftlog.quorum.events import ShutDown, TimePassed
 from raftlog.records.batch import RecordBatch, read_batch
 from tests.node.listeners.test_listener_contract import Recorder
 from tests.support.served_node import PATIENCE_S, appended, served_node
@@ -134,48 +133,6 @@ def test_a_delayed_request_ends_with_records_its_deadline_or_the_node(tmp_path: 
         await asyncio.sleep(0)
         await driver.close()
         assert not await forever
-
-    with_driver(tmp_path, check)
-
-
-def test_a_delayed_fetch_is_checked_when_records_arrive(tmp_path: Path) -> None:
-    async def check(driver: Driver) -> None:
-        end = driver.replica.log.end_offset
-        looks: list[int] = []
-
-        def look() -> bool:
-            looks.append(driver.replica.core.high_watermark or 0)
-            return looks[-1] > end + 1
-
-        waiting = asyncio.ensure_future(
-            driver.wait_until(look, timeout_ms=20_000, after=lambda: end)
-        )
-        await asyncio.sleep(0)
-        for _ in range(100):
-            driver.handle(TimePassed())
-        assert looks == [end]
-        assert isinstance(await appended(driver, append_of(b"a")), Done)
-        assert looks == [end, end + 1]
-        for _ in range(100):
-            driver.handle(TimePassed())
-        assert looks == [end, end + 1]
-        assert isinstance(await appended(driver, append_of(b"b")), Done)
-        assert await waiting
-        assert looks == [end, end + 1, end + 2]
-        far = asyncio.ensure_future(
-            driver.wait_until(
-                lambda: not driver.replica.core.is_leader, timeout_ms=20_000, after=lambda: 2**63
-            )
-        )
-        await asyncio.sleep(0)
-        driver.handle(ShutDown())
-        assert await far
-        ever = asyncio.ensure_future(
-            driver.wait_until(lambda: False, timeout_ms=20_000, after=lambda: 2**63)
-        )
-        await asyncio.sleep(0)
-        await driver.close()
-        assert not await ever
 
     with_driver(tmp_path, check)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 
 import pytest
@@ -19,7 +16,7 @@ from raftlog.errors import (
     StaleCommitError,
 )
 from raftlog.log.reading.transactions import CommitName
-from raftlog.node.pending_appends import AppendPurgatory, PendingAppends
+from raftlog.node.pending_appends import PendingAppends
 from raftlog.node.replica import Outgoing
 from raftlog.records.builder import ProducerStamp
 from tests.support.one_replica import OneReplica
@@ -108,49 +105,6 @@ def test_a_duplicate_of_a_committed_append_does_not_wait_for_later_ones() -> Non
     assert not appends.waiting_count
     ends = [one.value.end_offset for one in results.values() if isinstance(one, Done)]
     assert ends == [ends[0], ends[0], ends[0] + 1, ends[0] + 2]
-
-
-def test_an_append_is_answered_once_with_its_result_or_at_its_deadline() -> None:
-    timers: dict[float, asyncio.TimerHandle] = {}
-
-    def call_later(
-        delay_s: float, call: Callable[[int], None], deadline_ms: int
-    ) -> asyncio.TimerHandle:
-        assert delay_s not in timers, "appends with one deadline share its timer"
-        timers[delay_s] = loop.call_later(1e6, call, deadline_ms)
-        return timers[delay_s]
-
-    found: list[tuple[str, RequestResult]] = []
-
-    def add(name: str, timeout_ms: int | None) -> AppendRequest:
-        request = batch_of(0)
-        purgatory.add(request, lambda result: found.append((name, result)), timeout_ms)
-        return request
-
-    with closing(asyncio.new_event_loop()) as loop:
-        purgatory = AppendPurgatory("/data/orders-0", lambda: 7, call_later)
-        a, b, c = add("a", 700), add("b", 700), add("c", 900)
-        patient = add("patient", None)
-        add("without time", 0)
-        assert isinstance(found.pop()[1], Failed)
-        purgatory.complete(a, Done(1))
-        purgatory.complete(c, Done(2))
-        assert [timer.cancelled() for timer in timers.values()] == [False, True]
-        timers[0.7]._run()
-        purgatory.complete(b, Done(3))
-        purgatory.complete(a, Done(4))
-        purgatory.complete(patient, Done(5))
-        add("last", None)
-        purgatory.close(lambda: Done(6))
-    (late,) = (result for name, result in found if name == "b")
-    assert isinstance(late, Failed)
-    assert isinstance(late.error, AppendUnknownError)
-    assert [one for one in found if one[0] != "b"] == [
-        ("a", Done(1)),
-        ("c", Done(2)),
-        ("patient", Done(5)),
-        ("last", Done(6)),
-    ]
 
 
 class Space:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 
 from raftlog.node.connection import TransferDeadline
@@ -32,29 +31,6 @@ def test_a_closed_connection_is_not_called() -> None:
     share.cancel_wait(resume)
     share.release(5)
     assert called == []
-
-
-def test_a_waiter_continues_when_memory_is_free() -> None:
-    async def run() -> None:
-        share, order = MemoryPool(20).share_of("a"), []
-        share.allocate(10)
-
-        async def go(name: str) -> None:
-            await share.wait_for_room()
-            share.allocate(10)
-            order.append(name)
-
-        tasks = [asyncio.create_task(go(name)) for name in "abc"]
-        await asyncio.sleep(0)
-        assert not order
-        tasks[1].cancel()
-        for _ in range(2):
-            share.release(10)
-            for _ in range(5):
-                await asyncio.sleep(0)
-        assert order == ["a", "c"]
-
-    asyncio.run(run())
 
 
 def test_a_principal_may_use_all_free_memory_except_a_reserve() -> None:

@@ -11,6 +11,8 @@ NODE: Final = "connector/raftlog/node"
 OWNERS: Final = "tests/node/apis/test_commit_owners.py"
 FETCHING: Final = "tests/node/apis/test_fetching.py"
 DRIVER: Final = "tests/node/test_driver.py"
+PURGATORY: Final = "tests/node/test_purgatory.py"
+DELAYED: Final = "tests/node/test_delayed_fetches.py"
 ASKING: Final = "tests/node/apis/test_queries.py"
 KRAFT_RETENTION: Final = "tests/node/test_retention_of_kraft_logs.py"
 SENT: Final = "tests/client/remote/test_sent_batches.py"
@@ -94,26 +96,38 @@ COMMIT_PLANTS: Final = (
     ),
     Plant(
         bug="delayed fetches of one principal are unbounded",
-        path=f"{NODE}/apis/fetch.py",
-        old="        if is_one_too_many:\n",
-        new="        if is_one_too_many and not parts:\n",
+        path=f"{NODE}/purgatory.py",
+        old="        offset = _OFFSET_MAX if is_one_too_many else fetch.awaited_offset\n",
+        new="        offset = fetch.awaited_offset\n",
         tests=(FETCHING,),
     ),
     Plant(
         bug="delayed fetches are checked at every step of the replica",
-        path=f"{NODE}/driver.py",
-        old="            if seen != self._seen or waiter.after() < high_watermark:\n"
-        "                _complete_if_due(waiter)\n"
-        "        self._seen, self._seen_high_watermark = seen, high_watermark\n",
-        new="            _complete_if_due(waiter)\n",
-        tests=(DRIVER,),
+        path=f"{NODE}/purgatory.py",
+        old="lowest is not None and not self._is_check_due and lowest < self._bound()",
+        new="lowest is not None and not self._is_check_due",
+        tests=(PURGATORY,),
     ),
     Plant(
         bug="delayed fetches are not answered on a change of leaders",
-        path=f"{NODE}/driver.py",
-        old="            if seen != self._seen or waiter.after() < high_watermark:\n",
-        new="            if waiter.after() < high_watermark:\n",
-        tests=(DRIVER,),
+        path=f"{NODE}/purgatory.py",
+        old="        is_changed = self._look() != self._seen\n",
+        new="        is_changed = False\n",
+        tests=(PURGATORY, FETCHING),
+    ),
+    Plant(
+        bug="a delayed fetch of a lost connection is kept until its deadline",
+        path=f"{NODE}/apis/fetch.py",
+        old="        self._cache.driver.fetches.remove(self)\n",
+        new="",
+        tests=(DELAYED,),
+    ),
+    Plant(
+        bug="numbers of removed requests are kept forever",
+        path=f"{NODE}/purgatory.py",
+        old="            if len(self._numbers) > 2 * len(self._buckets) + _EMPTY_MAX:\n",
+        new="            if False:\n",
+        tests=(PURGATORY,),
     ),
     Plant(
         bug="a transactional producer gets an authorization error instead of an unsupported one",

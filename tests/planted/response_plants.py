@@ -100,10 +100,11 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="an append that times out is reported as refused",
-        path=f"{NODE}/pending_appends.py",
+        path=f"{NODE}/purgatory.py",
         old='        reason = "it was not committed within the timeout of the request"\n'
         "        return failed(AppendUnknownError(path=self._path, reason=reason))",
-        new='        return failed(DiskFullError(path=self._path, reason=""))',
+        new="        from raftlog.errors import DiskFullError\n"
+        '        return failed(DiskFullError(path=self._path, reason=""))',
         tests=(PRODUCING,),
     ),
     Plant(
@@ -305,8 +306,8 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a response is read without waiting for memory",
         path=f"{APIS}/fetch.py",
-        old="            await request.session.memory.wait_for_room()\n",
-        new="            pass\n",
+        old="        if memory.has_room or any(part.is_final for part in self._parts):\n",
+        new="        if True:\n",
         tests=(MEMORY,),
     ),
     Plant(
@@ -353,9 +354,9 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="an append whose deadline has passed is answered again",
-        path=f"{NODE}/pending_appends.py",
-        old="            complete, _ = self._appends.pop(request)\n",
-        new="            complete, _ = self._appends[request]\n",
+        path=f"{NODE}/purgatory.py",
+        old="        self.complete(request, self._timed_out())\n",
+        new="        self._appends[request][0](self._timed_out())\n",
         tests=(PRODUCING,),
     ),
     Plant(
@@ -368,7 +369,7 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="appends of a lost connection are submitted",
         path=f"{NODE}/connection.py",
-        old="            self._session.appends.clear()\n",
+        old="            self._session.cancel()\n",
         new="            pass\n",
         tests=(MEMORY,),
     ),

@@ -17,7 +17,7 @@ from raftlog.node.apis.client_apis import ClientApis
 from raftlog.node.connection import Connection, FlushQueue, TransferDeadline
 from raftlog.node.driver import Driver
 from raftlog.node.memory_pool import MemoryPool
-from raftlog.node.pending_appends import AppendPurgatory, Complete
+from raftlog.node.purgatory import AppendPurgatory, Complete, FetchPurgatory
 from raftlog.node.replica import Replica
 from raftlog.node.request import Request
 from raftlog.wire import ApiKey, Listener, LogIdentity, encode_versions_response
@@ -119,6 +119,9 @@ class NodeDriver:
         self._purgatory: Final = AppendPurgatory(
             node.replica.log.path, self.now_ms, loop.call_later
         )
+        self.fetches: Final = FetchPurgatory(
+            node.replica, self.now_ms, loop.call_later, loop.call_soon
+        )
         self._appends: list[AppendRequest] = []
 
     def now_ms(self) -> int:
@@ -142,15 +145,8 @@ class NodeDriver:
         del target, leader_id
         self._loop.run_in(lambda: self._purgatory.complete(self._appends[attempt], answer))
 
-    async def wait_until(
-        self,
-        is_due: Callable[[], bool],
-        *,
-        timeout_ms: int,
-        after: Callable[[], int] | None = None,
-    ) -> bool:
+    async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
         """Wait until ``is_due`` returns True; return False after the timeout."""
-        del after
         if is_due():
             return True
         if timeout_ms <= 0:
@@ -165,10 +161,11 @@ class NodeDriver:
             self._waiting.pop(due, None)
 
     def poll(self) -> None:
-        """Complete the waits that are due."""
+        """Complete the waits and fetches that are due."""
         for future, is_due in list(self._waiting.items()):
             if not future.done() and is_due():
                 future.set_result(True)
+        self.fetches.poll()
 
 
 def _complete(future: asyncio.Future[bool], value: bool) -> None:

@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
         for task in self.tasks:
             task.cancel()
         if self._session is not None:
-            self._session.appends.clear()
+            self._session.cancel()
         self._closed(self)
 
     def pause_writing(self) -> None:

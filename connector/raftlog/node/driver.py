@@ -8,8 +8,7 @@
    log, and a replica is not used after an incomplete step.
 3. A leader whose disk is full resigns, if there are other voters: their disks may have space. It
    does so at most once in ``DISK_FULL_RESIGN_INTERVAL_MS``, in case all disks are full.
-4. Waiters are checked after every step. Waiters for records are checked only if the high watermark
-   or the leader has changed, so that waiting consumers do not slow down the replica.
+4. Waiters are checked after every step, delayed fetches of consumers by ``FetchPurgatory``.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.wire import LogIdentity
 
-from .pending_appends import AppendPurgatory, Complete, PendingAppends
+from .pending_appends import PendingAppends
+from .purgatory import AppendPurgatory, Complete, FetchPurgatory
 from .raft_client import RaftListener, RaftListeners, ReplicaRaftClient
 from .replica import Outgoing, Replica, RunSync
 
@@ -68,8 +68,6 @@ class _Waiter:
 
     is_due: Callable[[], bool]
     future: asyncio.Future[bool]
-    after: Callable[[], int] | None = None
-    """For waiters for records: not due until the high watermark is above this offset."""
 
 
 class Driver:
@@ -96,17 +94,16 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._appends = PendingAppends(replica, self._complete_append)
         self._purgatory = AppendPurgatory(replica.log.path, self.now_ms, self._loop.call_later)
+        self.fetches: Final = FetchPurgatory(
+            replica, self.now_ms, self._loop.call_later, self._loop.call_soon
+        )
+        """Delayed fetches of consumers."""
         self._unsubmitted: list[AppendRequest] = []
         self._unsubmitted_bytes = 0
         self._submitting: asyncio.Handle | None = None
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
         self._waiters: list[_Waiter] = []
-        self._readers: dict[_Waiter, None] = {}
-        """Waiters for records, the oldest first."""
-        self._seen: tuple[object, ...] = ()
-        self._seen_high_watermark = -1
-        """High watermark at the last check of the waiters for records."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._sync_threads = ThreadPoolExecutor(2, thread_name_prefix="raftlog-sync")
@@ -273,35 +270,24 @@ class Driver:
             self._end(error)
             return False
 
-    async def wait_until(
-        self,
-        is_due: Callable[[], bool],
-        *,
-        timeout_ms: int,
-        after: Callable[[], int] | None = None,
-    ) -> bool:
+    async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
         """Wait until ``is_due`` returns True; return False after the timeout, or if the replica has
         ended.
 
         ``is_due`` is checked now, and after every append, advance of the high watermark and leader
-        change. With ``after``, for waiting fetches, it is checked only once the high watermark is
-        above that offset, and after a change of the leader or of the log's start.
+        change.
         """
         if is_due():
             return True
         if timeout_ms <= 0 or self.is_over:
             return False
-        waiter = _Waiter(is_due, self._loop.create_future(), after)
-        if after is None:
-            self._waiters.append(waiter)
-        else:
-            self._readers[waiter] = None
+        waiter = _Waiter(is_due, self._loop.create_future())
+        self._waiters.append(waiter)
         timer = self._loop.call_later(timeout_ms / 1000, self._abandon, waiter)
         try:
             return await waiter.future
         finally:
             timer.cancel()
-            self._readers.pop(waiter, None)
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
@@ -340,8 +326,8 @@ class Driver:
             self.ended.set_result(error)
         self._appends.abandon("the node is shutting down")
         self._purgatory.close(self._unknown)
-        waiters = [*self._waiters, *self._readers]
-        self._waiters, self._readers = [], {}
+        self.fetches.close()
+        waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.future.done():
                 waiter.future.set_result(False)
@@ -441,16 +427,7 @@ class Driver:
     def _wake(self) -> None:
         for waiter in self._waiters:
             _complete_if_due(waiter)
-        core, log = self.replica.core, self.replica.log
-        seen = (core.epoch, core.leader_id, type(core.role), log.log_start_offset, log.is_closed)
-        high_watermark = core.high_watermark or 0
-        if (seen, high_watermark) == (self._seen, self._seen_high_watermark):
-            return
-        for waiter in self._readers:
-            assert waiter.after is not None, "a waiter for records"
-            if seen != self._seen or waiter.after() < high_watermark:
-                _complete_if_due(waiter)
-        self._seen, self._seen_high_watermark = seen, high_watermark
+        self.fetches.poll()
 
     def _abandon(self, waiter: _Waiter) -> None:
         if not waiter.future.done():

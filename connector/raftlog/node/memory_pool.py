@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 from weakref import WeakValueDictionary
@@ -118,21 +117,6 @@ class MemoryShare:
         """Unregister ``resume``, and end its overdraft."""
         self.pool._waiting.pop(resume, None)
         self.end_overdraft(resume)
-
-    async def wait_for_room(self) -> None:
-        """Wait until there is room. Memory allocated before the next ``await`` is not above it."""
-        while not self.has_room:
-            has_room = asyncio.get_running_loop().create_future()
-
-            def resume(future: asyncio.Future[None] = has_room) -> None:
-                if not future.done():
-                    future.set_result(None)
-
-            self.wait(resume)
-            try:
-                await has_room
-            finally:
-                self.pool._waiting.pop(resume, None)
 
 
 class ConnectionMemory:

@@ -18,11 +18,10 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from raftlog.append import (
     AppendBatch,
@@ -239,79 +238,3 @@ def _is_log_shorter(error: RaftlogError) -> bool:
     return (end is not None and end > error.next_available_offset) or (
         base is not None and base > error.log_end_offset
     )
-
-
-# --- Callbacks and deadlines ----------------------------------------------------------------------
-
-Complete: TypeAlias = Callable[[RequestResult], None]
-
-
-class AppendPurgatory:
-    """Callbacks of appends without a result. Each is called once: with the result, or at its
-    deadline.
-
-    Appends with the same deadline, to the millisecond, share a timer: those of one turn of the
-    event loop mostly have the same timeout. Kafka: ``DelayedOperationPurgatory``, ``TimingWheel``.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        now_ms: Callable[[], int],
-        call_later: Callable[[float, Callable[[int], None], int], asyncio.TimerHandle],
-    ) -> None:
-        """``call_later`` is that of the event loop."""
-        self._path = path
-        self._now_ms = now_ms
-        self._call_later = call_later
-        self._appends: Final[dict[AppendRequest, tuple[Complete, int]]] = {}
-        """Callback and deadline."""
-        self._due: Final[dict[int, tuple[asyncio.TimerHandle, dict[AppendRequest, None]]]] = {}
-        """Timer and appends by deadline."""
-
-    def add(
-        self, request: AppendRequest, complete: Complete, timeout_ms: int | None = None
-    ) -> None:
-        """Register an append. Without time ``complete`` is called before this returns: an append
-        that is not awaited may be committed, too."""
-        if timeout_ms is None:
-            self._appends[request] = complete, -1
-            return
-        if timeout_ms <= 0:
-            complete(self._timed_out())
-            return
-        deadline_ms = self._now_ms() + timeout_ms
-        self._appends[request] = complete, deadline_ms
-        if deadline_ms not in self._due:
-            timer = self._call_later(timeout_ms / 1000, self._expire, deadline_ms)
-            self._due[deadline_ms] = timer, {}
-        self._due[deadline_ms][1][request] = None
-
-    def complete(self, request: AppendRequest, result: RequestResult) -> None:
-        """Handle the result of an append, unless its deadline has passed."""
-        found = self._appends.pop(request, None)
-        if found is None:
-            return
-        complete, deadline_ms = found
-        if deadline_ms in self._due:
-            timer, due = self._due[deadline_ms]
-            del due[request]
-            if not due:
-                timer.cancel()
-                del self._due[deadline_ms]
-        complete(result)
-
-    def close(self, result: Callable[[], RequestResult]) -> None:
-        """Complete all appends."""
-        for request in list(self._appends):
-            self.complete(request, result())
-
-    def _expire(self, deadline_ms: int) -> None:
-        _, due = self._due.pop(deadline_ms)
-        for request in due:
-            complete, _ = self._appends.pop(request)
-            complete(self._timed_out())
-
-    def _timed_out(self) -> RequestResult:
-        reason = "it was not committed within the timeout of the request"
-        return failed(AppendUnknownError(path=self._path, reason=reason))

@@ -18,19 +18,44 @@ Body = TypeVar("Body")
 INTERNAL_ERROR: Final = "internal error: the request has no response"
 
 
+class QueuedAppend(Protocol):
+    """Produce request that is not submitted yet."""
+
+    def submit(self) -> bool:
+        """Submit or refuse its batches; return False if one is read on the executor first."""
+
+    def fail(self, bug: Exception) -> None:
+        """End the connection because of a bug."""
+
+
+class CancellableFetch(Protocol):
+    """Fetch request that is delayed."""
+
+    def cancel(self) -> None:
+        """Drop the request, whose connection is lost."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Session:
     """Principal of a connection, and state that its requests share (Kafka: ``Session``).
 
     ``memory`` counts requests and responses, per principal. ``appends`` are the Produce requests of
     this connection that are not submitted yet, in their order: only the first one is read.
-    ``append_gate`` keeps the order if appends fail on a full disk.
+    ``append_gate`` keeps the order if appends fail on a full disk. ``fetches`` are the delayed
+    Fetch requests.
     """
 
     principal: Principal
     memory: MemoryShare
-    appends: deque[Any] = field(default_factory=deque)
+    appends: deque[QueuedAppend] = field(default_factory=deque)
     append_gate: InOrderGate = field(default_factory=InOrderGate)
+    fetches: dict[CancellableFetch, None] = field(default_factory=dict)
+
+    def cancel(self) -> None:
+        """Drop the requests that wait, at the end of the connection."""
+        self.appends.clear()
+        for fetch in list(self.fetches):
+            fetch.cancel()
 
 
 class RequestConnection(Protocol):
@@ -93,6 +118,12 @@ class Request(Generic[Body]):
         """Send the response with this body, in its order; None for no response (Produce with acks
         0)."""
         self.connection.respond(self, body)
+
+    def fail(self, bug: Exception) -> None:
+        """End the connection instead of a response, and have the bug logged."""
+        self.connection.refuse(INTERNAL_ERROR)
+        context = {"message": INTERNAL_ERROR, "exception": bug}
+        asyncio.get_running_loop().call_exception_handler(context)
 
     def complete(self, response: bytes | None) -> None:
         """Replace the request by the frame of its response."""

@@ -13,7 +13,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from raftlog.append import AppendRequest
@@ -23,7 +22,8 @@ from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis
 from raftlog.node.driver import Driver
 from raftlog.node.memory_pool import MemoryPool
-from raftlog.node.pending_appends import AppendPurgatory, Complete, PendingAppends
+from raftlog.node.pending_appends import PendingAppends
+from raftlog.node.purgatory import AppendPurgatory, Complete, FetchPurgatory
 from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.node.request import Request, Session
 from raftlog.quorum import messages
@@ -131,8 +131,6 @@ class _Waiter:
     is_due: Callable[[], bool]
     future: asyncio.Future[bool]
     deadline_ms: int
-    after: Callable[[], int] | None
-    leadership: object
 
 
 class Node:
@@ -165,6 +163,12 @@ class Node:
             time_ms=self.time_ms(),
         )
         self._purgatory = AppendPurgatory(self.replica.log.path, self.now_ms, self._call_later)
+        self.fetches = FetchPurgatory(
+            self.replica,
+            self.now_ms,
+            self._call_later,
+            lambda call: asyncio.get_running_loop().call_soon(call),
+        )
         self._appends = PendingAppends(self.replica, self._purgatory.complete)
         self.apis = ClientApis(cast("Driver", self))
 
@@ -186,26 +190,17 @@ class Node:
         self._purgatory.add(request, complete, timeout_ms)
         self._do(lambda now, time: self._appends.submit([request], now_ms=now, time_ms=time))
 
-    def _call_later(
-        self, delay_s: float, call: Callable[[int], None], argument: int
-    ) -> asyncio.TimerHandle:
-        timer = _Timer(self.now_ms() + 1000 * delay_s, partial(call, argument))
+    def _call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        timer = _Timer(self.now_ms() + 1000 * delay_s, call)
         self._timers.append(timer)
         return cast("asyncio.TimerHandle", timer)
 
-    async def wait_until(
-        self,
-        is_due: Callable[[], bool],
-        *,
-        timeout_ms: int,
-        after: Callable[[], int] | None = None,
-    ) -> bool:
+    async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
         if is_due():
             return True
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         deadline_ms = self.now_ms() + timeout_ms
-        waiter = _Waiter(is_due, future, deadline_ms, after, self._leadership)
-        self._waiters.append(waiter)
+        self._waiters.append(_Waiter(is_due, future, deadline_ms))
         self._wake()
         return await future
 
@@ -269,20 +264,11 @@ class Node:
         for waiter in list(self._waiters):
             if waiter.future.done():
                 self._waiters.remove(waiter)
-            elif self._may_be_due(waiter) and waiter.is_due():
+            elif waiter.is_due():
                 waiter.future.set_result(True)
             elif self.now_ms() >= waiter.deadline_ms:
                 waiter.future.set_result(False)
-
-    @property
-    def _leadership(self) -> object:
-        core = self.replica.core
-        return core.epoch, core.leader_id, type(core.role)
-
-    def _may_be_due(self, waiter: _Waiter) -> bool:
-        if waiter.after is None or waiter.leadership != self._leadership:
-            return True
-        return waiter.after() < (self.replica.core.high_watermark or 0)
+        self.fetches.poll()
 
     # --- requests ---------------------------------------------------------------------------------
 

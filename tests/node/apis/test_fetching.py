@@ -16,7 +16,7 @@ from raftlog.records.batch import iter_batches
 from raftlog.wire import ApiKey, latest_schemas
 
 from .batches import batch, produce
-from .cluster import Cluster, Node, answer_of, caller, run, settle
+from .cluster import Cluster, Node, answer_of, caller, run, session, settle
 from .requests import OTHER_ID, READ_COMMITTED, fetch
 
 VERSIONS = range(4, 19)
@@ -293,6 +293,33 @@ def test_a_delayed_fetch_is_answered_on_a_change_of_leaders() -> None:
         (partition,) = answer.responses[0].partitions
         assert partition.error_code is ErrorCode.not_leader_or_follower
         assert leader is not old
+
+    run(work())
+
+
+def test_a_fetch_without_memory_waits_for_it_or_ends_with_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("raftlog.node.apis.fetch.ROOM_WAIT_MS", 60_000)
+
+    async def work() -> None:
+        leader = Cluster().elect()
+        await put(leader, b"a")
+        first, lost = session(), session()
+        for one in (first, lost):
+            one.memory.allocate(2**30)
+        answered, dropped = (leader.start(ApiKey.FETCH, 18, fetch(), one) for one in (first, lost))
+        await settle()
+        assert [len(one.fetches) for one in (first, lost)] == [1, 1]
+        assert not answered.done()
+        lost.cancel()
+        for one in (first, lost):
+            one.memory.release(2**30)
+        await settle()
+        assert values(result(answered)) == [b"a"]
+        assert not dropped.done()
+        assert [len(one.fetches) for one in (first, lost)] == [0, 0]
+        assert [one.memory.pool.waiting_count for one in (first, lost)] == [0, 0]
 
     run(work())
 

@@ -2,8 +2,9 @@
 
 Handlers do not deal with frames, and with versions only where the meaning of a field depends on
 them. Trailing bytes after a request are ignored, as by Kafka's brokers: librdkafka 2.16 appends
-three to a Metadata request for all topics. A Produce request has no task: it is submitted when it
-is received, and responds when its appends are done. Any other request has a task of its own.
+three to a Metadata request for all topics. Produce and Fetch requests have no task: they are
+started when they are received, and respond when their appends are done, or their records are there.
+Any other request has a task of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from raftlog.wire import (
 
 from .cluster import handle_describe_cluster, handle_describe_quorum
 from .configs import handle_describe_configs
-from .fetch import handle_fetch
+from .fetch import start_fetch
 from .groups import handle_find_coordinator, handle_offset_fetch
 from .metadata import handle_describe_topic_partitions, handle_metadata
 from .metadata_cache import MetadataCache
@@ -80,7 +81,6 @@ class ClientApis:
             audit=audit,
         )
         own: dict[ApiKey, tuple[type[Any], _Handler]] = {
-            ApiKey.FETCH: (latest_schemas.FetchRequest, handle_fetch),
             ApiKey.LIST_OFFSETS: (ListOffsetsRequest, handle_list_offsets),
             ApiKey.METADATA: (latest_schemas.MetadataRequest, handle_metadata),
             ApiKey.OFFSET_FETCH: (latest_schemas.OffsetFetchRequest, handle_offset_fetch),
@@ -142,6 +142,17 @@ class ClientApis:
                 request.version, request.frame, start=request.body_start
             )
             start_produce(self._cache, request)
+            return
+        if api_key == ApiKey.FETCH:
+            if request.body is None:
+                request.body = decode(
+                    latest_schemas.FetchRequest,
+                    request.version,
+                    request.frame,
+                    start=request.body_start,
+                    may_trail=True,
+                )
+            start_fetch(self._cache, request)
             return
         tasks = request.connection.tasks
         task = asyncio.get_running_loop().create_task(self._respond(request))

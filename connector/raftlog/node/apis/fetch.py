@@ -8,9 +8,8 @@
    response has no records. Errors and leader changes end the wait immediately.
 3. There are no fetch sessions: a request for one gets session id 0, and a request within one gets
    FETCH_SESSION_ID_NOT_FOUND (KIP-227).
-4. If a partition is repeated, its last occurrence counts (Kafka's request is a map). A waiting
-   fetch is checked only when the high watermark passes the records it has counted; beyond
-   ``WAITING_FETCHES_MAX`` fetches of a principal, only at its timeout.
+4. If a partition is repeated, its last occurrence counts (Kafka's request is a map).
+5. A fetch has no task: it waits in ``FetchPurgatory``, and in the memory pool if that is used up.
 
 Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
 """
@@ -19,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,17 +26,17 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v18 import request as requests
 from kio.schema.fetch.v18 import response as responses
 
-from raftlog.errors import LogError
+from raftlog.errors import LogError, WireError
 from raftlog.limits import (
     BATCH_BYTES_MAX,
     BATCH_HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
-    WAITING_FETCHES_MAX,
 )
 from raftlog.node.access import Rights
+from raftlog.node.audit import AUTHORIZATION_ERRORS
 from raftlog.node.request import Request
 from raftlog.types import OffsetAndEpoch
-from raftlog.wire import latest_schemas
+from raftlog.wire import encode, latest_schemas
 from raftlog.wire.log_identity import data_bytes, duration, int32, int64, milliseconds, node
 
 from .metadata_cache import READ_COMMITTED, WITH_LEADER, MetadataCache
@@ -52,8 +52,6 @@ _LAST_DELTA_POSITION: Final = struct.calcsize(">qiibih")
 RESPONSE_BYTES_MAX: Final = BATCH_BYTES_MAX
 """Maximum bytes of records in a response, unless its first batch is larger."""
 
-
-_OFFSET_MAX: Final = 2**63
 WAIT_MS_MAX: Final = 60_000
 """Upper bound of ``max_wait``: after it a consumer gets an empty response."""
 ROOM_WAIT_MS: Final = 1_000
@@ -83,22 +81,135 @@ class _Part:
 _Request = Request[latest_schemas.FetchRequest]
 
 
-async def handle_fetch(cache: MetadataCache, request: _Request) -> latest_schemas.FetchResponse:
-    body = request.body
-    if body.session_epoch not in _FIRST_EPOCHS:
-        return latest_schemas.FetchResponse(
-            throttle_time=duration(0),
-            error_code=ErrorCode.fetch_session_id_not_found,
-            responses=(),
+def start_fetch(cache: MetadataCache, request: _Request) -> None:
+    """Respond to a fetch now, or delay it."""
+    fetch = ConsumerFetch(cache, request)
+    try:
+        fetch.start()
+    except Exception as bug:  # noqa: BLE001 - it is of this request, and not of the connection
+        fetch.fail(bug)
+
+
+class ConsumerFetch:
+    """Fetch of a consumer, from its request to its response.
+
+    Kafka: ``DelayedFetch``.
+    """
+
+    __slots__ = ("_cache", "_has_room_by", "_parts", "_request")
+
+    def __init__(self, cache: MetadataCache, request: _Request) -> None:
+        self._cache: Final = cache
+        self._request: Final = request
+        self._parts: Final = _parts(request.body)
+        self._has_room_by: asyncio.TimerHandle | None = None
+        """Deadline of the wait for memory, while it waits for that."""
+
+    def start(self) -> None:
+        """Respond now, or once it is due."""
+        body = self._request.body
+        if body.session_epoch not in _FIRST_EPOCHS:
+            self._respond(
+                lambda: latest_schemas.FetchResponse(
+                    throttle_time=duration(0),
+                    error_code=ErrorCode.fetch_session_id_not_found,
+                    responses=(),
+                )
+            )
+            return
+        timeout_ms = min(milliseconds(body.max_wait), WAIT_MS_MAX)
+        if self.is_due() or timeout_ms <= 0:
+            self.complete()
+            return
+        self._request.session.fetches[self] = None
+        self._cache.driver.fetches.add(self, timeout_ms)
+
+    def cancel(self) -> None:
+        """Drop the request, whose connection is lost."""
+        self._cache.driver.fetches.remove(self)
+        self._end_wait()
+
+    # --- waiting for records ----------------------------------------------------------------------
+
+    @property
+    def principal_name(self) -> str:
+        return self._request.principal.name
+
+    @property
+    def awaited_offset(self) -> int:
+        return min(part.counted_offset for part in self._parts)
+
+    def is_due(self) -> bool:
+        """Return whether the response has enough bytes, or an error."""
+        return _check(self._cache, self._request, self._parts)
+
+    def fail(self, bug: Exception) -> None:
+        self._end_wait()
+        self._request.fail(bug)
+
+    # --- waiting for memory -----------------------------------------------------------------------
+
+    def complete(self) -> None:
+        """Respond once there is memory for the records, without records after ``ROOM_WAIT_MS``."""
+        memory = self._request.session.memory
+        if memory.has_room or any(part.is_final for part in self._parts):
+            self._respond_with_records()
+            return
+        self._request.session.fetches[self] = None
+        self._has_room_by = asyncio.get_running_loop().call_later(
+            ROOM_WAIT_MS / 1000, self._respond_without_records
         )
-    parts = _parts(body)
-    if not _check(cache, request, parts):
-        await _wait(cache, request, parts)
-    has_room = any(part.is_final for part in parts) or await _has_room(request)
-    _check_all(cache, request, parts)
-    if has_room:
-        _read(cache, parts, body.max_bytes)
-    return _build_response(cache, request, parts)
+        memory.wait(self._look_for_room_soon)
+
+    def _look_for_room_soon(self) -> None:
+        """Look for memory in the next iteration, because another response may take it before."""
+        asyncio.get_running_loop().call_soon(self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        if self._has_room_by is None:
+            return  # it has ended
+        memory = self._request.session.memory
+        if memory.has_room:
+            self._respond_with_records()
+        else:
+            memory.wait(self._look_for_room_soon)
+
+    def _end_wait(self) -> None:
+        session = self._request.session
+        session.fetches.pop(self, None)
+        if self._has_room_by is not None:
+            self._has_room_by.cancel()
+            self._has_room_by = None
+            session.memory.cancel_wait(self._look_for_room_soon)
+
+    # --- response ---------------------------------------------------------------------------------
+
+    def _respond_with_records(self) -> None:
+        self._respond(lambda: self._build(has_room=True))
+
+    def _respond_without_records(self) -> None:
+        self._respond(lambda: self._build(has_room=False))
+
+    def _build(self, *, has_room: bool) -> latest_schemas.FetchResponse:
+        cache, request, parts = self._cache, self._request, self._parts
+        _check_all(cache, request, parts)
+        if has_room:
+            _read(cache, parts, request.body.max_bytes)
+        denied = next((one.error for one in parts if one.error in AUTHORIZATION_ERRORS), None)
+        if denied is not None:
+            cache.audit.refused(request.principal, request.connection.where, denied.name, "FETCH")
+        return _build_response(cache, request, parts)
+
+    def _respond(self, build: Callable[[], latest_schemas.FetchResponse]) -> None:
+        self._end_wait()
+        try:
+            body = encode(build(), self._request.version)
+        except WireError as error:
+            self._request.connection.refuse(error)
+        except Exception as bug:  # noqa: BLE001 - it is of this request, and not of the others
+            self._request.fail(bug)
+        else:
+            self._request.respond(body)
 
 
 def _parts(body: latest_schemas.FetchRequest) -> list[_Part]:
@@ -110,39 +221,6 @@ def _parts(body: latest_schemas.FetchRequest) -> list[_Part]:
                 topic=topic, partition=one, counted_offset=one.fetch_offset
             )
     return list(found.values())
-
-
-async def _wait(cache: MetadataCache, request: _Request, parts: list[_Part]) -> None:
-    """Wait until the response is due, or ``max_wait`` is over."""
-    principal = request.principal.name
-    is_one_too_many = cache.waiting_fetches[principal] >= WAITING_FETCHES_MAX
-
-    def after() -> int:
-        if is_one_too_many:
-            return _OFFSET_MAX
-        return min(part.counted_offset for part in parts)
-
-    cache.waiting_fetches[principal] += 1
-    try:
-        await cache.driver.wait_until(
-            lambda: _check(cache, request, parts),
-            timeout_ms=min(milliseconds(request.body.max_wait), WAIT_MS_MAX),
-            after=after,
-        )
-    finally:
-        cache.waiting_fetches[principal] -= 1
-        if not cache.waiting_fetches[principal]:
-            del cache.waiting_fetches[principal]
-
-
-async def _has_room(request: _Request) -> bool:
-    """Wait for memory for the records; return whether there is some."""
-    try:
-        async with asyncio.timeout(ROOM_WAIT_MS / 1000):
-            await request.session.memory.wait_for_room()
-    except TimeoutError:
-        return False
-    return True
 
 
 # --- checking -------------------------------------------------------------------------------------

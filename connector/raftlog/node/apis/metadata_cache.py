@@ -7,7 +7,6 @@ is one topic with one partition; other topics and partitions get Kafka's error c
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -65,8 +64,6 @@ class MetadataCache:
         self.audit: Final = audit
         self._is_one_socket: Final = is_one_socket
         self.executor: Final = executor
-        self.waiting_fetches: Final[Counter[str]] = Counter()
-        """Number of fetches that wait for records, by principal."""
 
     @property
     def identity(self) -> LogIdentity:

@@ -39,7 +39,7 @@ from raftlog.errors import (
 from raftlog.limits import KIB
 from raftlog.node.access import Rights
 from raftlog.node.audit import AUTHORIZATION_ERRORS
-from raftlog.node.request import INTERNAL_ERROR, Request
+from raftlog.node.request import QueuedAppend, Request
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import PackedRecords, SealedBatch
 from raftlog.wire import (
@@ -105,7 +105,7 @@ def start_produce(cache: MetadataCache, request: _Request) -> None:
         _submit(appends)
 
 
-def _submit(appends: deque[DelayedProduce]) -> None:
+def _submit(appends: deque[QueuedAppend]) -> None:
     """Submit requests in their order, up to one with a batch that is read on the executor."""
     while appends:
         try:
@@ -272,9 +272,7 @@ class DelayedProduce:
 
     def fail(self, bug: Exception) -> None:
         """End the connection, and have the bug logged."""
-        self._request.connection.refuse(INTERNAL_ERROR)
-        context = {"message": INTERNAL_ERROR, "exception": bug}
-        asyncio.get_running_loop().call_exception_handler(context)
+        self._request.fail(bug)
 
     def _encode_response(self) -> bytes | None:
         """Return the body of the response, None for none. Raises ``UnacknowledgedAppendError``."""
