@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.node.access import AccessTable
+from raftlog.node.config import TlsConfig
 from raftlog.node.network_channel import NetworkChannel
+from raftlog.node.tls import peer_context
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, ResponseReceived, SendFailed
 from raftlog.quorum.messages import Request, VersionsRequest
 from raftlog.quorum.voters import Endpoint
 from raftlog.wire import LogIdentity
+from tests.support.certificates import Authority
+from tests.support.quorum_processes import free_ports
 from tests.support.served_node import served_node
 
 
@@ -77,5 +82,47 @@ def test_a_request_sent_on_a_response_uses_the_same_connection(tmp_path: Path) -
             assert all(isinstance(one, ResponseReceived) for one in handled)
             asked = node.node.server.metrics.requests
             assert (asked["FETCH"], asked["API_VERSIONS"]) == (10, 1)
+
+    asyncio.run(run())
+
+
+def test_a_connection_to_a_node_whose_certificate_has_expired_is_not_used(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    pair = authority.sign("node-1.example")
+    tls = TlsConfig(certificate=pair.certificate, key=pair.key, ca=authority.path)
+    context = peer_context(tls, AccessTable(nodes={1: "node-1.example"}), 1)
+    (port,) = free_ports(1)
+    listeners = (
+        f'[listeners.both]\naddress = "127.0.0.1:{port}"\ntls = {{ certificate = '
+        f'"{pair.certificate}", key = "{pair.key}", ca = "{authority.path}" }}\n'
+        '[access.nodes]\n1 = "node-1.example"\n'
+    )
+
+    async def run() -> None:
+        async with served_node(tmp_path, listeners=listeners) as node:
+            endpoint = Endpoint(node.node.log_identity.listener_name, "127.0.0.1", node.port)
+            handled: list[Event] = []
+            peers = NetworkChannel(
+                node.node.log_identity,
+                client_id="test",
+                software_version="1",
+                handle=handled.append,
+                log_event=lambda _node, reason: None,
+                tls=lambda _node: context,
+                frame_bytes_max=100_000,
+            )
+            wall_s = [0.0]
+            peers.wall_s = lambda: wall_s[-1]
+            for sent, is_expired in enumerate((False, False, True)):
+                wall_s.append(2**33 if is_expired else 2**30)
+                request = node.fetch_at_the_end(max_wait_ms=0)
+                peers.send(
+                    Send(correlation_id=sent, node_id=1, endpoints=(endpoint,), request=request)
+                )
+                async with asyncio.timeout(20):
+                    while len(handled) <= sent:
+                        await asyncio.sleep(0.01)
+            await peers.close()
+            assert node.node.server.metrics.requests["API_VERSIONS"] == 2, "connections"
 
     asyncio.run(run())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -27,7 +29,9 @@ class TlsPort:
         self._home = home
         (self._port,) = free_ports(1)
 
-    def run(self, check: Callable[[ServedNode, TlsPort], Awaitable[None]]) -> None:
+    def run(
+        self, check: Callable[[ServedNode, TlsPort], Awaitable[None]], limits: str = ""
+    ) -> None:
         pair = self._authority.sign("node-1.example")
         listeners = (
             f'[listeners.clients]\naddress = "127.0.0.1:{self._port}"\n'
@@ -38,7 +42,7 @@ class TlsPort:
         extra = (
             '[access]\nappend = ["jobs-*"]\nread = ["jobs-*"]\n'
             f"[limits]\nhandshake_ms = {HANDSHAKE_MS}\n"
-            "connections_per_address_max = 2\n"
+            f"connections_per_address_max = 2\n{limits}"
         )
 
         async def with_node() -> None:
@@ -169,3 +173,33 @@ def test_responses_for_a_slow_reader_are_held_back_and_arrive_complete(tmp_path:
             assert served.memory.unread_byte_count == 0
 
     TlsPort(tmp_path).run(check)
+
+
+def test_a_connection_ends_with_its_certificate(tmp_path: Path) -> None:
+    async def check(node: ServedNode, port: TlsPort) -> None:
+        async with await port.connect("jobs-1") as connection:
+            connection.ask_versions(7)
+            assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 7
+            node.node.server.wall_s = lambda: 2**33  # the year 2242
+            assert await connection.next_frame() is None
+        assert node.node.server.metrics.closed_connections == {"certificate expired": 1}
+
+    TlsPort(tmp_path).run(check)
+
+
+def test_an_old_connection_is_closed_although_it_is_used(tmp_path: Path) -> None:
+    async def check(node: ServedNode, port: TlsPort) -> None:
+        async with await port.connect("jobs-1") as connection:
+            correlation_ids = itertools.count(1)
+            with contextlib.suppress(OSError):
+                for expected in correlation_ids:
+                    connection.ask_versions(expected)
+                    data = await connection.next_frame()
+                    if data is None:
+                        break
+                    assert int.from_bytes(data[:4], "big") == expected
+            assert next(correlation_ids) > 2
+        await _is_served(port)
+        assert node.node.server.metrics.closed_connections["age"] >= 1
+
+    TlsPort(tmp_path).run(check, "connection_age_max_ms = 300\n")

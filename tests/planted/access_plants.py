@@ -8,6 +8,7 @@ from tests.planted.plant import Plant
 
 NODE: Final = "connector/raftlog/node"
 ACCESS: Final = "tests/node/config/test_access.py"
+REVOCATION: Final = "tests/node/config/test_revocation.py"
 TLS: Final = "tests/node/config/test_node_tls.py"
 CONFIG: Final = "tests/node/config/test_node_config.py"
 FORMATTING: Final = "tests/node/config/test_formatting.py"
@@ -31,6 +32,34 @@ ACCESS_PLANTS: Final = (
             "tests/node/test_access_reload.py"
             "::test_a_removed_ca_ends_the_connections_that_it_may_have_verified",
         ),
+    ),
+    Plant(
+        bug="revoked certificates are accepted",
+        path=f"{NODE}/tls.py",
+        old="    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN",
+        new="    context.verify_flags |= ssl.VerifyFlags.VERIFY_DEFAULT",
+        tests=(REVOCATION,),
+    ),
+    Plant(
+        bug="connections outlive the revocation of their certificate",
+        path=f"{NODE}/tls.py",
+        old=" and self._revoked[context] <= self._revoked[verified]",
+        new="",
+        tests=(REVOCATION,),
+    ),
+    Plant(
+        bug="connections outlive their certificate",
+        path=f"{NODE}/server.py",
+        old="elif connection.has_expired(self.wall_s()):",
+        new="elif False:",
+        tests=("tests/node/test_tls_port.py",),
+    ),
+    Plant(
+        bug="connections to nodes outlive the certificate of the node",
+        path=f"{NODE}/network_channel.py",
+        old="is_same and not connection.has_expired(self.wall_s())",
+        new="is_same",
+        tests=("tests/node/test_network_channel.py",),
     ),
     Plant(
         bug="any authenticated client may send replica requests",

@@ -52,6 +52,23 @@ class Authority:
         path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         self.path = str(path)
 
+    def revoke(self, *pairs: KeyPair, has_expired: bool = False, number: int = 1) -> str:
+        """Write a revocation list of these certificates; return its path."""
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._name)
+            .last_update(_FROM)
+            .next_update(_LONG_AGO if has_expired else _UNTIL)
+            .add_extension(x509.CRLNumber(number), critical=False)
+        )
+        for pair in pairs:
+            revoked = x509.RevokedCertificateBuilder().serial_number(serial_number(pair))
+            builder = builder.add_revoked_certificate(revoked.revocation_date(_FROM).build())
+        path = self._directory / "crl.pem"
+        signed = builder.sign(self._key, hashes.SHA256())
+        path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        return str(path)
+
     def sign(
         self,
         common_name: str | None,
@@ -90,6 +107,12 @@ class Authority:
         )
         os.chmod(key_path, 0o600)
         return KeyPair(str(certificate_path), str(key_path))
+
+
+def serial_number(pair: KeyPair) -> int:
+    """Return the serial number of a certificate."""
+    with open(pair.certificate, "rb") as file:
+        return x509.load_pem_x509_certificate(file.read()).serial_number
 
 
 def _signing_only() -> x509.KeyUsage:

@@ -84,7 +84,8 @@ class Principal:
 
     ``name`` is the name in the certificate, or ``anonymous``; ``node_id`` the node that the
     certificate identifies, or None. ``commits``: application ids that it may commit under; None if
-    all. ``certificate_serial``: in hex, None without a certificate.
+    all. ``certificate_serial``: in hex, None without a certificate; ``not_after``: the end of its
+    validity, as in ``PeerCertificate``.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Principal:
     rights: Rights
     commits: CommitAccess | None = None
     certificate_serial: str | None = None
+    not_after: str | None = None
 
     @property
     def may_describe(self) -> bool:
@@ -241,6 +243,7 @@ def principal_of(
         rights=rights & allowed,
         commits=access.commits_of(name),
         certificate_serial=(certificate or {}).get("serialNumber"),
+        not_after=(certificate or {}).get("notAfter"),
     )
 
 

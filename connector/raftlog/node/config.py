@@ -19,6 +19,8 @@ certificate = "clients/log-1.pem"       # PEM, with its chain
 key = "clients/log-1.key"               # PEM, not encrypted, mode 0600. Only its owner may write
                                         # the key, this file, and their directories
 ca = "clients/ca.pem"                   # CA of the clients' certificates
+# crl = "clients/crl.pem"               # lists of revoked certificates, of all these CAs. With an
+                                        # expired list every connection is refused
 client_certificates = "required"        # or "optional": no certificate means `anonymous`
 
 [listeners.voters]                      # or one [listeners.both] instead of these two
@@ -67,6 +69,7 @@ linger_ms = 0                           # time that an append waits for others t
 [limits]                                # all keys: ``LimitsConfig``
 frame_bytes_max = 104857600
 connections_max = 1000                  # connections of clients
+connection_age_max_ms = 0               # an older connection is closed; 0: none is by age
 voters_connections_max = 100            # connections reserved for voters
 
 [controller]
@@ -153,17 +156,21 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _DAY_MS: Final = 24 * 60 * 60 * 1000
-_MAY_BE_0: Final = "fetch_hw_delay_ms"
+_MAY_BE_0: Final = ("fetch_hw_delay_ms", "connection_age_max_ms")
 _Numbers = TypeVar("_Numbers", QuorumConfig, "LimitsConfig")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """TLS of a listener: absolute paths of PEM files, and whether clients need a certificate."""
+    """TLS of a listener: absolute paths of PEM files, and whether clients need a certificate.
+
+    ``crl``: lists of revoked certificates (RFC 5280) of all CAs in ``ca``.
+    """
 
     certificate: str
     key: str
     ca: str
+    crl: str | None = None
     is_certificate_required: bool = True
 
 
@@ -196,8 +203,9 @@ class LimitsConfig:
     ``queued_bytes_max`` bounds the memory of all requests and responses of clients, and the same
     again for voters (Kafka: ``queued.max.request.bytes``); one principal may hold at most as much
     as is free, so half of it if it is the only one. A connection is closed after ``idle_ms``
-    without requests. It is closed as stalled if its peer pauses for ``stalled_ms`` inside a request
-    or response, or transfers less than ``bytes_per_second_min`` there.
+    without requests, and at the age of ``connection_age_max_ms`` (0: none is by age). It is closed
+    as stalled if its peer pauses for ``stalled_ms`` inside a request or response, or transfers less
+    than ``bytes_per_second_min`` there.
     """
 
     frame_bytes_max: int = WIRE_FRAME_BYTES_MAX
@@ -211,6 +219,7 @@ class LimitsConfig:
     requests_in_flight_max: int = 100
     queued_bytes_max: int = 256 * MIB
     idle_ms: int = 600_000
+    connection_age_max_ms: int = 0
     stalled_ms: int = 30_000
     bytes_per_second_min: int = 4 * KIB
     handshake_ms: int = 5_000
@@ -455,6 +464,7 @@ def _tls(table: ConfigTable, listener: Listener) -> TlsConfig:
         certificate=table.file("certificate"),
         key=table.file("key"),
         ca=table.file("ca"),
+        crl=table.file("crl") if table.has("crl") else None,
         is_certificate_required=is_required,
     )
     table.finish()
@@ -642,12 +652,12 @@ def _audit(table: ConfigTable | None) -> AuditConfig | None:
 
 
 def _numbers(table: ConfigTable | None, defaults: _Numbers, *, at_most: int) -> _Numbers:
-    """Return ``defaults`` with the numbers that the table sets; at least 1, or 0 for no delay."""
+    """Return ``defaults`` with the numbers of the table: at least 1, or 0 if that has a meaning."""
     if table is None:
         return defaults
     names = [one.name for one in fields(defaults)]
     found = {
-        name: table.number(name, at_least=int(name != _MAY_BE_0), at_most=at_most)
+        name: table.number(name, at_least=int(name not in _MAY_BE_0), at_most=at_most)
         for name in names
         if table.has(name)
     }

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -96,7 +97,8 @@ class Connection(asyncio.Protocol):
         """Ids of the requests that the replica processes, to drop when the peer is lost."""
         self.tasks: Final[set[asyncio.Task[None]]] = set()
         self.memory: Final = ConnectionMemory()
-        self.last_request_s = asyncio.get_running_loop().time()
+        self.began_s: Final = asyncio.get_running_loop().time()
+        self.last_request_s = self.began_s
         self._authenticate = authenticate
         self._handle = handle
         self._closed = closed
@@ -176,11 +178,20 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
+    def is_finishing(self) -> bool:
+        return self._is_finishing
+
+    @property
     def needs_reauthentication(self) -> bool:
         """Return whether the connection would get another principal, or none, if opened now."""
         if self._transport is None or self._session is None or not self.is_open:
             return False
         return self._authenticate(self._transport) != self._session.principal
+
+    def has_expired(self, wall_s: float) -> bool:
+        """Return whether the peer's certificate is not valid any more. ``wall_s``: since 1970."""
+        not_after = None if self._session is None else self._session.principal.not_after
+        return not_after is not None and wall_s > ssl.cert_time_to_seconds(not_after)
 
     @property
     def in_flight_count(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -73,6 +74,8 @@ class NetworkChannel:
         self._log_event = log_event
         self._tls = tls
         self._frame_bytes_max = frame_bytes_max
+        self.wall_s: Callable[[], float] = time.time
+        """Clock of the validity of certificates, in seconds since 1970."""
         self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._connections: dict[int, _Connection] = {}
         self._failures: dict[int, int] = {}
@@ -163,7 +166,8 @@ class NetworkChannel:
     async def _connection(self, node_id: int, endpoints: tuple[Endpoint, ...]) -> _Connection:
         endpoint = self._endpoint(endpoints)
         connection = self._connections.get(node_id)
-        if connection is not None and connection.endpoint == endpoint:
+        is_same = connection is not None and connection.endpoint == endpoint
+        if connection is not None and is_same and not connection.has_expired(self.wall_s()):
             return connection
         self._disconnect(node_id)
         connection = self._connections[node_id] = await self._open(node_id, endpoint)
@@ -220,6 +224,11 @@ class _Connection:
         self._decoder = FrameDecoder(frame_bytes_max, f"{endpoint.host}:{endpoint.port}")
         self._frames: list[bytes] = []
         self._last_id = 0
+
+    def has_expired(self, wall_s: float) -> bool:
+        """Return whether the node's certificate is not valid any more."""
+        certificate = self._writer.get_extra_info("peercert")
+        return bool(certificate) and wall_s > ssl.cert_time_to_seconds(certificate["notAfter"])
 
     async def request_versions(self, software_version: str, identity: LogIdentity) -> None:
         """Request the API versions of the peer."""

@@ -140,14 +140,14 @@ def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -
             reason = f"not reloaded, the old table stays in use: {error}"
             lines.log("access", level="error", reason=reason)
     try:
-        is_ca_removed = tls.reload(access)
+        is_trust_reduced = tls.reload(access)
     except ConfigError as error:
         kept = "the old ones stay" if access == before else "the old ones and the old [access] stay"
         reason = f"not reloaded, {kept} in use: {error}"
         lines.log("certificates", level="error", reason=reason)
         node.audit.log("reload", outcome=reason)
         return
-    closed_count = node.access_changed(before, is_ca_removed=is_ca_removed)
+    closed_count = node.access_changed(before, is_trust_reduced=is_trust_reduced)
     lines.log("certificates", reason="reloaded", closed_connections=closed_count)
     node.audit.log(
         "reload",
@@ -305,13 +305,14 @@ class Node:
             )
             self._lines.log("retention", level="warning", reason=reason)
 
-    def access_changed(self, before: AccessTable, *, is_ca_removed: bool) -> int:
-        """Close connections whose principal has changed, or whose certificate a removed CA may have
-        issued; return how many of the accepted ones."""
+    def access_changed(self, before: AccessTable, *, is_trust_reduced: bool) -> int:
+        """Close connections whose principal has changed, whose certificate a removed CA may have
+        issued, or whose chain may have a revoked certificate; return how many of the accepted
+        ones."""
         if self._audit_file is not None:
             self._audit_file.reopen()
         names, names_before = ((one.nodes, one.node_names) for one in (self._tls.access, before))
-        if names != names_before or is_ca_removed:
+        if names != names_before or is_trust_reduced:
             self._channel.disconnect()
         return self.server.reauthenticate()
 

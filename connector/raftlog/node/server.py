@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import socket
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -113,6 +115,8 @@ class Server:
         self._connections: set[Connection] = set()
         self._flush_queue: Final = FlushQueue(self._loop)
         self.quotas: Final = ConnectionQuotas(limits)
+        self.wall_s: Callable[[], float] = time.time
+        """Clock of the validity of certificates, in seconds since 1970."""
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -306,6 +310,7 @@ class Server:
 
     async def _close_idle_connections(self) -> None:
         limits, idle_s = self._limits, self._limits.idle_ms / 1000
+        age_s_max = limits.connection_age_max_ms / 1000 or math.inf
         shortest_s = min(limits.idle_ms, limits.stalled_ms, limits.handshake_ms) / 1000
         while True:
             await asyncio.sleep(min(shortest_s / _CHECKS, _CHECK_S_MAX))
@@ -317,6 +322,10 @@ class Server:
                     reason = "the peer stalled inside a request, or does not read its responses"
                     self._abort_connection(connection, "stalled", reason)
                     continue
+                if now_s - connection.began_s > age_s_max:
+                    self._end_connection(connection, "age")
+                elif connection.has_expired(self.wall_s()):
+                    self._end_connection(connection, "certificate expired")
                 silent_s = now_s - connection.last_request_s
                 if connection.in_flight_count or silent_s <= idle_s:
                     continue
@@ -325,6 +334,12 @@ class Server:
                 else:
                     connection.finish()
             self._free_memory(now_s)
+
+    def _end_connection(self, connection: Connection, why: str) -> None:
+        """Close a connection after the responses to its requests."""
+        if not connection.is_finishing:
+            self.metrics.closed_connections[why] += 1
+            connection.finish()
 
     def _free_memory(self, now_s: float) -> None:
         """While connections wait for memory, close those that hold most of it and whose peers are

@@ -9,16 +9,23 @@ a bootstrap server, whose id is unknown, must prove to be one of the nodes. The 
 verified: ``[access.nodes]`` has the names of the nodes.
 
 Files are read when contexts are created, and by ``reload``, which on an error keeps the old
-contexts together with their access table. Open connections stay open unless a CA was removed: one
-of the CAs that verified them, since which of them did is not known (``trusts``).
+contexts together with their access table. Open connections stay open unless a CA was removed or a
+certificate was revoked since they were verified: which CAs and certificates are in their chain is
+not known (``trusts``). Their peers connect again, and the handshake decides.
+
+With ``crl`` the lists of all CAs of a chain are required, and must not have expired (OpenSSL:
+X509_V_FLAG_CRL_CHECK_ALL).
 """
 
 from __future__ import annotations
 
+import base64
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from raftlog.errors import ConfigError
 from raftlog.storage.file_rights import change_by_others, read_by_others
@@ -41,6 +48,8 @@ class TlsContexts:
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
+        self._revoked: WeakKeyDictionary[ssl.SSLContext, frozenset[bytes]] = WeakKeyDictionary()
+        """Revoked certificates by context, also by those of open connections."""
         self._contexts = self._load(config.access)
 
     @property
@@ -72,36 +81,40 @@ class TlsContexts:
         return found
 
     def trusts(self, listener: ListenerConfig, verified: ssl.SSLContext) -> bool:
-        """Return whether all CAs that verified a connection's certificate are still in use."""
-        return _has_cas_of(self.for_listener(listener), verified)
+        """Return whether a connection's certificate is still valid: all CAs that verified it are in
+        use, and no certificate has been revoked since."""
+        return self._accepts(self.for_listener(listener), verified)
+
+    def _accepts(self, context: ssl.SSLContext | None, verified: ssl.SSLContext) -> bool:
+        """Return whether a context accepts every certificate that another has verified."""
+        if context is None or context is verified:
+            return context is verified
+        cas, more = (one.get_ca_certs(binary_form=True) for one in (verified, context))
+        return set(cas) <= set(more) and self._revoked[context] <= self._revoked[verified]
 
     def reload(self, access: AccessTable | None = None) -> bool:
         """Read all files again and use ``access`` (default: the current table) for new connections.
 
-        Return whether a CA of the nodes was removed. Raises ``ConfigError``; then nothing has
-        changed.
+        Return whether a CA of the nodes was removed, or one of their certificates revoked. Raises
+        ``ConfigError``; then nothing has changed.
         """
         access = self.access if access is None else access
         before = self.for_peer(-1)
         self._contexts = self._load(access)
-        return before is not None and not _has_cas_of(self.for_peer(-1), before)
+        return before is not None and not self._accepts(self.for_peer(-1), before)
 
     def _load(self, access: AccessTable) -> _Contexts:
         contexts = _Contexts(access)
         for listener in self._config.listeners:
             if listener.tls is not None:
-                contexts.listeners[listener] = server_context(listener.tls)
+                context = contexts.listeners[listener] = server_context(listener.tls)
+                self._revoked[context] = revoked_certificates(listener.tls)
         voters = self._config.voters
         if voters is not None and voters.tls is not None:
             for node_id in (-1, *access.nodes):
                 contexts.peers[node_id] = peer_context(voters.tls, access, node_id)
+            self._revoked[contexts.peers[-1]] = revoked_certificates(voters.tls)
         return contexts
-
-
-def _has_cas_of(context: ssl.SSLContext | None, other: ssl.SSLContext) -> bool:
-    if context is None or context is other:
-        return context is other
-    return set(other.get_ca_certs(binary_form=True)) <= set(context.get_ca_certs(binary_form=True))
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
@@ -169,6 +182,68 @@ def _prepare(context: ssl.SSLContext, tls: TlsConfig) -> None:
         raise ConfigError(path=tls.ca, key=None, reason=reason) from None
     if not context.get_ca_certs():
         raise ConfigError(path=tls.ca, key=None, reason="the file contains no CA certificate")
+    if tls.crl is not None:
+        _load_revocation_lists(context, tls.crl)
+
+
+# --- certificate revocation lists -----------------------------------------------------------------
+
+_CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----", re.DOTALL)
+_INTEGER: Final = 0x02
+_TIMES: Final = (0x17, 0x18)
+_SEQUENCE: Final = 0x30
+
+
+def _load_revocation_lists(context: ssl.SSLContext, path: str) -> None:
+    try:
+        context.load_verify_locations(cafile=path)
+    except OSError as error:
+        reason = _reason(error, "certificate revocation lists")
+        raise ConfigError(path=path, key=None, reason=reason) from None
+    if not context.cert_store_stats()["crl"]:
+        reason = "the file contains no certificate revocation list"
+        raise ConfigError(path=path, key=None, reason=reason)
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
+
+
+def revoked_certificates(tls: TlsConfig) -> frozenset[bytes]:
+    """Return issuer and serial number, in DER, of the revoked certificates in a file that OpenSSL
+    has accepted; empty without a file. Raises ``ConfigError``."""
+    if tls.crl is None:
+        return frozenset()
+    try:
+        with open(tls.crl, "rb") as file:
+            lists = _CRL.findall(file.read())
+        return frozenset(one for text in lists for one in _revoked(base64.b64decode(text)))
+    except (OSError, ValueError, IndexError):
+        reason = "a certificate revocation list cannot be read"
+        raise ConfigError(path=tls.crl, key=None, reason=reason) from None
+
+
+def _revoked(crl: bytes) -> list[bytes]:
+    """Return the certificates of a list: issuer and serial number (RFC 5280, 5.1)."""
+    signed = _elements(_elements(_elements(crl)[0][1])[0][1])
+    at = 2 if signed[0][0] == _INTEGER else 1  # after the version, which is optional
+    issuer = signed[at][1]
+    rest = [one for one in signed[at + 1 :] if one[0] not in _TIMES]
+    entries = _elements(rest[0][1]) if rest and rest[0][0] == _SEQUENCE else []
+    return [issuer + _elements(entry)[0][1] for _, entry in entries]
+
+
+def _elements(data: bytes) -> list[tuple[int, bytes]]:
+    """Return tag and content of the elements of a constructed value in DER."""
+    found, at = [], 0
+    while at < len(data):
+        tag, length, at = data[at], data[at + 1], at + 2
+        if length & 0x80:
+            digits = length & 0x7F
+            length, at = int.from_bytes(data[at : at + digits], "big"), at + digits
+        found.append((tag, data[at : at + length]))
+        at += length
+    return found
+
+
+# --- files ----------------------------------------------------------------------------------------
 
 
 def check_key_file(path: str) -> None:

@@ -1,0 +1,154 @@
+"""Revoked certificates: at listeners, at nodes that are connected to, and of open connections."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from raftlog.errors import ConfigError
+from raftlog.node.access import AccessTable
+from raftlog.node.config import ListenerConfig, NodeConfig
+from raftlog.node.tls import TlsContexts, peer_context, revoked_certificates, server_context
+from raftlog.wire import Listener
+from tests.node.config.test_node_tls import NODES, client_context, shown, tls_of
+from tests.support.certificates import Authority, KeyPair, serial_number
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca")
+
+
+def test_a_revoked_certificate_is_refused_and_another_is_accepted(authority: Authority) -> None:
+    authority.sign("node-1.example")
+    pairs = [authority.sign("jobs-1", file_name=name) for name in ("stolen", "renewed")]
+    crl = authority.revoke(pairs[0])
+    server = server_context(tls_of(authority, "node-1.example", crl=crl))
+    assert isinstance(shown(server, client_context(authority.path, pairs[0])), OSError)
+    assert isinstance(shown(server, client_context(authority.path, pairs[1])), dict)
+
+
+def test_a_node_does_not_connect_to_a_node_with_a_revoked_certificate(authority: Authority) -> None:
+    node = authority.sign("node-2.example")
+    authority.sign("node-1.example")
+    access = AccessTable(nodes=NODES)
+    crl = authority.revoke()
+    for is_accepted in (True, False):
+        client = peer_context(tls_of(authority, "node-1.example", crl=crl), access, 2)
+        found = shown(server_context(tls_of(authority, "node-2.example")), client)
+        assert isinstance(found, dict) is is_accepted
+        authority.revoke(node)
+
+
+def test_lists_that_are_old_or_of_another_ca_refuse_every_certificate(
+    authority: Authority, tmp_path: Path
+) -> None:
+    authority.sign("node-1.example")
+    client = client_context(authority.path, authority.sign("jobs-1"))
+    for crl in (authority.revoke(has_expired=True), Authority(tmp_path / "b", "other").revoke()):
+        server = server_context(tls_of(authority, "node-1.example", crl=crl))
+        assert isinstance(shown(server, client), OSError)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "expected certificate revocation lists in PEM format"),
+        ("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "PEM format"),
+        (None, "no such file"),
+    ],
+)
+def test_an_unusable_file_is_refused(
+    authority: Authority, tmp_path: Path, text: str | None, reason: str
+) -> None:
+    authority.sign("node-1.example")
+    path = tmp_path / "crl.pem"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=reason):
+        server_context(tls_of(authority, "node-1.example", crl=str(path)))
+
+
+def test_certificates_without_a_list_are_refused(authority: Authority) -> None:
+    authority.sign("node-1.example")
+    with pytest.raises(ConfigError, match="contains no certificate revocation list"):
+        server_context(tls_of(authority, "node-1.example", crl=authority.path))
+
+
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_revoked_certificates_are_those_that_another_parser_finds(
+    authority: Authority, count: int
+) -> None:
+    """300 make the list longer than 64 KiB: its lengths have several digits."""
+    pair = authority.sign("node-1.example")
+    crl = authority.revoke(*(pair for _ in range(count)))
+    parsed = x509.load_pem_x509_crl(Path(crl).read_bytes())
+    expected = {one.serial_number for one in parsed}
+    issuer = parsed.issuer.public_bytes()
+    found = revoked_certificates(tls_of(authority, "node-1.example", crl=crl))
+    content = issuer[2 if issuer[1] < 0x80 else 2 + (issuer[1] & 0x7F) :]
+    assert all(one.startswith(content) for one in found)
+    serials = {int.from_bytes(one[len(content) :], "big", signed=True) for one in found}
+    assert serials == expected == ({serial_number(pair)} if count else set())
+
+
+class Contexts:
+    """Contexts of a node with one listener, and a client's open connection."""
+
+    def __init__(self, authority: Authority, home: Path) -> None:
+        self._pairs: list[KeyPair] = []
+        self._authority = authority
+        authority.sign("node-1.example")
+        self.listener = ListenerConfig(
+            listener=Listener.CLIENTS | Listener.VOTERS,
+            host="127.0.0.1",
+            port=1,
+            advertised_host="127.0.0.1",
+            advertised_port=1,
+            tls=tls_of(authority, "node-1.example", crl=authority.revoke()),
+        )
+        config = NodeConfig(
+            node_id=1,
+            directory=str(home),
+            clients=self.listener,
+            voters=self.listener,
+            access=AccessTable(nodes=NODES),
+        )
+        self.tls = TlsContexts(config)
+
+    def revoke(self, name: str) -> bool:
+        """Revoke another certificate, and reload; return whether trust in nodes was reduced."""
+        self._pairs.append(self._authority.sign(name, file_name=f"{name}-{len(self._pairs)}"))
+        return self.refresh()
+
+    def refresh(self) -> bool:
+        """Publish the same list with a new number, and reload."""
+        self._authority.revoke(*self._pairs, number=2 + len(self._pairs))
+        return self.tls.reload()
+
+    @property
+    def current(self) -> ssl.SSLContext:
+        found = self.tls.for_listener(self.listener)
+        assert found is not None
+        return found
+
+
+def test_connections_that_were_verified_before_a_revocation_are_not_trusted(
+    authority: Authority, tmp_path: Path
+) -> None:
+    contexts = Contexts(authority, tmp_path)
+    first = contexts.current
+    assert not contexts.refresh()
+    assert contexts.tls.trusts(contexts.listener, first), "nothing was revoked"
+    assert contexts.revoke("jobs-1")
+    assert not contexts.tls.trusts(contexts.listener, first)
+    second = contexts.current
+    assert contexts.tls.trusts(contexts.listener, second)
+    contexts.refresh()
+    assert contexts.tls.trusts(contexts.listener, second)
+    assert not contexts.tls.trusts(contexts.listener, first)
+    assert contexts.revoke("jobs-2")
+    assert not contexts.tls.trusts(contexts.listener, second)
