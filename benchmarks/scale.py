@@ -308,7 +308,7 @@ def figures(partition_count: int, version_count: int, directory: Path) -> Iterat
     yield from measure("snapshot", PARTITION_STEPS, partition_count, directory)
     yield from measure("versions", VERSION_STEPS, version_count, directory)
     few, many = (append_ms(directory / f"log{count}", count) for count in (0, LOG_ENTRIES))
-    title = f"append by delta-rs, {LOG_ENTRIES:,} entries in Delta's log"
+    title = f"append without Spark, {LOG_ENTRIES:,} entries in Delta's log"
     yield row(title, many, "CPU ms", few, "a table without old entries")
 
 

@@ -196,16 +196,16 @@ BULK_LOAD_PLANTS: Final = (
     ),
     Plant(
         bug="delta-rs: statistics of an added file have its least values as the greatest",
-        path=f"{TABLES}/stores/delta_rs.py",
-        old="_statistic(max(found.max for found in known))",
-        new="_statistic(min(found.min for found in known))",
+        path=f"{TABLES}/stores/delta_appends.py",
+        old="max(found.max for found in known)",
+        new="min(found.min for found in known)",
         tests=(f"{FILES}[delta-rs]",),
     ),
     Plant(
         bug="delta-rs: a file of a load that is about to be added has its age",
-        path=f"{TABLES}/stores/delta_rs.py",
-        old="        os.utime(directory / name)",
-        new="        os.stat(directory / name)",
+        path=f"{TABLES}/stores/delta_appends.py",
+        old="    os.utime(added)",
+        new="    os.stat(added)",
         tests=(f"{STORES}::test_a_vacuum_does_not_delete_an_old_file_that_is_about_to_be_added",),
     ),
     Plant(

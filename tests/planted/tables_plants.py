@@ -45,6 +45,8 @@ CONVERTED: Final = "tests/state/tables/test_tables_convert.py"
 VIEWS: Final = "state/raftlog_state/tables/views.py"
 SPARK: Final = "state/raftlog_state/tables/stores/spark.py"
 DELTA_RS: Final = "state/raftlog_state/tables/stores/delta_rs.py"
+DELTA_APPENDS: Final = "state/raftlog_state/tables/stores/delta_appends.py"
+APPENDS: Final = "tests/state/table_stores/test_delta_appends.py"
 CONTRACT: Final = "tests/state/table_stores/test_store_contract.py"
 CLUSTERS: Final = "tests/state/tables/test_clusters.py"
 CLUSTERS_SPARK: Final = "tests/state/tables/test_clusters_spark.py"
@@ -60,8 +62,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="delta-rs: a store that was idle misses commits whose entries were deleted",
         path=DELTA_RS,
-        old="if has_next or checkpoint != kept.checkpoint_time:",
-        new="if has_next:",
+        old="return not has_next and checkpoint_time == self.checkpoint_time",
+        new="return not has_next",
         tests=(f"{CONTRACT}::test_a_store_that_was_not_used_for_long_reads_the_newest_version",),
     ),
     Plant(
@@ -294,11 +296,68 @@ TABLES_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="each append by delta-rs lists and cleans Delta's log",
+        bug="each append to an altered table lists and cleans Delta's log",
         path=DELTA_RS,
         old="PostCommitHookProperties(cleanup_expired_logs=False)",
         new="PostCommitHookProperties(cleanup_expired_logs=True)",
         tests=(f"{CONTRACT}::test_a_compaction_and_no_append_cleans_the_log_of_delta_rs",),
+    ),
+    Plant(
+        bug="an append brings the handle of delta-rs up to date, which lists Delta's log",
+        path=DELTA_RS,
+        old="        handle, log = self._newest(table), self._log_of(table)\n",
+        new="        log, _ = self._log_of(table), self._open(table)\n"
+        "        handle = self._newest(table)\n",
+        tests=(f"{APPENDS}::test_an_append_after_that_of_the_same_store_does_not_read_the_log",),
+    ),
+    Plant(
+        bug="an append replaces the entry of a version that another writer has committed",
+        path=DELTA_APPENDS,
+        old="os.link(staged, entry(log, version))",
+        new="os.replace(staged, entry(log, version))",
+        tests=(f"{APPENDS}::test_appends_of_different_transactions_at_the_same_time_all_commit",),
+    ),
+    Plant(
+        bug="an append ignores an earlier version of its transaction that is committed meanwhile",
+        path=DELTA_RS,
+        old="if not handle.is_plain or handle.committed(transactions) != known:",
+        new="if not handle.is_plain or any(map(handle.is_committed, transactions)):",
+        tests=(f"{APPENDS}::test_a_transaction_that_is_committed_meanwhile_is_a_conflict[2]",),
+    ),
+    Plant(
+        bug="an append is valid whose version others have committed and deleted",
+        path=DELTA_RS,
+        old="        if _checkpoint_version(self._log_of(table)) >= version:\n",
+        new="        if False:\n",
+        tests=(f"{APPENDS}::test_an_append_whose_version_was_deleted_meanwhile_is_a_conflict",),
+    ),
+    Plant(
+        bug="appends never write a checkpoint",
+        path=DELTA_RS,
+        old="            self._open(table).create_checkpoint()\n",
+        new="            self._open(table)\n",
+        tests=(f"{APPENDS}::test_a_checkpoint_is_written_every_hundred_versions",),
+    ),
+    Plant(
+        bug="an altered table is appended to without its other checks",
+        path=DELTA_APPENDS,
+        old="and checks == {name: check.sql for name, check in table.checks.items()}",
+        new="and checks",
+        tests=(f"{APPENDS}::test_a_table_that_was_altered_is_appended_to_by_delta_rs",),
+    ),
+    Plant(
+        bug="a check holds for a null",
+        path="state/raftlog_state/tables/schema.py",
+        old="skip_nulls=False",
+        new="skip_nulls=True",
+        tests=(f"{APPENDS}::test_rows_that_violate_a_check_are_not_written",),
+    ),
+    Plant(
+        bug="a file lacks the rows before its changes",
+        path=DELTA_APPENDS,
+        old="        if kind == ROW\n",
+        new='        if name == "after"\n',
+        tests=(f"{APPENDS}::test_files_have_the_fields_that_their_rows_have",),
     ),
     Plant(
         bug="delta-rs repeats a transaction",

@@ -12,16 +12,22 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute
 
 from raftlog_state.image.row_schema import Kind, Parts, Special, row_schema
 from raftlog_state.image.rows import ROW_TYPES, Entity, Row, Voter, table_of
 from raftlog_state.records.declare import Array, Scalar
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
+
+CHECK_PREFIX: Final = "delta.constraints."
+"""Before the name of a check in the properties of a Delta table."""
 
 RETENTION: Final = "interval 1 day"
 """How long old versions of a table can be read, and how long its files are kept for that.
@@ -198,6 +204,17 @@ ROW: Final = pa.struct(_ENTITIES)
 """One struct for each entity, null but for the one that ``entity`` names."""
 
 
+class Check(NamedTuple):
+    """A CHECK constraint: in SQL, and whether it holds for rows, which it does not for a null."""
+
+    sql: str
+    is_true: Callable[[pa.Table], pa.ChunkedArray]
+
+    def holds(self, rows: pa.Table) -> bool:
+        """Return whether it is true for all rows."""
+        return bool(pc.all(self.is_true(rows), skip_nulls=False, min_count=0).as_py())
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredTable:
     """A Delta table.
@@ -208,7 +225,7 @@ class StoredTable:
 
     name: str
     columns: Columns
-    checks: Mapping[str, str]
+    checks: Mapping[str, Check]
     skipping: tuple[str, ...]
     partitioned_by: tuple[str, ...] = ()
 
@@ -231,7 +248,7 @@ class StoredTable:
             "delta.logRetentionDuration": RETENTION,
             "delta.checkpointInterval": "100",
             "delta.dataSkippingStatsColumns": ",".join(self.skipping),
-            **{f"delta.constraints.{name}": check for name, check in self.checks.items()},
+            **{f"{CHECK_PREFIX}{name}": check.sql for name, check in self.checks.items()},
         }
 
 
@@ -254,7 +271,14 @@ LOG_TABLE: Final = StoredTable(
         "value_raw": BINARY,
         "incarnation": INT,
     },
-    checks={"offset_not_negative": "offset >= 0", "epoch_not_negative": "leader_epoch >= 0"},
+    checks={
+        "offset_not_negative": Check(
+            "offset >= 0", lambda rows: pc.greater_equal(rows["offset"], 0)
+        ),
+        "epoch_not_negative": Check(
+            "leader_epoch >= 0", lambda rows: pc.greater_equal(rows["leader_epoch"], 0)
+        ),
+    },
     skipping=(CLUSTER_ID, "offset", "leader_epoch", "log_time", "record_type", "visible_offset"),
 )
 """Every record of the log: control records, NoOps and aborted ones too.
@@ -284,8 +308,14 @@ CHANGES_TABLE: Final = StoredTable(
         "committed_at": TIMESTAMP,
     },
     checks={
-        "visible_when_or_after_written": "visible_offset >= offset",
-        "op_is_known": "op IN ('c', 'u', 'd', 'r', 'p')",
+        "visible_when_or_after_written": Check(
+            "visible_offset >= offset",
+            lambda rows: pc.greater_equal(rows["visible_offset"], rows["offset"]),
+        ),
+        "op_is_known": Check(
+            "op IN ('c', 'u', 'd', 'r', 'p')",
+            lambda rows: pc.is_in(rows["op"], pa.array(["c", "u", "d", "r", "p"])),
+        ),
     },
     skipping=(
         *(CLUSTER_ID, "offset", "visible_offset", "log_time", "entity", "key"),
@@ -311,7 +341,12 @@ STATE_TABLE: Final = StoredTable(
         **ORIGIN_COLUMNS,
         "_incarnation": INT,
     },
-    checks={"row_is_identified": "entity IS NOT NULL AND key IS NOT NULL"},
+    checks={
+        "row_is_identified": Check(
+            "entity IS NOT NULL AND key IS NOT NULL",
+            lambda rows: pc.and_(rows["entity"].is_valid(), rows["key"].is_valid()),
+        )
+    },
     skipping=("entity", "key", "_visible_offset"),
     partitioned_by=(CLUSTER_ID,),
 )
@@ -327,7 +362,7 @@ STORED_TABLES: Final[Mapping[str, StoredTable]] = {
 }
 
 
-def of_entities(schema: pa.Schema, entities: Collection[Entity]) -> pa.Schema:
+def of_entities(schema: pa.Schema, entities: Collection[str]) -> pa.Schema:
     """Return the schema of rows of some entities only: their structs of rows have no other fields.
 
     A Parquet file of such rows has a fourth of the columns. Engines read the other fields as null.

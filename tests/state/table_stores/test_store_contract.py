@@ -664,11 +664,16 @@ def test_maintenance_keeps_rows_and_transactions(filled_store_at: StoreAt) -> No
     assert contents(filled_store_at()) == [*before, *rows_of(CHANGES_TABLE, more)]
 
 
-def test_a_compaction_and_no_append_cleans_the_log_of_delta_rs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_altered", [False, True])
+def test_a_compaction_and_no_append_cleans_the_log_of_delta_rs(
+    is_altered: bool, tmp_path: Path
+) -> None:
     store = DeltaRsStore(str(tmp_path))
     log = tmp_path / CHANGES_TABLE.name / "_delta_log"
     for offset in range(4):
         store.append(CHANGES_TABLE, table_of(CHANGES_TABLE, [change(offset)]), transaction(offset))
+    if is_altered:  # and delta-rs commits the appends
+        DeltaTable(str(log.parent)).alter.add_constraint({"is_change": "op <> 'p'"})
     DeltaTable(str(log.parent)).create_checkpoint()
     expired = [path for path in sorted(log.glob("*.json")) if path.stem < _newest(log)]
     for path in log.iterdir():

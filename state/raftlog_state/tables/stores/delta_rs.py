@@ -5,12 +5,12 @@ Rules of this file:
 1. Only this module imports ``deltalake``, and it is imported only to open such a store.
 2. A table appears with its checks and its first rows: it is written to a hidden directory next to
    its place, which is then renamed. A directory that a crash left is deleted by ``vacuum``.
-3. delta-rs does not skip a transaction that the table has (Spark does): compare before a commit.
-   Between that and the commit, delta-rs rejects the second of two commits of one ``app_id``.
-4. A commit of delta-rs costs time in proportion to the files of its handle: the handle is kept,
-   brought up to date before each use, and reopened from time to time. A list of Delta's log takes
-   a fourth of an append with 10,000 entries, so it is listed only if there is a later commit. Each
-   commit of delta-rs lists it twice besides, before and after: only fewer entries change that.
+3. Appends are committed by ``delta_appends``, those of a table that another engine has altered by
+   delta-rs. It does not skip a transaction that the table has (Spark does): compare before a
+   commit. Between that and the commit, it rejects the second of two commits of one ``app_id``.
+4. A commit of delta-rs takes time in proportion to the files of its handle and to the entries of
+   Delta's log. The handle is kept, brought up to date before a use if there is a later commit, and
+   reopened from time to time. Appends need no update after commits of this store.
 5. No text of an error of delta-rs but its first line is shown: rows and a Rust stack trace follow.
 """
 
@@ -23,19 +23,18 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from raftlog_state.errors import TablesError
-from raftlog_state.tables.schema import CLUSTER_ID, STATE_TABLE, StoredTable
+from raftlog_state.tables.schema import CHECK_PREFIX, CLUSTER_ID, STATE_TABLE, StoredTable
 
+from .delta_appends import append_actions, commit, entry, is_plain
 from .protocol import (
     COMPACT_BYTES,
     AnyOf,
@@ -62,7 +61,6 @@ try:
     )
     from deltalake import Transaction as AppTransaction
     from deltalake.exceptions import CommitFailedError, DeltaError
-    from deltalake.transaction import AddAction, RemoveAction
 except ImportError:
     raise TablesError(
         place="a local path",
@@ -72,6 +70,8 @@ except ImportError:
 
 REOPEN_COMMITS: Final = 100
 """Commits after which a table's handle is reopened, which then reads a checkpoint."""
+CHECKPOINT_COMMITS: Final = 100
+"""Commits from one checkpoint to the next, unless the table has a property for that."""
 READ_SETTINGS: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 """Spark writes times as INT96 by default. Read in nanoseconds, those before 1677 or after 2262 wrap
 around."""
@@ -82,7 +82,6 @@ _NO_CLEANUP: Final = PostCommitHookProperties(cleanup_expired_logs=False)
 """A cleanup of Delta's log after a commit lists all of its entries: three times the rest of an
 append with 10,000 entries. Merges, deletes and compactions clean it."""
 
-_CHECK_PREFIX: Final = "delta.constraints."
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PERCENT_CODE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _CONFLICT: Final = re.compile(
@@ -106,12 +105,47 @@ class _Handle:
     """An open table. ``inode`` is that of its ``_delta_log``: another one is another table.
 
     ``checkpoint_time`` is that of the newest checkpoint, or of an earlier one, at the last update.
+    ``end_version`` is that of the last append of this store after it. ``transactions`` are those
+    that were looked up since, by their ``app_id``.
     """
 
     table: DeltaTable
     inode: int
     opened_version: int
     checkpoint_time: int | None
+    end_version: int = 0
+    is_plain: bool = False
+    transactions: dict[str, int | None] = field(default_factory=dict)
+
+    def updated(self, table: StoredTable) -> None:
+        """Record an update of the table."""
+        self.end_version = self.table.version()
+        schema_json = self.table.schema().to_json()
+        self.is_plain = is_plain(table, self.table.protocol(), self.table.metadata(), schema_json)
+        self.transactions.clear()
+
+    def is_newest(self, log: Path, checkpoint_time: int | None) -> bool:
+        """Return whether there is no later version. A checkpoint allows to delete its entry."""
+        has_next = entry(log, self.end_version + 1).exists()
+        return not has_next and checkpoint_time == self.checkpoint_time
+
+    def committed(self, transactions: Sequence[Transaction]) -> list[int | None]:
+        """Return the last version of each transaction's ``app_id``; None without one."""
+        for one in transactions:
+            if one.app_id not in self.transactions:
+                version = self.table.transaction_version(one.app_id)
+                self.transactions[one.app_id] = version
+        return [self.transactions[one.app_id] for one in transactions]
+
+    def is_committed(self, transaction: Transaction) -> bool:
+        """Return whether a transaction or a later one of its ``app_id`` is committed."""
+        [version] = self.committed([transaction])
+        return version is not None and version >= transaction.version
+
+    def appended(self, transactions: Sequence[Transaction]) -> None:
+        """Record an append of this store."""
+        self.end_version += 1
+        self.transactions.update((one.app_id, one.version) for one in transactions)
 
 
 class DeltaRsStore:
@@ -164,20 +198,9 @@ class DeltaRsStore:
         Raises:
             ConcurrentWriterError: another append has committed one of the transactions.
         """
-        properties = _properties(transactions)
         with self._errors(table):
-            handle = self._open_or_create(table, rows, properties)
-            if handle is None:
-                return
-            if not any(_is_committed(handle, one) for one in transactions):
-                try:
-                    _write(handle, table, rows, properties)
-                    return
-                except CommitFailedError:
-                    handle = self._reopen(table)
-                    if not any(_is_committed(handle, one) for one in transactions):
-                        raise
-        raise concurrent_write(self._place, table.name)
+            if not self._created(table, rows, transactions):
+                self._append(table, rows, transactions)
 
     def fence(self, table: StoredTable, transactions: Sequence[Transaction]) -> None:
         """Commit transactions without rows, in one commit, unless they are committed.
@@ -186,10 +209,10 @@ class DeltaRsStore:
             ConcurrentWriterError: another append has committed one of them at the same time.
         """
         with self._errors(table):
-            handle = self._open(table)
-            missing = [one for one in transactions if not _is_committed(handle, one)]
+            handle = self._newest(table)
+            missing = [one for one in transactions if not handle.is_committed(one)]
             if missing:
-                _write(handle, table, table.no_rows, _properties(missing))
+                self._append(table, None, missing)
 
     def version(self, table: StoredTable) -> int:
         """Return the newest version of an existing table."""
@@ -242,13 +265,12 @@ class DeltaRsStore:
             ConcurrentWriterError: another writer changed rows of these clusters at the same time.
         """
         with self._errors(STATE_TABLE):
-            handle = self._open_or_create(STATE_TABLE, rows, None)
-            if handle is not None:
+            if not self._created(STATE_TABLE, rows, ()):
                 # Literals, so that partitions of other clusters are neither read nor in conflict.
                 clusters = ", ".join(map(_literal, clusters_of(rows)))
                 same_key = f"t.{CLUSTER_ID} IN ({clusters}) AND {_SAME_KEY}"
                 source = rows.reader() if isinstance(rows, RowSlices) else rows
-                handle.merge(
+                self._open(STATE_TABLE).merge(
                     source, same_key, source_alias="s", target_alias="t"
                 ).when_matched_update_all(_NEWER).when_not_matched_insert_all().execute()
 
@@ -295,28 +317,41 @@ class DeltaRsStore:
     def _path_of(self, table: StoredTable) -> Path:
         return self._path / table.name
 
+    def _log_of(self, table: StoredTable) -> Path:
+        return self._path_of(table) / "_delta_log"
+
     def _open(self, table: StoredTable) -> DeltaTable:
         """Return an up-to-date handle of an existing table."""
-        log = self._path_of(table) / "_delta_log"
+        handle = self._newest(table)
+        if handle.table.version() < handle.end_version:
+            handle.table.update_incremental()
+            handle.updated(table)
+        return handle.table
+
+    def _newest(self, table: StoredTable) -> _Handle:
+        """Return the handle of an existing table, up to date but for appends of this store."""
+        log = self._log_of(table)
         try:
             inode = log.stat().st_ino
         except FileNotFoundError:
             raise self._missing(table) from None
+        checkpoint = _checkpoint_time(log)
         kept = self._handles.get(table.name)
         if kept is not None and kept.inode == inode:
-            checkpoint = _checkpoint_time(log)
-            has_next = (log / f"{kept.table.version() + 1:020}.json").exists()
-            if has_next or checkpoint != kept.checkpoint_time:  # which may have deleted the next
+            if not kept.is_newest(log, checkpoint):
                 kept.table.update_incremental()
                 kept.checkpoint_time = checkpoint
+                kept.updated(table)
             if kept.table.version() - kept.opened_version < REOPEN_COMMITS:
-                return kept.table
+                return kept
         if not self.exists(table):
             raise self._missing(table)
         checkpoint = _checkpoint_time(log)
         opened = DeltaTable(str(self._path_of(table)))
-        self._handles[table.name] = _Handle(opened, inode, opened.version(), checkpoint)
-        return opened
+        found = _Handle(opened, inode, opened.version(), checkpoint)
+        found.updated(table)
+        self._handles[table.name] = found
+        return found
 
     def _at(self, table: StoredTable, version: int | None) -> DeltaTable:
         """Return a handle of a version; None: the newest one."""
@@ -328,27 +363,58 @@ class DeltaRsStore:
             self._pinned[table.name] = kept
         return kept
 
-    def _reopen(self, table: StoredTable) -> DeltaTable:
-        self._handles.pop(table.name, None)
-        return self._open(table)
+    # --- appends ----------------------------------------------------------------------------------
 
-    def _open_or_create(
-        self, table: StoredTable, rows: Rows, properties: CommitProperties | None
-    ) -> DeltaTable | None:
-        """Return a handle of the table, or None if it was created, with ``rows``."""
+    def _append(
+        self, table: StoredTable, rows: Rows | None, transactions: Sequence[Transaction]
+    ) -> None:
+        """Append rows, or transactions alone, to an existing table."""
+        handle, log = self._newest(table), self._log_of(table)
+        if any(map(handle.is_committed, transactions)):
+            raise concurrent_write(self._place, table.name)
+        if not handle.is_plain:
+            _write(self._open(table), table, rows, transactions)
+            return
+        known = handle.committed(transactions)
+        actions = append_actions(log.parent, table, rows, transactions)
+        while not commit(log, handle.end_version + 1, actions):
+            handle = self._newest(table)
+            if not handle.is_plain or handle.committed(transactions) != known:
+                raise concurrent_write(self._place, table.name)
+        if _checkpoint_time(log) != handle.checkpoint_time:
+            self._check_is_part(table, handle.end_version + 1)
+        handle.appended(transactions)
+        self._write_checkpoint_if_due(table, handle)
+
+    def _check_is_part(self, table: StoredTable, version: int) -> None:
+        """Raise ``ConcurrentWriterError`` unless a committed version is after a checkpoint.
+
+        Else others may have committed it, and deleted their entry, while this process was
+        suspended for longer than the retention: its own is not read.
+        """
+        if _checkpoint_version(self._log_of(table)) >= version:
+            self._handles.pop(table.name)
+            raise concurrent_write(self._place, table.name)
+
+    def _write_checkpoint_if_due(self, table: StoredTable, handle: _Handle) -> None:
+        """Write a checkpoint of the versions at which delta-rs does after its own commits."""
+        configured = handle.table.metadata().configuration.get("delta.checkpointInterval")
+        if (handle.end_version + 1) % int(configured or CHECKPOINT_COMMITS) == 0:
+            self._open(table).create_checkpoint()
+
+    def _created(self, table: StoredTable, rows: Rows, transactions: Sequence[Transaction]) -> bool:
+        """Create a table that does not exist, with its first rows; return whether it did not."""
         is_open = table.name in self._handles  # to look for the table lists its log once more
-        if not is_open and not self.exists(table) and self._create(table, rows, properties):
-            return None
-        return self._open(table)
+        return not is_open and not self.exists(table) and self._create(table, rows, transactions)
 
-    def _create(self, table: StoredTable, rows: Rows, properties: CommitProperties | None) -> bool:
+    def _create(self, table: StoredTable, rows: Rows, transactions: Sequence[Transaction]) -> bool:
         """Create a table with its first rows; return False if another writer created it first."""
         self.prepare()
         staged = self._path / f"{_staged_prefix(table)}{uuid.uuid4().hex}"
         configuration = {
             name: value
             for name, value in table.properties.items()
-            if not name.startswith(_CHECK_PREFIX)  # delta-rs refuses checks of a new table
+            if not name.startswith(CHECK_PREFIX)  # delta-rs refuses checks of a new table
         }
         try:
             created = DeltaTable.create(
@@ -357,8 +423,12 @@ class DeltaRsStore:
                 partition_by=list(table.partitioned_by),
                 configuration=configuration,
             )
-            created.alter.add_constraint(dict(table.checks))
-            _write(created, table, rows, properties)
+            created.alter.add_constraint({name: one.sql for name, one in table.checks.items()})
+            if table.partitioned_by:
+                _write(created, table, rows, transactions)
+            else:
+                actions = append_actions(staged, table, rows, transactions)
+                commit(staged / "_delta_log", created.version() + 1, actions)
             os.rename(staged, self._path_of(table))  # fails if there is a directory with files
         except (DeltaError, OSError):
             if self.exists(table):
@@ -432,96 +502,31 @@ def _checkpoint_time(log: Path) -> int | None:
         return None
 
 
+def _checkpoint_version(log: Path) -> int:
+    """Return the version of the newest checkpoint; -1 without one."""
+    try:
+        return int(json.loads((log / "_last_checkpoint").read_bytes())["version"])
+    except FileNotFoundError:
+        return -1
+
+
 def _staged_prefix(table: StoredTable) -> str:
     return f".{table.name}-new-"
 
 
 def _write(
-    handle: DeltaTable, table: StoredTable, rows: Rows, properties: CommitProperties | None
+    handle: DeltaTable, table: StoredTable, rows: Rows | None, transactions: Sequence[Transaction]
 ) -> None:
-    """Append rows in one commit. Files of rows become files of the table, unread."""
-    if isinstance(rows, RowSlices) and rows.files and not table.partitioned_by:
-        _add_files(handle, table, rows, properties)
-        return
+    """Append rows in one commit of delta-rs."""
+    source = rows.reader() if isinstance(rows, RowSlices) else rows
+    committed = [AppTransaction(one.app_id, one.version) for one in transactions]
     write_deltalake(
         handle,
-        rows.reader() if isinstance(rows, RowSlices) else rows,
+        table.no_rows if source is None else source,
         mode="append",
-        commit_properties=properties,
+        commit_properties=CommitProperties(app_transactions=committed),
         post_commithook_properties=_NO_CLEANUP,
     )
-
-
-def _add_files(
-    handle: DeltaTable, table: StoredTable, rows: RowSlices, properties: CommitProperties | None
-) -> None:
-    """Append rows of files in one commit, and those besides in a file of their own.
-
-    A file that no commit has, as after a crash, is deleted by ``vacuum``.
-    """
-    directory = Path(_local_path(handle.table_uri))
-    actions: list[AddAction | RemoveAction] = []
-    for file in rows.files:
-        name = f"part-{uuid.uuid4().hex}.parquet"
-        try:
-            os.link(file, directory / name)
-        except OSError:  # on another file system, or one without links
-            shutil.copyfile(file, directory / name)
-        os.utime(directory / name)  # a vacuum before the commit deletes what is old
-        actions.append(_add_action(directory, name, table))
-    if rows.rest is not None:
-        name = f"part-{uuid.uuid4().hex}.parquet"
-        pq.write_table(rows.rest, directory / name)
-        actions.append(_add_action(directory, name, table))
-    handle.create_write_transaction(
-        actions,
-        "append",
-        rows.schema,
-        commit_properties=properties,
-        post_commithook_properties=_NO_CLEANUP,
-    )
-
-
-def _add_action(directory: Path, name: str, table: StoredTable) -> AddAction:
-    """Return the action of a file; its statistics are those of the columns for file skipping."""
-    metadata = pq.read_metadata(directory / name)
-    least: dict[str, int | str] = {}
-    greatest: dict[str, int | str] = {}
-    for at in range(metadata.num_columns):
-        column = metadata.schema.column(at).path
-        if column in table.skipping:
-            parts = [metadata.row_group(row).column(at) for row in range(metadata.num_row_groups)]
-            known = [part.statistics for part in parts if part.statistics is not None]
-            if len(known) == len(parts) and all(found.has_min_max for found in known):
-                least[column] = _statistic(min(found.min for found in known))
-                greatest[column] = _statistic(max(found.max for found in known))
-    status = (directory / name).stat()
-    return AddAction(
-        path=name,
-        size=status.st_size,
-        partition_values={},
-        modification_time=int(status.st_mtime * 1_000),
-        data_change=True,
-        stats=json.dumps(
-            {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest}
-        ),
-    )
-
-
-def _statistic(value: Any) -> int | str:
-    """Return a value in Delta's statistics: a time is text, in microseconds."""
-    return f"{value:%Y-%m-%dT%H:%M:%S.%fZ}" if isinstance(value, datetime) else value
-
-
-def _properties(transactions: Sequence[Transaction]) -> CommitProperties:
-    return CommitProperties(
-        app_transactions=[AppTransaction(one.app_id, one.version) for one in transactions]
-    )
-
-
-def _is_committed(handle: DeltaTable, transaction: Transaction) -> bool:
-    version = handle.transaction_version(transaction.app_id)
-    return version is not None and version >= transaction.version
 
 
 def _sql(where: Where, any_of: AnyOf) -> str:

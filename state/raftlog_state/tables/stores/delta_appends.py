@@ -1,0 +1,217 @@
+"""Appends to a Delta table in a local directory, committed without a list of its log.
+
+delta-rs lists ``_delta_log`` before and after each commit: with 10,000 entries, that takes as long
+as the rest of an append. Rules of this file:
+
+1. A version is committed by a hard link to its entry, which fails if the entry exists. Delta's
+   writers of local paths agree on that.
+2. An append reads no rows. It conflicts with commits of its transactions and of other metadata
+   alone; other commits only take its version.
+3. Only tables that are as ``schema`` declares them are appended to: of their features, checks alone
+   concern an append.
+4. A Parquet file has the fields of structs of rows that its rows have, a fourth of all columns. The
+   others are read as null.
+5. A file that no commit has, as after a crash, is deleted by ``vacuum``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raftlog_state.errors import TablesError
+from raftlog_state.tables.progress import SOFTWARE
+from raftlog_state.tables.schema import CHECK_PREFIX, ROW, StoredTable, of_entities
+
+from .protocol import Rows, RowSlices, Transaction, in_schema
+
+Action: TypeAlias = dict[str, dict[str, Any]]
+"""A line of an entry of Delta's log."""
+
+_WRITER_VERSION: Final = 3
+"""Delta's writer version with checks; a table of version 7 lists its features instead."""
+_WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints"})
+
+
+def is_plain(table: StoredTable, protocol: Any, metadata: Any, schema_json: str) -> bool:
+    """Return whether an append needs nothing but the checks of ``table``.
+
+    The other arguments are those of delta-rs for the stored table.
+    """
+    features = protocol.writer_features
+    checks = {
+        name.removeprefix(CHECK_PREFIX): check
+        for name, check in metadata.configuration.items()
+        if name.startswith(CHECK_PREFIX)
+    }
+    return (
+        (protocol.min_writer_version <= _WRITER_VERSION or features is not None)
+        and _WRITER_FEATURES.issuperset(features or ())
+        and not metadata.partition_columns
+        and checks == {name: check.sql for name, check in table.checks.items()}
+        and not any(map(_is_restricted, _fields(json.loads(schema_json))))
+    )
+
+
+def _fields(kind: Any) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a type in Delta's JSON, nested ones too."""
+    if isinstance(kind, dict):
+        for field in kind.get("fields", ()):
+            yield field
+            yield from _fields(field["type"])
+        for name in ("elementType", "keyType", "valueType"):
+            yield from _fields(kind.get(name))
+
+
+def _is_restricted(field: dict[str, Any]) -> bool:
+    return not field["nullable"] or any(name.startswith("delta.") for name in field["metadata"])
+
+
+def entry(log: Path, version: int) -> Path:
+    """Return the entry of a version in Delta's log."""
+    return log / f"{version:020}.json"
+
+
+def commit(log: Path, version: int, actions: Sequence[Action]) -> bool:
+    """Create the entry of a version with its actions; return False if the version exists."""
+    staged = log / f"_commit_{uuid.uuid4().hex}.json.tmp"
+    try:
+        staged.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+        os.link(staged, entry(log, version))
+    except FileExistsError:
+        return False
+    finally:
+        staged.unlink(missing_ok=True)
+    return True
+
+
+def append_actions(
+    directory: Path, table: StoredTable, rows: Rows | None, transactions: Sequence[Transaction]
+) -> list[Action]:
+    """Write the files of an append; return its actions. None for rows: there are no files.
+
+    Raises ``TablesError`` if a row violates a check of the table.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    information = {
+        "timestamp": now_ms,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append"},
+        "engineInfo": SOFTWARE,
+    }
+    actions: list[Action] = [{"commitInfo": information}]
+    for one in transactions:
+        stored = {"appId": one.app_id, "version": one.version, "lastUpdated": now_ms}
+        actions.append({"txn": stored})
+    if isinstance(rows, RowSlices):
+        if rows.files:
+            actions += [_linked(directory, table, file) for file in rows.files]
+            slices = iter(() if rows.rest is None else (rows.rest,))
+        else:
+            slices = rows.slices()
+        actions += _written(directory, table, slices, table.schema)
+    elif rows is not None:
+        actions += _written(directory, table, iter([rows]), _schema_of(table, rows))
+    return actions
+
+
+def _schema_of(table: StoredTable, rows: pa.Table) -> pa.Schema:
+    """Return the schema of a table with the fields of structs of rows that are not null only."""
+    names = {
+        field.name
+        for name, kind in table.columns.items()
+        if kind == ROW
+        for chunk in rows[name].chunks
+        for field, values in zip(ROW, chunk.flatten(), strict=True)
+        if values.null_count < len(values)
+    }
+    # Parquet has no struct without fields.
+    return of_entities(table.schema, names or {ROW[0].name})
+
+
+def _linked(directory: Path, table: StoredTable, file: str) -> Action:
+    """Return the action that adds a file, which is not copied if that is possible."""
+    added = directory / _new_name()
+    try:
+        os.link(file, added)
+    except OSError:  # on another file system, or one without links
+        shutil.copyfile(file, added)
+    os.utime(added)  # a vacuum before the commit deletes what is old
+    return _add(added, table, pq.read_metadata(added))
+
+
+def _written(
+    directory: Path, table: StoredTable, slices: Iterator[pa.Table], schema: pa.Schema
+) -> list[Action]:
+    """Write rows to a file; return the action that adds it, or none without rows."""
+    file = directory / _new_name()
+    collected: list[pq.FileMetaData] = []
+    writer = None
+    try:
+        for rows in slices:
+            if rows.num_rows == 0:
+                continue
+            _check(directory, table, rows)
+            if writer is None:
+                writer = pq.ParquetWriter(file, schema, metadata_collector=collected)
+            writer.write_table(in_schema(rows, schema))
+    finally:
+        if writer is not None:
+            writer.close()
+    return [_add(file, table, metadata) for metadata in collected]
+
+
+def _new_name() -> str:
+    return f"part-{uuid.uuid4().hex}.parquet"
+
+
+def _check(directory: Path, table: StoredTable, rows: pa.Table) -> None:
+    for name, check in table.checks.items():
+        if not check.holds(rows):
+            raise TablesError(
+                place=str(directory),
+                reason=f"rows violate check {name} of table {table.name}: {check.sql}",
+                remedy="report this: the log has records that the tables cannot contain",
+            )
+
+
+def _add(file: Path, table: StoredTable, metadata: pq.FileMetaData) -> Action:
+    """Return the action that adds a file; its statistics are those for file skipping."""
+    least: dict[str, int | str] = {}
+    greatest: dict[str, int | str] = {}
+    for at in range(metadata.num_columns):
+        column = metadata.schema.column(at).path
+        if column in table.skipping:
+            parts = [metadata.row_group(row).column(at) for row in range(metadata.num_row_groups)]
+            known = [part.statistics for part in parts if part.statistics is not None]
+            if len(known) == len(parts) and all(found.has_min_max for found in known):
+                with suppress(OverflowError):  # a time that Python does not represent
+                    bounds = min(found.min for found in known), max(found.max for found in known)
+                    least[column], greatest[column] = map(_statistic, bounds)
+    status = file.stat()
+    statistics = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest}
+    added = {
+        "path": file.name,
+        "partitionValues": {},
+        "size": status.st_size,
+        "modificationTime": int(status.st_mtime * 1_000),
+        "dataChange": True,
+        "stats": json.dumps(statistics),
+    }
+    return {"add": added}
+
+
+def _statistic(value: Any) -> int | str:
+    """Return a value in Delta's statistics: a time is text, in microseconds."""
+    return f"{value:%Y-%m-%dT%H:%M:%S.%fZ}" if isinstance(value, datetime) else value

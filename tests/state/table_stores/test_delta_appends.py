@@ -1,0 +1,265 @@
+"""Appends that ``DeltaRsStore`` commits itself, read by delta-rs; Spark's tests read them too."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from tests.state.table_stores.rows import (
+    CLUSTER,
+    Row,
+    change,
+    changes,
+    log_row,
+    progress,
+    rows_of,
+    table_of,
+)
+
+from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE, StoredTable
+from raftlog_state.tables.stores.delta_rs import DeltaRsStore
+from raftlog_state.tables.stores.protocol import RowSlices, Transaction
+
+pytestmark = pytest.mark.slow
+
+
+def filled(place: Path, end: int) -> DeltaRsStore:
+    """Return a store that has appended a topic at each offset below an end."""
+    store = DeltaRsStore(str(place))
+    for offset in range(end):
+        append(store, offset)
+    return store
+
+
+def append(store: DeltaRsStore, offset: int, app_id: str = "writer") -> None:
+    store.append(CHANGES_TABLE, changes(offset, offset), Transaction(app_id=app_id, version=offset))
+
+
+def offsets(store: DeltaRsStore) -> list[int]:
+    """Return the offsets of the topics."""
+    found = store.read(CHANGES_TABLE, (("op", "=", "c"),), ("offset",))
+    return sorted(found["offset"].to_pylist())
+
+
+def log_of(place: Path, table: StoredTable = CHANGES_TABLE) -> Path:
+    return place / table.name / "_delta_log"
+
+
+def entries(place: Path) -> list[list[dict[str, Any]]]:
+    """Return the actions of each version."""
+    found = sorted(log_of(place).glob("*.json"))
+    return [[*map(json.loads, entry.read_text().splitlines())] for entry in found]
+
+
+def engine_of(actions: list[dict[str, Any]]) -> str:
+    [found] = [action["commitInfo"] for action in actions if "commitInfo" in action]
+    return str(found["engineInfo"]).partition(" ")[0]
+
+
+def test_an_append_after_that_of_the_same_store_does_not_read_the_log(tmp_path: Path) -> None:
+    store = filled(tmp_path, 3)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    moved = sorted(log_of(tmp_path).glob("*.json"))
+    for entry in moved:  # with which delta-rs would find no table
+        entry.rename(hidden / entry.name)
+    append(store, 3)
+    append(store, 4)
+    with pytest.raises(ConcurrentWriterError):
+        append(store, 4)
+    for entry in moved:
+        (hidden / entry.name).rename(entry)
+    assert offsets(store) == offsets(DeltaRsStore(str(tmp_path))) == [0, 1, 2, 3, 4]
+
+
+def test_a_checkpoint_is_written_every_hundred_versions(tmp_path: Path) -> None:
+    store = filled(tmp_path, 205)
+    names = {path.name for path in log_of(tmp_path).iterdir()}
+    assert {name[:20] for name in names if "checkpoint" in name and name[0] == "0"} == {
+        f"{version:020}" for version in (99, 199)
+    }
+    assert not any(name.endswith(".tmp") for name in names)
+    for entry in sorted(log_of(tmp_path).glob("*.json"))[:199]:
+        entry.unlink()
+    reader = DeltaRsStore(str(tmp_path))
+    assert offsets(reader) == offsets(store) == list(range(205))
+    with pytest.raises(ConcurrentWriterError):
+        append(reader, 150)
+    append(reader, 205)
+    append(store, 206)
+    assert offsets(reader) == list(range(207))
+
+
+def test_appends_of_different_transactions_at_the_same_time_all_commit(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    writers, rounds = 4, 25
+    start = Barrier(writers)
+
+    def work(at: int) -> None:
+        store = DeltaRsStore(str(tmp_path))
+        start.wait()
+        for number in range(rounds):
+            append(store, 1 + number * writers + at, f"writer-{at}")
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(work, range(writers)))
+    store = DeltaRsStore(str(tmp_path))
+    assert offsets(store) == list(range(1 + writers * rounds))
+    assert store.version(CHANGES_TABLE) == len(entries(tmp_path)) - 1
+
+
+@pytest.mark.parametrize("rival", [3, 2])
+def test_a_transaction_that_is_committed_meanwhile_is_a_conflict(
+    tmp_path: Path, rival: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of an earlier version: it was not known when the append began."""
+    store = filled(tmp_path, 2)
+    link = os.link
+
+    def link_later(source: Any, target: Any) -> None:
+        monkeypatch.setattr(os, "link", link)
+        append(DeltaRsStore(str(tmp_path)), rival)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_later)
+    with pytest.raises(ConcurrentWriterError):
+        append(store, 3)
+    assert offsets(store) == [0, 1, rival]
+    append(store, 4)
+
+
+def test_an_append_beside_a_compaction_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(tmp_path, 3)
+    link = os.link
+
+    def link_later(source: Any, target: Any) -> None:
+        monkeypatch.setattr(os, "link", link)
+        DeltaRsStore(str(tmp_path)).compact(CHANGES_TABLE)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_later)
+    append(store, 3)
+    assert offsets(store) == offsets(DeltaRsStore(str(tmp_path))) == [0, 1, 2, 3]
+    assert store.size(CHANGES_TABLE).file_count == 2
+
+
+def test_an_append_whose_version_was_deleted_meanwhile_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was suspended for so long that others deleted their entry of the version."""
+    store = filled(tmp_path, 3)
+    link = os.link
+
+    def link_later(source: Any, target: Any) -> None:
+        monkeypatch.setattr(os, "link", link)
+        rival = DeltaRsStore(str(tmp_path))
+        for offset in range(3, 6):
+            append(rival, offset, "rival")
+        DeltaTable(str(log_of(tmp_path).parent)).create_checkpoint()
+        for entry in sorted(log_of(tmp_path).glob("*.json"))[:-1]:
+            entry.unlink()
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_later)
+    with pytest.raises(ConcurrentWriterError):
+        append(store, 3)
+    assert offsets(store) == [0, 1, 2, 3, 4, 5]
+    append(store, 6)
+    assert offsets(DeltaRsStore(str(tmp_path))) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_table_that_was_altered_is_appended_to_by_delta_rs(tmp_path: Path) -> None:
+    store = filled(tmp_path, 2)
+    assert engine_of(entries(tmp_path)[-1]) == "raftlog"
+    path = str(log_of(tmp_path).parent)
+    DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "true"})
+    append(store, 2)
+    assert engine_of(entries(tmp_path)[-1]) == "raftlog", "it does not concern appends"
+    DeltaTable(path).alter.add_constraint({"is_early": "offset < 4"})
+    append(store, 3)
+    assert engine_of(entries(tmp_path)[-1]).startswith("delta-rs")
+    with pytest.raises(ConcurrentWriterError):
+        append(store, 3)
+    with pytest.raises(TablesError, match="validation check"):
+        append(store, 4)
+    store.fence(CHANGES_TABLE, [Transaction(app_id="writer", version=9)])
+    with pytest.raises(ConcurrentWriterError):
+        append(DeltaRsStore(str(tmp_path)), 9)
+    rows = RowSlices.of_files(CLUSTER, CHANGES_TABLE, [], changes(3, 3))
+    store.append(CHANGES_TABLE, rows, Transaction(app_id="writer", version=10))
+    assert offsets(store) == [0, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "check"),
+    [
+        (CHANGES_TABLE, change(5, visible_offset=4), "visible_when_or_after_written"),
+        (CHANGES_TABLE, change(5, visible_offset=None), "visible_when_or_after_written"),
+        (CHANGES_TABLE, change(5, op="x"), "op_is_known"),
+        (CHANGES_TABLE, change(5, op=None), "op_is_known"),
+        (LOG_TABLE, log_row(-1), "offset_not_negative"),
+        (LOG_TABLE, log_row(5, leader_epoch=-1), "epoch_not_negative"),
+    ],
+)
+def test_rows_that_violate_a_check_are_not_written(
+    table: StoredTable, row: Row, check: str, tmp_path: Path
+) -> None:
+    store = DeltaRsStore(str(tmp_path))
+    valid = change(1) if table is CHANGES_TABLE else log_row(1)
+    store.append(table, table_of(table, [valid]), Transaction(app_id="writer", version=1))
+    violating = table_of(table, [valid, row])
+    for version in (2, 3):
+        with pytest.raises(TablesError, match=check):
+            store.append(table, violating, Transaction(app_id="writer", version=version))
+    assert store.read(table).num_rows == 1
+    other = DeltaRsStore(str(tmp_path / "other"))
+    with pytest.raises(TablesError, match=check):
+        other.append(table, violating, Transaction(app_id="writer", version=1))
+    assert not other.exists(table)
+
+
+def test_files_have_the_fields_that_their_rows_have(tmp_path: Path) -> None:
+    store = filled(tmp_path, 1)
+    before = {"broker": {"broker_id": 7, "fenced": True}}
+    rows = table_of(CHANGES_TABLE, [change(1, op="d", before=before, after=None), progress(1, 1)])
+    store.append(CHANGES_TABLE, rows, Transaction(app_id="writer", version=1))
+    named = {
+        name.split(".")[1]
+        for path in (tmp_path / CHANGES_TABLE.name).glob("*.parquet")
+        for name in _columns(path)
+        if name.startswith(("before.", "after."))
+    }
+    assert named == {"topic", "broker", "progress"}
+    found = rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE))
+    assert found == rows_of(CHANGES_TABLE, pa.concat_tables([changes(0, 0), rows]))
+    store.compact(CHANGES_TABLE)
+    assert rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE)) == found
+
+
+def _columns(path: Path) -> list[str]:
+    schema = pq.read_metadata(path).schema
+    return [schema.column(at).path for at in range(len(schema.names))]
+
+
+def test_rows_of_times_that_python_does_not_represent_are_found(tmp_path: Path) -> None:
+    store = DeltaRsStore(str(tmp_path))
+    times = pa.array([-(2**60), 2**60], pa.int64()).cast(LOG_TABLE.columns["log_time"])
+    for at, time in enumerate(times):
+        rows = table_of(LOG_TABLE, [log_row(at)])
+        column = rows.schema.get_field_index("log_time")
+        values = pa.array([time.value], pa.int64()).cast(LOG_TABLE.columns["log_time"])
+        rows = rows.set_column(column, rows.schema.field(column), values)
+        store.append(LOG_TABLE, rows, Transaction(app_id="writer", version=at))
+    found = store.read(LOG_TABLE, (("offset", ">=", 1),))
+    assert found["log_time"].cast(pa.int64()).to_pylist() == [2**60]
