@@ -411,8 +411,10 @@ def _bytes_or_none(data: object, what: str, ordinal: int) -> bytes | None:
         return data
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
-    hint = "; encode it" if isinstance(data, str) else ""
-    _refuse(ordinal, f"its {what} is {type(data).__name__}, not bytes{hint}")
+    hint = (
+        "encode it" if isinstance(data, str) else "a record is its value or (key, value), in bytes"
+    )
+    _refuse(ordinal, f"its {what} is {type(data).__name__}, not bytes; {hint}")
 
 
 # --- msgpack --------------------------------------------------------------------------------------

@@ -155,16 +155,18 @@ class DiskFailedError(LogError, code="RAFTLOG_DISK_FAILED", kafka_code=56):
 
 
 class NotALogError(LogError, code="RAFTLOG_NOT_A_LOG"):
-    """A path that exists and is not a Kafka log."""
+    """A path that exists and is not a log. ``remedy`` replaces the list of what can be read."""
 
     path: str
     reason: str
+    remedy: str | None = None
 
     def message(self) -> str:
-        return (
-            f"{self.path} is not a Kafka log: {self.reason}; expected a metadata directory, a "
-            "node's log directory, a partition directory, a .log segment or a .checkpoint snapshot"
+        remedy = self.remedy or (
+            "expected a metadata directory, a node's log directory, a partition directory, a .log "
+            "segment or a .checkpoint snapshot"
         )
+        return f"{self.path} is not a Kafka log: {self.reason}; {remedy}"
 
 
 class UnknownRecordKindError(LogError, code="RAFTLOG_UNKNOWN_RECORD_KIND"):
@@ -379,10 +381,11 @@ class OffsetOutOfRangeError(LogError, code="RAFTLOG_OFFSET_OUT_OF_RANGE", kafka_
     log_end_offset: int
 
     def message(self) -> str:
+        is_time = self.offset >= 10**12
+        remedy = f"a time is timestamp:{self.offset}" if is_time else "give an offset between them"
         return (
             f"offset {self.offset} is out of range for {self.path}: log start offset "
-            f"{self.log_start_offset}, log end offset {self.log_end_offset} (exclusive)"
-            + (f"; a time is timestamp:{self.offset}" if self.offset >= 10**12 else "")
+            f"{self.log_start_offset}, log end offset {self.log_end_offset} (exclusive); {remedy}"
         )
 
 
@@ -882,10 +885,9 @@ class NodeRefusedError(AppendError, code="RAFTLOG_NODE_REFUSED"):
     reason: str
 
     def message(self) -> str:
-        return (
-            f"{self.path} answered {self.api} with Kafka error code {self.error}: {self.reason}; "
-            "check that the address belongs to a node of the quorum"
-        )
+        answered = f"answered {self.api} with Kafka error code {self.error}"
+        remedy = "check that the address belongs to a node of the quorum"
+        return f"{self.path} {answered if self.error else 'is wrong'}: {self.reason}; {remedy}"
 
 
 class NotRemoteError(RaftlogError, code="RAFTLOG_NOT_REMOTE"):

@@ -42,6 +42,10 @@ _MODULES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})  # so that help() and completion have the names
+
+
 def __getattr__(name: str) -> Any:
     module = _MODULES.get(name)
     if module is None:

@@ -615,10 +615,15 @@ def _find_source_option(raw_name: str) -> tuple[str, str, Parse]:
     raise unknown_option(raw_name, SOURCE_OPTIONS)
 
 
+_SYNONYMS: Final = {"startingversion": "startingoffset", "endingversion": "endingoffset"}
+"""Options of Delta's source, in whose place the spelling of others would be suggested."""
+
+
 def unknown_option(raw_name: str, known: Iterable[str]) -> OptionError:
     """Return the error for an unknown name, with the most similar option."""
     every = _BY_KEY | _WRITE_ONLY_KEYS | _SOURCE_BY_KEY
-    near = difflib.get_close_matches(raw_name.lower(), every, n=1, cutoff=0.6)
+    name = _SYNONYMS.get(raw_name.lower(), raw_name.lower())
+    near = difflib.get_close_matches(name, every, n=1, cutoff=0.6)
     hint = f"did you mean {every[near[0]]}?" if near else "options are " + ", ".join(known)
     return OptionError(option=raw_name, reason=f"is unknown; {hint}")
 

@@ -138,7 +138,8 @@ def _why_not_offered(name: str) -> str:
             return "column controlType requires option includeControlRecords=true"
         case _:
             near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "columns are " + ", ".join(COLUMNS)
+            shown = [column for column in COLUMNS if column not in TYPED_COLUMNS]
+            hint = f"did you mean {near[0]}?" if near else "columns are " + ", ".join(shown)
             return f"column {name} is unknown; {hint}"
 
 

@@ -164,7 +164,8 @@ def _check_arguments(log: MetadataLog, attempts: int) -> None:
     if log.values is not ValueKind.KRAFT:
         reason = (
             f'the log {log.path} has values="{log.values.value}"; changes need a log that '
-            'raftlog created with values="kraft"'
+            'raftlog created with values="kraft"; for a log of Kafka, `raftlog apply --dry-run` '
+            "prints the records that they would write"
         )
         raise OptionError(option="values", reason=reason)
     if attempts < 1:

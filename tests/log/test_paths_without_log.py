@@ -127,6 +127,15 @@ def test_a_brokers_directory_lists_its_partitions(tmp_path: Path) -> None:
         open_path(str(tmp_path))
 
 
+def test_a_folder_of_several_nodes_names_them(tmp_path: Path) -> None:
+    (tmp_path / "made.json").write_text("{}")
+    (tmp_path / "orders-0").mkdir()
+    for name in ("node-1", "node-2"):
+        (tmp_path / name / "__cluster_metadata-0").mkdir(parents=True)
+    with pytest.raises(NotALogError, match="directories of several nodes: node-1, node-2; give"):
+        open_path(str(tmp_path))
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     for name in ("meta.properties", "00000000000000000000.index", "x.checkpoint.part"):
         (tmp_path / name).write_bytes(b"x")

@@ -343,7 +343,7 @@ class LogHandle(Closeable):
 # not shown in the error, since a URL may contain an access key.
 
 _FILE_SCHEME = "file:"
-_OTHER_SCHEME: Final = re.compile(r"(?:^|,)\s*(?!file:)([A-Za-z][A-Za-z0-9+.-]*)://")
+_OTHER_SCHEME: Final = re.compile(r"(?:^|,)\s*(?!file:)([A-Za-z][A-Za-z0-9+.-]*://|dbfs:/)")
 
 
 def without_scheme(path: str) -> str:
@@ -359,7 +359,10 @@ def refuse_schemes(paths: str) -> None:
     """Raise ``OptionError`` if one of several comma-separated paths is a URL, but not ``file:``."""
     found = _OTHER_SCHEME.search(paths)
     if found is not None:
-        reason = f"{found[1][:20]}:// is not supported; give a path on a mounted file system"
+        reason = (
+            f"{found[1][:20]} is not supported; give a path on a mounted file system, on "
+            "Databricks /Volumes/... or /dbfs/..."
+        )
         raise OptionError(option="path", reason=reason)
 
 

@@ -21,6 +21,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 """Registry of the commands of one level; ``add_parser`` adds one and returns its parser."""
 
 REDACT_KEY_VARIABLE: Final = "RAFTLOG_REDACT_KEY"
+_SYNONYMS: Final = {"--since": "--from", "--until": "--to", "--tail": "--follow", "-f": "--follow"}
+"""Options of similar tools, which no spelling is near to."""
 _OFFSET_MAX: Final = 2**63 - 1
 _KEY_BYTES_MAX: Final = 4096
 
@@ -63,6 +65,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.set_defaults(parser=self)
         self._commands: Commands | None = None
+        self._given_usage = usage
 
     def add_commands(self) -> Commands:
         """Expect a command as first argument; return the registry to which commands are added."""
@@ -85,7 +88,9 @@ class Parser(argparse.ArgumentParser):
             if not name.startswith("-"):
                 self.error(f"unexpected argument {name!r}")
             options = [text for action in self._actions for text in action.option_strings]
-            hint = nearest(name, options) or "`--help` lists the options"
+            known = _SYNONYMS.get(name)
+            hint = f"did you mean {known}?" if known in options else nearest(name, options)
+            hint = hint or "`--help` lists the options"
             self.error(f"unknown option {name!r}; {hint}")
         return found
 
@@ -95,8 +100,10 @@ class Parser(argparse.ArgumentParser):
         if not argv:
             self.error("a command is missing")
         name, *rest = argv
-        if name in ("-h", "--help", "help"):
+        if name in ("-h", "--help") or (name == "help" and not rest):
             return self._help()
+        if name == "help":  # `raftlog help cat`
+            return self._parse_command(commands, [*rest, "--help"])
         command = commands.choices.get(name)
         if command is None:
             hint = nearest(name, commands.choices)
@@ -109,7 +116,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ``WrongCallError`` instead of exiting the process."""
-        raise WrongCallError(self.prog, self.format_usage(), message)
+        if self._commands is not None or self._given_usage is not None:
+            raise WrongCallError(self.prog, self.format_usage(), message)
+        # The options are not part of the usage: their 15 lines would hide the error.
+        words = [self.prog, *map(_operand, self._get_positional_actions()), "[OPTION ...]"]
+        raise WrongCallError(self.prog, f"usage: {' '.join(words)}\n", message)
+
+
+def _operand(action: argparse.Action) -> str:
+    """Return a positional argument as in the usage of a command."""
+    name = action.metavar or action.dest
+    return {"?": f"[{name}]", "*": f"[{name} ...]"}.get(str(action.nargs), str(name))
 
 
 def _print_help(arguments: argparse.Namespace, output: Output, console: Console) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from .apply import EXPORT_ABOUT, add_export, check_export, print_changes, print_export
@@ -201,7 +202,9 @@ def _kind(name: str) -> str:
     kinds = (*KINDS, *HISTORY_KINDS, *INTERNAL_KINDS)
     if plain in kinds:
         return plain
-    hint = nearest(plain, kinds) or "see --help"
+    hint = nearest(plain, kinds) or "the kinds are " + ", ".join(kinds)
+    if os.sep in name:  # the first of two operands is PATH
+        hint = "PATH and --bootstrap-server are mutually exclusive"
     raise argparse.ArgumentTypeError(f"unknown kind {name!r}; {hint}")
 
 

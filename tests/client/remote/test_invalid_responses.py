@@ -96,7 +96,7 @@ def _topic(text: str) -> metadata.MetadataResponseTopic:
 
 def test_a_node_with_several_topics_is_no_quorum() -> None:
     two, none = _node_of(_metadata((_topic("a"), _topic("b")))), _node_of(_metadata(()))
-    with two as peer, pytest.raises(NodeRefusedError, match="has 2 topics"):
+    with two as peer, pytest.raises(NodeRefusedError, match="is a broker with 2 topics"):
         raftlog.connect(peer.address, timeout_ms=300)
     with none as peer, pytest.raises(AccessDeniedError, match="may not describe the topic"):
         raftlog.connect(peer.address, timeout_ms=300)

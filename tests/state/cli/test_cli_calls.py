@@ -44,6 +44,12 @@ def test_each_command_has_help_with_examples(command: str) -> None:
     assert max(map(len, out.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("words", [("cat",), ("tables", "follow"), ("node", "start"), ("node",)])
+def test_help_before_a_command_is_its_help(words: tuple[str, ...]) -> None:
+    assert run("help", *words) == run(*words, "--help")
+    assert run("help", "ct")[0] == 2
+
+
 def test_version_is_one_line_with_the_implementation_that_runs() -> None:
     which = "compiled core" if compiled.is_native else "pure Python"
     assert run("--version") == (0, f"raftlog {__version__} ({which})\n", "")
@@ -93,6 +99,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest_name(argv: list[str], hin
     assert (status, out) == (2, "")
     assert err.startswith("usage: raftlog")
     assert hint in err
+    assert len(err.splitlines()) == 2
 
 
 @pytest.mark.parametrize(

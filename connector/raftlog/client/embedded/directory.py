@@ -189,7 +189,8 @@ def _properties(storage: WritableStorage, path: str) -> LogProperties:
     if properties is None:
         raise NotALogError(
             path=path,
-            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is not an embedded log of raftlog",
+            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so raftlog did not create it",
+            remedy="only a log that raftlog.open(path) created is written, repaired or configured",
         )
     return properties
 

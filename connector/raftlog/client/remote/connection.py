@@ -536,6 +536,8 @@ def _fail_response(response: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _error_text(error: BaseException) -> str:
+    if isinstance(error, ConnectionRefusedError):  # asyncio: "Connect call failed (...)"
+        return "connection refused"
     text = getattr(error, "strerror", None) or str(error)
     return text or type(error).__name__
 

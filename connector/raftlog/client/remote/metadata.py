@@ -320,10 +320,18 @@ class Metadata:
             if one.name == CLUSTER_METADATA_TOPIC or not one.is_internal
         ]
         if not topics:
-            reason = "it lists no topic: it is a broker, or this client may not describe the topic"
-            raise AccessDeniedError(path=str(connection.address), reason=reason)
+            raise AccessDeniedError(
+                path=str(connection.address),
+                reason="it lists no topic: it is a broker, or this client may not describe the "
+                "topic",
+                remedy="name the controllers of a Kafka cluster or the nodes of a raftlog quorum, "
+                "or grant this principal the right to describe the topic",
+            )
         if len(topics) != 1 or topics[0].name is None:
-            what = f"it has {len(topics)} topics, and a raftlog quorum has one"
+            what = (
+                f"it is a broker with {len(topics)} topics; name the controllers of a Kafka "
+                "cluster or the nodes of a raftlog quorum"
+            )
             raise NodeRefusedError(
                 path=str(connection.address), api="Metadata", error=0, reason=what
             )

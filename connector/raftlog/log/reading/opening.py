@@ -10,7 +10,13 @@ import struct
 from collections.abc import Iterator
 from typing import Final, Self
 
-from raftlog.errors import CorruptBatchError, CorruptFileError, NotALogError, UnknownRecordKindError
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    LogError,
+    NotALogError,
+    UnknownRecordKindError,
+)
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
     DECOMPRESSED_BYTES_MAX,
@@ -350,6 +356,8 @@ class _FilePrefix:
 # --- Opening --------------------------------------------------------------------------------------
 
 _NAMES_SHOWN: Final = 5
+_NAMES_READ: Final = 100
+"""Names in a directory without a log that are checked for directories of nodes."""
 
 
 def open_log(
@@ -398,6 +406,15 @@ def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> Direct
         if listing.segments or listing.snapshots:
             return _directory_log(storage, path, directory, kind)
         raise NotALogError(path=directory, reason="it contains neither a segment nor a checkpoint")
+    nodes = [name for name in names[:_NAMES_READ] if _is_log_directory(storage, path, name)]
+    if nodes:
+        shown = ", ".join(nodes[:_NAMES_SHOWN])
+        raise NotALogError(
+            path=path,
+            reason=f"it contains the log directories of several nodes: {shown}",
+            remedy=f"give one of them, such as {storage.join(path, nodes[0])}, or several voters "
+            "of one cluster, comma-separated or as a pattern with *",
+        )
     partitions = [name for name in names if parse_partition_name(name) is not None]
     if partitions:
         shown = ", ".join(partitions[:_NAMES_SHOWN])
@@ -405,6 +422,14 @@ def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> Direct
             path=path, reason=f"it has no __cluster_metadata-0, only other partitions: {shown}"
         )
     raise NotALogError(path=path, reason="it contains neither a segment nor a checkpoint")
+
+
+def _is_log_directory(storage: Storage, path: str, name: str) -> bool:
+    """Return whether a name in a directory is the log directory of a controller or broker."""
+    try:
+        return str(METADATA_PARTITION) in storage.list_names(storage.join(path, name))
+    except LogError:  # a file, or not readable
+        return False
 
 
 def _directory_log(
