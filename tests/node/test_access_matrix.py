@@ -19,11 +19,13 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from raftlog.node.access import Rights
+from raftlog.node.sasl import no_users, with_password, write_users
 from raftlog.wire import APIS, ApiKey, Listener, decode_response_header
 from tests.support.certificates import Authority, KeyPair
 from tests.support.dangerous_requests import RECORD, Claim, Kind, kinds
 from tests.support.plain_messages import answered, error_codes, request_body
 from tests.support.quorum_processes import free_ports
+from tests.support.sasl_client import authenticate
 from tests.support.served_node import RawConnection, ServedNode, served_node
 
 pytestmark = pytest.mark.slow
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.slow
 WRONG_CLUSTER = "AbCdEfGhIjKlMnOpQrStUg"
 REFUSED = {29, 30, 31, 53, 104}
 """No rights to the topic, the group, the cluster, transactions; another cluster."""
+PASSWORD = "of every user"
 CLIENTS, VOTERS = Listener.CLIENTS, Listener.VOTERS
 BOTH = CLIENTS | VOTERS
 ANY_NAME = -2
@@ -53,6 +56,8 @@ class Identity:
     node_id: int | None = None
     speaker: int = 2
     cluster_id: str | None = None
+    user: str | None = None
+    """User that authenticates by SASL."""
 
 
 class Authorities:
@@ -188,8 +193,8 @@ class Matrix:
         self._authorities = authorities
         self.counts = {"served": 0, "refused": 0, "closed": 0, "not let in": 0}
         self.wrong: list[str] = []
-        self._denied: set[tuple[str, str]] = set()
-        """Principal and API of the requests that were refused."""
+        self._denied: set[tuple[str, str, bool]] = set()
+        """Principal, API, and whether there is a certificate, of the requests that were refused."""
 
     async def try_all(self, identities: Iterable[Identity]) -> None:
         for identity in identities:
@@ -237,7 +242,8 @@ class Matrix:
         expected = "served" if is_allowed else "refused" if is_served else "closed"
         where = f"{identity.name} at the port for {identity.port}: {kind.name}"
         if came == "refused":
-            self._denied.add((_principal(identity), kind.key.name))
+            has_certificate = identity.pair is not None
+            self._denied.add((_principal(identity), kind.key.name, has_certificate))
         if came != expected:
             self.wrong.append(f"{where} was {came}, not {expected}")
         if came != "served" and state_of(self._node) != before:
@@ -247,10 +253,12 @@ class Matrix:
         """Compare the audit log with the requests that were refused."""
         assert self._node.config.audit is not None
         lines = map(json.loads, Path(self._node.config.audit.path).read_text().splitlines())
-        has_tls = self._authorities is not None
         refused = [line for line in lines if line["event"] == "refused" and "request" in line]
-        assert {(line["principal"], line["request"]) for line in refused} == self._denied
-        assert all(bool(line["certificate"]) is has_tls for line in refused)
+        logged = {
+            (line["principal"], line["request"], line["certificate"] is not None)
+            for line in refused
+        }
+        assert logged == self._denied
 
     @staticmethod
     def _is_allowed(identity: Identity, kind: Kind) -> bool:
@@ -286,10 +294,15 @@ class Matrix:
             ssl=context,
             server_hostname=None if context is None else "node-1.example",
         )
-        return RawConnection(reader, writer)
+        connection = RawConnection(reader, writer)
+        if identity.user is not None:
+            await authenticate(connection, "SCRAM-SHA-256", identity.user, PASSWORD)
+        return connection
 
 
 def _principal(identity: Identity) -> str:
+    if identity.user is not None:
+        return identity.user
     if identity.pair is None:
         return "anonymous"
     certificate = x509.load_pem_x509_certificate(Path(identity.pair.certificate).read_bytes())
@@ -357,6 +370,42 @@ def test_without_tls_every_caller_has_all_rights_of_the_port(tmp_path: Path) -> 
     ]
     counts = check_all(tmp_path, identities, None, listeners=listeners)
     assert counts["served"]
+
+
+def test_users_of_sasl_have_only_the_rights_of_their_names(tmp_path: Path) -> None:
+    authorities = Authorities(tmp_path)
+    clients, operator = authorities.clients, authorities.clients.sign("operator")
+    rights = {
+        "monitoring": DESCRIBE,
+        "reports-1": Rights.READ | DESCRIBE,
+        "jobs-7": Rights.APPEND | DESCRIBE,
+        "operator": Rights.ADMIN | DESCRIBE,
+        "unauthorized": NONE,
+        "node-2.example": NONE,
+    }
+    users = no_users()
+    for name in rights:
+        users = with_password(users, name, PASSWORD)
+    path = tmp_path / "users.json"
+    write_users(users, str(path))
+    listeners, access = configuration(clients=clients, voters=authorities.voters)
+    listeners = listeners.replace(
+        " }\n", f', client_certificates = "optional" }}\nsasl.users = "{path}"\n', 1
+    )
+    identities = [
+        Identity("no user", CLIENTS, None, is_let_in=False),
+        Identity("a certificate and no user", CLIENTS, operator, is_let_in=False),
+        *(Identity(f"user {name}", CLIENTS, None, at, user=name) for name, at in rights.items()),
+        Identity(
+            "a user with the certificate of another principal",
+            CLIENTS,
+            operator,
+            rights["jobs-7"],
+            user="jobs-7",
+        ),
+    ]
+    counts = check_all(tmp_path, identities, authorities, listeners=listeners, access=access)
+    assert all(counts.values()), counts
 
 
 def test_every_served_request_is_in_the_matrix() -> None:

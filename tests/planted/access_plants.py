@@ -8,6 +8,7 @@ from tests.planted.plant import Plant
 
 NODE: Final = "connector/raftlog/node"
 ACCESS: Final = "tests/node/config/test_access.py"
+SASL_PORT: Final = "tests/node/test_sasl_port.py"
 REVOCATION: Final = "tests/node/config/test_revocation.py"
 TLS: Final = "tests/node/config/test_node_tls.py"
 CONFIG: Final = "tests/node/config/test_node_config.py"
@@ -60,6 +61,55 @@ ACCESS_PLANTS: Final = (
         old="is_same and not connection.has_expired(self.wall_s())",
         new="is_same",
         tests=("tests/node/test_network_channel.py",),
+    ),
+    Plant(
+        bug="a certificate gives rights on a listener with SASL",
+        path=f"{NODE}/access.py",
+        old='        name = user or ""\n',
+        new="        name = user or (_principal(certificate) if certificate else ANONYMOUS)\n",
+        tests=(MATRIX,),
+    ),
+    Plant(
+        bug="a listener with SASL and without TLS gives every right",
+        path=f"{NODE}/access.py",
+        old="    if listener.tls is None and listener.sasl is None:",
+        new="    if listener.tls is None:",
+        tests=(SASL_PORT,),
+    ),
+    Plant(
+        bug="requests are served before SASL authentication",
+        path=f"{NODE}/sasl.py",
+        old="        if self._session is None:\n            raise SaslStateError",
+        new="        if False:\n            raise SaslStateError",
+        tests=(SASL_PORT,),
+    ),
+    Plant(
+        bug="a user authenticates again as another one",
+        path=f"{NODE}/sasl.py",
+        old="if self._session is not None and self._session[1] != name:",
+        new="if False:",
+        tests=(SASL_PORT,),
+    ),
+    Plant(
+        bug="connections outlive the password that they used",
+        path=f"{NODE}/sasl.py",
+        old="return name if self._users().find(mechanism, name) == credential else None",
+        new="return name",
+        tests=(SASL_PORT,),
+    ),
+    Plant(
+        bug="the challenge of an unknown user changes",
+        path=f"{NODE}/sasl.py",
+        old='salt = hmac.digest(self.challenge_key, text, "sha256")',
+        new="salt = secrets.token_bytes(32)",
+        tests=(SASL_PORT,),
+    ),
+    Plant(
+        bug="a proof of SCRAM is not compared",
+        path="connector/raftlog/wire/sasl.py",
+        old="    if not hmac.compare_digest(stored_key, credential.stored_key):",
+        new="    if False:",
+        tests=("tests/wire/test_sasl.py",),
     ),
     Plant(
         bug="any authenticated client may send replica requests",

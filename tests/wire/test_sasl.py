@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.limits import SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN
@@ -167,3 +168,102 @@ def token(claims: Any) -> str:
 )
 def test_the_expiry_of_a_token_is_known_if_it_is_a_jwt(text: str, expiry: float | None) -> None:
     assert sasl.token_expiry_s(text) == expiry
+
+
+# --- server ---------------------------------------------------------------------------------------
+
+SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+
+
+def credential(mechanism: str = "SCRAM-SHA-256", password: str = "pencil") -> sasl.ScramCredential:
+    return sasl.scram_credential(mechanism, password, salt=SALT, iterations=4096)
+
+
+def server(found: sasl.ScramCredential | None = None) -> sasl.ServerExchange:
+    """Return a server that expects the first message; its only user is ``user``."""
+
+    def find(name: str) -> sasl.ScramCredential:
+        return found or credential(password="pencil" if name == "user" else "unknown")
+
+    exchange = sasl.scram_server_exchange("SCRAM-SHA-256", find, SERVER_NONCE[len(NONCE) :])
+    next(exchange)
+    return exchange
+
+
+def test_a_server_sends_the_messages_of_rfc_7677() -> None:
+    exchange = server()
+    assert exchange.send(f"n,,n=user,r={NONCE}".encode()).decode() == SERVER_FIRST
+    final = f"c=biws,r={SERVER_NONCE},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    assert exchange.send(final.encode()).decode() == SERVER_FINAL
+
+
+@pytest.mark.parametrize("mechanism", sasl.SCRAM_HASHES)
+@given(name=st.text(min_size=1, max_size=20), password=st.text(max_size=20), is_right=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_a_client_is_accepted_with_the_password_only(
+    mechanism: str, name: str, password: str, is_right: bool
+) -> None:
+    names: list[str] = []
+
+    def find(found: str) -> sasl.ScramCredential:
+        names.append(found)
+        return credential(mechanism, password if is_right else password + "x")
+
+    client = sasl.scram_exchange(mechanism, name, password, NONCE)
+    exchange = sasl.scram_server_exchange(mechanism, find, "server")
+    next(exchange)
+    proof = client.send(exchange.send(next(client)))
+    assert names == [name]
+    if is_right:
+        with pytest.raises(StopIteration):
+            client.send(exchange.send(proof))
+    else:
+        with pytest.raises(sasl.SaslExchangeError):
+            exchange.send(proof)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        f"p=tls-unique,,n=user,r={NONCE}",
+        f"n,a=admin,n=user,r={NONCE}",
+        f"n,,m=x,n=user,r={NONCE}",
+        f"n,,n=user,r={NONCE},tokenauth=true",
+        f"n,,n=us=er,r={NONCE}",
+        "n,,n=user,r=",
+        f"n,,n=,r={NONCE}",
+        "",
+    ],
+)
+def test_a_first_message_of_another_kind_is_refused(first: str) -> None:
+    with pytest.raises(sasl.SaslExchangeError):
+        server().send(first.encode())
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        f"c=biws,r={SERVER_NONCE},p=AAAAZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+        f"c=eSws,r={SERVER_NONCE},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+        f"c=biws,r={NONCE},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+        f"c=biws,r={SERVER_NONCE},p=",
+        f"c=biws,r={SERVER_NONCE},p=AAAA",
+        f"c=biws,r={SERVER_NONCE}",
+        "",
+    ],
+)
+def test_a_final_message_without_the_proof_is_refused(final: str) -> None:
+    exchange = server()
+    exchange.send(f"n,,n=user,r={NONCE}".encode())
+    with pytest.raises(sasl.SaslExchangeError):
+        exchange.send(final.encode())
+
+
+@given(st.binary(max_size=200) | st.text(alphabet="nyac=,rp0123AZ+/", max_size=80))
+def test_any_message_of_a_client_is_answered_or_refused(message: bytes | str) -> None:
+    data = message.encode() if isinstance(message, str) else message
+    exchange = server(credential("SCRAM-SHA-256"))
+    with contextlib.suppress(sasl.SaslExchangeError):
+        exchange.send(data)
+        with pytest.raises(sasl.SaslExchangeError):
+            exchange.send(data)

@@ -1,8 +1,9 @@
 """Authentication and authorization of requests: principals and their rights.
 
-Rights derive from the connection's TLS certificate, never from the content of a request. With TLS,
-every right that the table does not grant is denied. Without TLS clients cannot be distinguished,
-and every client has all rights of the listener: such a listener is on loopback only.
+Rights derive from the connection's TLS certificate or SASL user, never from the content of another
+request. With TLS or SASL, every right that the table does not grant is denied. Without either,
+clients cannot be distinguished, and every client has all rights of the listener: such a listener is
+on loopback only.
 
 A listener also bounds the rights of its clients: no replica requests on the listener for clients,
 no reads and appends on the one for voters. A certificate that names several nodes identifies none
@@ -214,13 +215,16 @@ def principal_of(
     certificate: PeerCertificate | None,
     listener: ListenerConfig,
     access: AccessTable,
+    user: str | None = None,
 ) -> Principal:
     """Return the principal of a connection to ``listener``.
 
     ``certificate`` is the verified one of ``getpeercert()``, None if the client presented none.
+    ``user`` has authenticated by SASL; None before that. On a listener with SASL a certificate
+    gives no name and no right.
     """
     allowed = _rights_on(listener.listener)
-    if listener.tls is None:
+    if listener.tls is None and listener.sasl is None:
         return Principal(
             name=ANONYMOUS,
             node_id=None,
@@ -228,7 +232,9 @@ def principal_of(
             rights=allowed,
         )
     name, node_id = ANONYMOUS, None
-    if certificate:
+    if listener.sasl is not None:
+        name = user or ""
+    elif certificate:
         name = _principal(certificate)
         node_id = access.node_of(certificate) if Listener.VOTERS in listener.listener else None
     rights = access.rights_of(name)

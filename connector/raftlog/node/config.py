@@ -23,6 +23,10 @@ ca = "clients/ca.pem"                   # CA of the clients' certificates
                                         # expired list every connection is refused
 client_certificates = "required"        # or "optional": no certificate means `anonymous`
 
+# [listeners.clients.sasl]              # SCRAM-SHA-256 and -512 instead of names in certificates:
+# users = "users.json"                  # with client_certificates = "optional". See raftlog users
+# max_reauth_ms = 0                     # lifetime of a session (KIP-368); 0: none
+
 [listeners.voters]                      # or one [listeners.both] instead of these two
 address = "10.0.0.1:9193"
 [listeners.voters.tls]                  # client certificates are always required here
@@ -175,6 +179,15 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaslConfig:
+    """SASL of a listener for clients: path of the file of users, and the lifetime of a session (0:
+    no end; Kafka: ``connections.max.reauth.ms``)."""
+
+    users: str
+    max_reauth_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
     """Listener of a node: its purpose, the address to bind and the advertised address."""
 
@@ -184,6 +197,7 @@ class ListenerConfig:
     advertised_host: str
     advertised_port: int
     tls: TlsConfig | None = None
+    sasl: SaslConfig | None = None
 
     @property
     def address(self) -> str:
@@ -445,6 +459,7 @@ def _listener(table: ConfigTable, listener: Listener) -> ListenerConfig:
         advertised_host=advertised_host,
         advertised_port=advertised_port,
         tls=None if tls is None else _tls(tls, listener),
+        sasl=_sasl(table, listener),
     )
     table.finish()
     return found
@@ -466,6 +481,22 @@ def _tls(table: ConfigTable, listener: Listener) -> TlsConfig:
         ca=table.file("ca"),
         crl=table.file("crl") if table.has("crl") else None,
         is_certificate_required=is_required,
+    )
+    table.finish()
+    return found
+
+
+def _sasl(listeners: ConfigTable, listener: Listener) -> SaslConfig | None:
+    table = listeners.table("sasl")
+    if table is None:
+        return None
+    if listener != Listener.CLIENTS:
+        raise listeners.wrong(
+            "sasl", "only [listeners.clients] may have SASL: voters authenticate by certificates"
+        )
+    found = SaslConfig(
+        users=table.file("users"),
+        max_reauth_ms=table.number("max_reauth_ms", at_least=0, at_most=_DAY_MS, default=0),
     )
     table.finish()
     return found
@@ -724,12 +755,12 @@ def _check_plaintext(config: NodeConfig, root: ConfigTable) -> None:
 
 def _check_identities(config: NodeConfig, root: ConfigTable) -> None:
     access = config.access
-    has_tls = any(listener.tls is not None for listener in config.listeners)
-    if not has_tls and access != AccessTable():
+    has_names = any(one.tls is not None or one.sasl is not None for one in config.listeners)
+    if not has_names and access != AccessTable():
         raise root.wrong(
             "access",
-            "principals are names in client certificates: configure TLS of a listener, or remove "
-            "[access]",
+            "principals are names in client certificates, or users: configure TLS or SASL of a "
+            "listener, or remove [access]",
         )
     has_tls = config.voters is not None and config.voters.tls is not None
     if has_tls and access.name_of(config.node_id) is None:

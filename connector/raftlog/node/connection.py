@@ -40,6 +40,7 @@ from raftlog.wire import (
 from .access import Principal
 from .memory_pool import ConnectionMemory, MemoryShare
 from .request import Request, Session
+from .sasl import SaslAuthenticator
 
 _WRITE_BYTES_MAX: Final = 256 * 1024
 """Maximum bytes of one write: TLS encrypts all bytes of a write before it pauses the writer."""
@@ -88,6 +89,7 @@ class Connection(asyncio.Protocol):
         memory_share: Callable[[Principal], MemoryShare],
         deadline: TransferDeadline,
         flush_queue: FlushQueue,
+        sasl: SaslAuthenticator | None = None,
     ) -> None:
         """``authenticate`` returns the principal, None to close the connection. ``handle`` is
         called with every request, ``closed`` once; ``log_event`` logs errors of the peer. ``apis``
@@ -99,6 +101,7 @@ class Connection(asyncio.Protocol):
         self.memory: Final = ConnectionMemory()
         self.began_s: Final = asyncio.get_running_loop().time()
         self.last_request_s = self.began_s
+        self.sasl: Final = sasl
         self._authenticate = authenticate
         self._handle = handle
         self._closed = closed
@@ -131,6 +134,18 @@ class Connection(asyncio.Protocol):
         self._session = Session(principal, self._memory_share_of(principal))
         self._decoder = FrameDecoder(self._frame_bytes_max(principal), self.where)
         transport.set_write_buffer_limits(high=1, low=0)  # with high=0 TLS would always pause
+
+    def change_principal(self, principal: Principal) -> None:
+        """Continue as a principal that has authenticated by SASL."""
+        assert self._session is not None, "the connection is open"
+        before, after = self._session.memory, self._memory_share_of(principal)
+        if principal == self._session.principal:
+            return
+        before.cancel_wait(self._start_requests_soon)
+        self.memory.move(before, after)
+        self._session = Session(principal, after)
+        if self._decoder is not None:
+            self._decoder.byte_count_max = self._frame_bytes_max(principal)
 
     def data_received(self, data: bytes) -> None:
         if self._decoder is None or self._is_finishing:
@@ -177,6 +192,10 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    def authenticate_again(self) -> Principal | None:
+        """Return the principal that the connection would get if opened now, None if none."""
+        return None if self._transport is None else self._authenticate(self._transport)
+
     @property
     def is_finishing(self) -> bool:
         return self._is_finishing
@@ -184,9 +203,9 @@ class Connection(asyncio.Protocol):
     @property
     def needs_reauthentication(self) -> bool:
         """Return whether the connection would get another principal, or none, if opened now."""
-        if self._transport is None or self._session is None or not self.is_open:
+        if self._session is None or not self.is_open:
             return False
-        return self._authenticate(self._transport) != self._session.principal
+        return self.authenticate_again() != self._session.principal
 
     def has_expired(self, wall_s: float) -> bool:
         """Return whether the peer's certificate is not valid any more. ``wall_s``: since 1970."""
@@ -227,11 +246,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _start_requests(self) -> None:
-        session = self._session
-        while self._frames and session is not None and self._may_start(self._frames[0]):
+        while self._frames and self._session and self._may_start(self._frames[0]):
             data = self._frames.popleft()
             self.memory.queued_byte_count -= len(data)
-            self._start_request(data, session)
+            self._start_request(data, self._session)
+        session = self._session
         self._report_memory()
         if session is None or self._is_finishing or not self.is_open:
             return  # nothing more is read

@@ -152,7 +152,7 @@ class ConnectionMemory:
         )
 
     def report(self, share: MemoryShare) -> None:
-        """Add the change since the last report to the share, which must always be the same."""
+        """Add the change since the last report to the share: the same one until ``move``."""
         before = self._reported_byte_count
         self._reported_byte_count = self.byte_count
         more = self._reported_byte_count - before
@@ -160,6 +160,11 @@ class ConnectionMemory:
             share.allocate(more)
         elif more < 0:
             share.release(-more)
+
+    def move(self, before: MemoryShare, after: MemoryShare) -> None:
+        """Count the reported bytes in another share from now on."""
+        before.release(self._reported_byte_count)
+        after.allocate(self._reported_byte_count)
 
     def clear_frames(self) -> None:
         """Clear the counts of requests that are not started."""

@@ -54,6 +54,7 @@ from .metrics import (
 )
 from .network_channel import NetworkChannel
 from .replica import Replica
+from .sasl import SaslAuthenticator
 from .server import ListenerSocket, Server
 from .service import CreateService, NodeContext
 from .tls import TlsContexts, check_key_file
@@ -355,18 +356,22 @@ class Node:
     # --- callbacks --------------------------------------------------------------------------------
 
     def _listener_socket(self, listener: ListenerConfig) -> ListenerSocket:
-        def authenticate(tls: ssl.SSLObject | None) -> Principal | None:
+        def authenticate(tls: ssl.SSLObject | None, user: str | None) -> Principal | None:
             certificate = None if tls is None else tls.getpeercert()
             if tls is not None and certificate and not self._tls.trusts(listener, tls.context):
                 return None
-            return principal_of(certificate, listener, self._tls.access)
+            return principal_of(certificate, listener, self._tls.access, user)
 
+        sasl = listener.sasl
         return ListenerSocket(
             host=listener.host,
             port=listener.port,
             listener=listener.listener,
             authenticate=authenticate,
             tls=lambda: self._tls.for_listener(listener),
+            sasl=None
+            if sasl is None
+            else lambda: SaslAuthenticator(self._tls.users, sasl.max_reauth_ms / 1000),
         )
 
     async def _ask_leader(self, key: ApiKey, request: object, response_class: type[Any]) -> Any:

@@ -19,13 +19,15 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raftlog.errors import NodeAddressError
 from raftlog.wire import (
     QUORUM_APIS,
+    SASL_APIS,
+    Api,
     ApiKey,
     Listener,
     decode,
@@ -44,6 +46,7 @@ from .driver import Driver
 from .memory_pool import MemoryPool
 from .raft_request_handler import RaftRequestHandler
 from .request import Request
+from .sasl import SaslAuthenticator
 
 _BACKLOG: Final = 1024
 _PAUSE_AFTER_FAILURE_S: Final = 0.1
@@ -63,12 +66,14 @@ _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSocket:
     """Address to bind. ``tls`` is called for each connection, so that certificates can be reloaded;
-    ``authenticate`` returns the principal of a certificate, None to refuse the connection."""
+    ``authenticate`` returns the principal of a certificate, or of a user that has authenticated by
+    SASL, None to refuse the connection. ``sasl`` begins the SASL of a connection."""
 
     host: str
     port: int
     listener: Listener
-    authenticate: Callable[[ssl.SSLObject | None], Principal | None]
+    authenticate: Callable[[ssl.SSLObject | None, str | None], Principal | None]
+    sasl: Callable[[], SaslAuthenticator] | None = None
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
 
 
@@ -101,6 +106,8 @@ class Server:
         self.metrics: Final = ServerMetrics()
         self._driver = driver
         self._apis = apis
+        sasl_apis = {key: Api(key=ApiKey(key), clients=at) for key, at in SASL_APIS.items()}
+        self._apis_with_sasl: Final[Mapping[int, Api]] = {**apis.served, **sasl_apis}
         self._raft_handler = RaftRequestHandler(driver, log_event, audit)
         self._listener_sockets = listener_sockets
         self._limits = limits
@@ -113,6 +120,8 @@ class Server:
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
+        self._entered: dict[Connection, CountedConnection] = {}
+        """Of listeners with SASL, until the connection is closed."""
         self._flush_queue: Final = FlushQueue(self._loop)
         self.quotas: Final = ConnectionQuotas(limits)
         self.wall_s: Callable[[], float] = time.time
@@ -229,25 +238,30 @@ class Server:
 
         def closed(connection: Connection) -> None:
             self._connections.discard(connection)
+            self._entered.pop(connection, None)
             for number in connection.raft_request_ids:
                 self._driver.drop(number)
             self._left(entered)
 
         def authenticate(transport: asyncio.Transport) -> Principal | None:
             nonlocal is_known
-            principal = listener_socket.authenticate(transport.get_extra_info("ssl_object"))
-            if is_known:
-                return principal  # for needs_reauthentication
+            user = None if sasl is None else sasl.user
+            principal = listener_socket.authenticate(transport.get_extra_info("ssl_object"), user)
+            if is_known or (sasl is not None and principal is not None):
+                is_known = True
+                return principal  # for needs_reauthentication, or until SASL
             is_known = True
             return self._admit(entered, principal, where)
 
+        sasl = None if listener_socket.sasl is None else listener_socket.sasl()
         connection = Connection(
+            sasl=sasl,
             where=where,
             authenticate=authenticate,
             handle=self._handle,
             closed=closed,
             log_event=self._log_event,
-            apis=self._apis.served,
+            apis=self._served(has_sasl=sasl is not None),
             frame_bytes_max=self._frame_bytes_max,
             in_flight_max=self._limits.requests_in_flight_max,
             memory_share=lambda principal: self._memory_of(principal).share_of(
@@ -259,6 +273,8 @@ class Server:
             flush_queue=self._flush_queue,
         )
         self._connections.add(connection)
+        if sasl is not None:
+            self._entered[connection] = entered
         tls = listener_socket.tls()
         try:
             peer.setblocking(False)
@@ -297,6 +313,9 @@ class Server:
     def _left(self, entered: CountedConnection) -> None:
         self.metrics.connections -= 1
         self.quotas.leave(entered)
+
+    def _served(self, *, has_sasl: bool) -> Mapping[int, Api]:
+        return self._apis_with_sasl if has_sasl else self._apis.served
 
     def _frame_bytes_max(self, principal: Principal) -> int:
         """Return the limit of a request: small, unless the principal may append, replicate or
@@ -375,6 +394,11 @@ class Server:
         """Dispatch a request. Raises ``MalformedMessageError``."""
         key = ApiKey(request.header.api_key)
         self.metrics.requests[key.name] += 1
+        if connection.sasl is not None:
+            connection.sasl.check(key, self._loop.time())
+            if key in SASL_APIS:
+                self._authenticate(connection, connection.sasl, request)
+                return
         is_from_consumer = False
         if key is ApiKey.FETCH:
             request.body = decode(
@@ -385,13 +409,35 @@ class Server:
             )
             is_from_consumer = fetching_replica_id(request.body, request.version) < 0
         if key is ApiKey.API_VERSIONS:
-            request.respond(self._versions(request))
+            request.respond(self._versions(connection, request))
         elif key in QUORUM_APIS and not is_from_consumer:
             self._raft_handler.handle(connection, request)
         else:
             self._apis.start(request)
 
-    def _versions(self, request: Request[Any]) -> bytes:
+    def _authenticate(
+        self, connection: Connection, sasl: SaslAuthenticator, request: Request[Any]
+    ) -> None:
+        """Handle a request of SASL. Raises ``MalformedMessageError``."""
+        was_authenticated = sasl.is_authenticated
+        body, reason = sasl.handle(request, self._loop.time())
+        principal = None
+        if reason is None and sasl.is_authenticated:
+            principal = connection.authenticate_again()
+            if principal is None:
+                reason = "the peer is not authenticated"
+            elif not was_authenticated:
+                principal = self._admit(self._entered[connection], principal, connection.where)
+        if principal is not None:
+            connection.change_principal(principal)
+        request.respond(body)
+        if reason is not None:
+            self.metrics.closed_connections["sasl"] += 1
+            self._log_refused(connection.where, f"SASL: {reason}")
+        if principal is None and (reason is not None or sasl.is_authenticated):
+            connection.finish()
+
+    def _versions(self, connection: Connection, request: Request[Any]) -> bytes:
         core = self._driver.replica.core
         known = core.voters_at(core.high_watermark or 0)
         return encode_versions_response(
@@ -399,7 +445,7 @@ class Server:
             request.principal.listener,
             kraft_version=None if known is None else known[1],
             features_epoch=core.high_watermark,
-            apis=self._apis.served,
+            apis=self._served(has_sasl=connection.sasl is not None),
             features=self._apis.features(),
         )
 

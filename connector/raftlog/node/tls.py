@@ -1,4 +1,4 @@
-"""TLS contexts of a node, for its listeners and for its connections to other nodes.
+"""TLS contexts of a node, for its listeners and its connections to nodes; users of SASL.
 
 TLS 1.2 or later. Certificates must be issued by the CA of the listener; the CAs of the system are
 not trusted. Clients of a listener for voters always need a certificate. Sessions are not resumed,
@@ -32,13 +32,18 @@ from raftlog.storage.file_rights import change_by_others, read_by_others
 
 from .access import AccessTable, certificate_names
 from .config import ListenerConfig, NodeConfig, TlsConfig
+from .sasl import Users, read_users
 
 
 @dataclass(slots=True)
 class _Contexts:
-    """Contexts created from one reading of the files, and the access table they use."""
+    """Contexts created from one reading of the files, and the access table they use.
+
+    ``users``: of the listener with SASL, None without one.
+    """
 
     access: AccessTable
+    users: Users | None = None
     listeners: dict[ListenerConfig, ssl.SSLContext] = field(default_factory=dict)
     peers: dict[int, ssl.SSLContext] = field(default_factory=dict)
 
@@ -56,6 +61,11 @@ class TlsContexts:
     def access(self) -> AccessTable:
         """Return the current access table."""
         return self._contexts.access
+
+    def users(self) -> Users:
+        """Return the current users of the listener with SASL."""
+        assert self._contexts.users is not None, "it has a file of users"
+        return self._contexts.users
 
     def for_listener(self, listener: ListenerConfig) -> ssl.SSLContext | None:
         """Return the context for new connections to a listener, None without TLS."""
@@ -106,6 +116,8 @@ class TlsContexts:
     def _load(self, access: AccessTable) -> _Contexts:
         contexts = _Contexts(access)
         for listener in self._config.listeners:
+            if listener.sasl is not None:
+                contexts.users = read_users(listener.sasl.users)
             if listener.tls is not None:
                 context = contexts.listeners[listener] = server_context(listener.tls)
                 self._revoked[context] = revoked_certificates(listener.tls)

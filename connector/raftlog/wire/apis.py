@@ -207,8 +207,7 @@ SASL_APIS: Final[Mapping[int, VersionRange]] = {
     ApiKey.SASL_HANDSHAKE: VersionRange(1, 1),
     ApiKey.SASL_AUTHENTICATE: VersionRange(0, 2),
 }
-"""APIs of raftlog's client only: no node of raftlog serves them. Handshakes of version 0 are
-followed by messages without headers."""
+"""APIs of listeners with SASL. Handshakes of version 0 are followed by messages without headers."""
 
 
 def served_api(

@@ -1,4 +1,4 @@
-"""SASL of a client, without I/O: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
+"""SASL of a client, and SCRAM of a server, without I/O (KIP-43, KIP-84, KIP-152).
 
 An exchange is a generator: it yields the bytes to send, and is sent the bytes of the response. It
 ends when the server is authenticated, too, and raises ``SaslExchangeError`` before it sends a proof
@@ -16,7 +16,8 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
@@ -38,7 +39,7 @@ _REFUSAL_CHARACTERS_MAX: Final = 500
 
 
 class SaslExchangeError(Exception):
-    """The server does not follow the mechanism, or did not prove that it has the credentials."""
+    """The peer does not follow the mechanism, or did not prove that it has the credentials."""
 
 
 class SaslRefusedError(Exception):
@@ -180,6 +181,107 @@ def _base64(text: str) -> bytes:
     if not found:
         raise SaslExchangeError("the server's message is not that of SCRAM")
     return found
+
+
+# --- SCRAM of a server ----------------------------------------------------------------------------
+# Kafka: ``ScramSaslServer``, ``ScramMessages``.
+
+ServerExchange: TypeAlias = Generator[bytes, bytes, None]
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What a server has of a password (RFC 5802, 3)."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+def scram_credential(
+    mechanism: str, password: str, *, salt: bytes, iterations: int
+) -> ScramCredential:
+    """Return the credential of a password. This takes some 10 ms of CPU time."""
+    algorithm = SCRAM_HASHES[mechanism]
+    salted = hashlib.pbkdf2_hmac(algorithm, _utf8(password), salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", algorithm)
+    stored_key = hashlib.new(algorithm, client_key).digest()
+    return ScramCredential(
+        salt, iterations, stored_key, hmac.digest(salted, b"Server Key", algorithm)
+    )
+
+
+def scram_server_exchange(
+    mechanism: str, find: Callable[[str], ScramCredential], nonce: str
+) -> ServerExchange:
+    """Exchange of a server: it is sent the client's messages, and yields the responses.
+
+    It first yields nothing of use, then a challenge, then the server's signature if the client has
+    proven that it has the password. ``find`` returns the credential of a user, also of an unknown
+    one: its proof is wrong. Raises ``SaslExchangeError``.
+    """
+    algorithm = SCRAM_HASHES[mechanism]
+    first = _client_text((yield b""))
+    header, user, client_nonce, client_first = _client_first(first)
+    credential = find(user)
+    full_nonce = client_nonce + nonce
+    salt = base64.b64encode(credential.salt).decode("ascii")
+    server_first = f"r={full_nonce},s={salt},i={credential.iterations}"
+    final = _client_text((yield _utf8(server_first)))
+    without_proof, _, proof_text = final.rpartition(",p=")
+    channel = base64.b64encode(_utf8(header)).decode("ascii")
+    if without_proof.split(",")[:2] != [f"c={channel}", f"r={full_nonce}"]:
+        raise SaslExchangeError("the client's final message does not continue its first")
+    auth_message = _utf8(f"{client_first},{server_first},{without_proof}")
+    signature = hmac.digest(credential.stored_key, auth_message, algorithm)
+    proof = _base64(proof_text)
+    if len(proof) != len(signature):
+        raise SaslExchangeError("the client's proof has a wrong length")
+    client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+    stored_key = hashlib.new(algorithm, client_key).digest()
+    if not hmac.compare_digest(stored_key, credential.stored_key):
+        raise SaslExchangeError("the client's proof is wrong")
+    verifier = hmac.digest(credential.server_key, auth_message, algorithm)
+    yield b"v=" + base64.b64encode(verifier)
+
+
+def _client_first(text: str) -> tuple[str, str, str, str]:
+    """Return header, user, nonce, and the message without its header.
+
+    Without channel binding: TLS and SCRAM authenticate different things here, as in Kafka. The user
+    to act as, if any, is the user itself. A delegation token (``tokenauth``) is no password.
+    """
+    binding, _, rest = text.partition(",")
+    identity, _, message = rest.partition(",")
+    parts = message.split(",")
+    if binding not in ("n", "y") or len(parts) < 2 or len(parts[0]) < 3 or len(parts[1]) < 3:
+        raise SaslExchangeError("the client's first message is not that of SCRAM")
+    name, nonce = parts[0], parts[1]
+    if not name.startswith("n=") or not nonce.startswith("r="):  # also m=, a mandatory extension
+        raise SaslExchangeError("the client's first message is not that of SCRAM")
+    if any(part.lower() == "tokenauth=true" for part in parts[2:]):
+        raise SaslExchangeError("delegation tokens are not accepted")
+    if identity not in ("", f"a={name[2:]}"):
+        raise SaslExchangeError("the client requests to act as another user")
+    return f"{binding},{identity},", _unescaped(name[2:]), nonce[2:], message
+
+
+def _unescaped(name: str) -> str:
+    pieces = name.split("=")
+    if not all(piece.startswith(("2C", "3D")) for piece in pieces[1:]):
+        raise SaslExchangeError("the user's name is not that of SCRAM")
+    marks = ("," if piece.startswith("2C") else "=" for piece in pieces[1:])
+    return pieces[0] + "".join(
+        mark + piece[2:] for mark, piece in zip(marks, pieces[1:], strict=True)
+    )
+
+
+def _client_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise SaslExchangeError("the client's message is not UTF-8") from None
 
 
 # --- OAUTHBEARER (RFC 7628, KIP-255, KIP-342) -----------------------------------------------------

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from raftlog import __version__, compiled
 
-from . import apply, cat, dev, log, maintenance, node, quorum, rescue, state, tables
+from . import apply, cat, dev, log, maintenance, node, quorum, rescue, state, tables, users
 from .output import Console, Output, OutputFailedError
 from .parser import Parser, WrongCallError
 
@@ -57,6 +57,7 @@ commands for logs created by raftlog (raftlog.open), not for Kafka's:
 
 commands for a log replicated by a raftlog quorum:
   node       run a node of the quorum, see `raftlog node --help`
+  users      set passwords of clients that authenticate by SASL, see `raftlog users --help`
   quorum     describe the leader, voters and observers; add or remove a voter
   dev        start a quorum on this machine, to try raftlog
 
@@ -135,6 +136,7 @@ def parser() -> Parser:
         maintenance.add_repair,
         quorum.add_quorum,
         node.add_node,
+        users.add_users,
         dev.add_dev,
     ):
         add_command(commands)

@@ -1,0 +1,118 @@
+"""``raftlog users``: the users of a node that authenticate by SASL/SCRAM."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from .output import Console, Output
+from .parser import Commands, Parser
+
+if TYPE_CHECKING:
+    from raftlog.node.sasl import Users
+
+USAGE: Final = "raftlog users COMMAND FILE [OPTION ...]"
+ABOUT: Final = """
+A node with [listeners.clients.sasl] in its node.toml authenticates clients by SCRAM-SHA-256 and
+SCRAM-SHA-512, with the credentials of a file of users. The file is the same on all nodes; SIGHUP
+makes a node read it again, and ends the connections of removed users and of old passwords. It has
+no passwords, but hashes from which weak ones can be guessed: keep it as secret as a key.
+
+commands:
+  set     create a user, or change its password; creates the file
+  remove  remove a user
+  list    print the names of the users
+
+examples:
+  raftlog users set users.json jobs-etl
+  raftlog users set users.json jobs-etl --password-file password.txt
+"""
+SET_ABOUT: Final = """
+Create a user, or change its password. The password is read from the terminal, or from the first
+line of --password-file (`-`: standard input), and never from an argument, which other users see.
+"""
+REMOVE_ABOUT: Final = "Remove a user. Its connections end when the nodes read the file again."
+LIST_ABOUT: Final = "Print the names of the users, one a line."
+
+
+def add_users(commands: Commands) -> None:
+    """Add ``raftlog users`` with its commands."""
+    users = commands.add_parser("users", usage=USAGE, about=ABOUT).add_commands()
+    command = _add(users, "set", SET_ABOUT)
+    command.set_defaults(run=run_set)
+    command.add_argument("name", metavar="NAME", help="name of the user, as in [access]")
+    command.add_argument("--password-file", metavar="FILE", help="file with the password, or `-`")
+    command = _add(users, "remove", REMOVE_ABOUT)
+    command.set_defaults(run=run_remove)
+    command.add_argument("name", metavar="NAME", help="name of the user")
+    _add(users, "list", LIST_ABOUT).set_defaults(run=run_list)
+
+
+def _add(users: Commands, name: str, about: str) -> Parser:
+    command = users.add_parser(name, about=about)
+    command.add_argument("file", metavar="FILE", help="file of users, as in node.toml")
+    return command
+
+
+def run_set(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Set the password of a user; return the exit code."""
+    from raftlog.node.sasl import no_users, read_users, with_password
+
+    path: str = arguments.file
+    users = read_users(path) if os.path.lexists(path) else no_users()
+    try:
+        changed = with_password(users, arguments.name, _password(arguments.password_file))
+    except ValueError as error:
+        arguments.parser.error(str(error))
+    _write(changed, path, arguments.parser)
+    return 0
+
+
+def run_remove(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Remove a user; return the exit code."""
+    from raftlog.node.sasl import Users, read_users
+
+    users = read_users(arguments.file)
+    if arguments.name not in users.credentials:
+        arguments.parser.error(f"there is no user {arguments.name!r}: see `raftlog users list`")
+    left = {name: one for name, one in users.credentials.items() if name != arguments.name}
+    _write(Users(left, users.challenge_key), arguments.file, arguments.parser)
+    return 0
+
+
+def run_list(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Print the users; return the exit code."""
+    from raftlog.node.sasl import read_users
+
+    for name in sorted(read_users(arguments.file).credentials):
+        output.line(name)
+    return 0
+
+
+def _password(path: str | None) -> str:
+    """Return the password. Raises ``ValueError``."""
+    if path is None:
+        password = getpass.getpass("password: ")
+        if getpass.getpass("again: ") != password:
+            raise ValueError("the passwords differ")
+        return password
+    try:
+        if path == "-":
+            return sys.stdin.readline().rstrip("\r\n")
+        with open(path, encoding="utf-8") as file:
+            return file.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise ValueError(f"--password-file {path} cannot be read: {reason.lower()}") from None
+
+
+def _write(users: Users, path: str, parser: Parser) -> None:
+    from raftlog.node.sasl import write_users
+
+    try:
+        write_users(users, path)
+    except OSError as error:
+        parser.error(f"{path} cannot be written: {(error.strerror or 'unknown error').lower()}")
