@@ -135,6 +135,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "leader_endpoints",
             "_bootstrap",
             "_state",
+            "_checked_high_watermark",  # after a step that of the state
         )
     ),
 }

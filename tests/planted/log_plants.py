@@ -12,6 +12,7 @@ from tests.planted.plant import Plant
 GROUPS: Final = "tests/append/test_group_writes.py"
 WRITING: Final = "connector/raftlog/log/writing"
 CLIENT: Final = "connector/raftlog/client"
+INVARIANTS: Final = "tests/log/writing/test_log_invariants.py"
 
 
 LOG_PLANTS: Final = (
@@ -459,5 +460,50 @@ LOG_PLANTS: Final = (
         tests=(
             "tests/log/recovery/test_recovery.py::test_a_producer_snapshot_above_the_truncated_end_is_ignored",
         ),
+    ),
+    # --- invariants ---------------------------------------------------------------------------
+    Plant(
+        bug="a roll keeps the synced position of the segment before it",
+        path=f"{WRITING}/replicated_log.py",
+        old="        self._sync.roll()\n",
+        new="",
+        tests=(INVARIANTS,),
+    ),
+    Plant(
+        bug="batches of another process are missing in the producer state",
+        path=f"{WRITING}/replicated_log.py",
+        old="""        self._producer_state.apply(metadata)
+        self._segments.epochs""",
+        new="        self._segments.epochs",
+        tests=(f"{INVARIANTS}::test_a_log_that_follows_another_process_is_checked",),
+    ),
+    Plant(
+        bug="the synced position advances without its offset",
+        path=f"{WRITING}/active_segment.py",
+        old="            self.end_offset, self.position = end_offset, position\n",
+        new="            self.position = position\n",
+        tests=(INVARIANTS,),
+    ),
+    Plant(
+        bug="a log with a violated invariant stays open",
+        path=f"{WRITING}/replicated_log.py",
+        old="""            self._release("an invariant of the log is violated")
+""",
+        new="",
+        tests=(INVARIANTS,),
+    ),
+    Plant(
+        bug="a log is not checked after an append that did not fit",
+        path=f"{WRITING}/replicated_log.py",
+        old="                if self._closed is None:\n",
+        new="                if False:\n",
+        tests=(f"{INVARIANTS}::test_an_append_that_did_not_fit_is_followed_by_a_check",),
+    ),
+    Plant(
+        bug="the segments of a log are not checked after a change",
+        path=f"{WRITING}/replicated_log.py",
+        old="            self._segments.check_invariants(end)\n",
+        new="",
+        tests=(INVARIANTS,),
     ),
 )

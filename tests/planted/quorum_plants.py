@@ -27,6 +27,20 @@ def seed(number: int) -> tuple[str, ...]:
 
 QUORUM_PLANTS: Final = (
     Plant(
+        bug="the state of a replica is not checked after a step",
+        path=f"{QUORUM}/core.py",
+        old="        state.check_invariants()\n",
+        new="",
+        tests=("tests/quorum/test_core_invariants.py",),
+    ),
+    Plant(
+        bug="the high watermark of a follower falls to that of its leader",
+        path=f"{QUORUM}/following.py",
+        old="offset > (state.high_watermark or 0) and offset >= state.log.log_start_offset:\n",
+        new="offset >= state.log.log_start_offset:\n",
+        tests=("tests/quorum/test_core_invariants.py",),
+    ),
+    Plant(
         bug="a follower fetches again before its records are durable",
         path=f"{QUORUM}/following.py",
         old="""        if state.log.synced_end_offset < state.log.end_offset:

@@ -54,7 +54,8 @@ class LogView(Protocol):
     """Read-only view of a replica's log; it answers from memory, without I/O.
 
     The log changes by the replica's effects and by the leader's appends. Invariant:
-    ``log_start_offset <= synced_end_offset <= end_offset``.
+    ``log_start_offset`` and ``synced_end_offset`` are <= ``end_offset``. The log of a
+    follower may start above ``synced_end_offset``: its high watermark is that of its leader.
     """
 
     @property
@@ -132,6 +133,7 @@ class ReplicaState:
         self._jitter_ms = initial_state.jitter_ms
         self._persisted = initial_state.election
         self._proven_epoch = max(initial_state.election.epoch, initial_state.log.last_fetched_epoch)
+        self._checked_high_watermark = 0
         self._effects: list[Effect] = []
         self.role: Role = self._first_role(initial_state.election)
         self._emit_role_changed(None)
@@ -321,11 +323,19 @@ class ReplicaState:
         """Assert what holds after every step, whatever the other replicas sent."""
         role, high_watermark, log = self.role, self.high_watermark, self.log
         assert role.epoch == self._persisted.epoch, "the epoch of the role is the stored one"
+        assert self.voted_key == self._persisted.voted_key, "the vote is the stored one"
         assert role.epoch >= log.last_fetched_epoch, "the log has no later epoch"
         assert (role.leader_id == self.node_id) is isinstance(role, Leader | Resigned)
         if isinstance(role, Candidate):
             assert self.voted_key == self.key, "a candidate votes for itself"
-        assert high_watermark is None or high_watermark <= log.end_offset
+        if isinstance(role, Prospective | Candidate | Leader):
+            assert not self.is_recovering, "a replica that lost records neither campaigns nor leads"
+        if isinstance(role, Leader):
+            assert role.epoch_start_offset <= log.end_offset, "its epoch begins in its log"
+        assert max(log.log_start_offset, log.synced_end_offset) <= log.end_offset
+        if high_watermark is not None:
+            assert self._checked_high_watermark <= high_watermark <= log.end_offset
+            self._checked_high_watermark = high_watermark
 
     # --- effects ----------------------------------------------------------------------------------
 

@@ -566,6 +566,13 @@ class SyncState:
         if end_offset > self.end_offset:
             self.end_offset, self.position = end_offset, position
 
+    def check_invariants(self, active: ActiveSegment, end_offset: int) -> None:
+        """Assert that the durable end is in the active segment of a log with ``end_offset``."""
+        assert active.base_offset <= self.end_offset <= end_offset, (self.end_offset, end_offset)
+        assert self.position <= active.byte_count, (self.position, active.byte_count)
+        is_at_end, has_all = self.end_offset == end_offset, self.position == active.byte_count
+        assert is_at_end is has_all, "offset and position of the durable end are of one batch"
+
     def roll(self) -> None:
         """Start a new segment at the log's end, which is synced."""
         self.position = Position(0)

@@ -2,8 +2,9 @@
 
 Invariants:
 
-1. ``log_start_offset <= high_watermark <= end_offset`` and ``synced_end_offset <= end_offset``. An
-   embedded log is committed where it is synced; a replica's high watermark is the leader's.
+1. ``log_start_offset <= high_watermark <= end_offset`` and
+   ``recovery_point <= synced_end_offset <= end_offset``, checked after each change. An embedded log
+   is committed where it is synced; a replica's high watermark is the leader's.
 2. Nothing counts as durable before ``complete_sync``.
 3. A full disk leaves the log as it was before the batch. After any other storage error the content
    of the files is unknown: the log fails, and must be opened again.
@@ -403,7 +404,12 @@ class ReplicatedLog:
         with self._failing():
             self._directory.remove_clean_shutdown()
             self._is_changed = True
-            yield
+            try:
+                yield
+            except (AppendError, DiskFullError):
+                if self._closed is None:
+                    self._check_invariants()
+                raise
         self._check_invariants()
 
     @contextlib.contextmanager
@@ -440,8 +446,10 @@ class ReplicatedLog:
         try:
             assert start <= self.high_watermark <= end, (start, self.high_watermark, end)
             assert synced <= end, (synced, end)
+            assert self._segments.recovery_point <= synced, (self._segments.recovery_point, synced)
             assert self._producer_state.end_offset == end, (self._producer_state.end_offset, end)
             self._segments.check_invariants(end)
+            self._sync.check_invariants(self._segments.active, end)
         except AssertionError:
             self._release("an invariant of the log is violated")
             raise
@@ -660,6 +668,7 @@ class ReplicatedLog:
             self._reload(now_ms)
             return True
         if has_advanced:
+            self._check_invariants()
             self._abort_open_transaction(now_ms)
         return has_advanced
 
@@ -720,10 +729,6 @@ class ReplicatedLog:
             epochs=self.epochs,
             snapshots=self.snapshots,
         )
-
-    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Return the largest epoch <= ``epoch`` and its end offset (exclusive)."""
-        return self._epoch_validation.end_offset_for_epoch(epoch)
 
     def validate_offset_and_epoch(self, *, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``."""

@@ -297,8 +297,7 @@ class LogSegments:
         """Assert what holds after every change of a log that ends at ``end_offset``."""
         active = self.active
         assert self.first_base_offset <= self.log_start_offset <= end_offset
-        assert active.base_offset <= end_offset
-        assert self.recovery_point <= end_offset, (self.recovery_point, end_offset)
+        assert (active.byte_count > 0) is (active.base_offset < end_offset), active.byte_count
         if self.sealed:
             assert self.sealed[-1].end_offset == active.base_offset, "segments are contiguous"
         if self.epochs.entries:
