@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.plant import Plant
 
 SENT: Final = "tests/client/remote/test_sent_batches.py"
+PRODUCER: Final = "tests/client/remote/test_producer.py"
 BATCHES: Final = "tests/client/remote/test_producer_batches.py"
 GROUPS: Final = "tests/client/embedded/test_group_commit.py"
 CLIENT: Final = "connector/raftlog/client"
@@ -15,20 +16,20 @@ REMOTE: Final = "connector/raftlog/client/remote"
 CLIENT_PLANTS: Final = (
     Plant(
         bug="an append is refused at its deadline and written with its batch later",
-        path=f"{REMOTE}/record_accumulator.py",
+        path=f"{REMOTE}/producer.py",
         old="""        is_removed = not batch.may_be_appended and remove_requests(
-            batch, expired, self._settings, self._clock.wall_ms()
+            batch, expired, self._settings, wall_ms
         )
 """,
         new="        is_removed = not batch.may_be_appended\n",
-        tests=(BATCHES, SENT),
+        tests=(BATCHES, PRODUCER),
     ),
     Plant(
         bug="an append that may be in the log is refused at its deadline",
-        path=f"{REMOTE}/record_accumulator.py",
+        path=f"{REMOTE}/producer.py",
         old="        is_removed = not batch.may_be_appended and remove_requests(",
         new="        is_removed = remove_requests(",
-        tests=(SENT,),
+        tests=(PRODUCER, SENT),
     ),
     Plant(
         bug="a check that fails because of records that do not fit is answered as final",
@@ -52,49 +53,81 @@ CLIENT_PLANTS: Final = (
         tests=(GROUPS,),
     ),
     Plant(
-        bug="a producer id is used again although its last batch may be appended",
-        path=f"{REMOTE}/record_accumulator.py",
-        old="            if batch.may_be_appended or batch.split is not None:\n",
-        new="            if batch.split is not None:\n",
-        tests=(
-            "tests/simulation/test_clients.py::"
-            "test_appends_of_the_products_client_keep_their_promises_under_faults",
-        ),
+        bug="sequences are used again although a batch that has them may be appended",
+        path=f"{REMOTE}/producer.py",
+        old="        self._producer_epoch += 1\n",
+        new="        self._producer_epoch += 0\n",
+        tests=(PRODUCER,),
+    ),
+    Plant(
+        bug="a second batch is sent before the log knows the producer id",
+        path=f"{REMOTE}/producer.py",
+        old="        return self._is_known and self._in_flight_count < IN_FLIGHT_MAX\n",
+        new="        return self._in_flight_count < IN_FLIGHT_MAX\n",
+        tests=(PRODUCER,),
+    ),
+    Plant(
+        bug="a commit of another process makes the log know a producer id",
+        path=f"{REMOTE}/producer.py",
+        old="batch.stamp is not None and not result.was_duplicate\n",
+        new="batch.stamp is not None\n",
+        tests=(BATCHES,),
+    ),
+    Plant(
+        bug="more batches follow a lost one than the log remembers",
+        path=f"{REMOTE}/producer.py",
+        old="sent_count >= IN_FLIGHT_MAX:\n",
+        new="sent_count < 0:\n",
+        tests=(BATCHES,),
+    ),
+    Plant(
+        bug="a lost batch before a refused one is sent as another batch",
+        path=f"{REMOTE}/producer.py",
+        old="        if not all(batch.is_after_gap for batch in stamped):\n",
+        new="        if False:\n",
+        tests=(PRODUCER,),
+    ),
+    Plant(
+        bug="a batch is sent as another one although the one before it may still be appended",
+        path=f"{REMOTE}/producer.py",
+        old="            if batch.may_be_appended and self._has_unresolved_gap:\n",
+        new="            if False:\n",
+        tests=(PRODUCER,),
+    ),
+    Plant(
+        bug="a batch on which later ones depend is dropped at its deadline",
+        path=f"{REMOTE}/producer.py",
+        old="            if is_unneeded and not (batch.may_be_appended and is_needed):\n",
+        new="            if is_unneeded:\n",
+        tests=(PRODUCER,),
+    ),
+    Plant(
+        bug="a batch without a sequence is sent beside others",
+        path=f"{REMOTE}/producer.py",
+        old="        if batch is None or (self._in_flight_count and not batch.has_sequence):\n",
+        new="        if batch is None:\n",
+        tests=(PRODUCER,),
     ),
     Plant(
         bug="an append answered at its deadline waits for a leader forever",
-        path=f"{REMOTE}/record_accumulator.py",
-        old="            if batch.is_done:\n",
-        new="            if False:\n",
+        path=f"{REMOTE}/producer.py",
+        old="            is_unneeded = batch.is_done and not batch.is_in_flight\n",
+        new="            is_unneeded = False\n",
         tests=(SENT,),
     ),
     Plant(
         bug="a closed client keeps searching for a leader that no request needs",
         path=f"{REMOTE}/sender.py",
-        old="        if not self.accumulator.has_undrained and self._search is not None:\n",
+        old="        if not producer.has_undrained and self._search is not None:\n",
         new="        if False:\n",
         tests=(SENT,),
     ),
     Plant(
         bug="a closed client waits for an unresponsive leader",
         path=f"{REMOTE}/sender.py",
-        old="not one.is_done for one in self._in_flight",
-        new="True for one in self._in_flight",
+        old="self._is_closing and self._producer.is_idle",
+        new="self._is_closing and not self._producer.in_flight_count",
         tests=(SENT,),
-    ),
-    Plant(
-        bug="a batch that could not be sent is sent before an earlier one that was lost",
-        path=f"{REMOTE}/record_accumulator.py",
-        old="        insort(self._built, batch, key=lambda one: one.ordinal)\n",
-        new="        self._built.append(batch)\n",
-        tests=(BATCHES,),
-    ),
-    Plant(
-        bug="an append that is sent separately is never released",
-        path=f"{REMOTE}/record_accumulator.py",
-        old="        self._separate.discard(request)\n",
-        new="",
-        tests=(BATCHES,),
     ),
     Plant(
         bug="a call beside the end of a network thread raises an error of its loop",
@@ -135,7 +168,7 @@ CLIENT_PLANTS: Final = (
     ),
     Plant(
         bug="an append that could not be queued keeps its room",
-        path=f"{REMOTE}/record_accumulator.py",
+        path=f"{REMOTE}/sender.py",
         old="""            if not self._new:
                 self._wake_up()
             self._pool.allocate(byte_count)

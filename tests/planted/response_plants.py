@@ -417,17 +417,10 @@ ANSWER_PLANTS: Final = (
         tests=(MEMORY,),
     ),
     Plant(
-        bug="a batch of an append is sent before the response to the previous one",
-        path=SENDER,
-        old="            if split is not None and any(",
-        new="            if False and any(",
-        tests=(SENT,),
-    ),
-    Plant(
         bug="a shared batch that may be written is sent as separate ones",
-        path=SENDER,
-        old="        elif batch.may_be_appended:\n",
-        new="        elif False:\n",
+        path="connector/raftlog/client/remote/producer.py",
+        old="        if len(batch.requests) > 1 and batch.may_be_appended:\n",
+        new="        if False:\n",
         tests=(SENT,),
     ),
     Plant(

@@ -81,7 +81,7 @@ class Client:
 
     def append(self, request: AppendRequest) -> None:
         """Queue an append."""
-        self._sender.accumulator.append(request)
+        self._sender.append(request)
 
     def close(self) -> None:
         """End the process. Appends without a result have an unknown one."""

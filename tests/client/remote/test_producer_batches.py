@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from raftlog.append import WAITING_BYTES_MAX, AppendRequest, AppendResult
 from raftlog.client.log_handle import Clock
+from raftlog.client.remote.producer import Producer, Retry, outcome_of_error
 from raftlog.client.remote.producer_batches import (
     IMPOSSIBLE_OFFSET,
     LogSettings,
     ProducerBatch,
-    ProducerState,
     can_share_batch,
     needs_producer_id,
     remove_requests,
@@ -25,14 +25,14 @@ from raftlog.client.remote.producer_batches import (
     single_batch,
     split_batches,
 )
-from raftlog.client.remote.record_accumulator import RecordAccumulator
-from raftlog.client.remote.sender import Retry, outcome_of_error
+from raftlog.client.remote.sender import AppendQueue
 from raftlog.errors import (
     AccessDeniedError,
     AppendUnknownError,
     BufferAllocationError,
     ForeignCommitError,
     FutureEpochError,
+    InvalidAppendError,
     LogClosedError,
     NodeRefusedError,
     NotLeaderError,
@@ -72,20 +72,21 @@ def values_of(batch: ProducerBatch) -> list[bytes | None]:
 
 
 def test_an_append_has_its_required_offset_the_leader_epoch_and_its_producer() -> None:
-    state = ProducerState(77, 0, 5)
-    batch = single_batch(request(b"a", b"b", required_base_offset=40), SETTINGS, 1000, state)
+    batch = single_batch(request(b"a", b"b", required_base_offset=40), SETTINGS, 1000)
+    assert parsed_batch(batch.data_for(9)).producer_id == -1
+    batch.assign(ProducerStamp(77, 3, 5))
     data = batch.data_for(9)
     assert int.from_bytes(data[:8], "big") == 40
     parsed = parsed_batch(data)
-    assert (parsed.leader_epoch, parsed.producer_id, parsed.base_sequence) == (9, 77, 5)
-    assert state.next_sequence == 7
+    stamp = parsed.producer_id, parsed.producer_epoch, parsed.base_sequence
+    assert (parsed.leader_epoch, *stamp, parsed.record_count) == (9, 77, 3, 5, 2)
     again = batch.data_for(10)
     assert again[16:] == data[16:], "nothing changes after the epoch"
     assert parsed_batch(again).leader_epoch == 10
 
 
 def test_a_retry_under_a_later_epoch_requires_an_impossible_offset() -> None:
-    batch = single_batch(request(b"a", epoch=3), SETTINGS, 0, ProducerState(1, 0))
+    batch = single_batch(request(b"a", epoch=3), SETTINGS, 0)
     assert parsed_batch(batch.data_for(9)).leader_epoch == 3
     batch.epoch_error = NotLeaderError(epoch=3, current_epoch=9)
     data = batch.data_for(9)
@@ -98,28 +99,27 @@ def test_a_retry_under_a_later_epoch_requires_an_impossible_offset() -> None:
 def test_an_append_without_records_is_only_a_header() -> None:
     checked = request(required_base_offset=7)
     assert not needs_producer_id(checked)
-    batch = single_batch(checked, SETTINGS, 0, None)
+    batch = single_batch(checked, SETTINGS, 0)
     data = batch.data_for(2)
     assert (len(data), parsed_batch(data).record_count) == (61, 0)
     assert int.from_bytes(data[:8], "big") == 7
 
 
-def test_a_named_append_has_its_name_and_no_producer() -> None:
+def test_a_named_append_has_its_name_and_a_batch_of_its_own() -> None:
     named = request(b"a", commit=CommitName("app", "q", 3), take_over_from="p")
-    assert not needs_producer_id(named)
+    assert needs_producer_id(named)
     assert not can_share_batch(named)
-    batch = parsed_batch(single_batch(named, SETTINGS, 0, None).data_for(1))
+    batch = parsed_batch(single_batch(named, SETTINGS, 0).data_for(1))
     (record,) = batch.records()
     assert [header.key for header in record.headers] == ["raftlog.commit", "raftlog.take-over"]
     assert record.headers[1].value == b"p"
     assert batch_metadata(batch, ValueKind.BYTES).commit == CommitName("app", "q", 3)
-    assert batch.producer_id == -1
 
 
 def test_in_a_kraft_log_a_named_append_is_a_transaction_in_one_batch() -> None:
     settings = LogSettings(ValueKind.KRAFT, 1024, Compression.NONE)
     named = request(b"\x01\x14\x00\x00", commit=CommitName("app", "q", 3), required_end_offset=12)
-    batch = single_batch(named, settings, 0, None)
+    batch = single_batch(named, settings, 0)
     assert (batch.record_count, batch.required_base_offset) == (3, 10)
     facts = batch_metadata(parsed_batch(batch.data_for(1)), ValueKind.KRAFT)
     assert facts.commit == CommitName("app", "q", 3)
@@ -127,7 +127,8 @@ def test_in_a_kraft_log_a_named_append_is_a_transaction_in_one_batch() -> None:
 
 def test_a_callers_producer_is_in_the_batch() -> None:
     stamped = request(b"a", producer=ProducerStamp(5, 1, 9))
-    batch = parsed_batch(single_batch(stamped, SETTINGS, 0, None).data_for(1))
+    assert not needs_producer_id(stamped)
+    batch = parsed_batch(single_batch(stamped, SETTINGS, 0).data_for(1))
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (5, 1, 9)
 
 
@@ -156,7 +157,7 @@ def test_the_required_offset_of_the_request_implies_those_of_the_callers(
 
 def test_appends_in_a_shared_batch_get_their_own_offsets() -> None:
     requests = [request(b"a"), request(b"b", b"c"), request(b"d", is_atomic=True)]
-    batch = shared_batch(requests, SETTINGS, 0, ProducerState(1, 0))
+    batch = shared_batch(requests, SETTINGS, 0)
     assert batch is not None
     assert values_of(batch) == [b"a", b"b", b"c", b"d"]
     batch.complete(AppendResult(10, 13, 2))
@@ -165,32 +166,29 @@ def test_appends_in_a_shared_batch_get_their_own_offsets() -> None:
 
 
 def test_an_append_can_be_removed_from_a_batch_that_was_not_appended() -> None:
-    state = ProducerState(77, 2, 4)
     requests = [request(b"a"), request(b"b", b"c"), request(b"d")]
-    batch = shared_batch(requests, SETTINGS, 7, state)
+    batch = shared_batch(requests, SETTINGS, 7)
     assert batch is not None
+    batch.assign(ProducerStamp(77, 2, 4))
     requests[2].future.set_result(AppendResult(0, 0, 0))
     assert remove_requests(batch, requests[1:2], SETTINGS, 8)
     assert (batch.requests, values_of(batch)) == ((requests[0],), [b"a"])
-    assert (batch.record_count, state.next_sequence) == (1, 5)
-    assert parsed_batch(batch.data_for(1)).base_sequence == 4
+    assert (batch.record_count, batch.stamp) == (1, None)
     batch.complete(AppendResult(10, 10, 3))
     assert requests[0].future.result(0) == AppendResult(10, 10, 3)
 
 
-def accumulator_of(settings: LogSettings = SETTINGS) -> RecordAccumulator:
-    return RecordAccumulator(PATH, settings, Clock(), wake_up=lambda: None)
+def producer_of(settings: LogSettings = SETTINGS) -> Producer:
+    producer = Producer(PATH, settings)
+    producer.set_producer_id(77, 0)
+    return producer
 
 
-def built_batch(accumulator: RecordAccumulator, *requests: AppendRequest) -> ProducerBatch:
-    """Return the batch of the requests, which waits in the accumulator to be sent again."""
-    for one in requests:
-        accumulator.append(one)
-    accumulator.collect()
-    assert accumulator.needs_producer_id(3)
-    batch = accumulator.drain(ProducerState(77, 2, 4))
+def sent_batch(producer: Producer, *requests: AppendRequest) -> ProducerBatch:
+    """Return the batch of the requests, which is in flight."""
+    producer.add(requests)
+    batch = producer.next_batch(3, 0)
     assert batch is not None
-    accumulator.reenqueue(batch)
     return batch
 
 
@@ -198,13 +196,12 @@ def test_an_append_whose_sender_cannot_be_started_takes_no_room() -> None:
     def no_thread() -> None:
         raise RuntimeError("can't start new thread")
 
-    accumulator = RecordAccumulator(PATH, SETTINGS, Clock(), wake_up=no_thread)
+    queue = AppendQueue(PATH, Clock(), wake_up=no_thread)
     large = request(bytes(WAITING_BYTES_MAX))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="new thread"):
-            accumulator.append(large)
-    accumulator.collect()
-    assert not accumulator.has_undrained
+            queue.append(large)
+    assert queue.drain() == []
 
 
 def unavailable() -> RaftlogError:
@@ -212,108 +209,125 @@ def unavailable() -> RaftlogError:
 
 
 def test_a_waiting_batch_is_sent_without_the_appends_past_their_deadline() -> None:
-    accumulator = accumulator_of()
+    producer = producer_of()
     late, patient = request(b"a"), request(b"b", deadline_ms=9)
-    batch = built_batch(accumulator, late, patient)
-    accumulator.expire(1, unavailable)
+    batch = sent_batch(producer, late, patient)
+    producer.return_unsent(batch)
+    producer.expire(1, 0, unavailable)
     assert isinstance(late.future.exception(0), QuorumUnavailableError)
     assert not patient.future.done()
-    assert accumulator.next_built() is batch
+    assert producer.next_batch(3, 0) is batch
     assert values_of(batch) == [b"b"]
 
 
-def test_an_append_that_cannot_be_removed_from_its_batch_is_kept_past_its_deadline() -> None:
-    accumulator = accumulator_of(LogSettings(ValueKind.BYTES, 100, Compression.NONE))
+def test_an_append_that_cannot_be_removed_from_its_batch_is_kept_past_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer = producer_of()
     late, patient = request(b"a"), request(bytes(range(150)), deadline_ms=9)
-    batch = shared_batch((late, patient), SETTINGS, 7, ProducerState(77, 2, 4))
-    assert batch is not None
-    accumulator.reenqueue(batch)
-    accumulator.expire(1, unavailable)
+    batch = sent_batch(producer, late, patient)
+    producer.return_unsent(batch)
+    monkeypatch.setattr(
+        producer, "_settings", LogSettings(ValueKind.BYTES, 100, Compression.NONE)
+    )  # as if the rest was larger when compressed alone
+    producer.expire(1, 0, unavailable)
     assert isinstance(late.future.exception(0), AppendUnknownError)
+    assert producer.next_batch(3, 0) is batch
     assert values_of(batch) == [b"a", bytes(range(150))]
 
 
-@pytest.mark.parametrize("end", ["sent", "cancelled", "refused", "expired", "failed"])
-def test_an_append_that_is_sent_separately_is_not_kept_after_its_result(end: str) -> None:
-    accumulator = accumulator_of()
-    epoch = 0 if end == "refused" else None
-    one = request(b"a", epoch=epoch)
-    shared = shared_batch((one,), SETTINGS, 7, ProducerState(1, 0))
-    assert shared is not None
-    accumulator.split_and_reenqueue(shared)
-    del shared
-    if end == "cancelled":
-        one.future.cancel()
-    elif end == "expired":
-        accumulator.expire(1, unavailable)
-    elif end == "failed":
-        accumulator.fail_all(unavailable())
-    if accumulator.needs_producer_id(3) is not None:
-        assert accumulator.drain(ProducerState(77, 2, 4)) is not None
+def test_a_producer_that_has_results_keeps_no_append() -> None:
+    producer = producer_of()
+    one = request(b"a")
+    batch = sent_batch(producer, one, request(b"b"))
+    code = produce_error_code(InvalidAppendError(reason="x"))
+    text = produce_error_message(InvalidAppendError(reason="x"))
+    producer.handle_error(batch, code, text)  # both are sent separately
+    for _ in range(2):
+        again = producer.next_batch(3, 0)
+        assert again is not None
+        producer.complete(again, AppendResult(4, 4, 3))
+    assert producer.is_idle
+    del batch, again
     kept = weakref.ref(one.future)
     del one
     gc.collect()
     assert kept() is None
 
 
-def test_batches_to_be_sent_again_return_to_their_place() -> None:
-    accumulator = accumulator_of(LogSettings(ValueKind.BYTES, 100, Compression.NONE))
-    batches = []
-    for number in range(3):
-        accumulator.append(request(bytes([number])))
-        accumulator.collect()
-        batch = accumulator.drain(ProducerState(number, 0))
+def test_an_append_of_several_batches_is_sent_in_its_order() -> None:
+    producer = producer_of()
+    first = sent_batch(producer, request(*[bytes([number]) * 400 for number in range(5)]))
+    assert producer.next_batch(3, 0) is None, "the id is not known yet"
+    producer.complete(first, AppendResult(7, 8, 3))
+    sent = [producer.next_batch(3, 0) for _ in range(2)]
+    assert [one.record_count for one in sent if one is not None] == [2, 1]
+    assert producer.next_batch(3, 0) is None
+
+
+def test_no_more_batches_follow_one_without_an_outcome_than_a_log_remembers() -> None:
+    producer = producer_of()
+    large = request(*[bytes([number]) * 900 for number in range(8)])
+    first = sent_batch(producer, large)
+    producer.complete(first, AppendResult(0, 0, 3))
+    lost = [producer.next_batch(3, 0) for _ in range(5)]
+    assert producer.next_batch(3, 0) is None
+    for batch in lost:
         assert batch is not None
-        batches.append(batch)
-    for number in (1, 2, 0):  # the second could not be sent; the first lost its response later
-        accumulator.reenqueue(batches[number])
-    assert [accumulator.next_built() for _ in batches] == batches
+        producer.handle_lost(batch, "connection lost")
+    again = [producer.next_batch(3, 0) for _ in range(5)]
+    assert again == lost
+    busy = BufferAllocationError(byte_count=1, byte_count_max=1)
+    assert again[0] is not None
+    producer.handle_error(again[0], produce_error_code(busy), produce_error_message(busy))
+    for number, batch in enumerate(again[1:], 2):
+        assert batch is not None
+        producer.complete(batch, AppendResult(number, number, 3))
+    assert producer.next_batch(3, 0) is lost[0]
+    assert producer.next_batch(3, 0) is None, "a log may have forgotten the lost one after it"
+    producer.complete(again[0], AppendResult(1, 1, 3))
+    assert producer.next_batch(3, 0) is not None
 
 
-def test_an_append_of_several_batches_is_drained_in_its_order() -> None:
-    accumulator = accumulator_of()
-    first = built_batch(accumulator, request(*[bytes([number]) * 400 for number in range(5)]))
-    drained = [accumulator.next_built() for _ in range(3)]
-    assert drained[0] is first
-    assert [one.record_count for one in drained if one is not None] == [2, 2, 1]
-    assert accumulator.next_built() is None
+def test_a_commit_of_another_process_does_not_show_that_the_log_knows_the_producer() -> None:
+    producer = producer_of()
+    named = sent_batch(producer, request(b"a", commit=CommitName("app", "q", 3)))
+    producer.complete(named, AppendResult(0, 0, 3, was_duplicate=True))
+    first = sent_batch(producer, request(b"b"))
+    producer.add([request(b"c")])
+    assert producer.next_batch(3, 0) is None
+    producer.complete(first, AppendResult(1, 1, 3))
+    assert producer.next_batch(3, 0) is not None
 
 
 def test_a_batch_that_cannot_be_built_without_an_append_is_unchanged() -> None:
-    state = ProducerState(77, 2, 4)
     requests = [request(bytes(range(150))), request(b"b")]
-    batch = shared_batch(requests, SETTINGS, 7, state)
+    batch = shared_batch(requests, SETTINGS, 7)
     assert batch is not None
     before = bytes(batch.data)
     smaller = LogSettings(ValueKind.BYTES, 100, Compression.NONE)
     assert not remove_requests(batch, requests[1:], smaller, 8)
-    assert (bytes(batch.data), state.next_sequence, len(batch.requests)) == (before, 6, 2)
+    assert (bytes(batch.data), len(batch.requests)) == (before, 2)
 
 
-def test_an_append_that_does_not_fit_is_not_merged_and_uses_no_sequence() -> None:
-    state = ProducerState(1, 0)
-    assert shared_batch([request(bytes(600)), request(bytes(600))], SETTINGS, 0, state) is None
+def test_an_append_that_does_not_fit_is_not_merged() -> None:
+    assert shared_batch([request(bytes(600)), request(bytes(600))], SETTINGS, 0) is None
     with pytest.raises(RecordBatchTooLargeError):
-        single_batch(request(bytes(2000)), SETTINGS, 0, state)
-    assert state.next_sequence == 0
+        single_batch(request(bytes(2000)), SETTINGS, 0)
 
 
 def test_a_compressed_append_is_also_bounded_by_its_uncompressed_size() -> None:
     packed = LogSettings(ValueKind.BYTES, 1024 * 1024, Compression.ZSTD)
     named = request(bytes(RAW_BATCH_BYTES_MAX), commit=CommitName("app", "q", 1))
     with pytest.raises(RecordBatchTooLargeError) as refused:
-        single_batch(named, packed, 0, None)
+        single_batch(named, packed, 0)
     assert refused.value.byte_count_max == RAW_BATCH_BYTES_MAX
 
 
 def test_a_large_append_becomes_consecutive_batches() -> None:
     large = request(*[bytes([number]) * 400 for number in range(5)])
-    state = ProducerState(1, 0, 100)
-    batches = split_batches(large, SETTINGS, 0, state)
+    batches = split_batches(large, SETTINGS, 0)
     assert [one.record_count for one in batches] == [2, 2, 1]
-    sequences = [parsed_batch(one.data_for(1)).base_sequence for one in batches]
-    assert sequences == [100, 102, 104]
-    assert [one.producer_state for one in batches] == [None, None, state]
     batches[0].complete(AppendResult(10, 11, 1))
     batches[1].complete(AppendResult(15, 16, 1))
     assert not large.future.done()
@@ -323,7 +337,7 @@ def test_a_large_append_becomes_consecutive_batches() -> None:
 
 def test_a_large_append_that_fails_in_the_middle_is_not_refused() -> None:
     large = request(*[bytes(400)] * 5)
-    first, second, _ = split_batches(large, SETTINGS, 0, ProducerState(1, 0))
+    first, second, _ = split_batches(large, SETTINGS, 0)
     first.complete(AppendResult(10, 11, 1))
     second.fail(NotLeaderError(epoch=1, current_epoch=2))
     error = large.future.exception()
@@ -333,20 +347,12 @@ def test_a_large_append_that_fails_in_the_middle_is_not_refused() -> None:
 
 def test_each_caller_gets_its_own_error() -> None:
     requests = [request(b"a"), request(b"b")]
-    batch = shared_batch(requests, SETTINGS, 0, ProducerState(1, 0))
+    batch = shared_batch(requests, SETTINGS, 0)
     assert batch is not None
     batch.fail(LogClosedError(reason="x"))
     errors = [one.future.exception() for one in requests]
     assert [type(error) for error in errors] == [LogClosedError] * 2
     assert errors[0] is not errors[1]
-
-
-def test_sequences_wrap_around() -> None:
-    state = ProducerState(1, 0, 2**31 - 2)
-    state.advance(3)
-    assert state.next_sequence == 1
-    state.advance(-3)
-    assert state.next_sequence == 2**31 - 2
 
 
 # --- meaning of responses -------------------------------------------------------------------------
@@ -357,7 +363,7 @@ def result_of(batch: ProducerBatch, error: RaftlogError) -> object:
 
 
 def sent(*, may_be_appended: bool = False, **conditions: Any) -> ProducerBatch:
-    batch = single_batch(request(b"a", **conditions), SETTINGS, 0, ProducerState(1, 0))
+    batch = single_batch(request(b"a", **conditions), SETTINGS, 0)
     batch.may_be_appended = may_be_appended
     return batch
 

@@ -31,6 +31,7 @@ from raftlog.errors import (
     LogClosedError,
     NodeRefusedError,
     NotLeaderError,
+    OutOfOrderSequenceError,
     QuorumUnavailableError,
     RaftlogError,
     RecordBatchTooLargeError,
@@ -232,13 +233,14 @@ def test_no_batch_of_an_append_is_sent_after_a_refused_one() -> None:
     assert [one.values for one in leader.sent] == [LARGE[:2], (b"after",)]
 
 
-def test_batches_of_an_append_follow_each_response_and_the_written_part_is_reported() -> None:
-    leader = LoneLeader([Appended(10), Code(POLICY_VIOLATION), Appended(12)])
+def test_the_written_part_of_an_append_is_reported_if_one_of_its_batches_is_refused() -> None:
+    gap = OutOfOrderSequenceError(producer_id=77, producer_epoch=0, sequence=4, expected_sequence=2)
+    leader = LoneLeader([Appended(10), Code(POLICY_VIOLATION), Refused(gap), Appended(12)])
     with leader.node as peer, raftlog.connect(peer.address, timeout_ms=5000) as log:
         with pytest.raises(AppendUnknownError, match="below offset 12 were appended"):
             log.append(LARGE)
         assert log.append(b"after").base_offset == 12
-    assert [one.values for one in leader.sent] == [LARGE[:2], LARGE[2:4], (b"after",)]
+    assert [one.values for one in leader.sent] == [LARGE[:2], LARGE[2:4], LARGE[4:], (b"after",)]
 
 
 # --- appends in a shared batch --------------------------------------------------------------------

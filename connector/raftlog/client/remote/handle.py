@@ -299,7 +299,7 @@ class ConnectedLog(LogHandle):
     def _submit(self, request: AppendRequest) -> None:
         """Queue an append. A commit without records is looked up: no batch can have its name."""
         if request.commit is None or request.records:
-            self._sender.accumulator.append(request)
+            self._sender.append(request)
             return
         name = request.commit
         known = self._last_commit(name.application_id, request.deadline_ms)
@@ -309,7 +309,7 @@ class ConnectedLog(LogHandle):
             epoch = self.reader().epochs.epoch_at(first) or 0
             request.future.set_result(AppendResult(first, last, epoch, was_duplicate=True))
         elif request.has_required_offset or request.epoch is not None:
-            self._sender.accumulator.append(replace(request, commit=None, take_over_from=None))
+            self._sender.append(replace(request, commit=None, take_over_from=None))
         else:
             end, epoch = self.end_offset, self._quorum.leader_epoch()
             request.future.set_result(AppendResult(end, end - 1, epoch))
@@ -359,7 +359,7 @@ class ConnectedLog(LogHandle):
             commit=name,
             deadline_ms=deadline_ms,
         )
-        self._sender.accumulator.append(request)
+        self._sender.append(request)
         try:
             return _result_of(request)
         except (ForeignCommitError, StaleCommitError, UnexpectedEndOffsetError, InvalidAppendError):

@@ -39,7 +39,7 @@ from . import messages
 from .connection import ConnectionLostError, NetworkThread, tls_context
 from .login import SaslLogin
 from .messages import Committed, TopicIdentity
-from .metadata import LeaderConnection, Metadata, is_access_error
+from .metadata import LeaderConnection, Metadata
 from .nodes import Address
 from .producer_batches import LogSettings
 from .security import PLAINTEXT, ClientSecurity
@@ -398,7 +398,7 @@ class LeaderClient:
                 if not error or error in allowed:
                     self._metadata.mark_healthy()
                     return error, content, leader
-                if is_access_error(error):
+                if messages.is_access_error(error):
                     reason = f"client not authorized for {api_key.name} (Kafka's error {error})"
                     raise AccessDeniedError(path=self.path, reason=reason)
                 if error not in _RETRIABLE_ERRORS:

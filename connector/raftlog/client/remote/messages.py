@@ -36,6 +36,7 @@ CONTROLLERS: Final = 2
 """Endpoint type of controllers in DescribeCluster (KIP-919)."""
 _TOPIC_RESOURCE: Final = 2
 _MILLISECONDS_MAX: Final = 2**31 - 1
+_ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 53, 58))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +256,11 @@ def parse_partition(response: Any, topics: Any = None) -> tuple[int, Any]:
 def parse_controllers(response: DescribeClusterResponse) -> dict[int, tuple[str, int]]:
     """Return host and port by controller id."""
     return {int(one.broker_id): (one.host, int(one.port)) for one in response.brokers}
+
+
+def is_access_error(error: int) -> bool:
+    """Return whether Kafka's error code denies access."""
+    return error in _ACCESS_ERRORS
 
 
 def malformed(reason: str) -> MalformedMessageError:

@@ -65,7 +65,6 @@ PROBE_AFTER_S: Final = 0.5
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.4
 _METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-_ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 53, 58))
 """Kafka's error codes of authorization (topic, group, cluster, transactional id, which is here the
 application id) and of authentication."""
 
@@ -419,12 +418,7 @@ class Metadata:
             del self._opening[address]
 
 
-def is_access_error(error: int) -> bool:
-    """Return whether Kafka's error code denies access."""
-    return error in _ACCESS_ERRORS
-
-
 def _check_access(connection: Connection, api: str, error: int) -> None:
-    if is_access_error(error):
+    if messages.is_access_error(error):
         reason = f"client not authorized for {api} (Kafka's error {error})"
         raise AccessDeniedError(path=str(connection.address), reason=reason)

@@ -4,20 +4,22 @@ Rules of this file:
 
 1. A batch is sent again unchanged except for base offset and leader epoch, which its CRC does not
    cover: a node that receives it twice recognizes its commit name or its producer.
-2. A batch has the epoch of the leader that it is sent to. So a later leader appends no batch after
-   an earlier leader has refused the one before it.
+2. A batch has the epoch of the leader that it is sent to. So no other leader appends a copy of it
+   that is late.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from crc32c import crc32c
+
 from raftlog.append import AppendRequest, AppendResult, named_records
 from raftlog.errors import AppendUnknownError, RaftlogError
-from raftlog.limits import MIB
+from raftlog.limits import BATCH_HEADER_BYTES, MIB
 from raftlog.log.reading.transactions import TAKE_OVER_HEADER, ValueKind
 from raftlog.records.builder import (
     NO_PRODUCER,
@@ -28,14 +30,17 @@ from raftlog.records.builder import (
 )
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import RecordToAppend
+from raftlog.records.header import CRC_START
 from raftlog.records.record import Header, NewRecord
 
 IMPOSSIBLE_OFFSET: Final = 2**62
 """Required offset that no log reaches."""
-_SEQUENCES: Final = 2**31
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 _LEADER_EPOCH_POSITION: Final = struct.calcsize(">qi")
+_CRC: Final = struct.Struct(">I")
+_STAMP: Final = struct.Struct(">qhi")
+_STAMP_POSITION: Final = BATCH_HEADER_BYTES - struct.calcsize(">i") - _STAMP.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +52,6 @@ class LogSettings:
     compression: Compression
 
 
-@dataclass(slots=True)
-class ProducerState:
-    """Producer id of this client and its next sequence, for one batch at a time (KIP-98)."""
-
-    producer_id: int
-    producer_epoch: int
-    next_sequence: int = 0
-
-    def stamp(self) -> ProducerStamp:
-        return ProducerStamp(self.producer_id, self.producer_epoch, self.next_sequence)
-
-    def advance(self, record_count: int) -> None:
-        """Use sequences for a batch; a negative count returns those of a batch not appended."""
-        self.next_sequence = (self.next_sequence + record_count) % _SEQUENCES
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class ProducerBatch:
     """Batch of one or more appends (Kafka: ``ProducerBatch``).
@@ -70,20 +59,24 @@ class ProducerBatch:
     ``required_base_offset`` is -1 for none. ``epoch`` is that of the caller, None for the leader's.
     ``may_be_appended``: an earlier attempt has an unknown outcome. ``epoch_error``: the caller's
     epoch was refused, and the batch is sent only to learn whether an earlier attempt was appended.
-    ``ordinal``: the place in the order of all batches of the client.
+    ``stamp``: that of this client's producer, None before it is sent; ``ordinal``: number of
+    stamped batches before it. ``is_after_gap``: no batch will have the sequence before it.
     """
 
     requests: tuple[AppendRequest, ...]
     data: bytearray
     record_count: int
+    base_timestamp_ms: int
     required_base_offset: int = -1
     epoch: int | None = None
-    producer_state: ProducerState | None = None
+    stamp: ProducerStamp | None = None
+    ordinal: int = 0
+    is_in_flight: bool = False
+    is_after_gap: bool = False
     may_be_appended: bool = False
     epoch_error: RaftlogError | None = None
     last_problem: str = ""
     split: SplitAppend | None = None
-    ordinal: int = 0
 
     def data_for(self, leader_epoch: int) -> bytes:
         """Return the bytes to send to the leader of this epoch."""
@@ -94,6 +87,23 @@ class ProducerBatch:
         _BASE_OFFSET.pack_into(self.data, 0, base_offset)
         _LEADER_EPOCH.pack_into(self.data, _LEADER_EPOCH_POSITION, epoch)
         return bytes(self.data)
+
+    def assign(self, stamp: ProducerStamp) -> None:
+        """Write the producer's id, epoch and sequence into the batch."""
+        self.stamp = stamp
+        numbers = stamp.producer_id, stamp.producer_epoch, stamp.base_sequence
+        _STAMP.pack_into(self.data, _STAMP_POSITION, *numbers)
+        crc = crc32c(memoryview(self.data)[CRC_START:])
+        _CRC.pack_into(self.data, CRC_START - _CRC.size, crc)
+
+    @property
+    def has_sequence(self) -> bool:
+        """Whether it has a sequence of this client's producer, and so its place among others.
+
+        Without: it has no records, a producer of the caller, or an offset that no log reaches.
+        """
+        is_possible = self.required_base_offset != IMPOSSIBLE_OFFSET
+        return self.writes and is_possible and self.requests[0].producer is None
 
     @property
     def is_conditional(self) -> bool:
@@ -112,7 +122,7 @@ class ProducerBatch:
 
     @property
     def is_named(self) -> bool:
-        """Whether it has a commit name or a producer of the caller."""
+        """Whether its caller gave it a commit name or a producer."""
         return self.requests[0].identity is not None
 
     def expired_requests(self, now_ms: float) -> list[AppendRequest]:
@@ -139,11 +149,15 @@ class ProducerBatch:
 
     def fail(self, error: RaftlogError) -> None:
         """Fail the appends."""
-        if self.split is not None:
-            self.split.fail(error)
-            return
-        for request in self.requests:
-            fail_request(request, error)
+        self.fail_requests(self.requests, error)
+
+    def fail_requests(self, requests: Iterable[AppendRequest], error: RaftlogError) -> None:
+        """Fail some of the appends."""
+        for request in requests:
+            if self.split is not None:
+                self.split.fail(error)
+            else:
+                fail_request(request, error)
 
 
 class SplitAppend:
@@ -156,13 +170,17 @@ class SplitAppend:
         self._end_offset: int = 0
 
     def complete_part(self, result: AppendResult) -> None:
-        """Add the result of the next batch."""
+        """Add the result of a batch. That of an earlier one may be known later."""
         self._left -= 1
-        if self._base_offset is None:
-            self._base_offset = result.base_offset
-        self._end_offset = result.end_offset
+        base_offset, end_offset = result.base_offset, result.end_offset
+        if self._base_offset is not None:
+            base_offset = min(base_offset, self._base_offset)
+        self._base_offset, self._end_offset = base_offset, max(end_offset, self._end_offset)
         if not self._left:
-            _complete_request(self._request, replace(result, base_offset=self._base_offset))
+            last_offset = self._end_offset - 1
+            _complete_request(
+                self._request, replace(result, base_offset=base_offset, last_offset=last_offset)
+            )
 
     def fail(self, error: RaftlogError) -> None:
         if self._base_offset is not None and not isinstance(error, AppendUnknownError):
@@ -192,80 +210,85 @@ def can_share_batch(request: AppendRequest) -> bool:
 
 
 def needs_producer_id(request: AppendRequest) -> bool:
-    """Return whether a retry could not be recognized without a producer id of this client."""
-    return bool(request.records) and request.identity is None
+    """Return whether the batch of an append has a sequence of this client's producer."""
+    is_possible = request.required_base_offset != IMPOSSIBLE_OFFSET
+    return bool(request.records) and is_possible and request.producer is None
+
+
+def append_batches(
+    requests: Sequence[AppendRequest], settings: LogSettings, now_ms: int
+) -> list[ProducerBatch]:
+    """Return the batch of these appends, or those of one that does not fit; none for too many.
+
+    Raises ``RecordBatchTooLargeError`` and, for too many headers, ``InvalidAppendError``.
+    """
+    first = requests[0]
+    if not can_share_batch(first):
+        return [single_batch(first, settings, now_ms)]
+    shared = shared_batch(requests, settings, now_ms)
+    if shared is not None:
+        return [shared]
+    if len(requests) > 1:
+        return []
+    if first.is_atomic:
+        return [single_batch(first, settings, now_ms)]  # raises: too large
+    return split_batches(first, settings, now_ms)
 
 
 def shared_batch(
-    requests: Sequence[AppendRequest],
-    settings: LogSettings,
-    now_ms: int,
-    producer_state: ProducerState,
+    requests: Sequence[AppendRequest], settings: LogSettings, now_ms: int
 ) -> ProducerBatch | None:
     """Return one batch of appends that may share it; None if they do not fit."""
-    builder = _builder(settings, now_ms, producer_state.stamp())
+    builder = _builder(settings, now_ms)
     encoded = builder.encode([record for request in requests for record in request.records])
     if encoded is None:
         return None
     builder.add(encoded)
-    producer_state.advance(builder.record_count)
     return ProducerBatch(
         requests=tuple(requests),
         data=bytearray(builder.build(-1, -1).data),
         record_count=builder.record_count,
-        producer_state=producer_state,
+        base_timestamp_ms=now_ms,
     )
 
 
-def single_batch(
-    request: AppendRequest,
-    settings: LogSettings,
-    now_ms: int,
-    producer_state: ProducerState | None,
-) -> ProducerBatch:
+def single_batch(request: AppendRequest, settings: LogSettings, now_ms: int) -> ProducerBatch:
     """Return the batch of one append.
 
     Raises ``RecordBatchTooLargeError`` and, for too many headers, ``InvalidAppendError``.
     """
     records = _records_to_send(request, settings.values)
-    stamp = request.producer or (NO_PRODUCER if producer_state is None else producer_state.stamp())
+    stamp = request.producer or NO_PRODUCER
     data = _built(records, settings, now_ms, stamp) if records else _empty_batch(now_ms)
-    if producer_state is not None:
-        producer_state.advance(len(records))
     return ProducerBatch(
         requests=(request,),
         data=bytearray(data),
         record_count=len(records),
+        base_timestamp_ms=now_ms,
         required_base_offset=required_base_offset(request, len(records)),
         epoch=request.epoch,
-        producer_state=producer_state,
     )
 
 
 def split_batches(
-    request: AppendRequest, settings: LogSettings, now_ms: int, producer_state: ProducerState
+    request: AppendRequest, settings: LogSettings, now_ms: int
 ) -> list[ProducerBatch]:
-    """Return the batches of an append that is too large for one. The last has the producer id.
+    """Return the batches of an append that is too large for one.
 
-    Their sequences are consecutive, so that none is appended without those before it. Raises
-    ``RecordBatchTooLargeError`` if one record alone is too large.
+    Raises ``RecordBatchTooLargeError`` if one record alone is too large.
     """
     parts = _parts(request.records, settings, now_ms)
     split = SplitAppend(request, len(parts))
-    batches = []
-    for records in parts:
-        data = _built(records, settings, now_ms, producer_state.stamp())
-        producer_state.advance(len(records))
-        batches.append(
-            ProducerBatch(
-                requests=(request,),
-                data=bytearray(data),
-                record_count=len(records),
-                split=split,
-            )
+    return [
+        ProducerBatch(
+            requests=(request,),
+            data=bytearray(_built(records, settings, now_ms, NO_PRODUCER)),
+            record_count=len(records),
+            base_timestamp_ms=now_ms,
+            split=split,
         )
-    batches[-1].producer_state = producer_state
-    return batches
+        for records in parts
+    ]
 
 
 def _parts(
@@ -274,7 +297,7 @@ def _parts(
     parts = []
     start = 0
     while start < len(records):
-        builder = _builder(settings, now_ms, NO_PRODUCER)
+        builder = _builder(settings, now_ms)
         count = builder.fitting_record_count(records, start)
         if count == 0:
             builder.append(records[start : start + 1])  # raises, unless it fits when compressed
@@ -289,19 +312,18 @@ def remove_requests(
 ) -> bool:
     """Remove appends, and those that have a result, from a batch that is not in the log.
 
-    The batch is built again with the same producer id and sequence. Returns False if that fails;
-    the batch is then unchanged (a part of a compressed batch may be larger than the whole).
+    The batch is built again, without a stamp. Returns False if that fails; the batch is then
+    unchanged (a part of a compressed batch may be larger than the whole).
     """
     excluded = set(removed)
     left = [one for one in batch.requests if one not in excluded and not one.future.done()]
-    if not left or batch.producer_state is None or batch.split is not None:
+    if not left or len(batch.requests) == 1:
         return not left
-    batch.producer_state.advance(-batch.record_count)
-    rebuilt = shared_batch(left, settings, now_ms, batch.producer_state)
+    rebuilt = shared_batch(left, settings, now_ms)
     if rebuilt is None:
-        batch.producer_state.advance(batch.record_count)
         return False
-    batch.requests, batch.data = rebuilt.requests, rebuilt.data
+    batch.requests, batch.data, batch.stamp = rebuilt.requests, rebuilt.data, None
+    batch.is_after_gap = False
     batch.record_count = rebuilt.record_count
     return True
 
@@ -334,19 +356,18 @@ def _records_to_send(request: AppendRequest, values: ValueKind) -> Sequence[Reco
     return (replace(first, headers=(*first.headers, header)), *records[1:])
 
 
-def _builder(settings: LogSettings, now_ms: int, stamp: ProducerStamp) -> BatchBuilder:
+def _builder(settings: LogSettings, now_ms: int) -> BatchBuilder:
     return BatchBuilder(
         base_timestamp_ms=now_ms,
         byte_count_max=settings.batch_bytes_max,
         compression=settings.compression,
-        producer=stamp,
     )
 
 
 def _built(
     records: Sequence[RecordToAppend], settings: LogSettings, now_ms: int, stamp: ProducerStamp
 ) -> bytes:
-    """Build the batch of these records; its offset and epoch are the leader's to assign."""
+    """Build the batch of these records; offset, epoch and the client's producer are set later."""
     return build_batch(
         records,
         base_offset=-1,

@@ -1,0 +1,522 @@
+"""Idempotent producer of one handle: which batch is sent next, and what its response means.
+
+Sans-IO: no clock, connection or thread; times are arguments. ``Sender`` drives it, and so does a
+test that loses and repeats requests.
+
+Rules of this file:
+
+1. A handle has one producer id. Every batch with records has the next sequence, in the order of the
+   appends: a leader appends none without the one before it (KIP-98). Batches without a sequence are
+   sent alone. Until an append with the id is acknowledged, so is every batch: a leader accepts any
+   first sequence of an id that it does not know.
+2. At most ``IN_FLIGHT_MAX`` batches have a sequence from the first one without an outcome on,
+   those that have one included. A leader knows as many, so a batch that is sent again is
+   recognized. It is sent again unchanged while it may be in the log.
+3. A batch that was sent, is not in the log and is not sent again leaves a gap: no batch after it is
+   in the log, and none of this epoch will be. When the batches before it have an outcome and none
+   is in flight, the producer's epoch is increased, its sequences start at 0, and the batches are
+   stamped again (KIP-360).
+4. At its deadline an append that may be written fails with ``AppendUnknownError``, any other one
+   with the reason. Its batch is sent again nevertheless while the outcome of a later one depends on
+   it. After the last batch with an unknown outcome the producer's epoch is increased.
+5. A refusal of a batch that may be appended proves that it is not in the log only if the leader
+   checks the identity of a batch before the reason of the refusal (``AppendBatch``). The epoch is
+   checked earlier: if it was refused, the batch is sent under the current epoch with a required
+   offset that no log reaches.
+
+Kafka: ``TransactionManager``, ``RecordAccumulator``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from raftlog.append import AppendRequest, AppendResult
+from raftlog.errors import (
+    AccessDeniedError,
+    AppendUnknownError,
+    BufferAllocationError,
+    DiskFullError,
+    FutureEpochError,
+    InvalidAppendError,
+    LogClosedError,
+    LogLockedError,
+    NodeRefusedError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+    RaftlogError,
+    RecordBatchTooLargeError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.limits import MIB, PRODUCER_BATCHES_KEPT
+from raftlog.records.builder import ProducerStamp
+from raftlog.records.header import INT32_MAX
+from raftlog.wire.produce_error_messages import parse_error_message
+
+from .messages import is_access_error
+from .producer_batches import (
+    LogSettings,
+    ProducerBatch,
+    append_batches,
+    can_share_batch,
+    fail_request,
+    needs_producer_id,
+    remove_requests,
+)
+
+IN_FLIGHT_MAX: Final = PRODUCER_BATCHES_KEPT
+"""Batches without a response (Kafka: ``max.in.flight.requests.per.connection``)."""
+SHARED_BYTES_MAX: Final = MIB
+"""Bound on a batch of several appends: a larger one is not faster."""
+SHARED_REQUESTS_MAX: Final = 4096
+_SEQUENCES: Final = 2**31
+_EPOCH_MAX: Final = 2**15 - 1
+
+
+class Producer:
+    """Appends of one handle without a result, in their order, and their batches.
+
+    ``path`` is for errors.
+    """
+
+    def __init__(self, path: str, settings: LogSettings) -> None:
+        self._path = path
+        self._settings = settings
+        self._queue: deque[AppendRequest] = deque()
+        """Appends that are not in a batch, after those in batches."""
+        self._batches: list[ProducerBatch] = []
+        """Batches without an outcome, in their order: those with a stamp are the first ones."""
+        self._in_flight_count = 0
+        self._is_recovering = False
+        """Whether a batch is to be sent again once none is in flight."""
+        self._producer_id: int | None = None
+        self._producer_epoch = 0
+        self._next_sequence = 0
+        self._stamped_count = 0
+        """Batches that got a sequence."""
+        self._is_known = False
+        """Whether an append with the producer id was acknowledged."""
+        self._has_gap = False
+        self._has_unresolved_gap = False
+        """Whether a late copy may still fill the gap."""
+
+    # --- state ------------------------------------------------------------------------------------
+
+    @property
+    def in_flight_count(self) -> int:
+        return self._in_flight_count
+
+    @property
+    def has_undrained(self) -> bool:
+        """Whether an append or a batch waits to be sent."""
+        return bool(self._queue) or len(self._batches) > self._in_flight_count
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every append has a result."""
+        return not self._queue and all(batch.is_done for batch in self._batches)
+
+    # --- the next batch ---------------------------------------------------------------------------
+
+    def add(self, requests: Iterable[AppendRequest]) -> None:
+        """Queue appends."""
+        self._queue.extend(requests)
+
+    def needs_producer_id(self, leader_epoch: int) -> bool:
+        """Return whether the next batch is sent only after ``set_producer_id``."""
+        self._close_gap()
+        if self._producer_id is not None or not self._may_send():
+            return False
+        batch = self._next_built()
+        if batch is not None:
+            return batch.has_sequence
+        first = self._first_queued(leader_epoch)
+        return first is not None and needs_producer_id(first)
+
+    def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
+        """Use a new producer id, none of whose batches is in the log."""
+        self._producer_id, self._producer_epoch = producer_id, producer_epoch
+        self._next_sequence, self._is_known = 0, False
+
+    def next_batch(self, leader_epoch: int, wall_ms: int) -> ProducerBatch | None:
+        """Return the next batch, which is in flight from now on; None if none may be sent."""
+        self._close_gap()
+        if not self._may_send():
+            return None
+        self._is_recovering = False
+        batch = self._next_built()
+        if self._has_gap and (batch is None or batch.stamp is None or batch.is_after_gap):
+            return None
+        while batch is None and self._first_queued(leader_epoch) is not None:
+            self._build(wall_ms)
+            batch = self._next_built()
+        if batch is None or (self._in_flight_count and not batch.has_sequence):
+            return None
+        if batch.has_sequence and batch.stamp is None:
+            first = self._batches[0]
+            sent_count = self._stamped_count - first.ordinal if first.stamp is not None else 0
+            if self._producer_id is None or sent_count >= IN_FLIGHT_MAX:
+                return None
+            sequence, epoch = self._next_sequence, self._producer_epoch
+            batch.assign(ProducerStamp(self._producer_id, epoch, sequence))
+            self._next_sequence = (sequence + batch.record_count) % _SEQUENCES
+            batch.ordinal = self._stamped_count
+            self._stamped_count += 1
+        batch.is_in_flight = True
+        self._in_flight_count += 1
+        return batch
+
+    def _may_send(self) -> bool:
+        if not self._in_flight_count:
+            return True
+        if self._is_recovering or not self._batches[0].has_sequence:
+            return False
+        return self._is_known and self._in_flight_count < IN_FLIGHT_MAX
+
+    def _next_built(self) -> ProducerBatch | None:
+        return next((batch for batch in self._batches if not batch.is_in_flight), None)
+
+    def _first_queued(self, leader_epoch: int) -> AppendRequest | None:
+        """Return the first append of the queue that is not cancelled or refused."""
+        while self._queue:
+            first = self._queue[0]
+            if _start(first) and not _is_refused(first, leader_epoch):
+                return first
+            self._queue.popleft()
+        return None
+
+    def _build(self, wall_ms: int) -> None:
+        """Build the next batches from the front of the queue, or fail its first append."""
+        group = list(self._group())
+        batches = self._built(group, wall_ms)
+        if not batches and len(group) > 1:
+            group = group[:1]
+            batches = self._built(group, wall_ms)
+        for _ in group:
+            self._queue.popleft()
+        self._batches += batches
+
+    def _built(self, group: list[AppendRequest], wall_ms: int) -> list[ProducerBatch]:
+        try:
+            return append_batches(group, self._settings, wall_ms)
+        except (RecordBatchTooLargeError, InvalidAppendError) as error:
+            if len(group) == 1:
+                fail_request(group[0], error)
+            return []
+
+    def _group(self) -> Iterator[AppendRequest]:
+        """Yield appends from the front of the queue that may share a batch."""
+        limit = min(SHARED_BYTES_MAX, self._settings.batch_bytes_max)
+        is_alone = not can_share_batch(self._queue[0])
+        byte_count = 0
+        for ordinal, request in enumerate(self._queue):
+            byte_count += request.byte_count()
+            if ordinal and (
+                is_alone
+                or not can_share_batch(request)
+                or ordinal == SHARED_REQUESTS_MAX
+                or byte_count > limit
+                or not _start(request)
+            ):
+                return
+            yield request
+
+    # --- responses --------------------------------------------------------------------------------
+
+    def complete(self, batch: ProducerBatch, result: AppendResult) -> None:
+        """Complete the appends of a batch that is appended."""
+        self._end_flight(batch)
+        self._batches.remove(batch)
+        # A repeated commit may be that of another producer: then its sequence is not in the log.
+        self._is_known |= batch.stamp is not None and not result.was_duplicate
+        batch.complete(result)
+
+    def return_unsent(self, batch: ProducerBatch) -> None:
+        """Send a batch later, which could not be sent."""
+        self._end_flight(batch)
+        self._is_recovering = True
+
+    def handle_lost(self, batch: ProducerBatch, reason: str) -> None:
+        """Send a batch again, whose response is lost."""
+        self._send_again(batch, reason, may_be_appended=True)
+
+    def handle_error(self, batch: ProducerBatch, code: int, text: str | None) -> Retry | None:
+        """Handle an error response. Returns what is wrong with the leader; None if nothing is."""
+        outcome = outcome_of_error(batch, code, text, self._path)
+        if not isinstance(outcome, Retry):
+            self.refuse(batch, outcome)
+            return None
+        if outcome.epoch_error is not None:
+            batch.epoch_error = outcome.epoch_error
+        is_first = self._batches[0] is batch
+        self._send_again(batch, outcome.reason, may_be_appended=outcome.may_be_appended)
+        if not outcome.is_out_of_order:
+            return outcome
+        if batch.is_after_gap or not is_first or batch not in self._batches:
+            return None  # as expected after a batch that was refused, or is sent again first
+        self._begin_gap(0)  # the batch before it was a repeated commit of another producer
+        return outcome
+
+    def refuse(self, batch: ProducerBatch, error: RaftlogError) -> None:
+        """Fail the appends of a refused batch; those of a shared one are sent separately."""
+        self._end_flight(batch)
+        left: list[ProducerBatch] = []
+        if len(batch.requests) > 1 and batch.may_be_appended:
+            # Another node may have appended it: its appends could be written twice if separated.
+            error = self._unknown(f"a response was lost; then: {error.message()}")
+        is_unknown = isinstance(error, AppendUnknownError)
+        if len(batch.requests) == 1 or is_unknown:
+            batch.fail(error)
+        else:
+            left = [one for request in batch.requests for one in self._separate(batch, request)]
+        self._remove(batch, left, is_unknown=is_unknown)
+        self._drop_done()
+
+    def _separate(self, batch: ProducerBatch, request: AppendRequest) -> list[ProducerBatch]:
+        if request.future.done():
+            return []
+        return self._built([request], batch.base_timestamp_ms)
+
+    def _send_again(self, batch: ProducerBatch, reason: str, *, may_be_appended: bool) -> None:
+        self._end_flight(batch)
+        self._is_recovering = True
+        batch.may_be_appended = batch.may_be_appended or (may_be_appended and batch.writes)
+        batch.last_problem = reason
+        self._drop_done()
+
+    def _end_flight(self, batch: ProducerBatch) -> None:
+        batch.is_in_flight = False
+        self._in_flight_count -= 1
+
+    # --- gaps in the sequences --------------------------------------------------------------------
+
+    def _remove(
+        self, batch: ProducerBatch, instead: Sequence[ProducerBatch] = (), *, is_unknown: bool
+    ) -> None:
+        """Remove a batch that was not acknowledged. ``is_unknown``: it may be in the log later."""
+        ordinal = self._batches.index(batch)
+        self._batches[ordinal : ordinal + 1] = instead
+        if batch.stamp is not None:
+            self._begin_gap(ordinal)
+            self._has_unresolved_gap |= is_unknown
+
+    def _begin_gap(self, ordinal: int) -> None:
+        """Begin a gap before the batches from this one on."""
+        self._has_gap = True
+        for batch in self._batches[ordinal:]:
+            batch.is_after_gap = batch.stamp is not None
+
+    def _close_gap(self) -> None:
+        """Increase the producer's epoch after a gap, once the batches before it have an outcome."""
+        stamped = [batch for batch in self._batches if batch.stamp is not None]
+        if not self._has_gap or self._in_flight_count:
+            return
+        if not all(batch.is_after_gap for batch in stamped):
+            return
+        for batch in stamped:
+            if batch.may_be_appended and self._has_unresolved_gap:
+                reason = f"{batch.last_problem}; then the outcome of an earlier batch was unknown"
+                batch.fail(self._unknown(reason))
+            elif batch.epoch_error is not None:
+                batch.fail(batch.epoch_error)
+            batch.stamp, batch.is_after_gap, batch.may_be_appended = None, False, False
+        self._batches = [one for one in self._batches if not one.is_done]
+        self._has_gap = self._has_unresolved_gap = False
+        self._next_sequence = 0
+        self._producer_epoch += 1
+        if self._producer_epoch > _EPOCH_MAX:
+            self._producer_id = None
+
+    def _drop_done(self) -> None:
+        """Remove the batches whose appends have results, unless a later one depends on them."""
+        is_needed = False
+        for batch in reversed(self._batches.copy()):
+            is_unneeded = batch.is_done and not batch.is_in_flight
+            if is_unneeded and not (batch.may_be_appended and is_needed):
+                self._remove(batch, is_unknown=False)  # no later one is in doubt
+            else:
+                is_needed |= batch.stamp is not None and not batch.is_after_gap
+
+    # --- deadlines --------------------------------------------------------------------------------
+
+    def expire(self, now_ms: float, wall_ms: int, unavailable: Callable[[], RaftlogError]) -> None:
+        """Fail the appends whose deadline has passed."""
+        for batch in self._batches:
+            expired = batch.expired_requests(now_ms)
+            if not expired:
+                continue
+            if batch.is_in_flight:
+                batch.fail_requests(expired, self._no_response(batch, unavailable))
+            else:
+                self._expire_waiting(batch, expired, wall_ms, unavailable)
+        self._drop_done()
+        if not any(request.deadline_ms <= now_ms for request in self._queue):
+            return
+        for _ in range(len(self._queue)):
+            request = self._queue[0]
+            if request.deadline_ms > now_ms:
+                self._queue.rotate(-1)
+            elif _start(self._queue.popleft()):
+                fail_request(request, unavailable())
+
+    def _expire_waiting(
+        self,
+        batch: ProducerBatch,
+        expired: list[AppendRequest],
+        wall_ms: int,
+        unavailable: Callable[[], RaftlogError],
+    ) -> None:
+        """Fail the appends of a batch that is not in flight whose deadline has passed.
+
+        An append is refused (``unavailable``) only if it cannot be written any more: the batch
+        was never appended, and is built again without it.
+        """
+        stamp = batch.stamp
+        is_removed = not batch.may_be_appended and remove_requests(
+            batch, expired, self._settings, wall_ms
+        )
+        if is_removed:
+            if stamp is not None:
+                self._begin_gap(self._batches.index(batch))
+            batch.fail_requests(expired, unavailable())
+        else:
+            reason = batch.last_problem or "its batch is still to be sent"
+            batch.fail_requests(expired, self._unknown(reason))
+
+    def _no_response(
+        self, batch: ProducerBatch, unavailable: Callable[[], RaftlogError]
+    ) -> RaftlogError:
+        """Return the error of a batch in flight that gets no response."""
+        return self._unknown("no response in time") if batch.writes else unavailable()
+
+    def fail_waiting(self, error: RaftlogError) -> None:
+        """Fail everything that is not in flight: access is denied, or the sender has ended."""
+        for batch in [one for one in self._batches if not one.is_in_flight]:
+            reason = f"{batch.last_problem}; then: {error.message()}"
+            batch.fail(self._unknown(reason) if batch.may_be_appended else error)
+            self._remove(batch, is_unknown=batch.may_be_appended)
+        while self._queue:
+            request = self._queue.popleft()
+            if _start(request):
+                fail_request(request, error)
+
+    def fail_all(self, reason: str, unavailable: Callable[[], RaftlogError]) -> None:
+        """Fail all appends, since nothing more is sent."""
+        for batch in self._batches:
+            if batch.is_in_flight:
+                error = self._unknown(reason) if batch.writes else unavailable()
+                batch.fail(error)
+        self.fail_waiting(LogClosedError(path=self._path, reason=reason))
+
+    def _unknown(self, reason: str) -> AppendUnknownError:
+        return AppendUnknownError(path=self._path, reason=reason)
+
+
+def _start(request: AppendRequest) -> bool:
+    """Return whether an append is not cancelled. From now on it cannot be."""
+    future = request.future
+    return future.running() or (not future.done() and future.set_running_or_notify_cancel())
+
+
+def _is_refused(request: AppendRequest, leader_epoch: int) -> bool:
+    """Refuse an epoch that a batch cannot have, or with which it would have no condition."""
+    epoch = request.epoch
+    if epoch is None or 1 <= epoch <= INT32_MAX:
+        return False
+    kind = NotLeaderError if epoch < 1 else FutureEpochError
+    fail_request(request, kind(epoch=epoch, current_epoch=leader_epoch))
+    return True
+
+
+# --- Outcome of a batch by its response -----------------------------------------------------------
+
+_RETRIABLE: Final = frozenset((3, 5, 6, 8, 9, 13, 14, 15, 16, 19, 74, 75, 76, 100, 103, 104))
+"""Kafka's error codes after which nothing was appended, and a retry may help."""
+_UNKNOWN: Final = frozenset((7, 20))
+"""Kafka's codes of an unknown outcome (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND)."""
+_TRANSIENT: Final = (LogClosedError, BufferAllocationError, LogLockedError, DiskFullError)
+"""Errors of one leader at one time. On a full disk it resigns: another may have room."""
+_CHECKED_AFTER_IDENTITY: Final = (UnexpectedEndOffsetError, InvalidAppendError)
+"""Refusals which prove that the batch is not in the log: they are checked after its identity, or
+the first attempt would have got them, too. Not of its size: leaders may have different limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Outcome of a batch that is sent again. ``may_be_appended``: this attempt may be in the log.
+
+    ``is_out_of_order``: the batch before it is not in the log, so that this one is not either.
+    ``epoch_error``: the refusal of the caller's epoch, if an earlier attempt may be in the log.
+    """
+
+    reason: str
+    may_be_appended: bool = False
+    is_leader_lost: bool = True
+    is_out_of_order: bool = False
+    epoch_error: RaftlogError | None = None
+
+
+def outcome_of_error(
+    batch: ProducerBatch, code: int, text: str | None, path: str
+) -> Retry | RaftlogError:
+    """Return the error of the appends in a batch, or ``Retry``. ``path`` names the quorum."""
+    error = parse_error_message(text)
+    if isinstance(error, AppendUnknownError) or (error is None and code in _UNKNOWN):
+        reason = text or f"Kafka's error {code}"
+        return Retry(reason, may_be_appended=True, is_leader_lost=False)
+    if isinstance(error, OutOfOrderSequenceError) and batch.stamp is not None:
+        reason = error.message()
+        if (error.expected_sequence - error.sequence) % _SEQUENCES < _SEQUENCES // 2:
+            # Later batches are in the log, which has forgotten this one.
+            return AppendUnknownError(path=path, reason=reason)
+        return batch.epoch_error or Retry(reason, is_leader_lost=False, is_out_of_order=True)
+    if isinstance(error, NotLeaderError | FutureEpochError):
+        return _outcome_of_epoch_error(batch, error)
+    if isinstance(error, _TRANSIENT):
+        is_leader_lost = isinstance(error, LogClosedError | DiskFullError)
+        return Retry(str(error), is_leader_lost=is_leader_lost)
+    if error is None and code in _RETRIABLE:
+        return Retry(text or f"Kafka's error {code}", is_leader_lost=code != 19)
+    if error is None:
+        error = _foreign_error(code, text, path)
+    if batch.epoch_error is not None and isinstance(error, UnexpectedEndOffsetError):
+        return batch.epoch_error
+    if batch.may_be_appended and not isinstance(error, _CHECKED_AFTER_IDENTITY):
+        reason = f"a response was lost, and a retry failed: {error.message()}"
+        return AppendUnknownError(path=path, reason=reason)
+    if isinstance(error, UnexpectedEndOffsetError):
+        return _as_requested(batch, error.log_end_offset)
+    return error
+
+
+def _outcome_of_epoch_error(
+    batch: ProducerBatch, error: NotLeaderError | FutureEpochError
+) -> Retry | RaftlogError:
+    is_not_leader = isinstance(error, NotLeaderError) and error.epoch == error.current_epoch
+    if batch.epoch is None or batch.epoch_error is not None or is_not_leader:
+        return Retry(str(error))
+    error = replace(error, epoch=batch.epoch)
+    return Retry(str(error), epoch_error=error) if batch.may_be_appended else error
+
+
+def _foreign_error(code: int, text: str | None, path: str) -> RaftlogError:
+    if is_access_error(code):
+        reason = text or f"client not authorized to append (Kafka's error {code})"
+        return AccessDeniedError(path=path, reason=reason)
+    return NodeRefusedError(path=path, api="Produce", error=code, reason=text or "no details given")
+
+
+def _as_requested(batch: ProducerBatch, end_offset: int) -> UnexpectedEndOffsetError:
+    """Return the error with the required offsets of the caller: a batch has a base offset only."""
+    wanted_end = batch.requests[0].required_end_offset
+    wanted_base = batch.requests[0].required_base_offset
+    next_available = end_offset + batch.record_count - 1
+    return UnexpectedEndOffsetError(
+        required_end_offset=None if wanted_end == next_available else wanted_end,
+        required_base_offset=None if wanted_base == end_offset else wanted_base,
+        record_count=batch.record_count,
+        log_end_offset=end_offset,
+    )
