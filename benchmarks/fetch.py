@@ -230,7 +230,7 @@ def stages(count: int) -> dict[str, float]:
     body = encode_request(request, VERSION, identity)
     received = receive_request(head + body, Listener.VOTERS)
     assert isinstance(received, ReceivedRequest)
-    answer = encode_response(ApiKey.FETCH, VERSION, response, identity)
+    answer = b"".join(encode_response(ApiKey.FETCH, VERSION, response, identity))
     work: dict[str, Callable[[], object]] = {
         "encode the request's header": lambda: encode_request_header(header),
         "encode the request": lambda: encode_request(request, VERSION, identity),
@@ -238,7 +238,9 @@ def stages(count: int) -> dict[str, float]:
         "decode the request": lambda: decode_request(
             ApiKey.FETCH, VERSION, head + body, identity, start=received.body_start
         ),
-        "encode the response": lambda: encode_response(ApiKey.FETCH, VERSION, response, identity),
+        "encode the response": lambda: b"".join(
+            encode_response(ApiKey.FETCH, VERSION, response, identity)
+        ),
         "decode the response": lambda: decode_response(ApiKey.FETCH, VERSION, answer, identity),
     }
     return {name: timed(one, count) for name, one in work.items()}

@@ -90,7 +90,7 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="a partition repeated in a fetch is read again",
         path=f"{NODE}/apis/fetch.py",
-        old="            found[(topic.topic_id, topic.topic, one.partition)] = _Part(\n",
+        old="            found[(topic.topic_id, topic.name, one.partition)] = _Part(\n",
         new="            found[(len(found),)] = _Part(\n",
         tests=(FETCHING,),
     ),

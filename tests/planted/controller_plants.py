@@ -269,8 +269,8 @@ CONTROLLER_PLANTS: Final = (
     Plant(
         bug="a client of a trimmed quorum does not find its snapshot",
         path="connector/raftlog/node/apis/fetch.py",
-        old="        snapshot_id=snapshot_id,\n",
-        new="",
+        old="            snapshot = newest.epoch, newest.end_offset\n",
+        new="            pass\n",
         tests=("tests/state/publishing/test_clients_of_trimmed_quorums.py",),
     ),
     Plant(

@@ -19,6 +19,7 @@ OFFSETS: Final = "tests/node/apis/test_offsets.py"
 ASKING: Final = "tests/node/apis/test_queries.py"
 PACKED: Final = "tests/records/test_encoding.py"
 REFUSALS: Final = "tests/wire/test_append_errors.py"
+FETCH_CODEC: Final = "tests/wire/test_fetch_codec.py"
 
 ANSWER_PLANTS: Final = (
     Plant(
@@ -351,6 +352,41 @@ ANSWER_PLANTS: Final = (
         old="    if version < _LEADER_FROM or (leader_id == _NO_NODE and leader_epoch == -1):\n",
         new="    if version >= _FLEXIBLE_FROM:\n",
         tests=("tests/wire/test_produce_codec.py", PRODUCING),
+    ),
+    Plant(
+        bug="a fetch of a follower that has no high watermark is one with the highest",
+        path="connector/raftlog/wire/fetch_codec.py",
+        old="version >= _HIGH_WATERMARK_FROM and end != NO_HIGH_WATERMARK:",
+        new="version >= _HIGH_WATERMARK_FROM and 0 <= end != NO_HIGH_WATERMARK:",
+        tests=(FETCH_CODEC,),
+    ),
+    Plant(
+        bug="a snapshot's end offset is taken for its epoch",
+        path="connector/raftlog/wire/fetch_codec.py",
+        old="lambda cursor: _SNAPSHOT(cursor)[::-1]",
+        new="lambda cursor: _SNAPSHOT(cursor)",
+        tests=(FETCH_CODEC,),
+    ),
+    Plant(
+        bug="bytes after the fetch of a replica are ignored",
+        path="connector/raftlog/wire/fetch_codec.py",
+        old="    if replica_id >= 0 and cursor.position != cursor.end:\n",
+        new="    if False:\n",
+        tests=(FETCH_CODEC,),
+    ),
+    Plant(
+        bug="a fetch of another cluster acknowledges records",
+        path="connector/raftlog/wire/raft_codec.py",
+        old="    if fetch.cluster_id not in (None, identity.cluster_id):\n",
+        new="    if False:\n",
+        tests=("tests/wire/test_quorum_requests.py",),
+    ),
+    Plant(
+        bug="a fetch of another log acknowledges records",
+        path="connector/raftlog/wire/raft_codec.py",
+        old="return topic.topic_id == uuid_bytes(identity.topic_id) and index",
+        new="return index",
+        tests=("tests/wire/test_quorum_requests.py",),
     ),
     Plant(
         bug="an append whose deadline has passed is answered again",

@@ -128,7 +128,7 @@ def encode_response_frame(response: Response, asked: SentRequest) -> bytes:
             levels = VersionRange(response.kraft_version_min, response.kraft_version_max)
             body = encode_versions_response(version, Listener.VOTERS, kraft_versions=levels)
         else:
-            body = encode_response(key, version, response, IDENTITY)
+            body = b"".join(encode_response(key, version, response, IDENTITY))
     except WireError as error:
         raise InvariantViolationError(f"nodes of one log speak: {error}") from error
     return frame(encode_response_header(asked.correlation_id, key, version), body)

@@ -105,7 +105,7 @@ def quorum_lines() -> list[Line]:
         response = data.draw(kind)
         if key < ApiKey.ADD_RAFT_VOTER and _answers(response) != key.name:
             return
-        body = encode_response(key, version, response, IDENTITY)
+        body = b"".join(encode_response(key, version, response, IDENTITY))
         lines.append(Line(f"{response}", f"{key:d} {version} response", body))
 
     ask()

@@ -75,7 +75,7 @@ VERSIONS = [
 def test_a_response_round_trips(response: PartitionResponse) -> None:
     key = KEYS[type(response)]
     version = APIS[key].versions.last
-    data = encode_response(key, version, response, IDENTITY)
+    data = b"".join(encode_response(key, version, response, IDENTITY))
     assert decode_response(key, version, data, IDENTITY) == response
 
 
@@ -87,7 +87,7 @@ def test_an_old_version_omits_the_endpoints_of_a_leader(
     served = APIS[key].on(Listener.VOTERS)
     assert served is not None
     version = data.draw(st.integers(served.first, served.last - 1))
-    body = encode_response(key, version, response, IDENTITY)
+    body = b"".join(encode_response(key, version, response, IDENTITY))
     decoded = decode_response(key, version, body, IDENTITY)
     assert not isinstance(decoded, RequestError)
     if not (key is ApiKey.FETCH and version >= 17) and not (key is ApiKey.VOTE and version == 1):
@@ -101,7 +101,7 @@ def test_an_old_version_omits_the_endpoints_of_a_leader(
 def test_a_response_about_a_voter_has_a_reason_and_no_leader(
     response: VoterChangeResponse, key: ApiKey
 ) -> None:
-    data = encode_response(key, 0, response, IDENTITY)
+    data = b"".join(encode_response(key, 0, response, IDENTITY))
     assert decode_response(key, 0, data, IDENTITY) == replace(
         response, leader_and_epoch=LeaderAndEpoch(epoch=0)
     )
@@ -109,7 +109,7 @@ def test_a_response_about_a_voter_has_a_reason_and_no_leader(
 
 @given(voter_changes)
 def test_a_response_to_an_update_has_a_leader_and_no_reason(response: VoterChangeResponse) -> None:
-    data = encode_response(ApiKey.UPDATE_RAFT_VOTER, 0, response, IDENTITY)
+    data = b"".join(encode_response(ApiKey.UPDATE_RAFT_VOTER, 0, response, IDENTITY))
     decoded = decode_response(ApiKey.UPDATE_RAFT_VOTER, 0, data, IDENTITY)
     assert decoded == replace(response, reason=None)
 
@@ -119,7 +119,7 @@ def test_kafkas_responses_round_trip(name: str) -> None:
     data = message_vector(name, 17)
     response = decode_response(ApiKey.FETCH, 17, data, METADATA)
     assert not isinstance(response, RequestError)
-    assert encode_response(ApiKey.FETCH, 17, response, METADATA) == data
+    assert b"".join(encode_response(ApiKey.FETCH, 17, response, METADATA)) == data
 
 
 def test_the_content_of_kafkas_responses_is_decoded() -> None:
@@ -183,7 +183,7 @@ def test_a_leaders_endpoint_is_that_of_the_requested_listener(
 ) -> None:
     others = (Endpoint("CLIENTS", "elsewhere", 1), *leader_and_epoch.leader_endpoints)
     response = VoteResponse(leader_and_epoch=replace(leader_and_epoch, leader_endpoints=others))
-    data = encode_response(ApiKey.VOTE, 2, response, IDENTITY)
+    data = b"".join(encode_response(ApiKey.VOTE, 2, response, IDENTITY))
     assert b"elsewhere" not in data
     decoded = decode_response(ApiKey.VOTE, 2, data, IDENTITY)
     assert isinstance(decoded, VoteResponse)
@@ -192,7 +192,9 @@ def test_a_leaders_endpoint_is_that_of_the_requested_listener(
 
 def test_an_error_unknown_to_replicas_is_a_request_error() -> None:
     response = VoteResponse(leader_and_epoch=LEADER)
-    message = decode(WireVoteResponse, 2, encode_response(ApiKey.VOTE, 2, response, IDENTITY))
+    message = decode(
+        WireVoteResponse, 2, b"".join(encode_response(ApiKey.VOTE, 2, response, IDENTITY))
+    )
     (topic,) = message.topics
     (partition,) = topic.partitions
     denied = replace(partition, error_code=WireCode.cluster_authorization_failed)
@@ -204,7 +206,7 @@ def test_an_error_unknown_to_replicas_is_a_request_error() -> None:
 
 def _fetched(**changes: Any) -> bytes:
     response = FetchResponse(leader_and_epoch=LEADER, records=b"abc")
-    data = encode_response(ApiKey.FETCH, 18, response, IDENTITY)
+    data = b"".join(encode_response(ApiKey.FETCH, 18, response, IDENTITY))
     message = decode(fetched.FetchResponse, 18, data)
     (topic,) = message.responses
     (partition,) = topic.partitions
@@ -226,7 +228,9 @@ def test_a_contradictory_response_is_malformed(changes: dict[str, Any], words: s
 
 
 def test_an_invalid_port_is_malformed() -> None:
-    data = encode_response(ApiKey.FETCH, 18, FetchResponse(leader_and_epoch=LEADER), IDENTITY)
+    data = b"".join(
+        encode_response(ApiKey.FETCH, 18, FetchResponse(leader_and_epoch=LEADER), IDENTITY)
+    )
     message = decode(fetched.FetchResponse, 18, data)
     (endpoint,) = message.node_endpoints
     wrong = replace(

@@ -21,7 +21,7 @@ import asyncio
 import math
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from raftlog.errors import WireError
@@ -343,13 +343,14 @@ class Connection(asyncio.Protocol):
 
     # --- responses --------------------------------------------------------------------------------
 
-    def respond(self, request: Request[Any], body: bytes | None) -> None:
+    def respond(self, request: Request[Any], body: bytes | Sequence[bytes] | None) -> None:
         """Send the response to a request, after those to older requests; None: no response."""
         response = None
         if body is not None and self._transport is not None:
             header = request.header
             head = encode_response_header(header.correlation_id, header.api_key, header.api_version)
-            response = frame(head, body)
+            parts = (body,) if isinstance(body, bytes) else body
+            response = frame(head, *parts)
         before = request.byte_count
         request.complete(response)
         if self._transport is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
@@ -69,7 +70,7 @@ class RequestConnection(Protocol):
     def tasks(self) -> set[asyncio.Task[None]]:
         """Tasks that end with the connection."""
 
-    def respond(self, request: Request[Any], body: bytes | None) -> None:
+    def respond(self, request: Request[Any], body: bytes | Sequence[bytes] | None) -> None:
         """Send the response to a request, after those to older requests; None: no response."""
 
     def refuse(self, why: WireError | str) -> None:
@@ -114,9 +115,9 @@ class Request(Generic[Body]):
         """Return the memory of the frame, or of the response once there is one."""
         return len(self.frame if self.response is None else self.response)
 
-    def respond(self, body: bytes | None) -> None:
-        """Send the response with this body, in its order; None for no response (Produce with acks
-        0)."""
+    def respond(self, body: bytes | Sequence[bytes] | None) -> None:
+        """Send the response with this body, whole or in parts, in its order; None for no response
+        (Produce with acks 0)."""
         self.connection.respond(self, body)
 
     def fail(self, bug: Exception) -> None:

@@ -30,10 +30,8 @@ from raftlog.wire import (
     Api,
     ApiKey,
     Listener,
-    decode,
+    decode_fetch_request,
     encode_versions_response,
-    fetching_replica_id,
-    latest_schemas,
 )
 
 from .access import ANONYMOUS, Principal, Rights
@@ -401,13 +399,10 @@ class Server:
                 return
         is_from_consumer = False
         if key is ApiKey.FETCH:
-            request.body = decode(
-                latest_schemas.FetchRequest,
-                request.version,
-                request.frame,
-                start=request.body_start,
+            request.body = decode_fetch_request(
+                request.version, request.frame, start=request.body_start
             )
-            is_from_consumer = fetching_replica_id(request.body, request.version) < 0
+            is_from_consumer = request.body.replica_id < 0
         if key is ApiKey.API_VERSIONS:
             request.respond(self._versions(connection, request))
         elif key in QUORUM_APIS and not is_from_consumer:

@@ -1,7 +1,7 @@
 """Kafka's wire protocol: frames, headers, requests and responses. Pure functions, no I/O.
 
 The message classes are kio's, except those in ``latest_schemas``, which also have fields of older
-versions, and those of ``produce_codec``, which is for the node.
+versions, and those of ``produce_codec`` and ``fetch_codec``, which are by hand.
 """
 
 from __future__ import annotations
@@ -28,6 +28,18 @@ from .apis import (
     common_version,
 )
 from .codec import decode, encode
+from .fetch_codec import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    decode_fetch_request,
+    decode_fetch_response,
+    encode_fetch_request,
+    encode_fetch_response,
+)
 from .frame import (
     FrameDecoder,
     ReceivedRequest,
@@ -56,7 +68,6 @@ from .raft_codec import (
     encode_error_response,
     encode_request,
     encode_response,
-    fetching_replica_id,
     request_api_key,
 )
 
@@ -69,6 +80,12 @@ __all__ = [
     "Features",
     "QUORUM_APIS",
     "ApiKey",
+    "FetchedPartition",
+    "FetchedTopic",
+    "FetchPartition",
+    "FetchRequest",
+    "FetchResponse",
+    "FetchTopic",
     "FrameDecoder",
     "LeaderEndpoint",
     "Listener",
@@ -85,6 +102,8 @@ __all__ = [
     "VersionRange",
     "common_version",
     "decode",
+    "decode_fetch_request",
+    "decode_fetch_response",
     "decode_produce_request",
     "decode_request",
     "decode_response",
@@ -93,6 +112,8 @@ __all__ = [
     "decode_versions_response",
     "encode",
     "encode_error_response",
+    "encode_fetch_request",
+    "encode_fetch_response",
     "encode_produce_response",
     "encode_request",
     "encode_request_header",
@@ -101,7 +122,6 @@ __all__ = [
     "encode_unsupported_version_response",
     "encode_versions_request",
     "encode_versions_response",
-    "fetching_replica_id",
     "frame",
     "receive_request",
     "request_api_key",

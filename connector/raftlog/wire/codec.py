@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
@@ -213,26 +213,27 @@ def _reader(target: type[Any], version: int) -> Reader:
 def _struct_reader(plan: StructPlan) -> Reader:
     target = plan.target
     readers = tuple((field.name, _field_reader(field, plan)) for field in plan.fields)
-    dropped = tuple(field.name for field in plan.fields if not field.is_kept)
-    tagged = {field.tag or 0: (field, _field_reader(field, plan)) for field in plan.tagged}
+    dropped = tuple(one.name for one in (*plan.fields, *plan.tagged) if not one.is_kept)
+    tagged = {field.tag or 0: (field.name, _field_reader(field, plan)) for field in plan.tagged}
     defaults = plan.absent | {field.name: field.default for field in plan.tagged if field.is_kept}
 
     def read(cursor: Cursor) -> Any:
         values = defaults.copy()
         for name, reader in readers:
             values[name] = reader(cursor)
-        for name in dropped:
-            del values[name]
         if plan.is_flexible:
-            _read_tagged(cursor, tagged, values)
+            read_tagged(cursor, tagged, values)
+        for name in dropped:
+            values.pop(name, None)
         return target(**values)
 
     return read
 
 
-def _read_tagged(
-    cursor: Cursor, tagged: dict[int, tuple[FieldPlan, Reader]], values: dict[str, object]
+def read_tagged(
+    cursor: Cursor, tagged: Mapping[int, tuple[str, Reader]], values: dict[str, Any]
 ) -> None:
+    """Read tagged fields into ``values``; ``tagged`` has names and readers by tag."""
     count = cursor.unsigned("tagged fields")
     if count == 0:
         return
@@ -248,10 +249,8 @@ def _read_tagged(
         if known is None:
             _skip(cursor, byte_count)
             continue
-        field, reader = known
-        value = _read_bounded(cursor, reader, byte_count, field.name)
-        if field.is_kept:
-            values[field.name] = value
+        name, reader = known
+        values[name] = _read_bounded(cursor, reader, byte_count, name)
 
 
 def _read_bounded(cursor: Cursor, reader: Reader, byte_count: int, name: str) -> Any:
@@ -272,7 +271,7 @@ def skip_tagged(cursor: Cursor) -> None:
     if cursor.position < cursor.end and not cursor.data[cursor.position]:
         cursor.position += 1
         return
-    _read_tagged(cursor, {}, {})
+    read_tagged(cursor, {}, {})
 
 
 def _skip(cursor: Cursor, byte_count: int) -> None:

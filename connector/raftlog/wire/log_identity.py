@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Final, cast
 
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import Records, i8, i16, i32, i32Timedelta, i64, u16
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64, u16
 
 from raftlog.types import ZERO_UUID, ReplicaKey
 
@@ -74,9 +74,13 @@ def uuid_bytes(text: str) -> bytes:
 
 @functools.lru_cache(maxsize=_UUID_CACHE_SIZE)
 def uuid_text(value: uuid.UUID | None) -> str:
-    if value is None:
-        return ZERO_UUID
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+    return ZERO_UUID if value is None else id_text(value.bytes)
+
+
+@functools.lru_cache(maxsize=_UUID_CACHE_SIZE)
+def id_text(data: bytes) -> str:
+    """Return the base64 text of an id of 16 bytes."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def directory_of(key: ReplicaKey | None) -> uuid.UUID | None:
@@ -123,7 +127,3 @@ def port(value: int) -> u16:
 
 def name(value: str) -> TopicName:
     return cast("TopicName", value)
-
-
-def data_bytes(value: bytes) -> Records:
-    return cast("Records", value)

@@ -33,9 +33,11 @@ _INT32: Final = struct.Struct(">i")
 _RESULT: Final = struct.Struct(">ihqq")
 _RESULT_WITH_START: Final = struct.Struct(">ihqqq")
 _LEADER: Final = struct.Struct(">ii")
+_ENDPOINT_ID: Final = struct.Struct(">Bi")
 _NO_TIME: Final = -1
 _NO_NODE: Final = -1
 _NO_TAGS: Final = b"\x00"
+_API: Final = "ProduceResponse"
 
 
 class ProducedBatch(NamedTuple):
@@ -127,21 +129,24 @@ def encode_produce_response(
     text that is too long or not encodable.
     """
     is_flexible = version >= _FLEXIBLE_FROM
-    out = [_count(len(request.topics), is_flexible)]
+    out = [encode_count(len(request.topics), is_compact=is_flexible)]
     left = iter(results)
     for topic in request.topics:
         if version >= _TOPIC_IDS_FROM:
             out.append(topic.topic_id)
         else:
-            out.append(_text("name", topic.name, version))
-        out.append(_count(len(topic.batches), is_flexible))
+            out.append(encode_text(_API, version, "name", topic.name, is_compact=is_flexible))
+        out.append(encode_count(len(topic.batches), is_compact=is_flexible))
         for _ in topic.batches:
             _encode_result(out, next(left), version)
         if is_flexible:
             out.append(_NO_TAGS)
     out.append(_INT32.pack(0))  # throttle time
     if is_flexible:
-        out.append(_NO_TAGS if endpoint is None else _endpoint_tag(endpoint, version))
+        if endpoint is None or version < _LEADER_FROM:
+            out.append(_NO_TAGS)
+        else:
+            out.append(endpoint_tags(_API, version, endpoint))
     return b"".join(out)
 
 
@@ -154,54 +159,44 @@ def _encode_result(out: list[bytes], result: ProduceResult, version: int) -> Non
     if version < _MESSAGES_FROM:
         return
     is_flexible = version >= _FLEXIBLE_FROM
-    out.append(_count(0, is_flexible))  # errors of records
-    out.append(_text("error_message", message, version))
+    out.append(encode_count(0, is_compact=is_flexible))  # errors of records
+    out.append(encode_text(_API, version, "error_message", message, is_compact=is_flexible))
     if not is_flexible:
         return
     if version < _LEADER_FROM or (leader_id == _NO_NODE and leader_epoch == -1):
         out.append(_NO_TAGS)
     else:
-        out.append(_tag(_LEADER.pack(leader_id, leader_epoch) + _NO_TAGS))
+        out.append(encode_tag(_LEADER.pack(leader_id, leader_epoch) + _NO_TAGS))
 
 
-def _endpoint_tag(endpoint: LeaderEndpoint, version: int) -> bytes:
-    """Return the tagged fields with the leader's endpoint, which has no rack."""
-    if version < _LEADER_FROM:
-        return _NO_TAGS
-    parts = (
-        _count(1, True),
-        _INT32.pack(endpoint.node_id),
-        _text("host", endpoint.host, version),
-        _INT32.pack(endpoint.port),
-        _text("rack", None, version),
-        _NO_TAGS,
-    )
-    return _tag(b"".join(parts))
+def endpoint_tags(api: str, version: int, endpoint: LeaderEndpoint) -> bytes:
+    """Return tagged fields with the leader's endpoint, which has no rack."""
+    host = encode_text(api, version, "host", endpoint.host, is_compact=True)
+    parts = _ENDPOINT_ID.pack(2, endpoint.node_id), host, _INT32.pack(endpoint.port), b"\x00\x00"
+    return encode_tag(b"".join(parts))
 
 
-def _tag(data: bytes) -> bytes:
+def encode_tag(data: bytes) -> bytes:
     """Return tagged fields that have this field with tag 0 only."""
     return b"\x01\x00" + unsigned_varint(len(data)) + data
 
 
-def _count(count: int, is_compact: bool) -> bytes:
+def encode_count(count: int, *, is_compact: bool) -> bytes:
+    """Return the number of elements of an array."""
     return unsigned_varint(count + 1) if is_compact else _INT32.pack(count)
 
 
-def _text(field: str, text: str | None, version: int) -> bytes:
-    is_compact = version >= _FLEXIBLE_FROM
+def encode_text(api: str, version: int, field: str, text: str | None, *, is_compact: bool) -> bytes:
+    """Return a string. Raises ``UnsupportedFieldError`` if it is too long or not encodable."""
     if text is None:
         return b"\x00" if is_compact else b"\xff\xff"
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise _unsupported(version, field, "the string cannot be encoded as UTF-8") from None
-    if len(data) > STRING_BYTES_MAX:
+        data, reason = b"", "the string cannot be encoded as UTF-8"
+    else:
         reason = f"the string has {len(data)} bytes, but at most {STRING_BYTES_MAX} are allowed"
-        raise _unsupported(version, field, reason)
-    length = unsigned_varint(len(data) + 1) if is_compact else len(data).to_bytes(2, "big")
-    return length + data
-
-
-def _unsupported(version: int, field: str, reason: str) -> UnsupportedFieldError:
-    return UnsupportedFieldError(api="ProduceResponse", version=version, field=field, reason=reason)
+        if len(data) <= STRING_BYTES_MAX:
+            length = unsigned_varint(len(data) + 1) if is_compact else len(data).to_bytes(2, "big")
+            return length + data
+    raise UnsupportedFieldError(api=api, version=version, field=field, reason=reason)

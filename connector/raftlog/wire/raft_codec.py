@@ -1,7 +1,8 @@
 """Codec of the quorum's messages: ``raftlog.quorum.messages`` to bytes, and bytes to them.
 
 The tables ``_REQUESTS`` and ``_RESPONSES`` have the fields of Kafka's messages that have the value
-of an attribute. Encoder and decoder derive from them, see ``raft_fields``.
+of an attribute. Encoder and decoder derive from them, see ``raft_fields``; those of Fetch are in
+``fetch_codec``.
 
 1. The checks of a request are in Kafka's order (``KafkaRaftClient``): cluster id, topic, partition,
    then values that are invalid in any state of the replica. A failed check is a ``RequestError``,
@@ -16,6 +17,7 @@ of an attribute. Encoder and decoder derive from them, see ``raft_fields``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from kio.schema.add_raft_voter.v1 import request as add_voter
@@ -24,7 +26,6 @@ from kio.schema.begin_quorum_epoch.v1 import request as begin_epoch
 from kio.schema.begin_quorum_epoch.v1 import response as begin_epoch_response
 from kio.schema.end_quorum_epoch.v1 import response as end_epoch_response
 from kio.schema.errors import ErrorCode as WireCode
-from kio.schema.fetch.v18 import response as fetch_response
 from kio.schema.fetch_snapshot.v1 import request as fetch_snapshot
 from kio.schema.fetch_snapshot.v1 import response as fetch_snapshot_response
 from kio.schema.remove_raft_voter.v0 import request as remove_voter
@@ -36,7 +37,7 @@ from kio.schema.vote.v2 import response as vote_response
 
 from raftlog.quorum import messages
 from raftlog.quorum.voters import Voter, endpoints_problem
-from raftlog.types import ZERO_UUID, ReplicaKey, SnapshotId
+from raftlog.types import ZERO_UUID, OffsetAndEpoch, ReplicaKey, SnapshotId
 
 from . import latest_schemas
 from .api_versions import (
@@ -47,24 +48,39 @@ from .api_versions import (
 )
 from .apis import ApiKey
 from .codec import decode_fields
-from .log_identity import LogIdentity, RequestError
+from .fetch_codec import (
+    NO_END,
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    decode_fetch_request,
+    decode_fetch_response,
+    encode_fetch_request,
+    encode_fetch_response,
+)
+from .log_identity import (
+    PARTITION,
+    LogIdentity,
+    RequestError,
+    id_text,
+    or_minus_one,
+    uuid_bytes,
+)
 from .raft_fields import (
     CANDIDATES,
     CODES,
-    DIVERGING,
     ENDPOINTS,
     ERROR,
     KEY,
     LEADER,
     LEADER_AT,
-    LEADER_WITHOUT_ENDPOINT,
     MILLISECONDS,
     NO_LEADER,
     NODE_IDS,
     OPTIONAL_KEY,
-    OPTIONAL_NUMBER,
-    OPTIONAL_SNAPSHOT_ID,
-    RECORDS,
     SNAPSHOT_ID,
     VOTER,
     VOTER_AND_LEVELS,
@@ -72,6 +88,8 @@ from .raft_fields import (
     Message,
     PartitionFields,
     ResponseContext,
+    leader_from_wire,
+    leader_to_wire,
 )
 
 DecodedRequest: TypeAlias = messages.Request | RequestError
@@ -79,8 +97,6 @@ DecodedResponse: TypeAlias = messages.Response | RequestError
 SOFTWARE: Final = "raftlog"
 SOFTWARE_VERSION: Final = "unknown"
 """Kafka's value of an unknown software version."""
-_REPLICA_STATE_FROM: Final = 15
-"""First version of Fetch with the replica id in ``replica_state``."""
 _FETCH_ENDPOINTS_FROM: Final = 17
 """First version of Fetch in which KRaft sets the leader's endpoint."""
 
@@ -131,6 +147,8 @@ def _invalid_request(*names: str) -> dict[str, WireCode]:
 _BY_NAME: Final = PartitionFields("topics", "topic_name", "partition_index")
 _INVALID_VALUE: Final = "invalid offset, epoch, id or time"
 _ERROR_IN_RESPONSE: Final = "error in the response"
+_NOT_ONE_PARTITION: Final = "the response is not about exactly one partition"
+_ANOTHER_LOG: Final = "the response is about another log"
 _OTHER_VOTER: Final = "a voter with another directory id would accept it"
 _LEADER: Final = (LEADER, ".leader_id", ".leader_epoch", "node_endpoints")
 _CURRENT_LEADER: Final = (
@@ -191,26 +209,6 @@ _REQUESTS: Final = {
         },
         not_negative=_invalid_request("epoch", "leader_id"),
         problem=_end_problem,
-    ),
-    ApiKey.FETCH: Message(
-        messages.FetchRequest,
-        latest_schemas.FetchRequest,
-        PartitionFields("topics", "topic_id", "partition", has_topic_id=True),
-        {
-            "replica": {
-                0: (KEY, "replica_id", ".replica_directory_id"),
-                _REPLICA_STATE_FROM: (KEY, "replica_state.replica_id", ".replica_directory_id"),
-            },
-            "epoch": ".current_leader_epoch",
-            "fetch_offset": ".fetch_offset",
-            "last_fetched_epoch": ".last_fetched_epoch",
-            "max_bytes": "max_bytes",
-            "max_wait_ms": (MILLISECONDS, "max_wait"),
-            "high_watermark": (OPTIONAL_NUMBER, ".high_watermark"),
-        },
-        not_negative=_invalid_request(
-            "max_wait_ms", "fetch_offset", "max_bytes", "last_fetched_epoch", "epoch"
-        ),
     ),
     ApiKey.FETCH_SNAPSHOT: Message(
         messages.FetchSnapshotRequest,
@@ -290,23 +288,6 @@ _RESPONSES: Final = {
         _BY_NAME,
         {"error": (ERROR, ".error_code"), "leader_and_epoch": _LEADER},
     ),
-    ApiKey.FETCH: Message(
-        messages.FetchResponse,
-        fetch_response.FetchResponse,
-        PartitionFields("responses", "topic_id", "partition_index", has_topic_id=True),
-        {
-            "error": (ERROR, ".error_code"),
-            "high_watermark": (OPTIONAL_NUMBER, ".high_watermark"),
-            "log_start_offset": (OPTIONAL_NUMBER, ".log_start_offset"),
-            "records": (RECORDS, ".records"),
-            "diverging": (DIVERGING, ".diverging_epoch"),
-            "snapshot_id": (OPTIONAL_SNAPSHOT_ID, ".snapshot_id"),
-            "leader_and_epoch": {
-                0: (LEADER_WITHOUT_ENDPOINT, *_CURRENT_LEADER),
-                _FETCH_ENDPOINTS_FROM: (LEADER, *_CURRENT_LEADER),
-            },
-        },
-    ),
     ApiKey.FETCH_SNAPSHOT: Message(
         messages.FetchSnapshotResponse,
         fetch_snapshot_response.FetchSnapshotResponse,
@@ -347,9 +328,10 @@ _RESPONSES: Final = {
     ),
 }
 _API_KEYS: Final = {message.kind: key for key, message in _REQUESTS.items()} | {
-    messages.VersionsRequest: ApiKey.API_VERSIONS
+    messages.FetchRequest: ApiKey.FETCH,
+    messages.VersionsRequest: ApiKey.API_VERSIONS,
 }
-QUORUM_APIS: Final = frozenset(_REQUESTS)
+QUORUM_APIS: Final = frozenset((*_REQUESTS, ApiKey.FETCH))
 """APIs of the requests between replicas."""
 
 
@@ -370,6 +352,8 @@ def encode_request(request: messages.Request, version: int, identity: LogIdentit
         return encode_versions_request(
             version, software=SOFTWARE, software_version=SOFTWARE_VERSION
         )
+    if isinstance(request, messages.FetchRequest):
+        return encode_fetch_request(version, _fetch_to_wire(request, identity))
     return _REQUESTS[request_api_key(request)].layout(version).encode(request, identity)
 
 
@@ -380,7 +364,7 @@ def decode_request(
     identity: LogIdentity,
     *,
     start: int = 0,
-    decoded: latest_schemas.FetchRequest | None = None,
+    decoded: FetchRequest | None = None,
 ) -> DecodedRequest:
     """Decode and check the body that begins at ``start``, or use ``decoded`` if it is given.
 
@@ -391,16 +375,13 @@ def decode_request(
     if key is ApiKey.API_VERSIONS:
         decode_versions_request(version, data, start=start)
         return messages.VersionsRequest()
+    if key is ApiKey.FETCH:
+        fetch = decode_fetch_request(version, data, start=start) if decoded is None else decoded
+        return _fetch_request(fetch, identity)
     message = _REQUESTS[key]
-    request = (
-        decode_fields(message.schema, version, data, start=start) if decoded is None else decoded
-    )
+    request = decode_fields(message.schema, version, data, start=start)
     if request.cluster_id not in (None, identity.cluster_id):
-        return RequestError(
-            api_key=key,
-            error=WireCode.inconsistent_cluster_id,
-            reason="the request has the cluster id of another cluster",
-        )
+        return _other_cluster(key)
     partition = _requested_partition(key, message.partition, request, identity)
     if isinstance(partition, RequestError):
         return partition
@@ -418,6 +399,22 @@ def decode_request(
     )
 
 
+def _other_cluster(key: ApiKey) -> RequestError:
+    return RequestError(
+        api_key=key,
+        error=WireCode.inconsistent_cluster_id,
+        reason="the request has the cluster id of another cluster",
+    )
+
+
+def _other_log(key: ApiKey) -> RequestError:
+    return RequestError(
+        api_key=key,
+        error=WireCode.invalid_request,
+        reason="the request is not for exactly this log",
+    )
+
+
 def _requested_partition(
     key: ApiKey, fields: PartitionFields | None, request: Any, identity: LogIdentity
 ) -> Any:
@@ -428,11 +425,7 @@ def _requested_partition(
     if found is not None and found[:2] == fields.expected(identity):
         return found[2]
     if found is None or key is not ApiKey.FETCH_SNAPSHOT:
-        return RequestError(
-            api_key=key,
-            error=WireCode.invalid_request,
-            reason="the request is not for exactly this log",
-        )
+        return _other_log(key)
     return RequestError(
         api_key=key,
         error=WireCode.unknown_topic_or_partition,
@@ -443,10 +436,127 @@ def _requested_partition(
     )
 
 
-def fetching_replica_id(request: latest_schemas.FetchRequest, version: int) -> int:
-    """Return the replica id of a fetch; -1 for a consumer."""
-    has_state = version >= _REPLICA_STATE_FROM
-    return request.replica_state.replica_id if has_state else request.replica_id
+# --- Fetch ----------------------------------------------------------------------------------------
+
+
+def _fetch_to_wire(request: messages.FetchRequest, identity: LogIdentity) -> FetchRequest:
+    """Return Kafka's request for this log."""
+    partition = FetchPartition(
+        PARTITION,
+        request.epoch,
+        request.fetch_offset,
+        request.last_fetched_epoch,
+        max_bytes=0,
+        directory_id=uuid_bytes(request.replica.directory_id),
+        high_watermark=or_minus_one(request.high_watermark),
+    )
+    return FetchRequest(
+        request.replica.node_id,
+        request.max_wait_ms,
+        min_bytes=0,
+        max_bytes=request.max_bytes,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[FetchTopic(uuid_bytes(identity.topic_id), identity.topic, [partition])],
+        cluster_id=identity.cluster_id,
+    )
+
+
+def _only_partition(topics: Sequence[Any]) -> tuple[Any, Any] | None:
+    """Return the topic and the partition of a message; None if there is not exactly one."""
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        return None
+    return topics[0], topics[0].partitions[0]
+
+
+def _is_log(topic: FetchTopic | FetchedTopic, index: int, identity: LogIdentity) -> bool:
+    """Return whether a topic, which has an id or a name, and a partition are the log's."""
+    if topic.topic_id:
+        return topic.topic_id == uuid_bytes(identity.topic_id) and index == PARTITION
+    return topic.name == identity.topic and index == PARTITION
+
+
+def _fetch_request(fetch: FetchRequest, identity: LogIdentity) -> DecodedRequest:
+    """Return the request of a replica, or why it is refused."""
+    if fetch.cluster_id not in (None, identity.cluster_id):
+        return _other_cluster(ApiKey.FETCH)
+    found = _only_partition(fetch.topics)
+    if found is None or not _is_log(found[0], found[1].partition, identity):
+        return _other_log(ApiKey.FETCH)
+    one: FetchPartition = found[1]
+    epoch, offset, last_epoch = one.current_leader_epoch, one.fetch_offset, one.last_fetched_epoch
+    if min(fetch.max_wait_ms, fetch.max_bytes, epoch, offset, last_epoch) < 0:
+        return RequestError(
+            api_key=ApiKey.FETCH,
+            error=WireCode.invalid_request,
+            reason=_INVALID_VALUE,
+            is_top_level=False,
+        )
+    return messages.FetchRequest(
+        replica=ReplicaKey(fetch.replica_id, id_text(one.directory_id)),
+        epoch=epoch,
+        fetch_offset=offset,
+        last_fetched_epoch=last_epoch,
+        max_bytes=fetch.max_bytes,
+        max_wait_ms=fetch.max_wait_ms,
+        high_watermark=None if one.high_watermark < 0 else one.high_watermark,
+    )
+
+
+def _fetch_response_to_wire(
+    response: messages.FetchResponse, version: int, identity: LogIdentity
+) -> FetchResponse:
+    """Return Kafka's response for this log. Records are null with an error, a diverging epoch or a
+    snapshot id (Kafka: ``RaftUtil``)."""
+    leader_id, epoch, endpoints = leader_to_wire(response.leader_and_epoch, identity)
+    diverging, snapshot = response.diverging, response.snapshot_id
+    partition = FetchedPartition(
+        PARTITION,
+        response.error,
+        or_minus_one(response.high_watermark),
+        log_start_offset=or_minus_one(response.log_start_offset),
+        records=None if response.error or diverging or snapshot else response.records,
+        diverging=NO_END if diverging is None else (diverging.epoch, diverging.offset),
+        leader=(leader_id, epoch),
+        snapshot=NO_END if snapshot is None else (snapshot.epoch, snapshot.end_offset),
+    )
+    topic = FetchedTopic(uuid_bytes(identity.topic_id), identity.topic, [partition])
+    return FetchResponse([topic], endpoints=endpoints if version >= _FETCH_ENDPOINTS_FROM else ())
+
+
+def _fetch_response(response: FetchResponse, context: ResponseContext) -> DecodedResponse:
+    """Return the response of a leader, or its error."""
+    if response.error:
+        return context.request_error(response.error, _ERROR_IN_RESPONSE, is_top_level=True)
+    found = _only_partition(response.topics)
+    if found is None:
+        context.fail(_NOT_ONE_PARTITION)
+    if not _is_log(found[0], found[1].partition, context.identity):
+        context.fail(_ANOTHER_LOG)
+    one: FetchedPartition = found[1]
+    if one.error not in CODES:
+        return context.request_error(one.error, _ERROR_IN_RESPONSE, is_top_level=False)
+    diverging, snapshot = _end_or_none(one.diverging, context), _end_or_none(one.snapshot, context)
+    return messages.FetchResponse(
+        leader_and_epoch=leader_from_wire(context, *one.leader, response.endpoints),
+        error=CODES[one.error],
+        high_watermark=None if one.high_watermark < 0 else one.high_watermark,
+        log_start_offset=None if one.log_start_offset < 0 else one.log_start_offset,
+        records=one.records or b"",
+        diverging=None if diverging is None else OffsetAndEpoch(*diverging),
+        snapshot_id=None if snapshot is None else SnapshotId(*snapshot),
+    )
+
+
+def _end_or_none(end: tuple[int, int], context: ResponseContext) -> tuple[int, int] | None:
+    """Return epoch and end offset; None if both are unset."""
+    epoch, end_offset = end
+    if epoch < 0 and end_offset < 0:
+        return None
+    if epoch < 0 or end_offset < 0:
+        context.fail("epoch without end offset, or end offset without epoch")
+    return end
 
 
 # --- Responses ------------------------------------------------------------------------------------
@@ -454,13 +564,17 @@ def fetching_replica_id(request: latest_schemas.FetchRequest, version: int) -> i
 
 def encode_response(
     api_key: int, version: int, response: messages.Response, identity: LogIdentity
-) -> bytes:
-    """Return the body of the response to a request of this API and version, without a header.
+) -> list[bytes]:
+    """Return the parts of the body of the response to a request of this API and version, without a
+    header; records are a part of their own.
 
     For ApiVersions see ``encode_versions_response``, which depends on the listener.
     """
     assert not isinstance(response, messages.VersionsResponse), "use encode_versions_response"
-    return _RESPONSES[ApiKey(api_key)].layout(version).encode(response, identity)
+    if isinstance(response, messages.FetchResponse):
+        found = _fetch_response_to_wire(response, version, identity)
+        return encode_fetch_response(version, found)
+    return [_RESPONSES[ApiKey(api_key)].layout(version).encode(response, identity)]
 
 
 def encode_error_response(
@@ -471,6 +585,14 @@ def encode_error_response(
 ) -> bytes:
     """Return the body of the error response to a request that did not reach the replica."""
     key, error = request_error.api_key, WireCode(request_error.error)
+    if key is ApiKey.FETCH:
+        found = FetchResponse([], error)
+        if not request_error.is_top_level:
+            response = messages.FetchResponse(
+                leader_and_epoch=leader_and_epoch, error=CODES[int(error)]
+            )
+            found = _fetch_response_to_wire(response, version, identity)
+        return b"".join(encode_fetch_response(version, found))
     message = _RESPONSES[key]
     layout = message.layout(version)
     if request_error.is_top_level:
@@ -499,6 +621,8 @@ def decode_response(
     context = ResponseContext(key, version, identity, len(data))
     if key is ApiKey.API_VERSIONS:
         return _versions(decode_versions_response(version, data, start=start), context)
+    if key is ApiKey.FETCH:
+        return _fetch_response(decode_fetch_response(version, data, start=start), context)
     message = _RESPONSES[key]
     response = decode_fields(message.schema, version, data, start=start)
     code: WireCode = response.error_code
@@ -520,9 +644,9 @@ def _answered_partition(fields: PartitionFields, response: Any, context: Respons
     """Return the response's partition, which must be this log's."""
     found = fields.find(response)
     if found is None:
-        context.fail("the response is not about exactly one partition")
+        context.fail(_NOT_ONE_PARTITION)
     if found[:2] != fields.expected(context.identity):
-        context.fail("the response is about another log")
+        context.fail(_ANOTHER_LOG)
     return found[2]
 
 

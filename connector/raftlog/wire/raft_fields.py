@@ -22,9 +22,9 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode as WireCode
 
 from raftlog.errors import MalformedMessageError, UnsupportedFieldError
-from raftlog.quorum.messages import ErrorCode, FetchResponse, LeaderAndEpoch
+from raftlog.quorum.messages import ErrorCode, LeaderAndEpoch
 from raftlog.quorum.voters import Endpoint, Voter, is_host
-from raftlog.types import OffsetAndEpoch, ReplicaKey, SnapshotId
+from raftlog.types import ReplicaKey, SnapshotId
 
 from .apis import ApiKey
 from .codec import encode
@@ -37,9 +37,9 @@ from .log_identity import (
     duration,
     milliseconds,
     or_minus_one,
-    uuid_or_none,
     uuid_text,
 )
+from .produce_codec import LeaderEndpoint
 from .schema import StructPlan, message_plan
 
 
@@ -84,9 +84,6 @@ class Type:
 
 CODES: Final = {int(one): one for one in ErrorCode}
 SAME: Final = Type(None, None)
-OPTIONAL_NUMBER: Final = Type(
-    lambda number, *_: (or_minus_one(number),), lambda _, value: None if value < 0 else value
-)
 MILLISECONDS: Final = Type(
     lambda number, *_: (duration(number),), lambda _, value: milliseconds(value)
 )
@@ -145,24 +142,26 @@ VOTER: Final = Type(lambda voter, *_: _voter_to_wire(voter)[:3], _voter)
 VOTER_AND_LEVELS: Final = Type(_voter_to_wire, _voter)
 
 
-def _leader_to_wire(leader: LeaderAndEpoch, _: object, identity: LogIdentity) -> tuple[Any, ...]:
+def leader_to_wire(
+    leader: LeaderAndEpoch, identity: LogIdentity
+) -> tuple[int, int, tuple[LeaderEndpoint, ...]]:
     """Return the leader's id, epoch and endpoint of the voters' listener."""
     leader_id = or_minus_one(leader.leader_id)
     if leader.leader_id is not None:
         for one in leader.leader_endpoints:
             if one.name == identity.listener_name:
-                endpoint = SimpleNamespace(node_id=leader_id, host=one.host, port=one.port)
+                endpoint = LeaderEndpoint(leader_id, one.host, one.port)
                 return leader_id, leader.epoch, (endpoint,)
     return leader_id, leader.epoch, ()
 
 
 def _leader_at_to_wire(leader: LeaderAndEpoch, _: object, identity: LogIdentity) -> tuple[Any, ...]:
     """Return the leader's id, epoch, host and port."""
-    leader_id, epoch, endpoints = _leader_to_wire(leader, _, identity)
+    leader_id, epoch, endpoints = leader_to_wire(leader, identity)
     return leader_id, epoch, *((endpoints[0].host, endpoints[0].port) if endpoints else ("", 0))
 
 
-def _leader(
+def leader_from_wire(
     context: ResponseContext, leader_id: int, epoch: int, endpoints: Sequence[Any]
 ) -> LeaderAndEpoch:
     for one in endpoints:
@@ -187,42 +186,13 @@ def _leader_at(
     return LeaderAndEpoch(epoch=max(epoch, 0), leader_id=leader_id, leader_endpoints=(endpoint,))
 
 
-LEADER: Final = Type(_leader_to_wire, _leader)
-LEADER_WITHOUT_ENDPOINT: Final = Type(
-    lambda leader, *_: (or_minus_one(leader.leader_id), leader.epoch, ()), _leader
-)
+LEADER: Final = Type(lambda leader, _, identity: leader_to_wire(leader, identity), leader_from_wire)
 LEADER_AT: Final = Type(_leader_at_to_wire, _leader_at)
 NO_LEADER: Final = Type(lambda *_: (), lambda _: LeaderAndEpoch(epoch=0))
 ERROR: Final = Type(None, lambda _, code: CODES[code])
 
 
-def _end_or_none(context: ResponseContext, end: Any) -> Any:
-    """Return epoch and end offset; None if both are unset."""
-    if end.epoch < 0 and end.end_offset < 0:
-        return None
-    if end.epoch < 0 or end.end_offset < 0:
-        context.fail("epoch without end offset, or end offset without epoch")
-    return SnapshotId(end.epoch, end.end_offset)
-
-
-def _diverging(context: ResponseContext, end: Any) -> OffsetAndEpoch | None:
-    found = _end_or_none(context, end)
-    return None if found is None else OffsetAndEpoch(found.epoch, found.end_offset)
-
-
-def _records_to_wire(records: bytes, response: FetchResponse, _: object) -> tuple[Any, ...]:
-    """Return null with an error, a diverging epoch or a snapshot id (Kafka: ``RaftUtil``)."""
-    is_null = response.error or response.diverging or response.snapshot_id
-    return (None if is_null else records,)
-
-
-_NO_END: Final = SnapshotId(-1, -1)
 SNAPSHOT_ID: Final = Type(None, lambda _, one: SnapshotId(one.epoch, one.end_offset))
-OPTIONAL_SNAPSHOT_ID: Final = Type(lambda found, *_: (found or _NO_END,), _end_or_none)
-DIVERGING: Final = Type(
-    lambda end, *_: (_NO_END if end is None else SnapshotId(end.epoch, end.offset),), _diverging
-)
-RECORDS: Final = Type(_records_to_wire, lambda _, records: records or b"")
 
 
 # --- Messages -------------------------------------------------------------------------------------
@@ -233,12 +203,11 @@ Fields: TypeAlias = str | tuple[Type | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class PartitionFields:
-    """Names of the fields with the topics, a topic's name or id, and a partition's index."""
+    """Names of the fields with the topics, a topic's name, and a partition's index."""
 
     topics: str
     topic: str
     index: str
-    has_topic_id: bool = False
 
     def full(self, path: str) -> str:
         """Return the path from the message on."""
@@ -249,13 +218,12 @@ class PartitionFields:
         topics = getattr(message, self.topics)
         if len(topics) != 1 or len(topics[0].partitions) != 1:
             return None
-        topic, partition = getattr(topics[0], self.topic), topics[0].partitions[0]
-        name = uuid_text(topic) if self.has_topic_id else topic
-        return name, getattr(partition, self.index), partition
+        partition = topics[0].partitions[0]
+        return getattr(topics[0], self.topic), getattr(partition, self.index), partition
 
     def expected(self, identity: LogIdentity) -> tuple[str, int]:
         """Return topic and index of the log."""
-        return identity.topic_id if self.has_topic_id else identity.topic, PARTITION
+        return identity.topic, PARTITION
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -298,7 +266,6 @@ class Layout:
         plan = message_plan(message.schema, version)
         absent = dict(_absent_fields(plan))
         must_keep = {log.full(path): reason for path, reason in message.must_keep.items()}
-        self._has_topic_id = log.has_topic_id
         self._build = _builder(plan, indexes)
         self._attributes = tuple((attrgetter(name), type_.to_wire) for name, type_, _ in rows)
         self._lost = tuple(
@@ -317,8 +284,7 @@ class Layout:
 
         Raises ``UnsupportedFieldError``.
         """
-        log = uuid_or_none(identity.topic_id) if self._has_topic_id else identity.topic
-        values = [log if topic is None else topic, index, identity.cluster_id]
+        values = [identity.topic if topic is None else topic, index, identity.cluster_id]
         for get, convert in self._attributes:
             if convert is None:
                 values.append(get(message))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -81,7 +81,9 @@ class Caller:
         self.response: Final[asyncio.Future[bytes | None]] = asyncio.Future()
         self.tasks: Final[set[asyncio.Task[None]]] = set()
 
-    def respond(self, request: Request[Any], body: bytes | None) -> None:
+    def respond(self, request: Request[Any], body: bytes | Sequence[bytes] | None) -> None:
+        if body is not None and not isinstance(body, bytes):
+            body = b"".join(body)
         is_last = body is not None and request.closes_connection
         self.response.set_result(LastResponse(body) if is_last and body is not None else body)
 

@@ -36,6 +36,7 @@ from raftlog.wire import (
     ApiKey,
     Features,
     decode,
+    decode_fetch_request,
     decode_produce_request,
     encode,
     latest_schemas,
@@ -145,12 +146,8 @@ class ClientApis:
             return
         if api_key == ApiKey.FETCH:
             if request.body is None:
-                request.body = decode(
-                    latest_schemas.FetchRequest,
-                    request.version,
-                    request.frame,
-                    start=request.body_start,
-                    may_trail=True,
+                request.body = decode_fetch_request(
+                    request.version, request.frame, start=request.body_start
                 )
             start_fetch(self._cache, request)
             return

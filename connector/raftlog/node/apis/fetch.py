@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v18 import request as requests
-from kio.schema.fetch.v18 import response as responses
 
 from raftlog.errors import LogError, WireError
 from raftlog.limits import (
@@ -36,14 +34,22 @@ from raftlog.node.access import Rights
 from raftlog.node.audit import AUTHORIZATION_ERRORS
 from raftlog.node.request import Request
 from raftlog.types import OffsetAndEpoch
-from raftlog.wire import encode, latest_schemas
-from raftlog.wire.log_identity import data_bytes, duration, int32, int64, milliseconds, node
+from raftlog.wire import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    LeaderEndpoint,
+    encode_fetch_response,
+)
+from raftlog.wire.fetch_codec import NO_END
+from raftlog.wire.log_identity import or_minus_one
 
 from .metadata_cache import READ_COMMITTED, WITH_LEADER, MetadataCache
 
 _TOPIC_IDS_FROM: Final = 13
-_LEADER_FROM: Final = 12
-_ENDPOINTS_FROM: Final = 16
 _FIRST_EPOCHS: Final = (0, -1)
 """Session epochs for a new session, and for no session."""
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
@@ -61,8 +67,8 @@ ROOM_WAIT_MS: Final = 1_000
 class _Part:
     """Partition of a request, with the state at the last check."""
 
-    topic: latest_schemas.FetchTopic
-    partition: requests.FetchPartition
+    topic: FetchTopic
+    partition: FetchPartition
     error: ErrorCode = ErrorCode.none
     diverging: OffsetAndEpoch | None = None
     records: bytes = b""
@@ -78,7 +84,7 @@ class _Part:
         return self.error is not ErrorCode.none or self.diverging is not None
 
 
-_Request = Request[latest_schemas.FetchRequest]
+_Request = Request[FetchRequest]
 
 
 def start_fetch(cache: MetadataCache, request: _Request) -> None:
@@ -109,15 +115,9 @@ class ConsumerFetch:
         """Respond now, or once it is due."""
         body = self._request.body
         if body.session_epoch not in _FIRST_EPOCHS:
-            self._respond(
-                lambda: latest_schemas.FetchResponse(
-                    throttle_time=duration(0),
-                    error_code=ErrorCode.fetch_session_id_not_found,
-                    responses=(),
-                )
-            )
+            self._respond(lambda: FetchResponse((), ErrorCode.fetch_session_id_not_found))
             return
-        timeout_ms = min(milliseconds(body.max_wait), WAIT_MS_MAX)
+        timeout_ms = min(body.max_wait_ms, WAIT_MS_MAX)
         if self.is_due() or timeout_ms <= 0:
             self.complete()
             return
@@ -190,7 +190,7 @@ class ConsumerFetch:
     def _respond_without_records(self) -> None:
         self._respond(lambda: self._build(has_room=False))
 
-    def _build(self, *, has_room: bool) -> latest_schemas.FetchResponse:
+    def _build(self, *, has_room: bool) -> FetchResponse:
         cache, request, parts = self._cache, self._request, self._parts
         _check_all(cache, request, parts)
         if has_room:
@@ -200,10 +200,10 @@ class ConsumerFetch:
             cache.audit.refused(request.principal, request.connection.where, denied.name, "FETCH")
         return _build_response(cache, request, parts)
 
-    def _respond(self, build: Callable[[], latest_schemas.FetchResponse]) -> None:
+    def _respond(self, build: Callable[[], FetchResponse]) -> None:
         self._end_wait()
         try:
-            body = encode(build(), self._request.version)
+            body = encode_fetch_response(self._request.version, build())
         except WireError as error:
             self._request.connection.refuse(error)
         except Exception as bug:  # noqa: BLE001 - it is of this request, and not of the others
@@ -212,12 +212,12 @@ class ConsumerFetch:
             self._request.respond(body)
 
 
-def _parts(body: latest_schemas.FetchRequest) -> list[_Part]:
+def _parts(body: FetchRequest) -> list[_Part]:
     """Return the requested partitions, each once."""
     found: dict[tuple[object, ...], _Part] = {}
     for topic in body.topics:
         for one in topic.partitions:
-            found[(topic.topic_id, topic.topic, one.partition)] = _Part(
+            found[(topic.topic_id, topic.name, one.partition)] = _Part(
                 topic=topic, partition=one, counted_offset=one.fetch_offset
             )
     return list(found.values())
@@ -249,7 +249,7 @@ def _count(cache: MetadataCache, request: _Request, part: _Part) -> bool:
     if part.counted_offset >= part.end_offset:
         return False
     body = request.body
-    limit = min(RESPONSE_BYTES_MAX, body.max_bytes, part.partition.partition_max_bytes)
+    limit = min(RESPONSE_BYTES_MAX, body.max_bytes, part.partition.max_bytes)
     left = max(min(body.min_bytes, limit) - part.counted_byte_count, 0)
     try:
         data, part.counted_offset = _batches(cache, part.counted_offset, part.end_offset, left)
@@ -277,7 +277,7 @@ def _error(cache: MetadataCache, request: _Request, part: _Part) -> ErrorCode:
     if request.version >= _TOPIC_IDS_FROM:
         error = cache.id_error(part.topic.topic_id, partition.partition)
     else:
-        error = cache.name_error(part.topic.topic, partition.partition)
+        error = cache.name_error(part.topic.name, partition.partition)
     if error is ErrorCode.none:
         error = cache.leader_error(partition.current_leader_epoch)
     if error is not ErrorCode.none:
@@ -289,7 +289,7 @@ def _error(cache: MetadataCache, request: _Request, part: _Part) -> ErrorCode:
 
 
 def _divergence(
-    cache: MetadataCache, partition: requests.FetchPartition
+    cache: MetadataCache, partition: FetchPartition
 ) -> tuple[OffsetAndEpoch | None, ErrorCode]:
     """Return where the consumer's records diverge from this log, if they do."""
     log = cache.driver.replica.log
@@ -312,7 +312,7 @@ def _read(cache: MetadataCache, parts: list[_Part], max_bytes: int) -> None:
         part.records = b""
         if part.is_final or part.partition.fetch_offset >= part.end_offset:
             continue
-        byte_count_max = min(left, max(part.partition.partition_max_bytes, 0))
+        byte_count_max = min(left, max(part.partition.max_bytes, 0))
         try:
             data, _ = _batches(cache, part.partition.fetch_offset, part.end_offset, byte_count_max)
         except LogError:  # damaged log or failed disk: another node has the records too
@@ -350,67 +350,44 @@ def _batches(
 # --- response -------------------------------------------------------------------------------------
 
 
-def _build_response(
-    cache: MetadataCache, request: _Request, parts: list[_Part]
-) -> latest_schemas.FetchResponse:
-    topics: dict[tuple[object, ...], list[_Part]] = {}
+def _build_response(cache: MetadataCache, request: _Request, parts: list[_Part]) -> FetchResponse:
+    topics: dict[tuple[bytes, str], list[FetchedPartition]] = {}
     for part in parts:
-        topics.setdefault((part.topic.topic_id, part.topic.topic), []).append(part)
-    endpoints: tuple[responses.NodeEndpoint, ...] = ()
-    if request.version >= _ENDPOINTS_FROM and any(part.error in WITH_LEADER for part in parts):
+        found = topics.setdefault((part.topic.topic_id, part.topic.name), [])
+        found.append(_partition(cache, request, part))
+    endpoints: tuple[LeaderEndpoint, ...] = ()
+    if any(part.error in WITH_LEADER for part in parts):
         leader = cache.leader()
         if leader is not None:
-            endpoints = (
-                responses.NodeEndpoint(
-                    node_id=node(leader.node_id), host=leader.host, port=int32(leader.port)
-                ),
-            )
-    found = tuple(
-        latest_schemas.FetchedTopic(
-            topic_id=of_topic[0].topic.topic_id,
-            topic=of_topic[0].topic.topic,
-            partitions=tuple(_partition(cache, request, part) for part in of_topic),
-        )
-        for of_topic in topics.values()
-    )
-    return latest_schemas.FetchResponse(
-        throttle_time=duration(0),
-        error_code=ErrorCode.none,
-        responses=found,
-        node_endpoints=endpoints,
+            endpoints = (LeaderEndpoint(leader.node_id, leader.host, leader.port),)
+    return FetchResponse(
+        [FetchedTopic(topic_id, name, found) for (topic_id, name), found in topics.items()],
+        endpoints=endpoints,
     )
 
 
-def _partition(cache: MetadataCache, request: _Request, part: _Part) -> responses.PartitionData:
-    is_known = part.error is ErrorCode.none
-    is_committed = request.body.isolation_level == READ_COMMITTED
-    leader, diverging = responses.LeaderIdAndEpoch(), responses.EpochEndOffset()
-    if part.error in WITH_LEADER and request.version >= _LEADER_FROM:
-        leader = responses.LeaderIdAndEpoch(
-            leader_id=node(cache.leader_id()), leader_epoch=int32(cache.core.epoch)
+def _partition(cache: MetadataCache, request: _Request, part: _Part) -> FetchedPartition:
+    log, index = cache.driver.replica.log, part.partition.partition
+    if part.error is ErrorCode.none:
+        is_committed = request.body.isolation_level == READ_COMMITTED
+        diverging = part.diverging
+        return FetchedPartition(
+            index,
+            high_watermark=cache.high_watermark,
+            last_stable_offset=cache.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted=() if is_committed else None,
+            records=part.records,
+            diverging=NO_END if diverging is None else (diverging.epoch, diverging.offset),
         )
-    if part.diverging is not None:
-        diverging = responses.EpochEndOffset(
-            epoch=int32(part.diverging.epoch), end_offset=int64(part.diverging.offset)
-        )
-    log = cache.driver.replica.log
-    snapshot_id = responses.SnapshotId()
+    leader = snapshot = NO_END
+    if part.error in WITH_LEADER:
+        leader = or_minus_one(cache.leader_id()), cache.core.epoch
     if part.error is ErrorCode.offset_out_of_range and log.snapshots:
         # as a controller of Kafka; consumers ignore it
         newest = log.snapshots[-1]
         if part.partition.fetch_offset < log.log_start_offset:
-            snapshot_id = responses.SnapshotId(
-                end_offset=int64(newest.end_offset), epoch=int32(newest.epoch)
-            )
-    return responses.PartitionData(
-        partition_index=part.partition.partition,
-        error_code=part.error,
-        high_watermark=int64(cache.high_watermark if is_known else -1),
-        last_stable_offset=int64(cache.last_stable_offset if is_known else -1),
-        log_start_offset=int64(log.log_start_offset if is_known else -1),
-        diverging_epoch=diverging,
-        current_leader=leader,
-        snapshot_id=snapshot_id,
-        aborted_transactions=() if is_committed and is_known else None,
-        records=data_bytes(part.records),
+            snapshot = newest.epoch, newest.end_offset
+    return FetchedPartition(
+        index, part.error, aborted=None, records=b"", leader=leader, snapshot=snapshot
     )
