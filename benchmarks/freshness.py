@@ -2,7 +2,8 @@
 
 Each round appends a topic with three partitions to a log and waits for the Delta commit of
 ``changes`` that publishes it. The reference is the same stream with a ``foreachBatch`` that
-collects the rows and appends as few rows to one Delta table: what Spark itself needs.
+collects the rows and appends as few rows to one Delta table: what Spark itself needs. Without
+Spark, `raftlog tables follow` is measured after one batch and after 10,000.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import argparse
 import base64
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from benchmarks.run import Row, row
@@ -31,6 +35,7 @@ WARM_UP = 30
 ROUNDS = 100
 POLL_S = 0.002
 PATIENCE_S = 60.0
+BATCHES = 10_000
 OPTIONS = {"tailHoldback": "0"}
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -122,6 +127,26 @@ def of_tables(spark: SparkSession, directory: Path, rounds: int, **options: Any)
         query.stop()
 
 
+def of_follower(directory: Path, rounds: int, batch_count: int) -> list[float]:
+    """Return the delays of ``raftlog tables follow`` after a number of batches."""
+    topics, place = Topics(directory), directory / "tables"
+    for _ in range(batch_count):
+        topics.append()
+    command = [sys.executable, "-m", "raftlog_state.cli", "tables", "follow", "--max-records", "4"]
+    command += ["--tail-holdback-ms", "0", str(topics.log.directory), str(place)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if line.rstrip().endswith(f" to {4 * batch_count - 1}"):
+                    break
+            Thread(target=process.stderr.read, daemon=True).start()
+            delays_ms(topics, place / "changes", WARM_UP)
+            return delays_ms(topics, place / "changes", rounds)
+        finally:
+            process.terminate()
+
+
 def of_appends(spark: SparkSession, directory: Path, rounds: int) -> list[float]:
     """Return the delays of a stream that appends a few rows a batch to a table."""
     topics, table = Topics(directory), directory / "rows"
@@ -155,6 +180,19 @@ def delta_session() -> SparkSession:
     return configure_spark_with_delta_pip(builder).getOrCreate()
 
 
+def quantiles(title: str, delays: list[float], floor: list[float], other: str) -> Iterator[Row]:
+    for name, quantile in (("p50", 0.5), ("p95", 0.95)):
+        found, against = (
+            sorted(one)[min(len(one) - 1, int(quantile * len(one)))] for one in (delays, floor)
+        )
+        yield row(f"commit to publication, {title}, {name}", found, "ms", against, other)
+
+
+def measure_follower(directory: Path, rounds: int) -> Iterator[Row]:
+    few, many = (of_follower(directory / str(count), rounds, count) for count in (1, BATCHES))
+    yield from quantiles(f"without Spark, after {BATCHES:,} batches", many, few, "after one")
+
+
 def measure(spark: SparkSession, directory: Path, rounds: int) -> Iterator[Row]:
     floor = of_appends(spark, directory / "floor", rounds)
     other = "foreachBatch with one append of 5 rows"
@@ -165,11 +203,7 @@ def measure(spark: SparkSession, directory: Path, rounds: int) -> Iterator[Row]:
     )
     for title, options in engines:
         delays = of_tables(spark, directory / title, rounds, **options)
-        for name, quantile in (("p50", 0.5), ("p95", 0.95)):
-            found, against = (
-                sorted(one)[min(len(one) - 1, int(quantile * len(one)))] for one in (delays, floor)
-            )
-            yield row(f"commit to publication, {title}, {name}", found, "ms", against, other)
+        yield from quantiles(title, delays, floor, other)
 
 
 def main() -> None:
@@ -180,7 +214,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         spark = delta_session()
         spark.dataSource.register(RaftlogDataSource)
-        for figures in measure(spark, Path(directory), arguments.rounds):
+        of_streams = measure(spark, Path(directory), arguments.rounds)
+        of_commands = measure_follower(Path(directory) / "follower", arguments.rounds)
+        for figures in chain(of_streams, of_commands):
             print(json.dumps(figures) if arguments.json else figures, flush=True)
         spark.stop()
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from tests.state.table_stores.rows import changes, rows_of
 from tests.support.tables import Feed, contents, offsets_once
 
 from raftlog.errors import OptionError
-from raftlog_state.errors import TablesError
-from raftlog_state.tables.schema import LOG_TABLE
+from raftlog_state.errors import ConcurrentWriterError, TablesError
+from raftlog_state.tables.schema import CHANGES_TABLE, LOG_TABLE
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
-from raftlog_state.tables.stores.protocol import Transaction
+from raftlog_state.tables.stores.protocol import TableStore, Transaction, Where
 from raftlog_state.tables.stores.spark import SparkStore, session_for_tables
 
 pytestmark = pytest.mark.spark
@@ -35,6 +37,56 @@ def test_both_engines_write_the_same_tables(feed: Feed, template: Path, tmp_path
     assert offsets_once(seen)
     report = rust.verify()
     assert report.ok, str(report)
+
+
+def test_spark_reads_and_continues_appends_that_delta_rs_has_no_part_in(
+    feed: Feed, tmp_path: Path
+) -> None:
+    """They have a checkpoint, and files without the columns of other entities."""
+    session = session_for_tables(feed.spark.newSession())
+    jvm, rust = SparkStore(session, str(tmp_path)), DeltaRsStore(str(tmp_path))
+
+    def append(store: TableStore, offset: int) -> None:
+        transaction = Transaction(app_id="writer", version=offset)
+        store.append(CHANGES_TABLE, changes(offset, offset), transaction)
+
+    def engine() -> str:
+        path = tmp_path / CHANGES_TABLE.name
+        [last] = session.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").collect()
+        assert (last.operation, last.operationParameters) == ("WRITE", {"mode": "Append"})
+        return str(last.engineInfo)
+
+    for offset in range(101):
+        append(rust, offset)
+    assert engine().startswith("raftlog ")
+    with pytest.raises(ConcurrentWriterError):
+        append(jvm, 100)
+    append(jvm, 101)
+    jvm.compact(CHANGES_TABLE)
+    with pytest.raises(ConcurrentWriterError):
+        append(rust, 101)
+    append(rust, 102)
+    assert engine().startswith("raftlog "), "Spark leaves the table as it was"
+    expected = rows_of(CHANGES_TABLE, pa.concat_tables([changes(at, at) for at in range(103)]))
+    late: Where = (("visible_offset", ">", 99), ("key", ">", ""))
+    stores: tuple[TableStore, ...] = (rust, jvm)
+    for store in stores:
+        assert rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE)) == expected
+        assert store.read(CHANGES_TABLE, late).num_rows == 6
+
+
+def test_tables_of_spark_are_appended_to_without_delta_rs(feed: Feed, tmp_path: Path) -> None:
+    session = session_for_tables(feed.spark.newSession())
+    jvm, rust = SparkStore(session, str(tmp_path)), DeltaRsStore(str(tmp_path))
+    stores: tuple[TableStore, ...] = (jvm, rust, jvm)
+    for offset, store in enumerate(stores):
+        transaction = Transaction(app_id="writer", version=offset)
+        store.append(CHANGES_TABLE, changes(offset, offset), transaction)
+    entries = sorted((tmp_path / CHANGES_TABLE.name / "_delta_log").glob("*.json"))
+    assert '"engineInfo": "raftlog ' in entries[-2].read_text()
+    expected = rows_of(CHANGES_TABLE, pa.concat_tables([changes(at, at) for at in range(3)]))
+    for store in stores[:2]:
+        assert rows_of(CHANGES_TABLE, store.read(CHANGES_TABLE)) == expected
 
 
 def test_delta_rs_keeps_the_times_of_files_that_spark_wrote(feed: Feed, tmp_path: Path) -> None:
