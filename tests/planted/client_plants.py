@@ -102,6 +102,13 @@ CLIENT_PLANTS: Final = (
         tests=(PRODUCER,),
     ),
     Plant(
+        bug="an append is refused for an offset that the log reaches before a late copy of it",
+        path=f"{REMOTE}/producer.py",
+        old="        return not error.log_end_offset < batch.required_base_offset",
+        new="        return True or error.log_end_offset",
+        tests=(BATCHES,),
+    ),
+    Plant(
         bug="a batch without a sequence is sent beside others",
         path=f"{REMOTE}/producer.py",
         old="        if batch is None or (self._in_flight_count and not batch.has_sequence):\n",

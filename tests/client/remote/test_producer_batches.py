@@ -412,6 +412,14 @@ def test_a_refused_required_offset_is_reported_in_the_callers_terms() -> None:
     assert isinstance(found, UnexpectedEndOffsetError), "its identity was checked before"
 
 
+def test_an_offset_after_the_end_of_the_log_leaves_a_lost_append_unknown() -> None:
+    early = UnexpectedEndOffsetError(required_base_offset=19, record_count=1, log_end_offset=18)
+    found = result_of(sent(required_base_offset=19), early)
+    assert isinstance(found, UnexpectedEndOffsetError)
+    found = result_of(sent(may_be_appended=True, required_base_offset=19), early)
+    assert isinstance(found, AppendUnknownError), "its copy may be read when the log has grown"
+
+
 def test_a_callers_outdated_epoch_is_refused_if_nothing_can_be_written() -> None:
     over = NotLeaderError(epoch=3, current_epoch=5)
     found = result_of(sent(epoch=3), over)

@@ -58,6 +58,7 @@ from raftlog.wire.produce_error_messages import parse_error_message
 
 from .messages import is_access_error
 from .producer_batches import (
+    IMPOSSIBLE_OFFSET,
     LogSettings,
     ProducerBatch,
     append_batches,
@@ -484,12 +485,23 @@ def outcome_of_error(
         error = _foreign_error(code, text, path)
     if batch.epoch_error is not None and isinstance(error, UnexpectedEndOffsetError):
         return batch.epoch_error
-    if batch.may_be_appended and not isinstance(error, _CHECKED_AFTER_IDENTITY):
+    if batch.may_be_appended and not _is_final(batch, error):
         reason = f"a response was lost, and a retry failed: {error.message()}"
         return AppendUnknownError(path=path, reason=reason)
     if isinstance(error, UnexpectedEndOffsetError):
         return _as_requested(batch, error.log_end_offset)
     return error
+
+
+def _is_final(batch: ProducerBatch, error: RaftlogError) -> bool:
+    """Return whether a refusal proves that no earlier copy of the batch is in the log, or will be.
+
+    A required offset after the end of the log proves nothing: when the log has grown to it, the
+    leader may append a copy that was in transit on another connection.
+    """
+    if isinstance(error, UnexpectedEndOffsetError):
+        return not error.log_end_offset < batch.required_base_offset < IMPOSSIBLE_OFFSET
+    return isinstance(error, _CHECKED_AFTER_IDENTITY)
 
 
 def _outcome_of_epoch_error(
