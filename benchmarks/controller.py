@@ -114,6 +114,7 @@ class MemoryLog:
     """Log of one node, which leads it. ``appended``: batches that are not committed yet."""
 
     node_id = 1
+    kraft_version = 1
 
     def __init__(self, end_offset: int) -> None:
         self.end_offset = end_offset
@@ -131,6 +132,11 @@ class MemoryLog:
         self.appended.append(batch)
         base_offset, self.end_offset = self.end_offset, batch.next_offset
         return base_offset
+
+    def upgrade_kraft_version(
+        self, epoch: int, version: int, *, required_base_offset: int, validate_only: bool
+    ) -> int:
+        raise AssertionError(f"kraft.version {version} is not measured")
 
     def resign(self, epoch: int) -> None:
         raise AssertionError(f"epoch {epoch} ended")

@@ -551,11 +551,13 @@ class InvalidAppendError(AppendError, code="RAFTLOG_INVALID_APPEND", kafka_code=
         return f"Append failed because {self.reason}"
 
 
-class InvalidTimestampError(AppendError, code="RAFTLOG_INVALID_TIMESTAMP", kafka_code=32):
-    """A record's timestamp is too far ahead of the clock of the log's writer.
+class InvalidUpdateVersionError(InvalidAppendError, code="RAFTLOG_UPDATE_VERSION", kafka_code=95):
+    """The kraft.version of a quorum cannot be raised to a version."""
 
-    Time-based retention would keep it, and all records after it, until that time has passed.
-    """
+
+class InvalidTimestampError(AppendError, code="RAFTLOG_INVALID_TIMESTAMP", kafka_code=32):
+    """A record's timestamp is too far ahead of the clock of the log's writer. Time-based retention
+    would keep it, and all records after it, until that time has passed."""
 
     timestamp_ms: int
     now_ms: int
@@ -664,10 +666,8 @@ class ForeignCommitError(AppendError, code="RAFTLOG_FOREIGN_COMMIT"):
 
 
 class LogClosedError(AppendError, code="RAFTLOG_LOG_CLOSED"):
-    """The log was closed by its owner, or after a failure, which ``reason`` names.
-
-    ``remedy`` replaces the default advice.
-    """
+    """The log was closed by its owner, or after a failure, which ``reason`` names; ``remedy``
+    replaces the default advice."""
 
     reason: str
     path: str | None = None
@@ -874,10 +874,7 @@ class SecurityProtocolError(AccessDeniedError, code="RAFTLOG_SECURITY_PROTOCOL",
 
 
 class NodeRefusedError(AppendError, code="RAFTLOG_NODE_REFUSED"):
-    """A response with a Kafka error code that has no class of its own here.
-
-    ``error`` is the code in Kafka's ``Errors``.
-    """
+    """A response with an ``error`` of Kafka's ``Errors`` that has no class of its own here."""
 
     path: str
     api: str

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.controller_nodes import CONTROLLER
+from tests.support.controller_nodes import CONTROLLER, controller_nodes
+from tests.support.controller_nodes import eventually as eventually_true
 from tests.support.kafka import dump_log, kafka_jars, run_java
 from tests.support.quorum_checks import leader_of
 from tests.support.quorum_processes import QuorumProcesses, eventually
@@ -61,6 +63,40 @@ def test_features(quorum: QuorumProcesses) -> None:
     assert "group.version was downgraded to 0." in printed
     printed = tool(quorum, FEATURES, "upgrade", "--feature", "group.version=1")
     assert "group.version was upgraded to 1." in printed
+
+
+def test_static_voters_become_dynamic(tmp_path: Path) -> None:
+    """kafka-features upgrade --feature kraft.version=1, twice, and a downgrade."""
+
+    async def check() -> None:
+        extra = "[quorum]\nfetch_timeout_ms = 500\n"
+        async with controller_nodes(tmp_path, 3, is_static=True, extra=extra) as nodes:
+            await eventually_true(lambda: nodes.active is not None)
+            at = ",".join(node.config.listeners[0].address for node in nodes.nodes)
+
+            def features(command: str, level: int) -> str:
+                options = ("--bootstrap-controller", at, command)
+                try:
+                    return run_java(
+                        kafka_jars(), FEATURES, *options, "--feature", f"kraft.version={level}"
+                    )
+                except AssertionError as failed:
+                    return str(failed)
+
+            found = ""
+            for _ in range(20):  # each voter reports its directory id first
+                found = await asyncio.to_thread(features, "upgrade", 1)
+                if "not all of the voters support it" not in found:
+                    break
+            assert "kraft.version was upgraded to 1." in found
+            again = await asyncio.to_thread(features, "upgrade", 1)
+            assert "kraft.version was upgraded to 1." in again
+            down = await asyncio.to_thread(features, "downgrade", 0)
+            assert "Could not downgrade kraft.version to 0." in down
+            assert "Can't downgrade the version of this feature." in down
+            assert {one.node.driver.replica.core.kraft_version for one in nodes.nodes} == {1}
+
+    asyncio.run(check())
 
 
 def test_configs(quorum: QuorumProcesses) -> None:

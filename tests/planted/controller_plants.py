@@ -210,11 +210,10 @@ CONTROLLER_PLANTS: Final = (
         path=ACTIVE,
         old="            values = _encoded(pending.records, transaction_name)\n"
         "        except BaseException as error:\n"
-        "            offsets.revert_write(base_offset, base_offset)\n",
+        "            if self._claim_epoch != epoch:",
         new="            values = _encoded(pending.records, transaction_name)\n"
         "        except BaseException as error:\n"
-        "            if type(error).__name__ != 'InvalidRecordError':\n"
-        "                offsets.revert_write(base_offset, base_offset)\n",
+        "            if self._claim_epoch != epoch or 'InvalidRecord' in type(error).__name__:",
         tests=(CASES,),
     ),
     Plant(

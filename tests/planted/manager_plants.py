@@ -152,9 +152,23 @@ MANAGER_PLANTS: Final = (
     Plant(
         bug="managers: a feature needs the metadata.version before its request",
         path=f"{HOME}/features.py",
-        old="proposed.get(METADATA_VERSION), kraft_version",
-        new="state.current.metadata_version, kraft_version",
+        old="proposed.get(METADATA_VERSION), state)",
+        new="state.current.metadata_version, state)",
         tests=(TOPICS,),
+    ),
+    Plant(
+        bug="managers: kraft.version is raised although another update is refused",
+        path=f"{HOME}/features.py",
+        old="        state.validate_only(update_all)\n",
+        new="        pass\n",
+        tests=(TOPICS,),
+    ),
+    Plant(
+        bug="the records after an upgrade of kraft.version are replayed at the offsets of it",
+        path=f"{HOME}/pending_state.py",
+        old="            self._first_offset = next_offset\n",
+        new="",
+        tests=(TOPICS, "tests/state/controller/test_kraft_version_upgrade.py"),
     ),
     Plant(
         bug="managers: a last known leader without a replica is elected",

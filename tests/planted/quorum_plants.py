@@ -241,6 +241,13 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="kraft.version is raised although a voter does not support it",
+        path="connector/raftlog/quorum/membership.py",
+        old="            and voter.kraft_version_min <= version <= voter.kraft_version_max\n",
+        new="",
+        tests=("tests/scenarios/test_scenarios.py",),
+    ),
+    Plant(
         bug="an epoch without disk space for its first batch is the log's latest",
         path="connector/raftlog/log/writing/replicated_log.py",
         old="            self._segments.revert_epoch(epochs)\n",
@@ -295,8 +302,8 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="an append of a state machine ignores its required offset",
         path=f"{NODE}/raft_client.py",
-        old="            required_base_offset=required_base_offset,\n",
-        new="",
+        old="            required_base_offset=required_base_offset,\n            is_atomic=True,\n",
+        new="            is_atomic=True,\n",
         tests=("tests/node/listeners/test_listener_contract.py",),
     ),
     Plant(

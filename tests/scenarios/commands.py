@@ -14,7 +14,7 @@ from dataclasses import replace
 from raftlog.errors import LogError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.events import Resign, ShutDown
+from raftlog.quorum.events import Resign, ShutDown, UpgradeKRaftVersion
 from raftlog.quorum.messages import (
     FetchResponse,
     FetchSnapshotResponse,
@@ -45,7 +45,8 @@ class Handler(RequestCommands):
     message: ``1 <- 2 Fetch``:
 
     ==================  ========================================================================
-    cluster             ``cluster voters=1,2,3 observers=4 kraft_version=1 snapshot_bytes=60``
+    cluster             ``cluster voters=1,2,3 observers=4 kraft_version=1 snapshot_bytes=60``;
+                        ``directories=1``: static voters have directory ids, as real ones have
     elect               ``elect 1``: the fetch timeouts of its peers expire, and 1 campaigns first
     timeout             ``timeout 2``: advance the clock of node 2 until its role times out
     tick                ``tick 2 ms=500``: advance the clock of a node, or of all nodes
@@ -75,6 +76,7 @@ class Handler(RequestCommands):
     hold-sync           ``hold-sync 1``: syncs complete by ``sync 1`` only, until ``free-sync 1``
     sync, free-sync     ``sync 1``: complete the oldest running sync
     resign, shut-down   ``resign 1``
+    upgrade             ``upgrade 1 version=1``: raise kraft.version, as its controller does
     snapshot            ``snapshot 1``, of all committed records; ``snapshot 1 at=5@1``;
                         ``snapshot 1 abort`` deletes it before it is frozen
     ==================  ========================================================================
@@ -150,11 +152,14 @@ class Handler(RequestCommands):
         )
         keys = {
             node_id: ReplicaKey(node_id, _directory_id(node_id))
-            if kraft_version
+            if kraft_version or words.number("directories", 0)
             else ReplicaKey(node_id)
             for node_id in (*words.numbers("voters"), *words.numbers("observers"))
         }
-        voters = [Voter(key=keys[node_id]) for node_id in words.numbers("voters")]
+        voters = [
+            Voter(key=keys[node_id] if kraft_version else ReplicaKey(node_id))
+            for node_id in words.numbers("voters")
+        ]
         setting = Setting(
             voters=VoterSet.of(voters),
             kraft_version=kraft_version,
@@ -320,6 +325,14 @@ class Handler(RequestCommands):
     def do_resign(self, words: Arguments) -> None:
         node = self._node(words)
         node.step(Resign(words.number("epoch", node.replica.core.epoch)))
+
+    def do_upgrade(self, words: Arguments) -> None:
+        node, version = self._node(words), words.number("version", 1)
+        refusal = node.replica.core.upgrade_refusal(version)
+        if refusal is None:
+            node.step(UpgradeKRaftVersion(version))
+        else:
+            node.write_line(refusal)
 
     def do_shut_down(self, words: Arguments) -> None:
         self._node(words).step(ShutDown())

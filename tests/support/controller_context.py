@@ -15,7 +15,7 @@ import pytest
 from raftlog_state.controller import ApiException, ChangeRequest
 from raftlog_state.controller.controller_state import ControllerState
 from raftlog_state.controller.dispatch import write
-from raftlog_state.controller.pending_state import PendingState
+from raftlog_state.controller.pending_state import KRaftVersionAccessor, PendingState
 from raftlog_state.image import MetadataImage, PartitionRow, Row
 from raftlog_state.records import DecodedRecord, FeatureLevelRecord, MetadataRecord
 from tests.support.cluster_changes import cluster
@@ -50,7 +50,13 @@ class ControllerContext:
         """The records of the last operation."""
         return [one.record for one in self.decoded if isinstance(one.record, MetadataRecord)]
 
-    def run(self, operation: Callable[[PendingState], T], *, limit: int | None = None) -> T:
+    def run(
+        self,
+        operation: Callable[[PendingState], T],
+        *,
+        limit: int | None = None,
+        quorum: KRaftVersionAccessor | None = None,
+    ) -> T:
         """Run an operation of the controller; its records are replayed."""
         pending = PendingState(
             self.state,
@@ -58,6 +64,7 @@ class ControllerContext:
             leader_epoch=self.leader_epoch,
             rng=self.rng,
             record_count_max=limit,
+            quorum=quorum,
         )
         self.decoded = pending.records
         with pending.atomic():

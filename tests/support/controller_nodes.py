@@ -132,11 +132,12 @@ async def controller_nodes(
     services: Sequence[CreateService] = (create_controller,),
     ports: Sequence[int] = (),
     advertised: Sequence[int] = (),
+    is_static: bool = False,
 ) -> AsyncIterator[ControllerNodes]:
     """Run the nodes of a quorum; shut them down at the end. The first service is a controller.
 
     ``ports`` of their listeners, by default free ones; ``advertised``: those that they advertise,
-    of proxies for instance.
+    of proxies for instance. ``is_static``: the voters are in the configuration, not in the log.
     """
     ids = [random_id() for _ in range(count)]
     ports = ports or free_ports(count)
@@ -145,6 +146,8 @@ async def controller_nodes(
         f"{at}@127.0.0.1:{port}:{directory_id}"
         for at, (port, directory_id) in enumerate(zip(advertised, ids, strict=True), start=1)
     )
+    static = ", ".join(f'"{at}@127.0.0.1:{port}"' for at, port in enumerate(advertised, start=1))
+    static_voters = f"static_voters = [{static}]\n" if is_static else ""
     cluster_id = random_id()
     async with contextlib.AsyncExitStack() as stack:
         nodes = []
@@ -152,7 +155,7 @@ async def controller_nodes(
             zip(ports, advertised, strict=True), start=1
         ):
             config = parse_config(
-                f'[node]\nid = {node_id}\ndirectory = "{home / f"node-{node_id}"}"\n'
+                f'[node]\nid = {node_id}\ndirectory = "{home / f"node-{node_id}"}"\n{static_voters}'
                 f'[listeners.both]\naddress = "127.0.0.1:{port}"\n'
                 f'advertised = "127.0.0.1:{advertised_port}"\n{CONTROLLER}{extra}',
                 "node.toml",
@@ -160,7 +163,7 @@ async def controller_nodes(
             format_directory(
                 config,
                 cluster_id=cluster_id,
-                initial_voters=parse_initial_voters(voters),
+                initial_voters=None if is_static else parse_initial_voters(voters),
                 bootstrap=bootstrap,
             )
             storage = ReservedDescriptorStorage()

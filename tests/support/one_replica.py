@@ -11,7 +11,7 @@ from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import ShutDown, TimePassed
 from raftlog.quorum.voters import Voter, VoterSet
-from raftlog.types import ReplicaKey
+from raftlog.types import ZERO_UUID, ReplicaKey
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 DIRECTORY: Final = "/data/orders-0"
@@ -29,6 +29,7 @@ class OneReplica:
         chunk_bytes_max: int = 1 << 20,
         is_held: bool = False,
         log_config: LogConfig | None = None,
+        directory_id: str = ZERO_UUID,
     ) -> None:
         if disk is None:
             disk = SimulatedDisk()
@@ -38,12 +39,12 @@ class OneReplica:
         self.is_held = is_held
         self._held: list[RunSync] = []
         self._now_ms = 0
-        me = Voter(key=ReplicaKey(1))
+        me = Voter(key=ReplicaKey(1, directory_id))
         self.replica: Final = Replica.open(
             disk,
             DIRECTORY,
             local_voter=me,
-            voters=VoterSet.of([me]),
+            voters=VoterSet.of([Voter(key=ReplicaKey(1))]),
             kraft_version=0,
             log_config=log_config or LogConfig(segment_bytes=2_000, index_interval_bytes=200),
             topic_id=TOPIC_ID,

@@ -16,6 +16,7 @@ from typing import Final
 from raftlog.errors import (
     DiskFullError,
     FutureEpochError,
+    InvalidUpdateVersionError,
     NotLeaderError,
     RecordBatchTooLargeError,
     UnexpectedEndOffsetError,
@@ -29,6 +30,8 @@ from raftlog.node.raft_client import LeaderNotification, RaftListener, Steps
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.compression import Compression
 from raftlog.records.control import (
+    ControlRecord,
+    KRaftVersion,
     KRaftVoters,
     LeaderChange,
     LeaderChangeVoter,
@@ -58,6 +61,7 @@ class SharedLog:
         self.start_offset = 0
         self.committed_max: int | None = None
         """High watermark; None: everything is committed when it is appended."""
+        self.kraft_version = 0
         self.batch_bytes_max = _BATCH_BYTES_MAX
         self.appends_left: int | None = None
         """Number of appends of nodes until the disk is full; None: it has room."""
@@ -124,31 +128,56 @@ class SharedLog:
     def append(
         self, node_id: int, epoch: int, records: Sequence[bytes], required_base_offset: int | None
     ) -> int:
+        self._check_leader(node_id, epoch)
+        base_offset, byte_count = self.end_offset, sum(map(len, records))
+        if byte_count > self.batch_bytes_max:
+            raise RecordBatchTooLargeError(
+                byte_count=byte_count, byte_count_max=self.batch_bytes_max
+            )
+        self._check_append(required_base_offset, len(records))
+        self._append([NewRecord(None, record) for record in records], is_control=False)
+        return base_offset
+
+    def _check_leader(self, node_id: int, epoch: int) -> None:
         if epoch > self.epoch:
             raise FutureEpochError(epoch=epoch, current_epoch=self.epoch)
         if epoch < self.epoch or node_id != self.leader_id:
             raise NotLeaderError(epoch=epoch, current_epoch=self.epoch)
-        base_offset = self.end_offset
-        if required_base_offset not in (None, base_offset):
+
+    def _check_append(self, required_base_offset: int | None, record_count: int) -> None:
+        if required_base_offset not in (None, self.end_offset):
             raise UnexpectedEndOffsetError(
                 required_base_offset=required_base_offset,
-                record_count=len(records),
-                log_end_offset=base_offset,
-            )
-        byte_count = sum(map(len, records))
-        if byte_count > self.batch_bytes_max:
-            raise RecordBatchTooLargeError(
-                byte_count=byte_count, byte_count_max=self.batch_bytes_max
+                record_count=record_count,
+                log_end_offset=self.end_offset,
             )
         if self.appends_left is not None:
             if self.appends_left == 0:
                 raise DiskFullError(path=_DIRECTORY, reason="no space left on device")
             self.appends_left -= 1
-        self._append([NewRecord(None, record) for record in records], is_control=False)
-        return base_offset
+
+    def upgrade_kraft_version(
+        self, node_id: int, epoch: int, version: int, required_base_offset: int, *, is_dry: bool
+    ) -> int:
+        self._check_leader(node_id, epoch)
+        if version < self.kraft_version or not self.supports_kraft_version(version):
+            raise InvalidUpdateVersionError(reason=f"it is {self.kraft_version}")
+        if is_dry or version == self.kraft_version:
+            return self.end_offset
+        self._check_append(required_base_offset, 2)
+        self.kraft_version = version
+        records: list[ControlRecord] = [KRaftVersion(kraft_version=version), self._voters()]
+        self._append([NewRecord(*encode_control(one)) for one in records], is_control=True)
+        return self.end_offset
+
+    def supports_kraft_version(self, version: int) -> bool:
+        return version <= 1
 
     def append_voters(self) -> None:
         """Append a control record, as the leader's log does when voters change."""
+        self._append([NewRecord(*encode_control(self._voters()))], is_control=True)
+
+    def _voters(self) -> KRaftVoters:
         voter = Voter(
             voter_id=1,
             voter_directory_id="A" * 21 + "g",
@@ -156,8 +185,7 @@ class SharedLog:
             min_supported_version=0,
             max_supported_version=1,
         )
-        voters = KRaftVoters(voters=(voter,))
-        self._append([NewRecord(*encode_control(voters))], is_control=True)
+        return KRaftVoters(voters=(voter,))
 
     def open_snapshot(self) -> SnapshotReader:
         """Return a reader of the newest snapshot."""
@@ -231,6 +259,17 @@ class SharedLogNode:
         self, epoch: int, records: Sequence[bytes], *, required_base_offset: int | None = None
     ) -> int:
         return self._shared.append(self._node_id, epoch, records, required_base_offset)
+
+    @property
+    def kraft_version(self) -> int:
+        return self._shared.kraft_version
+
+    def upgrade_kraft_version(
+        self, epoch: int, version: int, *, required_base_offset: int, validate_only: bool
+    ) -> int:
+        return self._shared.upgrade_kraft_version(
+            self._node_id, epoch, version, required_base_offset, is_dry=validate_only
+        )
 
     def resign(self, epoch: int) -> None:
         shared = self._shared

@@ -8,7 +8,8 @@ directory = "data"                      # created by `raftlog node format`
 topic = "decisions"                     # topic name of the log for clients; default: "raftlog"
 bootstrap_servers = ["10.0.0.1:9193", "10.0.0.2:9193", "10.0.0.3:9193"]
 retention_check_interval_ms = 300000    # interval between checks for segments to delete
-# Voters that never change, instead of formatting with --standalone or --initial-voters:
+# Voters that do not change (kraft.version 0), instead of formatting with --standalone or
+# --initial-voters. After an upgrade of kraft.version to 1 the voters are in the log: remove this.
 # static_voters = ["1@10.0.0.1:9193", "2@10.0.0.2:9193", "3@10.0.0.3:9193"]
 
 [listeners.clients]

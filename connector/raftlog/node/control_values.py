@@ -32,11 +32,15 @@ def epoch_head(effect: AppendLeaderChange, leader_id: int) -> tuple[ControlRecor
             granting_voters=tuple(LeaderChangeVoter(key.node_id) for key in effect.granting_voters),
         )
     ]
-    if effect.kraft_version is not None:
-        head.append(KRaftVersion(kraft_version=effect.kraft_version))
     if effect.voter_set is not None:
-        head.append(voters_record(effect.voter_set))
+        head += voters_head(effect.voter_set, effect.kraft_version)
     return tuple(head)
+
+
+def voters_head(voters: VoterSet, kraft_version: int | None) -> list[ControlRecord]:
+    """Return the records of a voter set, after that of kraft.version if it is given."""
+    version = [] if kraft_version is None else [KRaftVersion(kraft_version=kraft_version)]
+    return [*version, voters_record(voters)]
 
 
 def voters_record(voters: VoterSet) -> KRaftVoters:

@@ -34,20 +34,25 @@ from raftlog.errors import (
     AppendError,
     DiskFullError,
     FutureEpochError,
+    InvalidUpdateVersionError,
     LogClosedError,
     NotLeaderError,
+    UnexpectedEndOffsetError,
 )
 from raftlog.log.reading.snapshot import SnapshotReader
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.log.writing.snapshots import SnapshotWriter
 from raftlog.quorum.effects import LeaderChanged
-from raftlog.quorum.events import Resign
+from raftlog.quorum.events import Resign, UpgradeKRaftVersion
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 
 from .replica import Outgoing, Replica
 
 Steps: TypeAlias = Iterator[None] | None
 """Work that is left of a call, in parts of some milliseconds; None without any."""
+
+KRAFT_UPGRADE_RECORDS: Final = 2
+"""Records of an upgrade of kraft.version: the version, and the voters."""
 
 Act: TypeAlias = Callable[[Callable[[int, int], list[Outgoing]]], None]
 
@@ -66,6 +71,21 @@ class RaftClient(Protocol):
         Raises ``NotLeaderError`` (a later epoch has begun, or this node is not the leader),
         ``FutureEpochError`` (a bug of the caller), ``UnexpectedEndOffsetError`` (the end offset is
         not ``required_base_offset``), ``RecordBatchTooLargeError``, ``DiskFullError``.
+        """
+        ...
+
+    @property
+    def kraft_version(self) -> int:
+        """The latest kraft.version of the quorum, which may be uncommitted."""
+        ...
+
+    def upgrade_kraft_version(
+        self, epoch: int, version: int, *, required_base_offset: int, validate_only: bool
+    ) -> int:
+        """Append kraft.version and the voters as one batch of control records, unless that is the
+        version; return the end offset of the log.
+
+        Raises ``InvalidUpdateVersionError``, and as ``append``.
         """
         ...
 
@@ -111,17 +131,57 @@ class ReplicaRaftClient:
             deadline_ms=0,
         )
         request.check()
+
+        def append(now_ms: int, time_ms: int) -> tuple[int, list[Outgoing]]:
+            base_offset = self._append(epoch, request, time_ms)
+            return base_offset, self._replica.appended(now_ms=now_ms, time_ms=time_ms)
+
+        return self._change(append)
+
+    @property
+    def kraft_version(self) -> int:
+        return self._replica.core.kraft_version
+
+    def upgrade_kraft_version(
+        self, epoch: int, version: int, *, required_base_offset: int, validate_only: bool
+    ) -> int:
+        def upgrade(now_ms: int, time_ms: int) -> tuple[int, list[Outgoing]]:
+            core, log = self._replica.core, self._replica.log
+            self._check_may_append(epoch)
+            refusal = core.upgrade_refusal(version)
+            if refusal is not None:
+                raise InvalidUpdateVersionError(reason=refusal)
+            if validate_only or core.kraft_version == version:
+                return log.end_offset, []
+            if log.end_offset != required_base_offset:
+                raise UnexpectedEndOffsetError(
+                    required_base_offset=required_base_offset,
+                    record_count=KRAFT_UPGRADE_RECORDS,
+                    log_end_offset=log.end_offset,
+                )
+            event = UpgradeKRaftVersion(version)
+            outgoing = self._replica.step(event, now_ms=now_ms, time_ms=time_ms)
+            if core.kraft_version < version:
+                reason = "the records of kraft.version could not be written"
+                raise DiskFullError(path=log.path, reason=reason)
+            return log.end_offset, outgoing
+
+        return self._change(upgrade)
+
+    def _change(self, change: Callable[[int, int], tuple[int, list[Outgoing]]]) -> int:
+        """Return the first result of a change of the log, and execute the outputs that follow."""
         outcome: list[int | AppendError | DiskFullError] = []
 
-        def append(now_ms: int, time_ms: int) -> list[Outgoing]:
+        def act(now_ms: int, time_ms: int) -> list[Outgoing]:
             try:
-                outcome.append(self._append(epoch, request, time_ms))
+                value, outgoing = change(now_ms, time_ms)
             except (AppendError, DiskFullError) as refusal:
                 outcome.append(refusal)
                 return []
-            return self._replica.appended(now_ms=now_ms, time_ms=time_ms)
+            outcome.append(value)
+            return outgoing
 
-        self._act(append)
+        self._act(act)
         if not outcome:
             raise LogClosedError(path=self._replica.log.path, reason="the replica has stopped")
         if isinstance(outcome[0], DiskFullError):
@@ -130,17 +190,19 @@ class ReplicaRaftClient:
             raise outcome[0]
         return outcome[0]
 
-    def _append(self, epoch: int, request: AppendRequest, time_ms: int) -> int:
-        replica = self._replica
-        current = replica.core.epoch
+    def _check_may_append(self, epoch: int) -> None:
+        current = self._replica.core.epoch
         if epoch > current:
             raise FutureEpochError(epoch=epoch, current_epoch=current)
         if epoch < current:
             raise NotLeaderError(epoch=epoch, current_epoch=current)
-        refusal = replica.append_refusal()
+        refusal = self._replica.append_refusal()
         if refusal is not None:
             raise refusal
-        group = AppendBatch(replica.log, time_ms)
+
+    def _append(self, epoch: int, request: AppendRequest, time_ms: int) -> int:
+        self._check_may_append(epoch)
+        group = AppendBatch(self._replica.log, time_ms)
         result = group.process(request)
         if isinstance(result, Failed):
             assert isinstance(result.error, AppendError), "no other failure is possible"

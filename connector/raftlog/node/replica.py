@@ -87,6 +87,7 @@ from .control_values import (
     epoch_head,
     quorum_state,
     voter_set,
+    voters_head,
     voters_in,
     voters_record,
 )
@@ -403,7 +404,9 @@ class Replica:
 
     def _append_voters(self, effect: AppendVoters) -> None:
         try:
-            self.log.append_control([voters_record(effect.voter_set)], now_ms=self._now_ms)
+            self.log.append_control(
+                voters_head(effect.voter_set, effect.kraft_version), now_ms=self._now_ms
+            )
         except DiskFullError as error:
             self._events.append(AppendRefused(error.message(), is_disk_full=True))
         else:

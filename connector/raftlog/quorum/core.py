@@ -32,6 +32,7 @@ from .events import (
     SyncCompleted,
     TimePassed,
     Truncated,
+    UpgradeKRaftVersion,
 )
 from .following import Following
 from .leadership import Leadership
@@ -113,6 +114,16 @@ class QuorumCore:
     @property
     def voters(self) -> VoterSet:
         return self._state.voter_set
+
+    @property
+    def kraft_version(self) -> int:
+        """The latest kraft.version, which may be uncommitted."""
+        return self._state.voters.kraft_version
+
+    def upgrade_refusal(self, version: int) -> str | None:
+        """Return why this leader cannot raise kraft.version to ``version``; None if it can, or if
+        that is the version already."""
+        return self._membership.upgrade_refusal(version)
 
     def voters_at(self, end_offset: int) -> tuple[VoterSet, int] | None:
         """Return the voters and the kraft.version of the log below ``end_offset``.
@@ -205,6 +216,8 @@ class QuorumCore:
                 role = self._state.role
                 if isinstance(role, Leader) and role.epoch == epoch:
                     role.is_resign_requested = True
+            case UpgradeKRaftVersion(version):
+                self._membership.on_upgrade(version)
             case ShutDown():
                 self._state.is_shutting_down = True
             case _:
@@ -270,7 +283,7 @@ class QuorumCore:
             case FetchRequest(), FetchResponse():
                 self._following.on_fetch_response(node_id, response)
             case UpdateVoterRequest(), VoterChangeResponse():
-                pass  # the voter set changes when its record is in the log
+                self._following.on_update_response(response)
             case FetchSnapshotRequest(), FetchSnapshotResponse():
                 self._following.on_snapshot_response(node_id, response)
             case _:

@@ -107,13 +107,14 @@ class AppendLeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class AppendVoters:
-    """Append a Voters record in a control batch of its own.
+    """Append a Voters record in a control batch of its own, after a ``kraft_version`` if given.
 
     Followed by ``Appended``, or by ``AppendRefused`` if the disk is full.
     """
 
     epoch: int
     voter_set: VoterSet
+    kraft_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

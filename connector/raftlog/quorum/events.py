@@ -125,6 +125,16 @@ class Resign:
 
 
 @dataclass(frozen=True, slots=True)
+class UpgradeKRaftVersion:
+    """Append the records of a kraft.version, which ``QuorumCore.upgrade_refusal`` accepts.
+
+    Followed by ``Appended`` if the quorum has a lower version.
+    """
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShutDown:
     """Resign, if leader, and take no part in elections any more."""
 
@@ -143,5 +153,6 @@ Event: TypeAlias = (
     | SnapshotRefused
     | ReadIndex
     | Resign
+    | UpgradeKRaftVersion
     | ShutDown
 )

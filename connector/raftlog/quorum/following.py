@@ -14,6 +14,8 @@ Kafka: the follower part of ``KafkaRaftClient``.
 
 from __future__ import annotations
 
+from raftlog.types import ZERO_UUID
+
 from .effects import (
     AdvanceHighWatermark,
     AppendAsFollower,
@@ -32,6 +34,7 @@ from .messages import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
     UpdateVoterRequest,
+    VoterChangeResponse,
 )
 from .roles import Follower, SnapshotFetch, Unattached
 from .state import ReplicaState
@@ -72,12 +75,14 @@ class Following:
                 state.send(role.leader_id, request, role.leader_endpoints)
 
     def _must_update_voter(self, role: Follower) -> bool:
-        """Return whether the voter set has outdated endpoints or versions of this voter."""
+        """Return whether the voter set has outdated endpoints or versions of this voter, or the
+        leader of static voters does not have its directory id yet."""
         state = self._state
-        if not role.has_fetched_from_leader or state.voters.kraft_version < 1:
+        if not role.has_fetched_from_leader or state.now_ms < role.update_after_ms:
             return False
-        if state.now_ms < role.update_after_ms:
-            return False
+        if state.voters.kraft_version < 1:
+            has_directory_id = state.key.directory_id != ZERO_UUID
+            return has_directory_id and state.is_voter and not role.has_updated_leader
         found = state.voter_set.find(state.node_id)
         return found is not None and found.key == state.key and found != state.local_voter
 
@@ -86,6 +91,15 @@ class Following:
         state = self._state
         role.update_after_ms = state.now_ms + 2 * state.config.fetch_timeout_ms
         return UpdateVoterRequest(epoch=role.epoch, voter=state.local_voter)
+
+    def on_update_response(self, response: VoterChangeResponse) -> None:
+        """Record that the leader has this static voter, or that its release has no use for it."""
+        role = self._state.role
+        if isinstance(role, Follower):
+            role.has_updated_leader |= response.error in (
+                ErrorCode.NONE,
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
 
     def _discover_leader(self) -> None:
         """Send a fetch to the next known node; any response names the leader.

@@ -10,13 +10,18 @@ Invariants:
 3. A new voter is added after it has reported a supported range of kraft.version and has caught up.
    A leader that is removed leads until its removal is committed, without counting itself, and
    then resigns.
+4. Static voters (kraft.version 0) have no directory ids in the log. Each reports its own to the
+   leader of an epoch, which has them in memory until an upgrade appends all of them.
 
-Kafka: ``AddVoterHandler``, ``RemoveVoterHandler``, ``UpdateVoterHandler``.
+Kafka: ``AddVoterHandler``, ``RemoveVoterHandler``, ``UpdateVoterHandler``, ``LeaderState``
+(``maybeAppendUpgradedKRaftVersion``).
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from raftlog.types import ZERO_UUID, ReplicaKey
 
 from .effects import AppendVoters, LogMessage, Reply, StartSync
 from .events import AppendRefused
@@ -87,10 +92,10 @@ class Membership:
                 error = ErrorCode.UNKNOWN_LEADER_EPOCH
             self._reply(request_id, error, f"the current epoch is {state.epoch}")
             return
-        if self._reject_unready(request_id):
+        if self._reject_unready(request_id, allow_static=True):
             return
         found = state.voter_set.find(voter.key.node_id)
-        if found is None or found.key != voter.key:
+        if found is None or not found.key.matches(voter.key):
             reason = f"node {voter.key.node_id} with this directory id is not a voter"
             self._reply(request_id, ErrorCode.VOTER_NOT_FOUND, reason)
         elif not self._supports_kraft_version(voter):
@@ -100,10 +105,54 @@ class Membership:
             self._reply(request_id, ErrorCode.INVALID_REQUEST, reason)
         elif found == voter:
             self._reply(request_id, ErrorCode.NONE, None)
+        elif state.voters.kraft_version < 1:
+            self._leader().reported_voters[voter.key.node_id] = voter
+            self._reply(request_id, ErrorCode.NONE, None)
         else:  # respond on append: the voter cannot fetch the record while it waits
             self._start_change(request_id, state.voter_set.with_voter(voter), ack_on_append=True)
 
-    def _reject_unready(self, request_id: int) -> bool:
+    # --- kraft.version ----------------------------------------------------------------------------
+
+    def upgrade_refusal(self, version: int) -> str | None:
+        """Return why ``on_upgrade`` is refused, in Kafka's words; None if it is not."""
+        current = self._state.voters.kraft_version
+        if version == current:
+            return None
+        change = f"from version KRAFT_VERSION_{current} to KRAFT_VERSION_{version}"
+        if version < current:
+            return (
+                f"Invalid upgrade of kraft.version {change} because the new version is a downgrade"
+            )
+        if (current, version) != (0, 1):
+            return f"Invalid upgrade of kraft.version {change}"
+        if not all(self._is_upgradable(voter.key, version) for voter in self._state.voter_set):
+            return (
+                f"Invalid upgrade of kraft.version to KRAFT_VERSION_{version} because not all of "
+                "the voters support it"
+            )
+        return None
+
+    def on_upgrade(self, version: int) -> None:
+        """Append kraft.version and the voters as they have reported themselves."""
+        state, role = self._state, self._leader()
+        assert self.upgrade_refusal(version) is None, "the upgrade is valid"
+        if version == state.voters.kraft_version:
+            return
+        voters = VoterSet.of(role.reported_voters[one.key.node_id] for one in state.voter_set)
+        state.emit(LogMessage(f"kraft.version {version} at offset {state.log.end_offset}"))
+        state.emit(AppendVoters(role.epoch, voters, version))
+        state.emit(StartSync())
+
+    def _is_upgradable(self, key: ReplicaKey, version: int) -> bool:
+        """Return whether a static voter has reported its directory id, and supports a version."""
+        voter = self._leader().reported_voters.get(key.node_id)
+        return (
+            voter is not None
+            and voter.key.directory_id != ZERO_UUID
+            and voter.kraft_version_min <= version <= voter.kraft_version_max
+        )
+
+    def _reject_unready(self, request_id: int, *, allow_static: bool = False) -> bool:
         """Refuse a change that cannot start now; return whether it was refused."""
         state, role = self._state, self._state.role
         if not isinstance(role, Leader):
@@ -111,9 +160,12 @@ class Membership:
         elif not role.has_committed_in_epoch:
             error = ErrorCode.REQUEST_TIMED_OUT
             reason = "the leader has not committed a record of its epoch yet: try again"
-        elif state.voters.kraft_version < 1:
+        elif state.voters.kraft_version < 1 and not allow_static:
             error = ErrorCode.UNSUPPORTED_VERSION
-            reason = "the voter set is static (kraft.version 0): change it in the configuration"
+            reason = (
+                "the voter set is static (kraft.version 0): upgrade kraft.version to 1, or change "
+                "the voters in the configuration"
+            )
         elif role.voter_change is not None or state.is_voter_set_uncommitted:
             error, reason = ErrorCode.REQUEST_TIMED_OUT, "another voter change is pending"
         else:

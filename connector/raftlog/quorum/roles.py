@@ -95,6 +95,8 @@ class Follower:
     has_fetched_from_leader: bool = False
     update_after_ms: int = 0
     """No UpdateRaftVoter request is sent before this time."""
+    has_updated_leader: bool = False
+    """Whether the leader has this voter's directory id, which static voters have in no record."""
     is_appending: bool = False
     leader_high_watermark: int | None = None
     snapshot: SnapshotFetch | None = None
@@ -139,6 +141,9 @@ class Leader:
     has_committed_in_epoch: bool = False
     is_resign_requested: bool = False
     voter_change: PendingVoterChange | None = None
+    reported_voters: dict[int, Voter] = field(default_factory=dict)
+    """Static voters that have reported their directory ids and versions in this epoch, by node id
+    (Kafka: ``KRaftVersionUpgrade.Voters``)."""
     fetched_voters: set[ReplicaKey] = field(default_factory=set)
     """Voters that fetched since the check quorum timer was last reset."""
     delayed_fetches: dict[int, DelayedFetch] = field(default_factory=dict)

@@ -411,6 +411,7 @@ class ReplicaState:
                 check_quorum_deadline_ms=self.now_ms + self.config.check_quorum_timeout_ms,
                 begin_epoch_deadline_ms=self.now_ms,
                 progress=Progress(),
+                reported_voters={self.node_id: self.local_voter},
             )
         )
         voter_set, must_write_voters = self._initial_voters()
@@ -596,6 +597,7 @@ class ReplicaState:
             leader_endpoints=endpoints,
             fetch_timeout_ms=timeout_ms,
             fetch_deadline_ms=self.now_ms + timeout_ms,
+            update_after_ms=0 if self.voters.kraft_version else self.now_ms + timeout_ms,
         )
 
     def _resigned(self, epoch: int, preferred_successors: tuple[ReplicaKey, ...]) -> Resigned:

@@ -33,7 +33,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
-from raftlog.errors import RaftlogError, StateMachineError, UnexpectedEndOffsetError
+from raftlog.errors import (
+    InvalidUpdateVersionError,
+    RaftlogError,
+    StateMachineError,
+    UnexpectedEndOffsetError,
+)
 from raftlog.records import RecordBatch
 from raftlog_state.errors import ControllerError, ControllerTimeoutError
 from raftlog_state.image import METADATA_VERSION, MetadataImage, Row
@@ -47,7 +52,7 @@ from raftlog_state.records import (
 )
 from raftlog_state.steps import Steps, begin
 
-from .api_exception import UNSUPPORTED_VERSION, ApiException
+from .api_exception import INVALID_UPDATE_VERSION, UNSUPPORTED_VERSION, ApiException
 from .controller_state import ControllerState
 from .deferred_events import DeferredEventQueue, Write
 from .exception_info import (
@@ -79,6 +84,13 @@ class RaftClient(Protocol):
 
     def append(
         self, epoch: int, records: Sequence[bytes], *, required_base_offset: int | None = None
+    ) -> int: ...
+
+    @property
+    def kraft_version(self) -> int: ...
+
+    def upgrade_kraft_version(
+        self, epoch: int, version: int, *, required_base_offset: int, validate_only: bool
     ) -> int: ...
 
     def resign(self, epoch: int) -> None: ...
@@ -187,8 +199,8 @@ class QuorumController:
 
     @property
     def kraft_version(self) -> int:
-        """The kraft.version of the quorum, which is in committed control records."""
-        return self._offsets.kraft_version
+        """The latest kraft.version of the quorum, which may be uncommitted."""
+        return self._log.kraft_version
 
     @property
     def is_log_empty(self) -> bool:
@@ -347,6 +359,31 @@ class QuorumController:
             self._handle_event_error(write, error)
         return write
 
+    def upgrade_kraft_version(self, version: int, *, validate_only: bool) -> int:
+        """Append the records of a kraft.version, as the first ones of a write.
+
+        Return the next write offset. Raises ``ApiException`` if the quorum refuses the version.
+        """
+        epoch, offsets = self._claim_epoch, self._offsets
+        base_offset = offsets.next_write_offset
+        assert epoch is not None, "it is active"
+        assert base_offset is not None, "it is active"
+        try:
+            end_offset = self._log.upgrade_kraft_version(
+                epoch, version, required_base_offset=base_offset, validate_only=validate_only
+            )
+        except InvalidUpdateVersionError as refused:
+            remedy = "start all voters with a release that supports it, and wait until they follow"
+            raise ApiException(
+                "feature 'kraft.version'", refused.reason, remedy, INVALID_UPDATE_VERSION
+            ) from refused
+        next_offset = offsets.next_write_offset
+        if next_offset is None or self._claim_epoch != epoch:  # the log may have delivered events
+            raise not_controller_error(self._other_leader_id)
+        if not validate_only and next_offset < end_offset:
+            offsets.schedule_append(end_offset - 1)
+        return base_offset if validate_only else end_offset
+
     def tick(self, now_us: int) -> None:
         """Fail the waiting writes whose deadline is reached."""
         for write in self._deferred.take_expired(now_us):
@@ -394,6 +431,7 @@ class QuorumController:
             batch_record_count=(
                 None if is_one_batch or has_markers else self._records_per_batch_max
             ),
+            quorum=None if has_markers else self,
         )
         try:
             write.response = operation(pending)
@@ -401,6 +439,10 @@ class QuorumController:
                 self._check_transactions()  # afterwards: the first operation sets the level
             values = _encoded(pending.records, transaction_name)
         except BaseException as error:
+            if self._claim_epoch != epoch:  # lost during the upgrade, with all that was written
+                raise
+            base_offset = offsets.next_write_offset
+            assert base_offset is not None, "it is active"
             offsets.revert_write(base_offset, base_offset)
             if pending.unapplied is None or not isinstance(error, Exception):
                 raise

@@ -2,8 +2,7 @@
 
 A level must be supported by every registered broker and controller and by this release. A downgrade
 must be requested as such; metadata.version cannot be downgraded below a level that changed records.
-kraft.version is in control records, which the quorum writes. Its upgrade from static voters (Kafka:
-``RaftClient.upgradeKRaftVersion``) is not supported, and refused.
+kraft.version is in control records, which the quorum writes when a request raises it.
 
 When ELR is enabled, min.insync.replicas is set for the cluster and deleted for single brokers.
 
@@ -80,17 +79,23 @@ class FeatureUpdate:
     upgrade_type: int = UpgradeType.UPGRADE
 
 
-def update_features(
-    updates: Sequence[FeatureUpdate], state: PendingState, *, kraft_version: int = 0
-) -> None:
+def update_features(updates: Sequence[FeatureUpdate], state: PendingState) -> None:
     """Finalize levels of features. Raises ``ApiException``; the caller then reverts all of them.
 
-    ``kraft_version``: that of the quorum, which only the quorum itself can change.
+    kraft.version is raised after all updates are validated, since that is not reverted. (In Kafka
+    it is raised although another update of the request is refused.)
     """
     proposed = {row.name: row.level for row in state.current.rows_of(FeatureRow)}
     proposed |= {update.feature: update.level for update in updates}
-    for update in updates:
-        _update_feature(update, proposed.get(METADATA_VERSION), kraft_version, state)
+    ordered = sorted(updates, key=lambda update: update.feature != KRAFT_VERSION)
+
+    def update_all() -> None:
+        for update in ordered:
+            _update_feature(update, proposed.get(METADATA_VERSION), state)
+
+    if ordered and ordered[0].feature == KRAFT_VERSION:
+        state.validate_only(update_all)
+    update_all()
 
 
 @write.register
@@ -116,14 +121,14 @@ def _current_level(name: str, state: PendingState) -> int:
 
 
 def _update_feature(
-    update: FeatureUpdate, metadata_version: int | None, kraft_version: int, state: PendingState
+    update: FeatureUpdate, metadata_version: int | None, state: PendingState
 ) -> None:
     """Finalize a level; ``metadata_version``: that after all updates of the request."""
     name, level = update.feature, update.level
     is_kraft_version = name == KRAFT_VERSION
-    current = kraft_version if is_kraft_version else _current_level(name, state)
+    current = state.kraft_version if is_kraft_version else _current_level(name, state)
     if update.upgrade_type not in tuple(UpgradeType)[1:]:
-        reason = "The controller does not support the given upgrade type"
+        reason = "The controller does not support the given upgrade type."
         raise _invalid_version(update, reason, "use an upgrade, or a safe or unsafe downgrade")
     reason_not_supported = _unknown_feature_reason(name, level) or _unsupported_level_reason(
         name, level, state
@@ -133,14 +138,18 @@ def _update_feature(
     if level < current and update.upgrade_type == UpgradeType.UPGRADE:
         reason = (
             "Can't downgrade the version of this feature without setting the upgrade type to "
-            "either safe or unsafe downgrade"
+            "either safe or unsafe downgrade."
         )
         raise _invalid_version(update, reason, "set allow_downgrade to downgrade")
     if level > current and update.upgrade_type != UpgradeType.UPGRADE:
-        raise _invalid_version(update, "Can't downgrade to a newer version", "use an upgrade")
+        raise _invalid_version(update, "Can't downgrade to a newer version.", "use an upgrade")
     if is_kraft_version:
-        _check_kraft_version(update, current)
-        state.write(NoOpRecord())
+        if update.upgrade_type == UpgradeType.UPGRADE:
+            state.upgrade_kraft_version(level)
+            state.write(NoOpRecord())
+        elif level != current:
+            reason = "Can't downgrade the version of this feature."
+            raise _invalid_version(update, reason, f"stay at {current}")
         return
     if name == METADATA_VERSION:
         _check_metadata_version(update, current)
@@ -151,15 +160,6 @@ def _update_feature(
     if name == ELR_FEATURE and level > 0:
         write_elr_safety_records(state)
     state.write(FeatureLevelRecord(name=name, feature_level=level))
-
-
-def _check_kraft_version(update: FeatureUpdate, current: int) -> None:
-    if update.level < current:
-        reason = "Can't downgrade the version of this feature"
-        raise _invalid_version(update, reason, f"stay at {current}")
-    if update.level > current:
-        reason = "This release does not support the upgrade of static voters to dynamic ones"
-        raise _invalid_version(update, reason, "format new nodes with dynamic voters")
 
 
 def _check_metadata_version(update: FeatureUpdate, current: int) -> None:
@@ -188,7 +188,7 @@ def _invalid_version(update: FeatureUpdate, reason: str, remedy: str) -> ApiExce
 
 def _unknown_feature_reason(name: str, level: int) -> str | None:
     if level < 0:
-        return "A feature version cannot be less than 0"
+        return "A feature version cannot be less than 0."
     if name not in KNOWN_FEATURES:
         return f"Feature {name} not found; known features are {', '.join(KNOWN_FEATURES)}"
     low, high = KNOWN_FEATURES[name]

@@ -114,11 +114,6 @@ class OffsetControl:
         return found
 
     @property
-    def kraft_version(self) -> int:
-        """The kraft.version of the committed control records."""
-        return self._quorum.kraft_version
-
-    @property
     def open_transaction_offset(self) -> int | None:
         """Offset of a committed begin marker without a committed end, or None."""
         return None if self._transaction is None else self._transaction.begin_offset

@@ -18,7 +18,7 @@ from raftlog_state.image import BrokerRow
 from raftlog_state.records import DecodedRecord, MetadataRecord
 from raftlog_state.replay import Position
 
-from .api_exception import ApiException
+from .api_exception import INVALID_UPDATE_VERSION, ApiException
 from .controller_state import ControllerState
 
 T = TypeVar("T")
@@ -32,6 +32,22 @@ class Random(Protocol):
     def randrange(self, stop: int, /) -> int: ...
 
     def shuffle(self, x: list[Any], /) -> None: ...
+
+
+class KRaftVersionAccessor(Protocol):
+    """kraft.version of the quorum, which is not in metadata records."""
+
+    @property
+    def kraft_version(self) -> int:
+        """The latest version, which may be uncommitted."""
+        ...
+
+    def upgrade_kraft_version(self, version: int, *, validate_only: bool) -> int:
+        """Append the control records of a version; return the offset of the next record.
+
+        Raises ``ApiException``.
+        """
+        ...
 
 
 class BoundedListTooLongError(Exception):
@@ -49,6 +65,7 @@ class PendingState:
     ``first_offset``: the offset that the first record will have. ``record_count_max``: bound of the
     number of records, None without one. ``batch_record_count``: number of records after each of
     which the state can be committed alone, as those of one batch; None: all together.
+    ``quorum``: None if only metadata records can be written.
     """
 
     def __init__(
@@ -60,6 +77,7 @@ class PendingState:
         rng: Random,
         record_count_max: int | None = None,
         batch_record_count: int | None = None,
+        quorum: KRaftVersionAccessor | None = None,
     ) -> None:
         self.records: list[DecodedRecord] = []
         self.unapplied: MetadataRecord | None = None
@@ -70,6 +88,8 @@ class PendingState:
         self.leader_epoch = leader_epoch
         self._record_count_max = record_count_max
         self._batch_record_count = batch_record_count
+        self._quorum = quorum
+        self._is_validating = False
 
     @property
     def next_offset(self) -> int:
@@ -89,6 +109,26 @@ class PendingState:
         self.records.append(DecodedRecord(version, record))
         if self._batch_record_count and not len(self.records) % self._batch_record_count:
             self.current.registry.get_or_create_snapshot(offset)
+
+    @property
+    def kraft_version(self) -> int:
+        """The latest kraft.version of the quorum, 0 without one."""
+        return 0 if self._quorum is None else self._quorum.kraft_version
+
+    def upgrade_kraft_version(self, version: int) -> None:
+        """Raise the kraft.version of the quorum, whose control records precede those of the
+        operation. They are appended now, and not reverted. Raises ``ApiException``."""
+        if self._quorum is None:
+            raise ApiException(
+                "feature 'kraft.version'",
+                "it is in control records, which only the active controller of a quorum can write",
+                "use kafka-features upgrade --bootstrap-controller",
+                INVALID_UPDATE_VERSION,
+            )
+        next_offset = self._quorum.upgrade_kraft_version(version, validate_only=self._is_validating)
+        if not self._is_validating:
+            assert not self.records, "control records precede the others"
+            self._first_offset = next_offset
 
     def random_uuid(self) -> str:
         """Return a random uuid as Kafka's: version 4, not reserved, no leading dash in its text.
@@ -133,12 +173,15 @@ class PendingState:
         """Return the response of an operation, and revert its records (Kafka:
         ``ControllerResult.withoutRecords``)."""
         found: list[T] = []
+        was_validating, self._is_validating = self._is_validating, True
         try:
             with self.atomic():
                 found.append(operation())
                 raise _NotWrittenError
         except _NotWrittenError:
             return found[0]
+        finally:
+            self._is_validating = was_validating
 
 
 def unregistered_brokers(ids: Sequence[int], state: PendingState) -> list[int]:

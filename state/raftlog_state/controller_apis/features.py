@@ -37,9 +37,7 @@ async def handle_update_features(
     try:
         await controller.write(
             "updateFeatures",
-            lambda state: update_features(
-                updates, state, kraft_version=controller.controller.kraft_version
-            ),
+            lambda state: update_features(updates, state),
             timeout_ms=timeout_ms(body.timeout),
             validate_only=body.validate_only,
         )

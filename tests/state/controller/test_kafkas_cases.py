@@ -17,7 +17,8 @@ Differences from Kafka 4.3.1 that are kept:
   block changes of other configs, as in Kafka. (testReplayFiltersInvalidConfigs)
 - Configs of a topic with an invalid name are those of a topic that does not exist.
 - A quota is finite; Kafka accepts NaN. The controller does not resolve the host of a quota.
-- kraft.version cannot be upgraded, since the quorum has no such operation.
+- kraft.version is raised after the other updates of the request are validated; Kafka raises it
+  although another one is refused.
 - There are no policies and no quotas of partition mutations. (testCreateTopicsWithPolicy,
   WithMutationQuotaExceeded)
 - A claim writes no bootstrap records. (testActivationMessageForEmptyLog, testActivationRecords33)

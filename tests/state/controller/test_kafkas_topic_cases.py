@@ -13,10 +13,12 @@ from tests.support.controller_context import ControllerContext, error_of
 
 from raftlog_state.controller import (
     AddPartitions,
+    ApiException,
     ChangeRequest,
     CreateTopic,
     DeleteTopic,
     FenceBroker,
+    PendingState,
 )
 from raftlog_state.controller.features import FeatureUpdate, UpgradeType, update_features
 from raftlog_state.controller.pending_state import BoundedListTooLongError
@@ -36,9 +38,11 @@ from raftlog_state.records import (
 NO_ERROR = (0, "")
 
 
-def outcome(at: ControllerContext, change: ChangeRequest, **options: int) -> tuple[int, str]:
+def outcome(
+    at: ControllerContext, change: ChangeRequest, *, limit: int | None = None
+) -> tuple[int, str]:
     """Apply a change; return Kafka's error code and message."""
-    refused = at.run(lambda state: state.attempt(lambda: at.write(change, state)), **options)
+    refused = at.run(lambda state: state.attempt(lambda: at.write(change, state)), limit=limit)
     return error_of(refused)
 
 
@@ -453,10 +457,30 @@ SAFE, UNSAFE = UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
 TRANSACTION = "transaction.version"
 
 
-def update(at: ControllerContext, *updates: tuple[Any, ...], **options: int) -> tuple[int, str]:
+class Quorum:
+    """Quorum that has a kraft.version, or refuses it."""
+
+    def __init__(self, kraft_version: int, *, refusal: str | None = None) -> None:
+        self.kraft_version = kraft_version
+        self.refusal = refusal
+
+    def upgrade_kraft_version(self, version: int, *, validate_only: bool) -> int:
+        if self.refusal is not None:
+            raise ApiException("kraft.version", self.refusal, "-", 95)
+        if not validate_only:
+            self.kraft_version = version
+        return 1_000
+
+
+def update(
+    at: ControllerContext, *updates: tuple[Any, ...], quorum: Quorum | None = None
+) -> tuple[int, str]:
     wanted = [FeatureUpdate(*one) for one in updates]
-    refused = at.run(lambda state: state.attempt(lambda: update_features(wanted, state, **options)))
-    return error_of(refused)
+
+    def operation(state: PendingState) -> ApiException | None:
+        return state.attempt(lambda: update_features(wanted, state))
+
+    return error_of(at.run(operation, quorum=quorum))
 
 
 def levels(at: ControllerContext) -> dict[str, int]:
@@ -518,15 +542,61 @@ def test_kraft_version_is_not_in_records_of_features() -> None:
     at = ControllerContext()
     at.apply_feature("kraft.version", 1)
     assert levels(at) == {VERSION: 30}
-    assert update(at, ("kraft.version", 1), kraft_version=1) == NO_ERROR
+    assert levels(at) == {VERSION: 30}
+
+
+def test_a_version_that_the_quorum_has_is_an_upgrade_without_effect() -> None:
+    at, quorum = ControllerContext(), Quorum(1)
+    assert update(at, ("kraft.version", 1), quorum=quorum) == NO_ERROR
     assert at.written == [NoOpRecord()]
-    for level, kind, current, reason in (
-        (0, SAFE, 1, "Can't downgrade the version of this feature"),
-        (1, UpgradeType.UPGRADE, 0, "does not support the upgrade of static voters"),
-    ):
-        code, found = update(at, ("kraft.version", level, kind), kraft_version=current)
-        assert code == 95
-        assert reason in found
+    assert update(at, ("kraft.version", 1, SAFE), quorum=quorum) == NO_ERROR
+    assert at.written == []
+
+
+def test_an_upgrade_of_the_quorum_precedes_the_records_of_the_request() -> None:
+    at, quorum = ControllerContext(), Quorum(0)
+    assert update(at, ("group.version", 1), ("kraft.version", 1), quorum=quorum) == NO_ERROR
+    assert quorum.kraft_version == 1
+    assert at.written == [NoOpRecord(), FeatureLevelRecord(name="group.version", feature_level=1)]
+    assert at.next_offset == 1_002, "the control records end at 1000"
+
+
+def test_the_quorum_is_not_upgraded_if_another_update_is_refused_or_only_validated() -> None:
+    at, quorum = ControllerContext(), Quorum(0)
+    code, reason = update(at, ("kraft.version", 1), ("group.version", 9), quorum=quorum)
+    assert code == 95
+    assert "group.version" in reason
+    dry = [FeatureUpdate("kraft.version", 1)]
+    at.run(lambda state: state.validate_only(lambda: update_features(dry, state)), quorum=quorum)
+    assert quorum.kraft_version == 0
+    assert at.written == []
+
+
+@pytest.mark.parametrize(
+    ("level", "kind", "reason"),
+    [
+        (0, SAFE, "Can't downgrade the version of this feature."),
+        (0, UNSAFE, "Can't downgrade the version of this feature."),
+        (
+            0,
+            UpgradeType.UPGRADE,
+            "Can't downgrade the version of this feature without setting the upgrade type to "
+            "either safe or unsafe downgrade.",
+        ),
+    ],
+)
+def test_the_quorum_is_not_downgraded(level: int, kind: UpgradeType, reason: str) -> None:
+    at = ControllerContext()
+    refused = f"Invalid update version {level} for feature kraft.version. {reason}"
+    assert update(at, ("kraft.version", level, kind), quorum=Quorum(1)) == (95, refused)
+
+
+def test_a_refusal_of_the_quorum_is_that_of_the_request() -> None:
+    at = ControllerContext()
+    assert update(at, ("kraft.version", 1), quorum=Quorum(0, refusal="busy")) == (95, "busy")
+    code, reason = update(at, ("kraft.version", 1))
+    assert code == 95
+    assert "only the active controller of a quorum can write" in reason
 
 
 def test_a_metadata_version_is_replayed() -> None:
@@ -602,4 +672,4 @@ def test_a_feature_and_the_metadata_version_that_it_needs_are_updated_together()
 def test_an_unknown_upgrade_type_is_refused() -> None:
     code, reason = update(ControllerContext(), (TRANSACTION, 1, 0))
     assert code == 95
-    assert reason.endswith("The controller does not support the given upgrade type")
+    assert reason.endswith("The controller does not support the given upgrade type.")
