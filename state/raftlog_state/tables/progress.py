@@ -266,7 +266,8 @@ def check_layout(store: TableStore) -> None:
         raise TablesError(
             place=store.place,
             reason="they were created by an earlier release",
-            remedy="create new tables at another location from the log",
+            remedy="write the log to tables at another location, with materialize or "
+            "`raftlog tables follow LOG TABLES`",
         )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 import pytest
@@ -20,6 +23,7 @@ from tests.support.small_logs import copy_log
 from tests.support.written_tables import contents
 
 from raftlog.client import open_path
+from raftlog_state.tables import open_tables
 from raftlog_state.tables.schema import STORED_TABLES
 from raftlog_state.tables.stores.delta_rs import DeltaRsStore
 
@@ -104,6 +108,28 @@ def test_processes_that_are_killed_leave_the_same_tables(
     assert stored(place) == stored(whole)
 
 
+@contextmanager
+def reading(place: Path, whole: Path) -> Iterator[None]:
+    """Read tables in a thread throughout; each state is that of whole ones at its offset."""
+    is_done, known = Event(), open_tables(str(whole))
+
+    def read() -> int:
+        for count in itertools.count(1):
+            found = open_tables(str(place)).image()
+            assert found.same_rows(known.image(found.offset)), found.offset
+            if is_done.is_set():
+                return count
+        raise AssertionError("the loop returns or raises")
+
+    with ThreadPoolExecutor(1) as pool:
+        counted = pool.submit(read)
+        try:
+            yield
+        finally:
+            is_done.set()
+        assert counted.result() > 1
+
+
 @pytest.mark.slow
 def test_commands_beside_a_follower_leave_the_tables_of_the_log(
     data: Path, whole: Path, tmp_path: Path
@@ -113,10 +139,11 @@ def test_commands_beside_a_follower_leave_the_tables_of_the_log(
     with following(data / LOG, place, "--max-records", "30") as process:
         for _ in range(15):
             wait_for(process, "appended offsets")
-        for command, *offset in commands:
-            wait_for(process, "appended offsets")
-            status, _, err = run("tables", command, place, *offset)
-            assert status == 0 or "at the same time" in err, err
+        with reading(place, whole):
+            for command, *offset in commands:
+                wait_for(process, "appended offsets")
+                status, _, err = run("tables", command, place, *offset)
+                assert status == 0 or "at the same time" in err, err
         process.terminate()
         _, err = process.communicate()
     assert process.returncode == 0 or "another" in err, err
