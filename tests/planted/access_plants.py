@@ -63,10 +63,10 @@ ACCESS_PLANTS: Final = (
         tests=("tests/node/test_network_channel.py",),
     ),
     Plant(
-        bug="a certificate gives rights on a listener with SASL",
+        bug="a certificate precedes the user of SASL",
         path=f"{NODE}/access.py",
         old='        name = user or ""\n',
-        new="        name = user or (_principal(certificate) if certificate else ANONYMOUS)\n",
+        new='        name = _principal(certificate) if certificate else user or ""\n',
         tests=(MATRIX,),
     ),
     Plant(

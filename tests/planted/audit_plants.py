@@ -8,6 +8,7 @@ from tests.planted.plant import Plant
 
 NODE: Final = "connector/raftlog/node"
 AUDIT: Final = "tests/node/test_audit.py"
+CHANGES: Final = "tests/state/controller_apis/test_audited_changes.py"
 MATRIX: Final = "tests/node/test_access_matrix.py"
 
 AUDIT_PLANTS: Final = (
@@ -19,6 +20,20 @@ AUDIT_PLANTS: Final = (
         tests=(AUDIT,),
     ),
     Plant(
+        bug="values of configs are in the audit log",
+        path="state/raftlog_state/controller_apis/changes.py",
+        old=" if name in _GROUPS or name in _PUBLIC",
+        new="",
+        tests=(CHANGES,),
+    ),
+    Plant(
+        bug="forwarded changes are not in the audit log",
+        path="state/raftlog_state/controller_apis/envelope.py",
+        old="    ended(response)\n",
+        new="",
+        tests=(CHANGES,),
+    ),
+    Plant(
         bug="ranges of appended offsets swallow those of another principal",
         path=f"{NODE}/audit.py",
         old="if found.ranges and found.ranges[-1][1] + 1 == base_offset:",
@@ -28,8 +43,8 @@ AUDIT_PLANTS: Final = (
     Plant(
         bug="denied requests of clients are not in the audit log",
         path=f"{NODE}/apis/client_apis.py",
-        old="        if denial is not None:",
-        new="        if False:",
+        old="        ended(response)\n",
+        new="",
         tests=(MATRIX,),
     ),
     Plant(

@@ -9,6 +9,8 @@ No event hides another one:
 1. A change has two lines with the same ``id``, before it is executed (``outcome`` is ``requested``)
    and with its outcome. They are never merged. A change whose peer left before the outcome has the
    first line only: it may have been executed.
+   Requests of admin clients to a controller are logged by the active one, also if a broker or a
+   standby has forwarded them: ``address`` is ``forwarded by`` the node then.
 2. Connections and refusals, which a peer can repeat at will, are merged if they are equal in all
    fields: the first is written, and after a minute a line with the number of the ``repeated`` ones.
 3. Appends of a peer are one line with the ranges of their offsets, both ends inclusive, written
@@ -25,7 +27,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import TextIOWrapper
@@ -57,7 +59,7 @@ AUTHORIZATION_ERRORS: Final = frozenset(
     )
 )
 _PARTS_MAX: Final = 20
-"""Parts of an array in a response that are searched for authorization errors."""
+"""Parts of an array in a response whose errors are searched for."""
 TEXT_LENGTH_MAX: Final = 16_384
 """Characters of one fact; a longer one is replaced by its beginning as text."""
 
@@ -157,15 +159,33 @@ class AuditLog:
 
     def change(
         self, principal: Principal, where: str, request: str, arguments: object
-    ) -> Callable[[str], None]:
+    ) -> Callable[[object], None]:
         """Log a request that changes something, before it is executed; return a function that logs
-        its outcome."""
+        its outcome: a text, or that in a response."""
         if self._write is None:
             return lambda _: None
         self._last_id += 1
         facts = {"id": self._last_id, **Peer.of(principal, where).facts(), "request": request}
         self.log("change", **facts, arguments=arguments, outcome=REQUESTED)
-        return lambda outcome: self.log("change", **facts, outcome=outcome)
+        return lambda outcome: self.log("change", **facts, outcome=outcome_of(outcome))
+
+    def answered(
+        self, principal: Principal, where: str, request: str, arguments: object | None
+    ) -> Callable[[object], None]:
+        """Return a function that logs the response to a request: of one that changes something as
+        ``change`` does, of another one only if it was denied. ``arguments``: None if it changes
+        nothing."""
+        if self._write is None:
+            return lambda _: None
+        if arguments is not None:
+            return self.change(principal, where, request, arguments)
+
+        def ended(response: object) -> None:
+            denial = denial_of(response)
+            if denial is not None:
+                self.refused(principal, where, denial, request)
+
+        return ended
 
     def appended(
         self, principal: Principal, where: str, base_offset: int, last_offset: int
@@ -241,17 +261,27 @@ class AuditLog:
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def outcome_of(outcome: object) -> object:
+    """Return a text as it is; of a response its error codes, or that it is another node's."""
+    if isinstance(outcome, str):
+        return outcome
+    if isinstance(outcome, bytes):
+        return "forwarded to the leader"
+    return sorted({one.name.upper() for one in _error_codes(outcome)})
+
+
 def denial_of(response: object) -> str | None:
-    """Return the authorization error in a response, None without one in its first parts."""
+    """Return the authorization error in the first parts of a response, None without one."""
+    return next((one.name for one in _error_codes(response) if one in AUTHORIZATION_ERRORS), None)
+
+
+def _error_codes(response: object) -> Iterator[ErrorCode]:
     for field in getattr(response, "__dataclass_fields__", ()):
         value = getattr(response, field)
-        if field == "error_code" and value in AUTHORIZATION_ERRORS:
-            return ErrorCode(value).name
+        if field == "error_code":
+            yield ErrorCode(value)
         for part in value[:_PARTS_MAX] if isinstance(value, tuple) else ():
-            found = denial_of(part)
-            if found is not None:
-                return found
-    return None
+            yield from _error_codes(part)
 
 
 NO_AUDIT: Final = AuditLog(None, -1)

@@ -16,7 +16,7 @@ import resource
 import signal
 import ssl
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
@@ -251,6 +251,7 @@ class Node:
             sync_snapshot=self.driver.sync_snapshot,
             ask_leader=self._ask_leader,
             forwarded_principal=self._forwarded_principal,
+            forwarded_audit=self._forwarded_audit,
             token_secret=_read_token_secret(self._config),
             log_line=lambda event, level, text: lines.log(event, level=level, reason=text),
         )
@@ -384,6 +385,12 @@ class Node:
 
     def _forwarded_principal(self, sender: Principal, name: str) -> Principal:
         return forwarded_principal(sender, name, self._tls.access)
+
+    def _forwarded_audit(
+        self, sender: Principal, principal: Principal, request: str, arguments: object | None
+    ) -> Callable[[object], None]:
+        where = f"forwarded by {sender.name}:0"
+        return self.audit.answered(principal, where, request, arguments)
 
     # --- log lines --------------------------------------------------------------------------------
 

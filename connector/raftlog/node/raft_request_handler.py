@@ -91,7 +91,7 @@ class RaftRequestHandler:
             self._respond_error(request, message)
             return
         assert not isinstance(message, VersionsRequest), "Server responds to it"
-        ended: Callable[[str], None] | None = None
+        ended: Callable[[object], None] | None = None
         if isinstance(message, AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest):
             reason = f"{key.name} by principal {request.principal.name}"
             self._log_event("voters", connection.where, reason)
@@ -105,7 +105,7 @@ class RaftRequestHandler:
         connection: Connection,
         request: Request[Any],
         message: messages.Request,
-        ended: Callable[[str], None] | None,
+        ended: Callable[[object], None] | None,
     ) -> None:
         """``ended`` is called with the outcome of a change of voters."""
         key, version = ApiKey(request.header.api_key), request.version

@@ -56,6 +56,9 @@ class RequestHandler:
     elements_max: int = WIRE_ELEMENTS_MAX
     """Elements of all arrays of one request together."""
     is_large: bool = False
+    describe_change: Callable[[Any], object | None] = lambda _: None
+    """Arguments of a request that changes something, without secrets, for the audit log; None for
+    others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +84,11 @@ class NodeContext:
     ``ask_leader``: sends a request to the leader's listener for voters, and returns its response,
     of the class of the third argument; raises ``OSError``, ``EOFError`` and ``WireError``.
     ``forwarded_principal``: the principal of a request that another node has authenticated and
-    forwarded, by that node's principal and the name. ``token_secret``: secret key of delegation
-    tokens, None without one. ``log_line``: logs an event with its level and a text.
+    forwarded, by that node's principal and the name. ``forwarded_audit``: logs a forwarded request
+    in the audit log, by both principals, the name of its API and its arguments (as
+    ``AuditLog.answered``); the function that it returns logs the response. ``token_secret``: secret
+    key of delegation tokens, None without one. ``log_line``: logs an event with its level and a
+    text.
     """
 
     config: NodeConfig
@@ -92,6 +98,7 @@ class NodeContext:
     sync_snapshot: Callable[[Callable[[], None], Callable[[Exception | None], None]], None]
     ask_leader: Callable[[ApiKey, object, type[Any]], Awaitable[Any]]
     forwarded_principal: Callable[[Principal, str], Principal]
+    forwarded_audit: Callable[[Principal, Principal, str, object | None], Callable[[object], None]]
     token_secret: str | None = field(repr=False)
     log_line: Callable[[str, str, str], None]
 

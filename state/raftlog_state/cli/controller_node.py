@@ -33,6 +33,7 @@ from raftlog_state.controller_apis import (
     HANDLERS,
     Handler,
     HostedController,
+    describe_change,
     forward_request,
 )
 from raftlog_state.controller_apis.bootstrap import read_bootstrap
@@ -77,6 +78,7 @@ def create_controller(node: NodeContext) -> Service:
         token_secret=node.token_secret,
         log_configs=lambda: {one.name: one.value for one in topic_settings(node.log_config())},
         forwarded_principal=node.forwarded_principal,
+        forwarded_audit=node.forwarded_audit,
     )
 
     async def respond(api: Api, handler: Handler, request: Request[Any]) -> object:
@@ -98,6 +100,7 @@ def create_controller(node: NodeContext) -> Service:
                 handle=partial(respond, api, handler),
                 elements_max=ELEMENTS_MAX,
                 is_large=handler.is_large,
+                describe_change=partial(describe_change, key),
             )
             for key, handler in HANDLERS.items()
         },

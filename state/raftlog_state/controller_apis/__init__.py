@@ -9,8 +9,16 @@ Source: Kafka ``ControllerApis``.
 
 from __future__ import annotations
 
+from .changes import describe_change
 from .envelope import forward_request
 from .handlers import HANDLERS, Handler
 from .hosted_controller import ELEMENTS_MAX, HostedController
 
-__all__ = ["ELEMENTS_MAX", "HANDLERS", "Handler", "HostedController", "forward_request"]
+__all__ = [
+    "ELEMENTS_MAX",
+    "HANDLERS",
+    "Handler",
+    "HostedController",
+    "describe_change",
+    "forward_request",
+]

@@ -45,6 +45,7 @@ from raftlog.wire.codec import Cursor, skip_tagged
 from raftlog_state.controller import ApiException
 from raftlog_state.errors import ControllerTimeoutError, NotControllerError, UnknownServerError
 
+from .changes import describe_change
 from .hosted_controller import DEFAULT_TIMEOUT_MS, ELEMENTS_MAX, HostedController
 from .requests import USER, ControllerRequest, Principal, code_and_message
 
@@ -181,12 +182,19 @@ async def handle_envelope(
         )
     except WireError:
         return refuse_envelope(request, ErrorCode.invalid_request, None)
+    ended = controller.forwarded_audit(
+        request.principal,
+        forwarded.principal,
+        ApiKey(header.api_key).name,
+        describe_change(header.api_key, forwarded.body),
+    )
     try:
         response = await handler.handle(controller, forwarded)
     except NotControllerError:
         return refuse_envelope(request, ErrorCode.not_controller, None)
     except (ApiException, RaftlogError) as error:
         response = handler.refuse(forwarded, *code_and_message(error))
+    ended(response)
     head = encode_response_header(header.correlation_id, header.api_key, header.api_version)
     return responses.EnvelopeResponse(
         response_data=head + encode(response, header.api_version), error_code=ErrorCode.none

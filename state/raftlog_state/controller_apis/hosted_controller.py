@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from raftlog.records import RecordBatch
 from raftlog.wire import Features, VersionRange
@@ -65,6 +65,15 @@ def monotonic_us() -> int:
     return time.monotonic_ns() // 1_000
 
 
+ForwardedAudit: TypeAlias = Callable[[Any, Any, str, "object | None"], Callable[[object], None]]
+
+
+def _no_audit(
+    sender: Any, principal: Principal, request: str, arguments: object | None
+) -> Callable[[object], None]:
+    return lambda _: None
+
+
 class HostedController:
     """Controller of one node. Use it on the node's event loop.
 
@@ -73,6 +82,8 @@ class HostedController:
         log_configs: names and values of the settings of the log itself.
         forwarded_principal: the principal of a request that a broker has authenticated and
             forwarded, by the broker's principal and the name.
+        forwarded_audit: logs such a request in the node's audit log, by both principals, the name
+            of its API and its arguments; the function that it returns logs the response.
         token_secret: key of the HMACs of delegation tokens; None: they are disabled.
         session_timeout_ms: time without a heartbeat after which a broker is fenced (Kafka:
             ``broker.session.timeout.ms``).
@@ -87,6 +98,7 @@ class HostedController:
         bootstrap_features: Mapping[str, int],
         log_configs: Callable[[], Mapping[str, str]],
         forwarded_principal: Callable[[Any, str], Principal],
+        forwarded_audit: ForwardedAudit = _no_audit,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         token_secret: str | None = None,
         rng: Random | None = None,
@@ -95,6 +107,7 @@ class HostedController:
         self.cluster_id: Final = cluster_id
         self.log_configs: Final = log_configs
         self.forwarded_principal: Final = forwarded_principal
+        self.forwarded_audit: Final = forwarded_audit
         self.tokens: Final = DelegationTokenControl(token_secret)
         self.session_timeout_ms: Final = session_timeout_ms
         self.brokers: Final = BrokerControl(

@@ -26,7 +26,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRe
 from raftlog.errors import UnsupportedApiError, WireError
 from raftlog.limits import WIRE_ELEMENTS_MAX
 from raftlog.node.access import Principal
-from raftlog.node.audit import NO_AUDIT, AuditLog, denial_of
+from raftlog.node.audit import NO_AUDIT, AuditLog
 from raftlog.node.driver import Driver
 from raftlog.node.request import INTERNAL_ERROR, Request
 from raftlog.node.service import APPENDING_APIS, RequestHandler, Service
@@ -189,12 +189,14 @@ class ClientApis:
             )
             is_long = handler.is_large and len(request.frame) > DECODED_ON_LOOP_BYTES_MAX
             request.body = await self._in_executor(read) if is_long else read()
+        ended = self._cache.audit.answered(
+            request.principal,
+            request.connection.where,
+            ApiKey(api_key).name,
+            handler.describe_change(request.body),
+        )
         response = await handler.handle(request)
-        denial = denial_of(response)
-        if denial is not None:
-            self._cache.audit.refused(
-                request.principal, request.connection.where, denial, ApiKey(api_key).name
-            )
+        ended(response)
         if isinstance(response, bytes):
             return response
         write = partial(encode, response, version)
