@@ -67,6 +67,7 @@ RECORDS = 300_000
 BUCKETS = 8
 BROKERS = 50
 TOPICS_AT_START = 400
+TOPICS_MIN = 200
 PARTITIONS_OF_A_TOPIC = 20
 METADATA_VERSION_LEVEL = 25
 RECORDS_PER_S = 50
@@ -167,7 +168,8 @@ def _records(record_count: int) -> Iterator[MetadataRecord]:
         elif roll < 0.955:
             yield from topics.create()
         elif roll < 0.96:
-            yield from topics.delete()
+            # Without a minimum, a log of ten million records runs out of topics.
+            yield from topics.delete() if len(topics.ids) > TOPICS_MIN else topics.create()
         elif roll < 0.98:
             name = topics.names[chance.choice(topics.ids)]
             value = str(chance.randrange(10**9))

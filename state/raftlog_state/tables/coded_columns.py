@@ -56,23 +56,17 @@ class Coded(NamedTuple):
         ranks[order.to_numpy()] = np.arange(len(order))
         return Coded(self.values.take(order), ranks[self.codes])
 
-    def take(self, rows: Int64s, is_null: Bools) -> pa.Array:
-        """Return the values at these rows, null where ``is_null``."""
-        return self.values.take(pa.array(self.codes[rows], mask=is_null))
+    def take(self, rows: pa.Array) -> pa.Array:
+        """Return the values at these rows, null for a null."""
+        if pa.types.is_list(self.values.type) and not len(self.values.values):
+            ends = pa.py_buffer(np.zeros(len(rows) + 1, np.int32))
+            buffers, elements = [rows.buffers()[0], ends], [self.values.values]
+            return pa.Array.from_buffers(self.values.type, len(rows), buffers, children=elements)
+        return self.values.take(pa.array(self.codes).take(rows))
 
 
-class Numbers(NamedTuple):
-    """Column of whole numbers."""
-
-    kind: pa.DataType
-    numbers: Int64s
-
-    def take(self, rows: Int64s, is_null: Bools) -> pa.Array:
-        """Return the values at these rows, null where ``is_null``."""
-        return pa.array(self.numbers[rows], mask=is_null).cast(self.kind)
-
-
-Column: TypeAlias = Coded | Numbers
+Column: TypeAlias = Coded | pa.Array
+"""Has ``take``, with rows as an array, of which some may be null."""
 
 
 def coded(*parts: pa.Array | pa.ChunkedArray) -> Coded:

@@ -31,7 +31,7 @@ from raftlog_state.records import (
 )
 from raftlog_state.records.typed_columns import frames, typed_columns
 
-from .coded_columns import Bools, Int64s, NotPlainError, require
+from .coded_columns import Bools, Coded, Int64s, NotPlainError, require
 from .convert import US_PER_MS
 from .latest import living
 from .row_versions import (
@@ -41,6 +41,7 @@ from .row_versions import (
     TypedRecords,
     Versions,
     last_set,
+    sorted_order,
     versions_of,
 )
 from .schema import BEFORE_ORIGIN, CHANGES_TABLE, ORIGIN_COLUMNS, ROW, of_entities
@@ -57,6 +58,7 @@ TOPIC_TABLES: Final = tuple(map(table_of, TOPIC_ENTITIES))
 CHANGES_SCHEMA: Final = of_entities(CHANGES_TABLE.schema, TOPIC_ENTITIES)
 """Columns of ``changes`` for these entities."""
 _ROW: Final = CHANGES_SCHEMA.field("after").type
+_OPS: Final = pa.array([str(op) for op in (Op.CREATE, Op.UPDATE, Op.DELETE)])
 _NONE: Final = -1
 
 
@@ -150,6 +152,7 @@ class ColumnarChanges:
         versions: Sequence[Versions],
     ) -> None:
         self._versions = versions
+        self._entities = pa.array([str(of.entity) for of in versions])
         self._visible_offsets = visible_offsets
         self._origins = _origins(records, visible_offsets, origins)
         self._starts = np.cumsum([0, *(len(of.keys) for of in versions)])
@@ -163,8 +166,7 @@ class ColumnarChanges:
         positions = np.concatenate([of.positions for of in versions])
         self._created = self._created_offsets()
         which = np.flatnonzero(positions >= 0)
-        order = np.lexsort((self._keys[which], positions[which]))
-        self._changes = which[order]
+        self._changes = which[sorted_order(positions[which], self._keys[which])]
         self._positions = positions[self._changes]
         starts = np.flatnonzero(np.diff(self._positions, prepend=_NONE))
         counts = np.diff(starts, append=len(self._positions))
@@ -172,7 +174,7 @@ class ColumnarChanges:
         is_last = np.append(self._keys[1:] != self._keys[:-1], True)[: len(self._keys)]
         self.last = np.flatnonzero(is_last[self._changes])
         self._record_types = _record_types(api_keys)
-        self._changed, self._changed_names = _changed_bits(versions)
+        self._changed = _changed_names(versions, self._has_before & ~self._is_deleted)
         self.row_counts = self._row_counts(stored)
 
     def __len__(self) -> int:
@@ -199,12 +201,10 @@ class ColumnarChanges:
             "leader_epoch": written["_leader_epoch"],
             "log_time": written["_log_time"],
             "record_type": self._record_types.take(at),
-            "entity": pa.array([str(of.entity) for of in self._versions]).take(pa.array(entities)),
+            "entity": self._entities.take(pa.array(entities)),
             "key": self._key_texts.take(pa.array(self._keys[versions])),
-            "op": pa.array([str(op) for op in (Op.CREATE, Op.UPDATE, Op.DELETE)]).take(
-                pa.array(ops)
-            ),
-            "changed": self._changed_columns(versions, has_before & ~is_deleted),
+            "op": _OPS.take(pa.array(ops)),
+            "changed": self._changed.take(pa.array(versions)),
             "before": self._side(versions - 1, ~has_before, entities),
             "after": self._side(versions, is_deleted, entities),
             "before_origin": self._before_origins(versions, has_before),
@@ -229,25 +229,15 @@ class ColumnarChanges:
             for number, of in enumerate(self._versions)
         }
 
-    def _changed_columns(self, versions: Int64s, is_update: Bools) -> pa.ListArray:
-        """Return the names of the columns that differ, none but for updates."""
-        bits = np.where(is_update, self._changed[versions], 0)
-        which = (bits[:, None] >> np.arange(len(self._changed_names))) & 1
-        rows, numbers = np.nonzero(which)
-        ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(bits)))])
-        names = self._changed_names.take(pa.array(numbers))
-        return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), names)
-
     def _side(self, versions: Int64s, is_null: Bools, entities: Int64s) -> pa.StructArray:
         """Return the column ``before`` or ``after``: a field an entity, null but for its own."""
         structs: dict[str, pa.Array] = {}
         for number, of in enumerate(self._versions):
             is_other = is_null | (entities != number)
-            rows = np.where(is_other, 0, versions - self._starts[number])
             structs[str(of.entity)] = (
-                _struct(of, rows, is_other)
-                if len(of.keys)
-                else pa.nulls(len(rows), ROW.field(str(of.entity)).type)
+                pa.nulls(len(versions), ROW.field(str(of.entity)).type)
+                if is_other.all()
+                else _struct(of, versions - self._starts[number], is_other)
             )
         columns = [structs[field.name] for field in _ROW]
         return pa.StructArray.from_arrays(columns, fields=list(_ROW), mask=pa.array(is_null))
@@ -286,8 +276,8 @@ def _record_types(api_keys: npt.NDArray[np.int32]) -> pa.Array:
     return pa.array(list(names.values())).take(pa.array(numbers[api_keys]))
 
 
-def _changed_bits(versions: Sequence[Versions]) -> tuple[Int64s, pa.Array]:
-    """Return a bit for each column of a version that differs from that before; the columns."""
+def _changed_names(versions: Sequence[Versions], is_update: Bools) -> Coded:
+    """Return the names of the columns of each version that differ, none but for updates."""
     names: list[str] = []
     found = []
     for of in versions:
@@ -296,12 +286,21 @@ def _changed_bits(versions: Sequence[Versions]) -> tuple[Int64s, pa.Array]:
             bits |= differs.astype(np.int64) << len(names)
             names.append(name)
         found.append(bits)
-    return np.concatenate(found), pa.array(names, pa.string())
+    sets = np.where(is_update, np.concatenate(found), 0)
+    is_used = np.zeros(1 << len(names), dtype=np.bool_)
+    is_used[sets] = True
+    lists = [
+        [name for bit, name in enumerate(names) if one >> bit & 1]
+        for one in np.flatnonzero(is_used).tolist()
+    ]
+    kind = CHANGES_SCHEMA.field("changed").type
+    return Coded(pa.array(lists, kind), (np.cumsum(is_used) - 1)[sets])
 
 
 def _struct(of: Versions, rows: Int64s, is_null: Bools) -> pa.StructArray:
     kind = ROW.field(str(of.entity)).type
-    columns = [_as(of.columns[field.name].take(rows, is_null), field.type) for field in kind]
+    at = pa.array(rows, mask=is_null)
+    columns = [_as(of.columns[field.name].take(at), field.type) for field in kind]
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array(is_null))
 
 

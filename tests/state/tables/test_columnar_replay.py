@@ -42,6 +42,7 @@ from raftlog_state.tables.convert import changes_table
 from raftlog_state.tables.latest import overlay, state_rows, state_rows_of
 from raftlog_state.tables.origins import RowOrigins
 from raftlog_state.tables.progress import row_counts_of
+from raftlog_state.tables.row_versions import sorted_order
 from raftlog_state.tables.schema import CHANGES_TABLE, STATE_TABLE
 from raftlog_state.tables.stored_rows import split_state
 from raftlog_state.tables.stores.protocol import in_schema
@@ -338,3 +339,16 @@ def test_a_state_whose_topics_are_not_changed_has_no_changes() -> None:
     assert found is not None
     assert all_rows(found).num_rows == 0
     assert found.row_counts == {"topics": 1, "partitions": 1, "configs": 0}
+
+
+@pytest.mark.parametrize("key_bits", [20, 52])
+def test_events_are_sorted_by_key_then_by_position(key_bits: int) -> None:
+    """Also where a key and a position have too many bits for one number."""
+    chance = np.random.default_rng(key_bits)
+    keys = chance.integers(0, 2**key_bits, 50).repeat(8)
+    positions = np.tile(chance.choice(2**20, 8, replace=False) - 1, 50)
+    shuffled = chance.permutation(len(keys))
+    keys, positions = keys[shuffled], positions[shuffled]
+    expected = np.lexsort((positions, keys))
+    assert sorted_order(keys, positions).tolist() == expected.tolist()
+    assert sorted_order(keys[:0], positions[:0]).tolist() == []
