@@ -17,9 +17,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.kafka.kafka_cluster import PATIENCE_S, KafkaCluster
 from tests.support.cli import rows, run
 from tests.support.kafka import read_values, run_java
-from tests.support.kafka_cluster import PATIENCE_S, KafkaCluster
 from tests.support.quorum_processes import eventually
 
 from raftlog.node.formatting import random_id

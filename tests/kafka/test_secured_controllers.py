@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.cli import rows, run
-from tests.support.quorum_processes import eventually
-from tests.support.secured_kafka import (
+from tests.kafka.secured_kafka import (
     PASSWORD,
     PLAIN,
     SCRAM,
@@ -20,6 +18,8 @@ from tests.support.secured_kafka import (
     secured_kafka,
     unsecured_token,
 )
+from tests.support.cli import rows, run
+from tests.support.quorum_processes import eventually
 
 import raftlog
 from raftlog.client import Isolation
@@ -212,7 +212,7 @@ def test_spark_reads_and_shows_no_secret_anywhere(kafka: SecuredKafka, tmp_path:
         home = tmp_path / name
         home.mkdir()
         given = {"right": options, "wrong": right | {"kafka.sasl.password": WRONG}}
-        command = [sys.executable, "-m", "tests.support.secrets_driver", str(home)]
+        command = [sys.executable, "-m", "tests.kafka.secrets_driver", str(home)]
         done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         batch, streamed = json.loads(done.stdout.splitlines()[-1])

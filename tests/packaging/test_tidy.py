@@ -116,6 +116,21 @@ def test_every_module_is_imported_or_an_entry_point() -> None:
     assert not unreached
 
 
+def test_a_support_module_has_several_users() -> None:
+    """One with a single user is beside it."""
+    users = [path for path in TEXTS if path.suffix == ".py" and path != Path(__file__)]
+    assert not [
+        module.name
+        for module in (HOME / "tests/support").glob("[a-z]*.py")
+        if sum(
+            re.search(rf"tests\.support\.{module.stem}\b", text_of(path)) is not None
+            for path in users
+            if path != module
+        )
+        < 2
+    ]
+
+
 # --- Numbers of different kinds -------------------------------------------------------------------
 
 KINDS = tuple(

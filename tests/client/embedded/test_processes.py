@@ -29,7 +29,14 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(path: Path, work: str, name: str, count: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.support.embedded_worker", str(path), work, name]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.client.embedded.embedded_worker",
+            str(path),
+            work,
+            name,
+        ]
         worker = subprocess.Popen(
             [*command, str(count)],
             cwd=HOME,

@@ -10,10 +10,10 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from tests.log.crash.crash_checks import CrashChecker
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.crash_points import CrashState
 from tests.simulated_disk.simulated_tree import OperationKind
-from tests.support.crash_checks import CrashChecker
 from tests.support.log_builder import ABORT, END, NO_OP, begin
 from tests.support.report_lines import REPORT_LINE
 from tests.support.witness import Witness

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.attempts_driver import TROUBLES, UNLUCKY, WAYS, ended_directory
+from tests.spark.writing.attempts_driver import TROUBLES, UNLUCKY, WAYS, ended_directory
 from tests.support.kill_points import run_driver
 from tests.support.spark_session import has_java
 
@@ -30,7 +30,7 @@ def test_a_task_that_is_run_twice_writes_once(tmp_path: Path) -> None:
     for sink in sinks:
         raftlog.open(sink).close()
     said = tmp_path / "said"
-    status = run_driver(said, "tests.support.attempts_driver", source, tmp_path)
+    status = run_driver(said, "tests.spark.writing.attempts_driver", source, tmp_path)
     assert status == 0, said.read_text(errors="replace")[-4000:]
     for sink in sinks:
         with raftlog.open(sink, create=False) as log:

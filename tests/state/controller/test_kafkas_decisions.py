@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.support.cluster_changes import pending
-from tests.support.kafka import kafka_jars
-from tests.support.kafka_decisions import (
+from tests.state.controller.kafka_decisions import (
     Answered,
     Question,
     ask_kafka,
@@ -15,6 +13,8 @@ from tests.support.kafka_decisions import (
     raftlog_change,
     read_recording,
 )
+from tests.support.cluster_changes import pending
+from tests.support.kafka import kafka_jars
 
 from raftlog_state.controller import SetScram
 from raftlog_state.controller.config_values import invalid_value_reason, unknown_config_reason

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.state.controller.kafka_operations import in_any_order, operation_at
 from tests.support.cluster_changes import pending
-from tests.support.kafka_operations import in_any_order, operation_at
 from tests.support.metadata_logs import CLUSTERS, restored
 
 from raftlog.records import iter_batches

@@ -47,7 +47,7 @@ def test_a_connect_server_runs_the_notebook() -> None:
 def test_a_group_of_clusters_is_written_by_a_connect_server(tmp_path: Path) -> None:
     logs = [str(LOGS / name) for name in ("three-nodes-4.3.1/node-1", "trimmed-3.9.2/node-1")]
     places = [str(tmp_path / name) for name in ("tables", "checkpoint")]
-    output = run("-m", "tests.support.connect_driver", *places, *logs)
+    output = run("-m", "tests.state.tables.connect_driver", *places, *logs)
     offsets = [line for line in output.splitlines() if line.startswith("offsets")]
     assert len(offsets) == 2
     assert len(set(offsets)) == 1

@@ -9,16 +9,16 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.support.kill_points import DIED, ORDERS, run_driver
-from tests.support.small_logs import copy_log
-from tests.support.tables import Feed, contents, offsets_once
-from tests.support.tables_driver import (
+from tests.state.tables.tables_driver import (
     CHANGES_WRITTEN,
     LOG_WRITTEN,
     POINTS,
     STATE_WRITTEN,
     materialize,
 )
+from tests.support.kill_points import DIED, ORDERS, run_driver
+from tests.support.small_logs import copy_log
+from tests.support.tables import Feed, contents, offsets_once
 
 from raftlog_state.errors import TablesError
 
@@ -56,7 +56,7 @@ class Follower:
     def run(self, point: str, occurrence: int = 1) -> int:
         places = (self.log, self.tables, self.directory / "checkpoint")
         said = self.directory / "said"
-        return run_driver(said, "tests.support.tables_driver", *places, point, occurrence)
+        return run_driver(said, "tests.state.tables.tables_driver", *places, point, occurrence)
 
     def said(self) -> str:
         return (self.directory / "said").read_text(errors="replace")[-4000:]

@@ -1,6 +1,6 @@
 """Spark driver in its own process that reads with secrets, and stores all that Spark shows of it.
 
-``python -m tests.support.secrets_driver HOME``: options of the source are a JSON object on stdin.
+``python -m tests.kafka.secrets_driver HOME``: options of the source are a JSON object on stdin.
 Below HOME it writes Spark's event log, the checkpoint of a stream, plans, progress, pages of the
 UI and the list of processes. It prints the number of records of the batch and of the stream.
 """
@@ -18,7 +18,6 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-
 from tests.support.spark_session import HOME as ROOT
 from tests.support.spark_session import JVM_OPTIONS
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .certificates import Authority, KeyPair
-from .kafka import KafkaNode, running_node
-from .quorum_processes import free_ports
+from tests.support.certificates import Authority, KeyPair
+from tests.support.kafka import KafkaNode, running_node
+from tests.support.quorum_processes import free_ports
 
 PASSWORD = 'hunter2-\u00e9 "=,\\'
 """With letters that JAAS, SCRAM and properties files escape."""

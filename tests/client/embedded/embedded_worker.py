@@ -1,7 +1,7 @@
 """Process that uses an embedded log, for tests that start and kill real processes.
 
-``python -m tests.support.embedded_worker PATH WORK NAME COUNT`` prints each result of the log
-immediately, one line each: ``offset value``.
+``python -m tests.client.embedded.embedded_worker PATH WORK NAME COUNT`` prints each result of the
+log immediately, one line each: ``offset value``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random requests to a controller and the results of Kafka's own classes, as a recorded file.
 
 To record it again (needs Maven or its downloaded jars): ``python -m
-tests.support.kafka_decisions``.
+tests.state.controller.kafka_decisions``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.kafka import KAFKA_VERSION, kafka_jars, run_java
+
 from raftlog_state.controller.controller_state import TOPIC
 from raftlog_state.controller.partition_change import (
     Election,
@@ -25,9 +27,8 @@ from raftlog_state.controller.partition_change import (
 from raftlog_state.image import PartitionRow
 from raftlog_state.image.record_versions import RecordVersions
 from raftlog_state.records import DecodedRecord, encode
-from tests.support.kafka import KAFKA_VERSION, kafka_jars, run_java
 
-HERE = Path(__file__).parents[1] / "state" / "controller"
+HERE = Path(__file__).parent
 PROGRAM = HERE / "KafkaDecisions.java"
 BOOK = HERE / f"kafka-{KAFKA_VERSION}-decisions.json.gz"
 

@@ -1,7 +1,7 @@
 """Spark driver in its own process that materializes a log to tables, and kills itself.
 
-``python -m tests.support.tables_driver LOG TABLES CHECKPOINT POINT OCCURRENCE`` kills itself at the
-named point, or ends with status 0. The first attempt of each task that reads the log fails.
+``python -m tests.state.tables.tables_driver LOG TABLES CHECKPOINT POINT OCCURRENCE`` kills itself
+at the named point, or ends with status 0. The first attempt of each task that reads the log fails.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
+from tests.support.kill_points import arm, reach
+from tests.support.spark_session import shared_session
 
 from pyspark_raftlog.source import RaftlogDataSource
 from pyspark_raftlog.stream_reader import RaftlogStreamReader
 from raftlog_state.tables import ClusterTables, open_cluster
-from tests.support.kill_points import arm, reach
-from tests.support.spark_session import shared_session
 
 if TYPE_CHECKING:
     import pyarrow as pa

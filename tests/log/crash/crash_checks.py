@@ -6,18 +6,19 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from raftlog.errors import LogNotFoundError
-from raftlog.log.format.directory import LOG_SUFFIX, offset_name
-from raftlog.log.reading.opening import open_log
-from raftlog.log.recovery.recover import RecoveredLog, recover
-from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.batch import RecordBatch, iter_batches
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.crash_points import CrashState, Recording
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.support.appending import TOPIC_ID, append_batches
 from tests.support.witness import DIRECTORY, NOW_MS, Witness
 from tests.support.written_logs import encoded
+
+from raftlog.errors import LogNotFoundError
+from raftlog.log.format.directory import LOG_SUFFIX, offset_name
+from raftlog.log.reading.opening import open_log
+from raftlog.log.recovery.recover import RecoveredLog, recover
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.batch import RecordBatch, iter_batches
 
 DEEP_EVERY: Final = 8
 """One in this many opened disks is also read and written."""

@@ -1,8 +1,8 @@
 """Spark driver in its own process whose tasks have several attempts, caused by failures.
 
-``python -m tests.support.attempts_driver SOURCE HOME`` writes a batch and, from the log SOURCE, a
-stream to the log ``HOME/<way>-<trouble>``. A task attempt that has consumed all its rows creates a
-file ``<partition>.<attempt>`` in ``HOME/<way>-<trouble>.ended``.
+``python -m tests.spark.writing.attempts_driver SOURCE HOME`` writes a batch and, from the log
+SOURCE, a stream to the log ``HOME/<way>-<trouble>``. A task attempt that has consumed
+all its rows creates a file ``<partition>.<attempt>`` in ``HOME/<way>-<trouble>.ended``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
+from tests.support.kill_points import HOME
+from tests.support.spark_session import JVM_OPTIONS
 
 from pyspark_raftlog.sink import RaftlogStreamWriter, RaftlogWriter
 from pyspark_raftlog.source import RaftlogDataSource
-from tests.support.kill_points import HOME
-from tests.support.spark_session import JVM_OPTIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
