@@ -1,6 +1,7 @@
 """State of a cluster from its KRaft metadata log: records, loader, tables, command line.
 
-``read_changes`` returns the history of a topic, a broker or another entity. ``apply_changes``
+``read_changes`` returns the history of a topic, a broker or another entity, ``read_state`` the
+state at an offset or a time as Arrow tables. ``apply_changes``
 appends changes of a cluster's metadata to a log, embedded or of a quorum. ``export_snapshot``
 writes a snapshot that an Apache Kafka node starts from, ``snapshot_log`` writes one into the log.
 These names are imported on first access.
@@ -13,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .changes import AppliedChanges, apply_changes
     from .log_changes import LoggedChange, read_changes
+    from .log_state import LogState, read_state
     from .snapshot_writer import ExportedSnapshot, export_snapshot, snapshot_log, write_snapshot
 
 __all__ = [
     "AppliedChanges",
     "ExportedSnapshot",
+    "LogState",
     "LoggedChange",
     "apply_changes",
     "export_snapshot",
     "read_changes",
+    "read_state",
     "snapshot_log",
     "write_snapshot",
 ]
@@ -31,6 +35,8 @@ _MODULES = {
     "apply_changes": "raftlog_state.changes",
     "LoggedChange": "raftlog_state.log_changes",
     "read_changes": "raftlog_state.log_changes",
+    "LogState": "raftlog_state.log_state",
+    "read_state": "raftlog_state.log_state",
     "ExportedSnapshot": "raftlog_state.snapshot_writer",
     "export_snapshot": "raftlog_state.snapshot_writer",
     "snapshot_log": "raftlog_state.snapshot_writer",

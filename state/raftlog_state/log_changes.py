@@ -98,7 +98,9 @@ def read_changes(
         OptionError: an argument is invalid. Also the errors of ``ImageReader.changes``.
     """
     filters = row_filters(entity, name, partitions=partitions)
-    first, last = (_spec(option, value) for option, value in (("since", since), ("until", until)))
+    first, last = (
+        offset_spec(option, value) for option, value in (("since", since), ("until", until))
+    )
     log = source if isinstance(source, LogReader) else open_path(os.fspath(source))
     from_oldest = first in (None, EARLIEST)
     images = ImageReader(log, redactor or Redactor(), from_oldest=from_oldest)
@@ -114,8 +116,11 @@ def read_changes(
     return selected(images.changes(end.offset), filters)
 
 
-def _spec(option: str, value: Offset | None) -> OffsetSpec | None:
-    """Return an argument as a specification. A ``datetime`` without a zone is in the local one."""
+def offset_spec(option: str, value: Offset | None) -> OffsetSpec | None:
+    """Return an argument as a specification. A ``datetime`` without a zone is in the local one.
+
+    Raises ``OptionError``.
+    """
     match value:
         case None:
             return None

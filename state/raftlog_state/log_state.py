@@ -1,0 +1,87 @@
+"""State of a metadata log as Arrow tables, without Delta tables, Spark or Java.
+
+``read_state`` is what ``open_tables(path).at(...)`` is of tables: the same columns and types, but
+for the origin of each row, which is in the history of a log and not in its state.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+
+from raftlog.client import LogReader, open_path
+from raftlog.client.log_handle import Clock
+from raftlog.client.offset_spec import LATEST, resolve
+
+from .image import MetadataImage
+from .loader.image_reader import ImageReader
+from .log_changes import Offset, offset_spec
+from .records import Redactor
+from .tables.convert import columns_of
+from .tables.named_tables import NamedTables
+from .tables.schema import CLUSTER_ID, STRING
+from .tables.selection import typed_table
+
+
+class LogState(NamedTables[pa.Table]):
+    """State of a log below ``end_offset``. Every method returns an Arrow table.
+
+    DuckDB, Polars and pandas accept them. Secrets are redacted. ``cluster_id`` is null if the log
+    does not contain it. ``reason`` is what ``at`` was taken for.
+    """
+
+    def __init__(
+        self, path: str, image: MetadataImage, end_offset: int, cluster_id: str | None, reason: str
+    ) -> None:
+        self.path = path
+        self.end_offset = end_offset
+        self.cluster_id = cluster_id
+        self.reason = reason
+        self._image = image
+
+    def __repr__(self) -> str:
+        return f"LogState({self.path!r}, end_offset={self.end_offset})"
+
+    def table(self, name: str) -> pa.Table:
+        """Return a typed table by name, such as ``topics``, with rows in the order of their keys.
+
+        Raises:
+            TablesError: there is no such table.
+        """
+        typed = typed_table(name, self.path)
+        rows = self._image.rows(typed.entity)
+        cluster_ids = pa.array([self.cluster_id] * len(rows), STRING)
+        columns = {CLUSTER_ID: cluster_ids, **columns_of(typed.entity, rows)}
+        return pa.table(columns, schema=pa.schema({CLUSTER_ID: STRING, **typed.columns}))
+
+
+def read_state(
+    source: str | os.PathLike[str] | LogReader,
+    *,
+    at: Offset | None = None,
+    from_oldest: bool = False,
+    redactor: Redactor | None = None,
+) -> LogState:
+    """Return the state of a metadata log, as ``raftlog state`` prints it.
+
+    Args:
+        source: the log, or an argument of ``raftlog.client.open_path``; a live controller is
+            ``raftlog.follow("host:9093")``.
+        at: the end offset, exclusive; or a time, an age or a name, as ``--at``; None: the committed
+            end.
+        from_oldest: whether ``epochs`` and ``transactions``, which are not in snapshots, begin at
+            the start of the log, all of which is replayed then.
+        redactor: what hides secrets; None hides all of them.
+
+    Raises:
+        OptionError: ``at`` is invalid. NotALogError: the log is not one of metadata. Also the
+        errors of ``ImageReader.image_at``.
+    """
+    spec = offset_spec("at", at) or LATEST
+    log = source if isinstance(source, LogReader) else open_path(os.fspath(source))
+    images = ImageReader(log, redactor or Redactor(), from_oldest=from_oldest)
+    now_ms = Clock().wall_ms()
+    found = resolve(spec, log, now_ms=now_ms, read_end=images.end_offset, is_state=True)
+    image = images.image_at(found.offset)
+    return LogState(log.path, image, found.offset, log.cluster_id, found.reason)
