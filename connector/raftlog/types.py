@@ -23,7 +23,7 @@ Position = NewType("Position", int)
 """Position in a file in bytes, beside an offset."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class OffsetAndEpoch:
     """An offset and its leader epoch. Ordered by epoch, then by offset, as in Kafka."""
 
@@ -31,7 +31,7 @@ class OffsetAndEpoch:
     offset: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class SnapshotId:
     """Id of a snapshot: the state of all records below ``end_offset`` (exclusive).
 

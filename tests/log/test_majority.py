@@ -138,7 +138,7 @@ def test_a_majority_read_has_the_same_splits_and_snapshots_as_a_copy() -> None:
     assert log.plan(0, end, isolation=COMMITTED, max_splits=3) == one.plan(
         0, end, isolation=COMMITTED, max_splits=3
     )
-    assert SnapshotId(2, 2207) in log.snapshots
+    assert SnapshotId(epoch=2, end_offset=2207) in log.snapshots
     for snapshot_id in log.snapshots:
         assert log.read_snapshot(snapshot_id).last_contained_log_timestamp_ms > 0
     assert log.next_boundary(0, end_offset=end, max_records=700) == 636  # the next batch has 80
@@ -171,7 +171,9 @@ def copy_of(
         log_start_offset=start,
         log_end_offset=len(epochs),
         epochs=EpochCache.of(runs),
-        newest_snapshot=None if snapshot is None else SnapshotId(epochs[snapshot - 1], snapshot),
+        newest_snapshot=None
+        if snapshot is None
+        else SnapshotId(epoch=epochs[snapshot - 1], end_offset=snapshot),
         known_epoch=last if known is None else known,
         is_quiet=is_quiet,
     )

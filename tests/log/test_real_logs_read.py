@@ -100,14 +100,18 @@ def test_a_nodes_directory_resolves_to_its_metadata_log(node: str) -> None:
 
 def test_snapshots_are_listed_without_the_bootstrap_file() -> None:
     log = open_path(str(THREE / "node-100"))
-    assert log.snapshots == (SnapshotId(1, 636), SnapshotId(2, 1762), SnapshotId(2, 3128))
-    assert log.newest_snapshot() == SnapshotId(2, 3128)
+    assert log.snapshots == (
+        SnapshotId(epoch=1, end_offset=636),
+        SnapshotId(epoch=2, end_offset=1762),
+        SnapshotId(epoch=2, end_offset=3128),
+    )
+    assert log.newest_snapshot() == SnapshotId(epoch=2, end_offset=3128)
 
 
 def test_a_trimmed_log_starts_at_its_first_segment() -> None:
     log = open_path(str(TRIMMED))
     assert (log.log_start_offset, log.log_end_offset) == (416, 1305)
-    assert log.snapshots == (SnapshotId(2, 1022),)
+    assert log.snapshots == (SnapshotId(epoch=2, end_offset=1022),)
     # Kafka's checkpoint has epoch 2 at 1022, the log start offset; the batches have its real start.
     assert log.epochs.entries == (
         EpochEntry(epoch=1, start_offset=416),

@@ -233,4 +233,7 @@ def test_a_listing_omits_incomplete_deleted_and_bootstrap_files() -> None:
     assert listing.segments == (416,)
     assert listing.producer_snapshots == (416,)
     # by epoch first, then by offset
-    assert listing.snapshots == (SnapshotId(1, 1500), SnapshotId(2, 1022))
+    assert listing.snapshots == (
+        SnapshotId(epoch=1, end_offset=1500),
+        SnapshotId(epoch=2, end_offset=1022),
+    )

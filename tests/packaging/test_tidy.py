@@ -148,10 +148,8 @@ POSITIONAL_KINDS = {
     "connector/raftlog/log/format/epoch_cache.py EpochCache.assign",
     "connector/raftlog/log/format/epoch_cache.py EpochCache.end_offset_for",
     "connector/raftlog/records/builder.py BatchBuilder.build",
-    "connector/raftlog/types.py OffsetAndEpoch",
-    "connector/raftlog/types.py SnapshotId",
 }
-"""Nodes, their codecs and the remote producer still pass these numbers by position."""
+"""Nodes and the remote producer still pass these numbers by position."""
 
 
 INT = ast.Name("int")

@@ -54,7 +54,7 @@ voter_endpoints = st.tuples(
     st.builds(Endpoint, st.just("VOTERS"), hosts, ports),
     endpoint_lists.filter(lambda found: all(one.name != "VOTERS" for one in found)),
 ).map(lambda found: (found[0], *found[1]))
-snapshot_ids = st.builds(SnapshotId, epochs, offsets)
+snapshot_ids = st.builds(SnapshotId, epoch=epochs, end_offset=offsets)
 voters = st.builds(Voter, key=set_keys, endpoints=voter_endpoints)
 errors = st.sampled_from(ErrorCode)
 leaders = st.builds(
@@ -127,7 +127,11 @@ def _fetched(leader_and_epoch: LeaderAndEpoch) -> st.SearchStrategy[FetchRespons
     }
     return st.one_of(
         st.builds(FetchResponse, records=st.binary(max_size=50), **known),
-        st.builds(FetchResponse, diverging=st.builds(OffsetAndEpoch, epochs, offsets), **known),
+        st.builds(
+            FetchResponse,
+            diverging=st.builds(OffsetAndEpoch, epoch=epochs, offset=offsets),
+            **known,
+        ),
         st.builds(FetchResponse, snapshot_id=snapshot_ids, **known),
         st.builds(FetchResponse, error=errors, **known),
     )

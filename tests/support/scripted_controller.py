@@ -110,7 +110,9 @@ class Controller:
             valid = self.validation.validate(
                 offset=asked.fetch_offset, epoch=asked.last_fetched_epoch
             )
-        diverging = valid.end if isinstance(valid, Diverging) else OffsetAndEpoch(-1, -1)
+        diverging = (
+            valid.end if isinstance(valid, Diverging) else OffsetAndEpoch(epoch=-1, offset=-1)
+        )
         snapshot_id = valid.snapshot_id if isinstance(valid, SnapshotNeeded) else None
         self._fetch_count += 1
         is_busy = self.is_often_busy and self._fetch_count % 2 == 1

@@ -144,7 +144,11 @@ FETCH = FetchRequest(
     max_wait_ms=500,
 )
 SNAPSHOT = FetchSnapshotRequest(
-    replica=STRANGER, epoch=0, snapshot_id=SnapshotId(1, 9), position=0, max_bytes=1000
+    replica=STRANGER,
+    epoch=0,
+    snapshot_id=SnapshotId(epoch=1, end_offset=9),
+    position=0,
+    max_bytes=1000,
 )
 VOTE = VoteRequest(
     epoch=1, candidate=STRANGER, voter=None, last_offset=0, last_epoch=0, is_pre_vote=True

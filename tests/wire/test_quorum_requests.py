@@ -171,7 +171,7 @@ FETCH = FetchRequest(
     replica=KEY, epoch=3, fetch_offset=9, last_fetched_epoch=2, max_bytes=1, max_wait_ms=1
 )
 SNAPSHOT = FetchSnapshotRequest(
-    replica=KEY, epoch=3, snapshot_id=SnapshotId(2, 9), position=0, max_bytes=1
+    replica=KEY, epoch=3, snapshot_id=SnapshotId(epoch=2, end_offset=9), position=0, max_bytes=1
 )
 
 
@@ -212,8 +212,8 @@ def test_a_snapshot_of_another_log_is_an_unknown_partition() -> None:
         (replace(SNAPSHOT, max_bytes=-1), 42, False),
         (replace(SNAPSHOT, epoch=-1), 42, False),
         (replace(SNAPSHOT, position=-1), 99, False),
-        (replace(SNAPSHOT, snapshot_id=SnapshotId(-1, 9)), 98, False),
-        (replace(SNAPSHOT, snapshot_id=SnapshotId(2, -1)), 98, False),
+        (replace(SNAPSHOT, snapshot_id=SnapshotId(epoch=-1, end_offset=9)), 98, False),
+        (replace(SNAPSHOT, snapshot_id=SnapshotId(epoch=2, end_offset=-1)), 98, False),
         (RemoveVoterRequest(voter=ReplicaKey(-1, KEY.directory_id)), 42, True),
         (RemoveVoterRequest(voter=ReplicaKey(1)), 42, True),
         (UpdateVoterRequest(epoch=-1, voter=VOTER), 42, True),

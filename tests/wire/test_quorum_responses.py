@@ -134,7 +134,7 @@ def test_the_content_of_kafkas_responses_is_decoded() -> None:
         leader_and_epoch=LeaderAndEpoch(epoch=9, leader_id=3),
         high_watermark=200,
         log_start_offset=100,
-        snapshot_id=SnapshotId(8, 150),
+        snapshot_id=SnapshotId(epoch=8, end_offset=150),
     )
 
 

@@ -544,19 +544,21 @@ def _fetch_response(response: FetchResponse, context: ResponseContext) -> Decode
         high_watermark=None if one.high_watermark < 0 else one.high_watermark,
         log_start_offset=None if one.log_start_offset < 0 else one.log_start_offset,
         records=one.records or b"",
-        diverging=None if diverging is None else OffsetAndEpoch(*diverging),
-        snapshot_id=None if snapshot is None else SnapshotId(*snapshot),
+        diverging=diverging,
+        snapshot_id=None
+        if snapshot is None
+        else SnapshotId(epoch=snapshot.epoch, end_offset=snapshot.offset),
     )
 
 
-def _end_or_none(end: tuple[int, int], context: ResponseContext) -> tuple[int, int] | None:
+def _end_or_none(end: tuple[int, int], context: ResponseContext) -> OffsetAndEpoch | None:
     """Return epoch and end offset; None if both are unset."""
     epoch, end_offset = end
     if epoch < 0 and end_offset < 0:
         return None
     if epoch < 0 or end_offset < 0:
         context.fail("epoch without end offset, or end offset without epoch")
-    return end
+    return OffsetAndEpoch(epoch=epoch, offset=end_offset)
 
 
 # --- Responses ------------------------------------------------------------------------------------
@@ -602,7 +604,7 @@ def encode_error_response(
     if key is not ApiKey.FETCH_SNAPSHOT:
         return layout.encode(message.kind(**facts), identity)
     return layout.encode(
-        message.kind(**facts, snapshot_id=SnapshotId(0, 0)),
+        message.kind(**facts, snapshot_id=SnapshotId(epoch=0, end_offset=0)),
         identity,
         request_error.topic,
         request_error.partition,

@@ -192,7 +192,9 @@ NO_LEADER: Final = Type(lambda *_: (), lambda _: LeaderAndEpoch(epoch=0))
 ERROR: Final = Type(None, lambda _, code: CODES[code])
 
 
-SNAPSHOT_ID: Final = Type(None, lambda _, one: SnapshotId(one.epoch, one.end_offset))
+SNAPSHOT_ID: Final = Type(
+    None, lambda _, one: SnapshotId(epoch=one.epoch, end_offset=one.end_offset)
+)
 
 
 # --- Messages -------------------------------------------------------------------------------------

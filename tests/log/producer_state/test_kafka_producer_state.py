@@ -192,7 +192,7 @@ def test_kafka_dump_log_reads_a_snapshot_with_producer_state_in_its_header(
     jars: Path, tmp_path: Path
 ) -> None:
     producer_state = sample_state()
-    path = tmp_path / checkpoint_name(SnapshotId(1, producer_state.end_offset))
+    path = tmp_path / checkpoint_name(SnapshotId(epoch=1, end_offset=producer_state.end_offset))
     header = SnapshotHeader(
         last_contained_log_timestamp_ms=5, tagged_fields=(producer_state.to_header_field(),)
     )

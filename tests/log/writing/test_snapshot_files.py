@@ -184,13 +184,13 @@ def test_a_snapshot_ends_after_a_committed_batch_of_its_epoch(disk: SimulatedDis
     log.flush()
     append(log, b"not committed")
     for snapshot_id, reason in (
-        (SnapshotId(1, 5), "above the high watermark 4"),
-        (SnapshotId(1, 2), "inside a batch"),
-        (SnapshotId(2, 4), "has epoch 1"),
+        (SnapshotId(epoch=1, end_offset=5), "above the high watermark 4"),
+        (SnapshotId(epoch=1, end_offset=2), "inside a batch"),
+        (SnapshotId(epoch=2, end_offset=4), "has epoch 1"),
     ):
         with pytest.raises(SnapshotRefusedError, match=reason):
             log.begin_snapshot(snapshot_id, now_ms=NOW_MS)
-    assert log.begin_snapshot(SnapshotId(0, 0), now_ms=NOW_MS) is None
+    assert log.begin_snapshot(SnapshotId(epoch=0, end_offset=0), now_ms=NOW_MS) is None
 
 
 def test_a_record_larger_than_a_batch_is_refused(disk: SimulatedDisk) -> None:
@@ -424,7 +424,10 @@ def test_records_that_exceed_age_or_size_are_deleted(
 def test_the_newest_snapshot_is_always_kept(
     retention_ms: int | None, retention_bytes: int | None, ordinal: int | None
 ) -> None:
-    snapshots = [RetentionSnapshot(SnapshotId(1, 10 * at), 50, 1_000 * at) for at in (1, 2, 3)]
+    snapshots = [
+        RetentionSnapshot(SnapshotId(epoch=1, end_offset=10 * at), 50, 1_000 * at)
+        for at in (1, 2, 3)
+    ]
     found = snapshot_to_start_after(
         snapshots,
         log_bytes=200,

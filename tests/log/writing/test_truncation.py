@@ -118,8 +118,9 @@ def test_a_snapshot_older_than_the_log_start_decides_nothing() -> None:
     [((0, 7), 7), ((0, 99), 45), ((4, 25), 25), ((4, 99), 30), ((5, 25), 30), ((7, 50), 45)],
 )
 def test_a_follower_truncates_where_both_logs_agree(leader: tuple[int, int], cut_at: int) -> None:
+    epoch, offset = leader
     log = lineage((2, 0), (4, 20), (7, 30), end=45)
-    assert log.truncation_offset(OffsetAndEpoch(*leader)) == cut_at
+    assert log.truncation_offset(OffsetAndEpoch(epoch=epoch, offset=offset)) == cut_at
 
 
 # --- truncated files ------------------------------------------------------------------------------

@@ -90,6 +90,8 @@ def test_gaps_epochs_and_snapshots_are_not_a_matter_of_one_record() -> None:
     with pytest.raises(ReplayError, match="leader epoch 0 is lower"):
         loader.append([LogRecord(1, 0, 0, NO_OP_VALUE)])
     with pytest.raises(ReplayError):
-        loader.bootstrap(SnapshotId(9, 1), at(0, RemoveTopicRecord(topic_id=UNKNOWN_ID)))
+        loader.bootstrap(
+            SnapshotId(epoch=9, end_offset=1), at(0, RemoveTopicRecord(topic_id=UNKNOWN_ID))
+        )
     assert rejected == []
     assert loader.image == state_after(RegisterBrokerRecord(broker_id=1))

@@ -226,7 +226,7 @@ class LeaderClient:
         )
         if partition.leader_epoch < 0 or partition.end_offset < 0:
             return None
-        return OffsetAndEpoch(int(partition.leader_epoch), int(partition.end_offset))
+        return OffsetAndEpoch(epoch=int(partition.leader_epoch), offset=int(partition.end_offset))
 
     def last_commit(self, application_id: str, *, timeout_ms: float) -> Committed | None:
         """Return the last commit of an application id, from OffsetFetch."""
@@ -425,10 +425,10 @@ def _fetch_result(partition: Any, leader_epoch: int, *, is_out_of_range: bool) -
         is_out_of_range=is_out_of_range,
         snapshot_id=None
         if snapshot.end_offset < 0
-        else SnapshotId(int(snapshot.epoch), int(snapshot.end_offset)),
+        else SnapshotId(epoch=int(snapshot.epoch), end_offset=int(snapshot.end_offset)),
         diverging=None
         if diverging.end_offset < 0
-        else OffsetAndEpoch(int(diverging.epoch), int(diverging.end_offset)),
+        else OffsetAndEpoch(epoch=int(diverging.epoch), offset=int(diverging.end_offset)),
     )
 
 

@@ -47,7 +47,7 @@ NODE_LOCK_NAME: Final = ".lock"
 RAFTLOG_PROPERTIES_NAME: Final = "raftlog.properties"
 """raftlog's, not Kafka's: properties of an embedded log. Directories without it are not written."""
 
-BOOTSTRAP_ID: Final = SnapshotId(0, 0)
+BOOTSTRAP_ID: Final = SnapshotId(epoch=0, end_offset=0)
 UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
 """The partition of a log whose directory is not named ``<topic>-<partition>``."""
 

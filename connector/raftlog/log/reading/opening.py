@@ -475,4 +475,4 @@ def _unnamed_snapshot(file: ReadableFile) -> SnapshotId:
     The epoch of a ``bootstrap.checkpoint`` is 0.
     """
     first = read_batch_at(file, 0)
-    return SnapshotId(0 if first is None else first.leader_epoch, 0)
+    return SnapshotId(epoch=0 if first is None else first.leader_epoch, end_offset=0)
