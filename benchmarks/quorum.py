@@ -94,6 +94,18 @@ class RaftlogQuorum:
     def __exit__(self, *error: Any) -> None:
         self._nodes.__exit__(*error)
 
+    @property
+    def process_ids(self) -> list[int]:
+        return [node.process.pid for node in self._nodes.nodes if node.process is not None]
+
+    @property
+    def bootstrap(self) -> str:
+        return self._nodes.bootstrap
+
+    def leader_address(self) -> str:
+        """Return the address of the leader, once there is one."""
+        return eventually(self._leader, "a leader").address
+
     def _leader(self) -> NodeProcess | None:
         """Return the node that became leader last, if its process runs."""
         found = [
@@ -190,6 +202,15 @@ class Etcd:
                 stdout=lines,
                 stderr=lines,
             )
+
+    @property
+    def process_ids(self) -> list[int]:
+        return [process.pid for process in self._processes if process is not None]
+
+    def leader_address(self) -> str:
+        """Return the address of the leader, once there is one."""
+        found = eventually(lambda: [one for one in [_run(self._leader())] if one is not None], "it")
+        return f"127.0.0.1:{self._clients[found[0]]}"
 
     async def _leader(self) -> int | None:
         """Return the leader, as a running member reports it."""

@@ -26,6 +26,7 @@ SCRIPTS = (
     "timeline",
     "controller",
     "quorum",
+    "quorum_peers",
     "produce",
     "fetch",
     "spark_read",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import pytest
 from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
@@ -120,6 +121,40 @@ def test_every_append_is_written_once_when_leaders_die_under_load(
     ), "nothing else, and nothing twice"
     epochs = {record.offset: None for record in log.read(start)}
     assert len(epochs) == len(found)
+
+
+def test_pipelined_appends_keep_their_order_when_leaders_are_killed(
+    quorum: QuorumProcesses, log: ConnectedLog
+) -> None:
+    start = log.end_offset
+    futures: list[Future[AppendResult]] = []
+
+    def append_some() -> None:
+        for number in range(len(futures), len(futures) + 300):
+            value = b"%d" % number
+            match number % 10:
+                case 3:
+                    name = ("pipelined", "query", number)
+                    futures.append(log.append_async(value, commit=name, timeout_ms=60_000))
+                case 7:
+                    stamp = (77, 0, number // 10)
+                    futures.append(log.append_async(value, producer=stamp, timeout_ms=60_000))
+                case _:
+                    futures.append(log.append_async(value, atomic=True, timeout_ms=60_000))
+
+    append_some()
+    for _ in range(3):
+        node = leader_of(quorum, log)
+        append_some()
+        futures[-200].result(60)  # others are in flight
+        node.kill()
+        append_some()
+        futures[-1].result(60)
+        node.start()
+    offsets = [future.result(60).base_offset for future in futures]
+    assert offsets == sorted(set(offsets))
+    values = [record.value for record in log.read(start)]
+    assert values == [b"%d" % number for number in range(len(futures))]
 
 
 def test_an_epoch_is_refused_after_the_next_election(
