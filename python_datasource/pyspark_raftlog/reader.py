@@ -87,10 +87,22 @@ def read_partition(
         case PackedParts():
             rows = chain.from_iterable(_part_rows(part, columns) for part in partition.parts)
         case LogRange() | SnapshotRows():
-            rows = _rows(open_source(options), partition, options, columns)
+            rows = _rows(_open_on_executor(options), partition, options, columns)
         case _:
             raise AssertionError("a partition of another source")
     yield from rebatch(rows, options.record_batch_rows)
+
+
+def _open_on_executor(options: RaftlogOptions) -> LogReader:
+    """Open the log, which the driver has read. Raises as ``open_source``."""
+    try:
+        return open_source(options)
+    except LogNotFoundError as error:
+        remedy = (
+            "the driver has read it: mount it at this path on every executor, or read from the "
+            "nodes with bootstrap.servers"
+        )
+        raise LogNotFoundError(path=error.path, remedy=remedy) from None
 
 
 def _part_rows(part: LogPart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
