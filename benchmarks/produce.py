@@ -50,7 +50,7 @@ from raftlog.wire import (
     ReceivedRequest,
     RequestHeader,
     decode_produce_request,
-    encode,
+    encode_produce_request,
     encode_produce_response,
     encode_request_header,
     encode_response_header,
@@ -81,7 +81,7 @@ def produced(
     header = RequestHeader(
         api_key=ApiKey.PRODUCE, api_version=VERSION, correlation_id=ordinal, client_id="benchmark"
     )
-    body = encode(produce_request(LOG, batch, timeout_ms=30_000), VERSION)
+    body = encode_produce_request(VERSION, produce_request(LOG, batch, timeout_ms=30_000))
     return frame(encode_request_header(header), body)
 
 

@@ -48,7 +48,7 @@ from raftlog.wire import (
     RequestHeader,
     decode,
     decode_response_header,
-    encode,
+    encode_produce_request,
     encode_request_header,
     frame,
     latest_schemas,
@@ -154,7 +154,7 @@ def produced(value: bytes) -> bytes:
     builder = BatchBuilder(base_timestamp_ms=time.time_ns() // 1_000_000, byte_count_max=2**20)
     builder.append([value])
     request = produce_request(LOG, builder.build(0, -1).data, timeout_ms=30_000)
-    return encode(request, PRODUCE_VERSION)
+    return encode_produce_request(PRODUCE_VERSION, request)
 
 
 # --- etcd -----------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ from raftlog.client.remote.messages import TopicIdentity, produce_request
 from raftlog.log.reading.transactions import CommitName, commit_header
 from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp
 from raftlog.records.record import NewRecord
-from raftlog.wire import ApiKey, RequestHeader, encode, encode_request_header, frame
+from raftlog.wire import ApiKey, RequestHeader, encode_produce_request, encode_request_header, frame
 
 SOURCES: Final = HOME / "benchmarks" / "peers"
 PROGRAMS: Final = HOME / "build" / "peers"
@@ -198,7 +198,7 @@ class Frames:
         header = RequestHeader(
             api_key=ApiKey.PRODUCE, api_version=VERSION, correlation_id=number, client_id="load"
         )
-        body = encode(produce_request(LOG, data, timeout_ms=30_000), VERSION)
+        body = encode_produce_request(VERSION, produce_request(LOG, data, timeout_ms=30_000))
         return frame(encode_request_header(header), body)
 
 

@@ -27,7 +27,9 @@ from raftlog.wire import (
     ProduceResult,
     decode,
     decode_produce_request,
+    decode_produce_response,
     encode,
+    encode_produce_request,
     encode_produce_response,
     latest_schemas,
 )
@@ -140,6 +142,30 @@ def test_responses_have_the_bytes_of_kios_classes(version: int, seed: int) -> No
     endpoint = rng.choice((None, LeaderEndpoint(3, "node3.example", 9092)))
     expected = encode(as_kio(request, results, endpoint), version)
     assert encode_produce_response(version, request, results, endpoint) == expected
+
+
+@given(st.sampled_from(VERSIONS), st.integers(0, 2**64))
+def test_requests_have_the_bytes_of_kios_classes(version: int, seed: int) -> None:
+    message = random_message(latest_schemas.ProduceRequest, version, random.Random(seed))
+    assert encode_produce_request(version, same(message, version)) == encode(message, version)
+
+
+@given(st.sampled_from(VERSIONS), st.integers(0, 2**64))
+def test_responses_are_decoded_as_by_kios_classes(version: int, seed: int) -> None:
+    message = random_message(latest_schemas.ProduceResponse, version, random.Random(seed))
+    data = encode(message, version)
+    expected = [
+        ProduceResult(
+            one.index, one.error_code, one.base_offset, one.log_start_offset, one.error_message
+        )
+        for topic in decode(latest_schemas.ProduceResponse, version, data).responses
+        for one in topic.partition_responses
+    ]
+    assert decode_produce_response(version, data) == expected
+    assert decode_produce_response(version, b"head" + data, start=4) == expected
+    for malformed in (data + b"x", *(data[:length] for length in range(len(data)))):
+        with pytest.raises(MalformedMessageError):
+            decode_produce_response(version, malformed)
 
 
 @pytest.mark.parametrize("vector", [one for one in message_vectors() if one.name == "Produce"])

@@ -59,6 +59,8 @@ from .produce_codec import (
     ProduceRequest,
     ProduceResult,
     decode_produce_request,
+    decode_produce_response,
+    encode_produce_request,
     encode_produce_response,
 )
 from .raft_codec import (
@@ -105,6 +107,7 @@ __all__ = [
     "decode_fetch_request",
     "decode_fetch_response",
     "decode_produce_request",
+    "decode_produce_response",
     "decode_request",
     "decode_response",
     "decode_response_header",
@@ -114,6 +117,7 @@ __all__ = [
     "encode_error_response",
     "encode_fetch_request",
     "encode_fetch_response",
+    "encode_produce_request",
     "encode_produce_response",
     "encode_request",
     "encode_request_header",

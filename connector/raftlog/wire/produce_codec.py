@@ -1,4 +1,4 @@
-"""Codec of Produce in a node, by hand: bytes of a request to offsets and lengths, results to bytes.
+"""Codec of Produce by hand, of nodes and clients: bytes to offsets, lengths and results, and back.
 
 Every append of a client passes here, and the general ``codec`` takes twice as long. Its
 messages, of kio's classes, are the oracle: equal values and bytes in every served version.
@@ -38,6 +38,7 @@ _NO_TIME: Final = -1
 _NO_NODE: Final = -1
 _NO_TAGS: Final = b"\x00"
 _API: Final = "ProduceResponse"
+_REQUEST: Final = "ProduceRequest"
 
 
 class ProducedBatch(NamedTuple):
@@ -89,7 +90,7 @@ def decode_produce_request(version: int, data: bytes, *, start: int = 0) -> Prod
 
     Raises ``MalformedMessageError``.
     """
-    cursor = Cursor(data, "ProduceRequest", version, start=start)
+    cursor = Cursor(data, _REQUEST, version, start=start)
     is_flexible, has_ids = version >= _FLEXIBLE_FROM, version >= _TOPIC_IDS_FROM
     transactional_id = cursor.string("transactional_id", is_compact=is_flexible, is_nullable=True)
     acks, timeout_ms = cursor.unpack(_ACKS_AND_TIMEOUT, "acks and timeout")
@@ -115,6 +116,82 @@ def decode_produce_request(version: int, data: bytes, *, start: int = 0) -> Prod
     if is_flexible:
         skip_tagged(cursor)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def encode_produce_request(version: int, request: ProduceRequest) -> bytes:
+    """Return the body of a request.
+
+    Raises ``UnsupportedFieldError`` for a text that is too long or not encodable.
+    """
+    is_flexible, has_ids = version >= _FLEXIBLE_FROM, version >= _TOPIC_IDS_FROM
+    end = _NO_TAGS if is_flexible else b""
+    transactional_id = request.transactional_id
+    out = [
+        encode_text(
+            _REQUEST, version, "transactional_id", transactional_id, is_compact=is_flexible
+        ),
+        _ACKS_AND_TIMEOUT.pack(request.acks, request.timeout_ms),
+        encode_count(len(request.topics), is_compact=is_flexible),
+    ]
+    for topic in request.topics:
+        if has_ids:
+            out.append(topic.topic_id)
+        else:
+            out.append(encode_text(_REQUEST, version, "name", topic.name, is_compact=is_flexible))
+        out.append(encode_count(len(topic.batches), is_compact=is_flexible))
+        for partition, records in topic.batches:
+            length = -1 if records is None else len(records)  # encoded as that of an array is
+            out += (_INT32.pack(partition), encode_count(length, is_compact=is_flexible))
+            out += (records or b"", end)
+        out.append(end)
+    out.append(end)
+    return b"".join(out)
+
+
+def decode_produce_response(version: int, data: bytes, *, start: int = 0) -> list[ProduceResult]:
+    """Decode the results of all batches in a response, whose body begins at ``start``.
+
+    The leader, errors of single records and tagged fields are skipped. Raises
+    ``MalformedMessageError``.
+    """
+    cursor = Cursor(data, _API, version, start=start)
+    is_flexible = version >= _FLEXIBLE_FROM
+    results: list[ProduceResult] = []
+    for _ in range(cursor.count("responses", 2, is_compact=is_flexible)):
+        if version >= _TOPIC_IDS_FROM:
+            cursor.take(_ID_BYTES, "topic_id")
+        else:
+            cursor.string("name", is_compact=is_flexible)
+        for _ in range(cursor.count("partition_responses", 14, is_compact=is_flexible)):
+            results.append(_decode_result(cursor, version))
+            if is_flexible:
+                skip_tagged(cursor)
+        if is_flexible:
+            skip_tagged(cursor)
+    cursor.unpack(_INT32, "throttle_time")
+    if is_flexible:
+        skip_tagged(cursor)
+    if cursor.position != cursor.end:
+        cursor.fail(f"{cursor.end - cursor.position} bytes follow the message")
+    return results
+
+
+def _decode_result(cursor: Cursor, version: int) -> ProduceResult:
+    if version < _LOG_START_FROM:
+        partition, error, base_offset, _ = cursor.unpack(_RESULT, "partition_response")
+        return ProduceResult(partition, error, base_offset)
+    fields = cursor.unpack(_RESULT_WITH_START, "partition_response")
+    partition, error, base_offset, _, log_start_offset = fields
+    message = None
+    if version >= _MESSAGES_FROM:
+        is_flexible = version >= _FLEXIBLE_FROM
+        for _ in range(cursor.count("record_errors", 5, is_compact=is_flexible)):
+            cursor.unpack(_INT32, "batch_index")
+            cursor.string("batch_index_error_message", is_compact=is_flexible, is_nullable=True)
+            if is_flexible:
+                skip_tagged(cursor)
+        message = cursor.string("error_message", is_compact=is_flexible, is_nullable=True)
+    return ProduceResult(partition, error, base_offset, log_start_offset, message)
 
 
 def encode_produce_response(

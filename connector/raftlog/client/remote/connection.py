@@ -421,10 +421,16 @@ class Connection(asyncio.Protocol):
         Raises ``ConnectionLostError``, ``NoCommonVersionError``, ``UnsupportedFieldError``; the
         future raises ``ConnectionLostError``, ``AccessDeniedError`` and ``MalformedMessageError``.
         """
+        return self.send_encoded(api_key, partial(encode, message), partial(decode, target))
+
+    def send_encoded(
+        self, api_key: ApiKey, encode_body: Callable[[int], bytes], decode_body: Callable[..., T]
+    ) -> asyncio.Future[T]:
+        """Send a request whose body ``encode_body`` returns for a version. As ``send``."""
         version = self._version_of.get(api_key)
         if version is None:
             version = self._version_of[api_key] = common_version(api_key, self.versions)
-        return self._send(api_key, version, encode(message, version), partial(decode, target))
+        return self._send(api_key, version, encode_body(version), decode_body)
 
     async def request(
         self, api_key: ApiKey, message: Any, target: type[T], *, timeout_s: float

@@ -7,6 +7,7 @@ writes what the version has. A response about anything else raises ``MalformedMe
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, cast
@@ -21,11 +22,10 @@ from kio.schema.fetch_snapshot.v1 import request as fetch_snapshot
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.list_offsets.v11 import request as list_offsets
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_ends
-from kio.schema.produce.v13 import request as produce
 
 from raftlog.errors import MalformedMessageError
 from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
-from raftlog.wire import latest_schemas
+from raftlog.wire import ProducedBatch, ProducedTopic, ProduceRequest, ProduceResult, latest_schemas
 
 PARTITION: Final = 0
 LATEST_TIMESTAMP: Final = -1
@@ -78,20 +78,11 @@ def quorum_request() -> describe_quorum.DescribeQuorumRequest:
     return describe_quorum.DescribeQuorumRequest(topics=(topic,))
 
 
-def produce_request(
-    log: TopicIdentity, batch: bytes, timeout_ms: int
-) -> latest_schemas.ProduceRequest:
+def produce_request(log: TopicIdentity, batch: bytes, timeout_ms: int) -> ProduceRequest:
     """Return a request to append one batch, answered when it is committed."""
-    partition = produce.PartitionProduceData(index=_any(PARTITION), records=_any(batch))
-    topic = latest_schemas.ProduceTopic(
-        topic_id=log.topic_id, name=_any(log.topic), partition_data=(partition,)
-    )
-    return latest_schemas.ProduceRequest(
-        transactional_id=None,
-        acks=_any(-1),
-        timeout=_duration(timeout_ms),
-        topic_data=(topic,),
-    )
+    topic_id = (log.topic_id or uuid.UUID(int=0)).bytes
+    topic = ProducedTopic(topic_id, log.topic, [ProducedBatch(PARTITION, batch)])
+    return ProduceRequest(None, -1, timeout_ms, [topic])
 
 
 def producer_id_request() -> InitProducerIdRequest:
@@ -212,11 +203,18 @@ class Committed:
     epoch: int
 
 
-def only_partition(topics: Any, partitions: str = "partitions") -> Any:
+def only_partition(topics: Any) -> Any:
     """Return the only partition in a response."""
-    if len(topics) != 1 or len(getattr(topics[0], partitions)) != 1:
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
         raise malformed("it does not have exactly one partition")
-    return getattr(topics[0], partitions)[0]
+    return topics[0].partitions[0]
+
+
+def only_result(results: Sequence[ProduceResult]) -> ProduceResult:
+    """Return the only result in a response to Produce."""
+    if len(results) != 1:
+        raise malformed("it does not have exactly one partition")
+    return results[0]
 
 
 def parse_committed(response: latest_schemas.OffsetFetchResponse) -> tuple[int, Committed | None]:

@@ -33,7 +33,12 @@ from raftlog.errors import (
     WireError,
     WrongClusterError,
 )
-from raftlog.wire import ApiKey, latest_schemas
+from raftlog.wire import (
+    ApiKey,
+    ProduceResult,
+    decode_produce_response,
+    encode_produce_request,
+)
 from raftlog.wire.produce_error_messages import parse_appended_message
 
 from . import messages
@@ -292,7 +297,11 @@ class Sender:
         message = messages.produce_request(leader.log, batch.data_for(leader.epoch), COMMIT_WAIT_MS)
         connection = leader.connection
         try:
-            response = connection.send(ApiKey.PRODUCE, message, latest_schemas.ProduceResponse)
+            response = connection.send_encoded(
+                ApiKey.PRODUCE,
+                lambda version: encode_produce_request(version, message),
+                decode_produce_response,
+            )
         except ConnectionLostError as error:
             self._producer.return_unsent(batch)
             self._invalidate(leader, str(error), is_lost=True)
@@ -306,7 +315,7 @@ class Sender:
             RESPONSE_TIMEOUT_S, connection.close, "no response in time"
         )
 
-        def handle(done: asyncio.Future[latest_schemas.ProduceResponse]) -> None:
+        def handle(done: asyncio.Future[list[ProduceResult]]) -> None:
             timer.cancel()
             self._handle_response(leader, batch, done)
             self._changed.set()
@@ -320,22 +329,22 @@ class Sender:
         self,
         leader: LeaderConnection,
         batch: ProducerBatch,
-        done: asyncio.Future[latest_schemas.ProduceResponse],
+        done: asyncio.Future[list[ProduceResult]],
     ) -> None:
         try:
-            partition = messages.only_partition(done.result().responses, "partition_responses")
+            result = messages.only_result(done.result())
         except (ConnectionLostError, AccessDeniedError, WireError) as error:
             leader.connection.close("a response was lost")
             self._producer.handle_lost(batch, str(error))
             self._invalidate(leader, str(error), is_lost=True)
             return
-        code = int(partition.error_code)
+        code = result.error
         if not code:
             self._metadata.mark_healthy()
             self._pause_s = 0.0
-            self._producer.complete(batch, _append_result(leader, batch, partition))
+            self._producer.complete(batch, _append_result(leader, batch, result))
             return
-        problem = self._producer.handle_error(batch, code, partition.error_message)
+        problem = self._producer.handle_error(batch, code, result.message)
         if problem is None:
             return
         self._problem = problem.reason
@@ -376,10 +385,12 @@ def _close_all() -> None:
         sender.close()
 
 
-def _append_result(leader: LeaderConnection, batch: ProducerBatch, partition: Any) -> AppendResult:
+def _append_result(
+    leader: LeaderConnection, batch: ProducerBatch, result: ProduceResult
+) -> AppendResult:
     """Return the result in a response without an error."""
-    base_offset = int(partition.base_offset)
-    appended = parse_appended_message(partition.error_message)
+    base_offset = result.base_offset
+    appended = parse_appended_message(result.message)
     if appended is None:  # an older node
         return AppendResult(base_offset, base_offset + batch.record_count - 1, leader.epoch)
     # A retry by this client is not a duplicate to the caller, which appended once.
