@@ -145,6 +145,8 @@ CREDENTIALS_BYTES_MAX: Final = 256 * KIB
 """Longest response of a token endpoint, and longest file of secrets, properties or a token."""
 
 REDACTION_KEY_BYTES_MIN: Final = 16
+REDACTION_KEY_DISTINCT_MIN: Final = 6
+"""Different bytes of a key: a word that is repeated can be guessed."""
 """Shortest key of keyed redaction: a shorter key could be found by brute force, and with it the
 redacted secrets."""
 

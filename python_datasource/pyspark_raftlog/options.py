@@ -475,6 +475,9 @@ def _secret(name: str, value: str) -> bytes:
     if len(secret) < limits.REDACTION_KEY_BYTES_MIN:
         least = limits.REDACTION_KEY_BYTES_MIN
         raise OptionError(option=name, reason=f"must have at least {least} bytes")
+    if len(set(secret)) < limits.REDACTION_KEY_DISTINCT_MIN:
+        least = limits.REDACTION_KEY_DISTINCT_MIN
+        raise OptionError(option=name, reason=f"must have at least {least} different characters")
     return secret
 
 
@@ -511,6 +514,7 @@ OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     "maxDecompressedBytes": ("decompressed_bytes_max", _decompressed_bytes),
     "redact": ("redaction", _redaction),
     "redactKey": ("redact_key", _secret),
+    "redactSecret": ("redact_key", _secret),
     "columns": ("has_typed_columns", _has_typed_columns),
     "values": ("kind", _kind),
 }

@@ -78,7 +78,7 @@ def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
 # the source returned are stored with the table, so the first one has the options as metadata.
 
 _OPTIONS_KEY: Final = "raftlog.options"
-_SECRETS: Final = SECRET_OPTIONS | {"redactkey"}
+_SECRETS: Final = SECRET_OPTIONS | {"redactkey", "redactsecret"}
 
 
 def is_catalog_table(given: Mapping[str, str]) -> bool:

@@ -203,9 +203,10 @@ class RaftlogDataSource(DataSource):
         returns them. Other internal logs have no secrets: ``full`` also hides what clients say of
         themselves there: hosts, metadata of offset commits, user data of subscriptions and
         assignments, unknown records and fields; in ``key``, ``value``, ``recordKey``, ``record``.
-    redactKey
+    redactSecret, redactKey
         Secret of at least 16 bytes, or a reference as above. Replaces each secret by a keyed hash,
-        so that changes are visible, instead of a fixed mask.
+        so that changes are visible, instead of a fixed mask. In SQL use ``redactSecret``: Spark
+        shows the value of ``redactKey`` in plans and event logs, unless it is a reference.
     values
         Kind of the records, if it cannot be detected from the files and the read fails therefore:
         ``kraft`` for cluster metadata, ``bytes`` (or ``msgpack``) for other records, whose values

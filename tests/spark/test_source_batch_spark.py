@@ -239,6 +239,17 @@ def test_secrets_and_the_redaction_key_are_shown_nowhere(
     assert hashed
 
 
+def test_a_redaction_key_in_sql_is_masked_by_spark(spark: SparkSession, data: Path) -> None:
+    key = "a-key-of-an-operator"
+    create = (
+        "CREATE TEMPORARY VIEW masked USING raftlog OPTIONS "
+        f"(path '{data / METADATA}', redactSecret '{key}')"
+    )
+    (plan,) = spark.sql(f"EXPLAIN EXTENDED {create}").collect()
+    assert "redactSecret" in plan[0]
+    assert key not in plan[0]
+
+
 def test_a_deleted_log_is_reported_when_it_is_read(spark: SparkSession, tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "orders-0")
     log.append(b"1")

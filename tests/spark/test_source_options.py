@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from pyspark_raftlog.source import RaftlogDataSource
 from raftlog.client import Isolation
 from raftlog.client.offset_spec import EARLIEST, LATEST, SNAPSHOT, OffsetSpec, OffsetSpecKind
 from raftlog.errors import OptionError
+from raftlog_state.records import Redactor
 
 SECRET = "correct horse battery staple"
 
@@ -104,7 +106,7 @@ def test_defaults_equal_those_of_the_manual() -> None:
         ("columns", "json", "has_typed_columns", False),
         ("redact", "false", "redaction", Redaction.OFF),
         ("redact", "Full", "redaction", Redaction.FULL),
-        ("redactKey", "k" * 16, "redact_key", b"k" * 16),
+        ("redactKey", SECRET, "redact_key", SECRET.encode()),
     ],
 )
 def test_every_option_is_parsed(name: str, value: str, attribute: str, expected: object) -> None:
@@ -219,6 +221,23 @@ def test_a_stream_has_no_ending_offset() -> None:
     for name in ("endingOffset", "endingOffsets", "endingTimestamp"):
         with pytest.raises(OptionError, match="in batch reads only"):
             parse(**{name: "5"}).check_no_end()
+
+
+@pytest.mark.parametrize("key", ["x" * 15, "x" * 16, "secret" * 5])
+def test_a_redaction_key_that_can_be_guessed_is_refused(key: str) -> None:
+    reason = "different characters" if len(key) >= 16 else "16 bytes"
+    assert reason in str(refusal(redactSecret=key))
+    with pytest.raises(OptionError, match=reason):
+        Redactor(key=key.encode())
+
+
+def test_a_redaction_key_may_be_a_reference_and_has_a_name_that_spark_masks(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(SECRET)
+    for name in ("redactKey", "redactSecret"):
+        found = parse(**{name: f"${{directory:{tmp_path}:key}}"})
+        assert found.redact_key == SECRET.encode()
+    pattern = r"(?i)secret|password|token|access[.]?key"  # spark.redaction.regex
+    assert re.search(pattern, "redactSecret")
 
 
 def test_the_redaction_key_is_never_shown() -> None:

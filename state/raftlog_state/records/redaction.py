@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from raftlog.errors import OptionError
-from raftlog.limits import REDACTION_KEY_BYTES_MIN
+from raftlog.limits import REDACTION_KEY_BYTES_MIN, REDACTION_KEY_DISTINCT_MIN
 
 from .config_types import is_secret_config, public_config_names
 from .consumer_protocol import PROTOCOL_FIELDS, parse_protocol, protocol_bytes
@@ -61,12 +61,12 @@ class Redactor:
     """Redactor of records. Immutable and picklable; its key is not in ``repr``.
 
     Args:
-        key: at least 16 bytes; secrets become keyed hashes. None: a fixed mask.
+        key: at least 16 bytes, 6 of them different: secrets become keyed hashes. None: a mask.
         reveal: turn redaction off.
         full: also hide what clients say of themselves.
 
     Raises:
-        OptionError: the key is shorter than 16 bytes, or redaction is both off and full.
+        OptionError: the key is too short or too uniform, or redaction is both off and full.
     """
 
     key: bytes | None = field(default=None, repr=False)
@@ -76,6 +76,9 @@ class Redactor:
     def __post_init__(self) -> None:
         if self.key is not None and len(self.key) < REDACTION_KEY_BYTES_MIN:
             reason = f"it must have at least {REDACTION_KEY_BYTES_MIN} bytes"
+            raise OptionError(option="redaction key", reason=reason)
+        if self.key is not None and len(set(self.key)) < REDACTION_KEY_DISTINCT_MIN:
+            reason = f"it must have at least {REDACTION_KEY_DISTINCT_MIN} different characters"
             raise OptionError(option="redaction key", reason=reason)
         if self.reveal and self.full:
             raise OptionError(option="full redaction", reason="cannot be used with clear text")

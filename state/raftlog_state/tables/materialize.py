@@ -55,6 +55,7 @@ _OURS: Final = {
     "includeabortedrecords": "the tables need them",
     "redact": "it is an argument of open_cluster",
     "redactkey": "it is an argument of open_cluster",
+    "redactsecret": "it is the argument redact_key of open_cluster",
 }
 
 

@@ -146,7 +146,7 @@ def test_sources_that_are_no_group_are_refused(
         fleet.open().materialize(sources(fleet), checkpoint=str(fleet.directory / "checkpoint"))
 
 
-@pytest.mark.parametrize("name", ["isolationLevel", "STARTINGOFFSET", "redactKey"])
+@pytest.mark.parametrize("name", ["isolationLevel", "STARTINGOFFSET", "redactKey", "redactSecret"])
 def test_shared_options_that_the_tables_determine_are_refused(fleet: Fleet, name: str) -> None:
     fleet.grow(ENDS[0])
     checkpoint = str(fleet.directory / "checkpoint")
