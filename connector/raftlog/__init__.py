@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from .client.embedded.repair import repair_log as repair
     from .client.remote.handle import ConnectedLog, connect, follow
     from .errors import UnexpectedEndOffsetError
-    from .log.writing.properties import LogConfig
+    from .log.writing.properties import CleanupPolicy, LogConfig
 
 __version__ = "0.1.0"
 __all__ = [
     "AppendResult",
+    "CleanupPolicy",
     "CommitName",
     "ConnectedLog",
     "EmbeddedLog",
@@ -40,6 +41,7 @@ __all__ = [
 
 _EXPORTS = {
     "AppendResult": ("raftlog.append", "AppendResult"),
+    "CleanupPolicy": ("raftlog.log.writing.properties", "CleanupPolicy"),
     "CommitName": ("raftlog.log.reading.transactions", "CommitName"),
     "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
     "EmbeddedLog": ("raftlog.client.embedded.handle", "EmbeddedLog"),

@@ -569,6 +569,8 @@ class AppendBatch:
         if self._log.is_read_only:
             self._log.flush()  # raises the reason
         epoch = self._epoch(request)
+        if self._log.config.cleanup_policy.compacts:
+            _check_keys(request.records)
         records, values = request.records, self._log.config.values
         if records and request.commit is not None:
             records = named_records(records, request.commit, values)
@@ -720,6 +722,13 @@ def metadata_markers(
         for offset, record in enumerate(records, base_offset)
         if (marker := metadata_marker(offset, _value_of(record)))
     )
+
+
+def _check_keys(records: Sequence[RecordToAppend]) -> None:
+    """Raise ``InvalidAppendError`` for a record without a key, which no compaction could retain."""
+    for ordinal, record in enumerate(records):
+        if isinstance(record, bytes) or record.key is None:
+            _refuse(ordinal, "the log is compacted (cleanup.policy), so each record needs a key")
 
 
 def _value_of(record: RecordToAppend) -> bytes | None:

@@ -24,6 +24,10 @@ BACKUPS_MAX: Final = 64
 BACKUP_BYTES_MAX: Final = 1024 * MIB
 """Backups of truncated bytes (by recovery and repair) that a log keeps: count, and total bytes."""
 
+OFFSET_MAP_BYTES_MAX: Final = 128 * MIB
+"""Memory of the keys of one compaction (Kafka: `log.cleaner.dedupe.buffer.size`). A log with more
+different keys is compacted in several runs."""
+
 READ_BATCH_BYTES_MAX: Final = 256 * MIB
 """A larger batch length on disk is corruption. Topics of Kafka may have batches larger than KRaft's
 limit (`max.message.bytes`), but hardly this large."""

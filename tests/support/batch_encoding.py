@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from raftlog.limits import BATCH_BYTES_MAX, DECOMPRESSED_BYTES_MAX
+from raftlog.limits import BATCH_BYTES_MAX
 from raftlog.records.batch import RecordBatch
 from raftlog.records.builder import finish_batch
 from raftlog.records.compression import Compression, compress
@@ -95,7 +95,7 @@ def to_new_batch(batch: RecordBatch) -> NewRecordBatch:
 
     If it is compressed, the records are equal, the bytes may differ.
     """
-    found = list(batch._stored(DECOMPRESSED_BYTES_MAX))
+    found = list(batch.stored_records())
     records = tuple(
         NewRecord(
             stored.key,

@@ -122,7 +122,7 @@ class RecordBatch:
         appended_ms = None
         if self.timestamp_type is TimestampType.LOG_APPEND_TIME:
             appended_ms = self.max_timestamp_ms
-        for stored in self._stored(decompressed_bytes_max):
+        for stored in self.stored_records(decompressed_bytes_max=decompressed_bytes_max):
             created_ms = wrapped_int64(self.base_timestamp_ms + stored.timestamp_delta)
             yield Record(
                 self.base_offset + stored.offset_delta,
@@ -132,7 +132,10 @@ class RecordBatch:
                 stored.headers,
             )
 
-    def _stored(self, decompressed_bytes_max: int) -> Iterator[StoredRecord]:
+    def stored_records(
+        self, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    ) -> Iterator[StoredRecord]:
+        """Yield the records with their deltas, in order. Raises as ``records``."""
         try:
             data = decompress(self.payload, self.compression, byte_count_max=decompressed_bytes_max)
         except CorruptBatchError as error:

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -38,6 +38,7 @@ from raftlog.errors import (
     LogReadOnlyError,
     NotALogError,
     OptionError,
+    RaftlogError,
 )
 from raftlog.log.format.directory import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.reading.transactions import ValueKind
@@ -165,6 +166,7 @@ class EmbeddedLog(LogHandle):
         self._refusal = refusal
         self._committer: GroupCommitter | None = None
         self._writer_thread: WriterThread | None = None
+        self._cleaner: threading.Thread | None = None
         if config is None:
             self._reader = self._new_reader()  # raises if it is not a log
         if refusal is None:
@@ -178,6 +180,7 @@ class EmbeddedLog(LogHandle):
                 now_ms=clock.now_ms,
             )
             self._committer.on_linger = self._writer_thread.set_linger
+            self._committer.on_compaction_check = self._start_compaction
             weakref.finalize(self, self._writer_thread.close, 0).atexit = False
 
     def close(self) -> None:
@@ -325,11 +328,41 @@ class EmbeddedLog(LogHandle):
         return self.run(write, timeout_ms)
 
     def clean(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> bool:
-        """Apply retention now, and return whether anything was deleted.
+        """Apply ``cleanup.policy`` now, and return whether anything was deleted or compacted.
 
-        Appends apply it every few minutes.
+        Appends apply it every few minutes; then a thread compacts the log. A compaction runs in the
+        calling thread while appends and reads continue. It is left out if too little of the log is
+        dirty (``min.cleanable.dirty.ratio``) or another one is running.
+
+        Raises:
+            CorruptBatchError, CorruptFileError: a sealed segment is damaged; it is unchanged.
+            LogLockedError, LogReadOnlyError, LogClosedError, DiskFullError: as in ``append``.
         """
-        return self.run(lambda log, now_ms: log.clean(now_ms=now_ms), timeout_ms)
+        has_deleted = self.run(lambda log, now_ms: log.clean(now_ms=now_ms), timeout_ms)
+        return self._compact(timeout_ms) or has_deleted
+
+    def _start_compaction(self) -> None:
+        """Compact the log in a thread, unless one is at it. After an error the next call retries.
+
+        The thread ends with its process: what it has written is not yet part of the log.
+        """
+        if self._cleaner is not None and self._cleaner.is_alive():
+            return
+
+        def compact() -> None:
+            with suppress(RaftlogError):
+                self._compact(TIMEOUT_MS_DEFAULT)
+
+        self._cleaner = threading.Thread(target=compact, name="raftlog-cleaner", daemon=True)
+        self._cleaner.start()
+
+    def _compact(self, timeout_ms: int) -> bool:
+        compaction = self.run(lambda log, now_ms: log.begin_compaction(now_ms=now_ms), timeout_ms)
+        if compaction is None:
+            return False
+        with compaction:
+            compaction.run()
+            return self.run(lambda log, _: log.complete_compaction(compaction), timeout_ms)
 
     def run(
         self,

@@ -365,6 +365,8 @@ class LogCursor:
     ) -> Generator[P, None, tuple[Stop, CorruptBatchError | None]]:
         """Read the current segment; return why reading ended, and the damage if that is why."""
         start_offset = None
+        if self._position is not None and not self._is_position_current(file, self._position):
+            self._position = None  # compaction has replaced the segment
         if self._position is None:  # the index entry may be for an earlier batch
             self._position = self._files.find(file, self.segment, self.next_offset)
             start_offset = self.next_offset
@@ -392,6 +394,16 @@ class LogCursor:
             self._position = position
             stop, error = chunk.stop, chunk.error
         return stop, error
+
+    def _is_position_current(self, file: ReadableFile, position: int) -> bool:
+        """Return whether reading may continue at a position of an earlier opening of the segment:
+        the next batch begins there, or the file ends."""
+        header = find_header(file, position)
+        if header is None:
+            return position == file.byte_count()
+        if self._contiguous:
+            return header.base_offset == self.next_offset
+        return header.base_offset >= self.next_offset
 
     def _in_order(self, batches: BatchColumns, path: str) -> tuple[int, LogGapError | None]:
         """Return the number of leading batches in order, and the error of the next one."""

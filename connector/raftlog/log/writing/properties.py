@@ -12,6 +12,7 @@ code. The kind of values is fixed when the log is created.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
@@ -28,6 +29,28 @@ DAY_MS: Final = 24 * 60 * 60 * 1000
 T = TypeVar("T")
 
 
+class CleanupPolicy(enum.Enum):
+    """What happens to old records (Kafka: ``cleanup.policy``).
+
+    ``DELETE``: segments beyond the limits of retention are deleted. ``COMPACT``: of the records of
+    one key only the last is retained.
+    """
+
+    DELETE = "delete"
+    COMPACT = "compact"
+    COMPACT_DELETE = "compact,delete"
+
+    @property
+    def compacts(self) -> bool:
+        """Whether superseded records are removed."""
+        return self is not CleanupPolicy.DELETE
+
+    @property
+    def deletes(self) -> bool:
+        """Whether retention by age and size applies."""
+        return self is not CleanupPolicy.COMPACT
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """Write and retention settings of a log. Raises ``OptionError`` for an invalid value.
@@ -37,6 +60,13 @@ class LogConfig:
     - ``retention_ms``, ``retention_bytes``: None for no limit by age or by size. A ``KRAFT`` log is
       deleted only below snapshots: an embedded log's application writes them by ``snapshot``, a
       node of a quorum by itself.
+    - ``cleanup_policy``: whether the log is compacted. Then each record has a key, and ``values``
+      are not ``KRAFT``.
+    - ``min_cleanable_dirty_ratio``: part of the log's sealed bytes that no compaction has read, by
+      which one becomes due; from 0 to 1.
+    - ``delete_retention_ms``: how long a tombstone is retained after its first compaction, in ms.
+    - ``min_compaction_lag_ms``, ``max_compaction_lag_ms``: age of records in ms below which they
+      are not compacted, and above which they are, whatever the ratio; None for no limit.
     - ``linger_ms``: how long an append waits for others to share its batch and its sync, in ms.
       Appends that arrive during a sync share the next one in any case (KRaft's default is 25).
     """
@@ -51,8 +81,20 @@ class LogConfig:
     index_interval_bytes: int = 4 * KIB
     retention_ms: int | None = None
     retention_bytes: int | None = None
+    cleanup_policy: CleanupPolicy = CleanupPolicy.DELETE
+    min_cleanable_dirty_ratio: float = 0.5
+    delete_retention_ms: int = DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int | None = None
 
     def __post_init__(self) -> None:
+        if self.cleanup_policy.compacts and self.values is ValueKind.KRAFT:
+            raise OptionError(
+                option=_CLEANUP_POLICY,
+                reason="a kraft log has no keys; its snapshots contain its state",
+            )
+        if not 0 <= self.min_cleanable_dirty_ratio <= 1:
+            raise OptionError(option=_DIRTY_RATIO, reason="it must be from 0 to 1")
         for setting in _NUMBERS:
             reason = setting.damage(getattr(self, setting.field))
             if reason is not None:
@@ -101,17 +143,26 @@ _NUMBERS: Final = (
     _Number("index.interval.bytes", "index_interval_bytes", 0, INT32_MAX),
     _Number("retention.ms", "retention_ms", 0, may_be_unlimited=True),
     _Number("retention.bytes", "retention_bytes", 0, may_be_unlimited=True),
+    _Number("delete.retention.ms", "delete_retention_ms", 0),
+    _Number("min.compaction.lag.ms", "min_compaction_lag_ms", 0),
+    _Number("max.compaction.lag.ms", "max_compaction_lag_ms", 1, may_be_unlimited=True),
 )
 _VERSION: Final = "version"
 _TOPIC_ID: Final = "topic.id"
 _VALUES: Final = "values"
 _COMPRESSION: Final = "compression.type"
+_CLEANUP_POLICY: Final = "cleanup.policy"
+_DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
 _RETIRED: Final = {"commit.retention.ms", "producer.id.expiration.ms"}
 """Of earlier releases, which expired commits and producers by age."""
-_NAMES: Final = {_VERSION, _TOPIC_ID, _VALUES, _COMPRESSION} | {one.name for one in _NUMBERS}
-assert {one.field for one in _NUMBERS} | {_VALUES, "compression"} == {
-    field.name for field in fields(LogConfig)
-}
+_TEXTS: Final = {_VALUES, _COMPRESSION, _CLEANUP_POLICY, _DIRTY_RATIO}
+_NAMES: Final = {_VERSION, _TOPIC_ID} | _TEXTS | {one.name for one in _NUMBERS}
+assert {one.field for one in _NUMBERS} | {
+    "values",
+    "compression",
+    "cleanup_policy",
+    "min_cleanable_dirty_ratio",
+} == {field.name for field in fields(LogConfig)}
 
 
 def encode_log_properties(properties: LogProperties) -> bytes:
@@ -122,6 +173,8 @@ def encode_log_properties(properties: LogProperties) -> bytes:
         (_TOPIC_ID, properties.topic_id),
         (_VALUES, config.values.value),
         (_COMPRESSION, config.compression.name.lower()),
+        (_CLEANUP_POLICY, config.cleanup_policy.value),
+        (_DIRTY_RATIO, str(config.min_cleanable_dirty_ratio)),
     ]
     for setting in _NUMBERS:
         number: int | None = getattr(config, setting.field)
@@ -142,6 +195,11 @@ def parse_log_properties(data: bytes, path: str) -> LogProperties:
     if _COMPRESSION in pairs:
         compression = _named(_compression, pairs[_COMPRESSION], _COMPRESSION, path)
     numbers: dict[str, Any] = {}
+    if _CLEANUP_POLICY in pairs:
+        numbers["cleanup_policy"] = _named(_policy, pairs[_CLEANUP_POLICY], _CLEANUP_POLICY, path)
+    if _DIRTY_RATIO in pairs:
+        ratio = _named(float, pairs[_DIRTY_RATIO], _DIRTY_RATIO, path)
+        numbers["min_cleanable_dirty_ratio"] = ratio
     for setting in _NUMBERS:
         if setting.name in pairs:
             number = whole_number(pairs[setting.name], path, setting.name)
@@ -168,6 +226,10 @@ def _required(pairs: dict[str, str], name: str, path: str) -> str:
 
 def _compression(name: str) -> Compression:
     return {codec.name.lower(): codec for codec in Compression}[name]
+
+
+def _policy(text: str) -> CleanupPolicy:
+    return CleanupPolicy(",".join(sorted(one.strip() for one in text.split(","))))
 
 
 def _named(kind: Callable[[str], T], text: str, name: str, path: str) -> T:

@@ -22,7 +22,7 @@ import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from raftlog.errors import (
     AppendError,
@@ -31,7 +31,6 @@ from raftlog.errors import (
     DiskFailedError,
     DiskFullError,
     DivergedLogError,
-    FileExistsLogError,
     FutureEpochError,
     InvalidAppendError,
     LogAccessError,
@@ -55,7 +54,6 @@ from raftlog.log.reading.transactions import (
     BatchMetadata,
     Marker,
     MetadataMarker,
-    ValueKind,
     batch_metadata,
     encoded_metadata,
     marker_value,
@@ -87,7 +85,11 @@ from .snapshots import (
     check_snapshot_id,
     clean,
     delete_before_snapshot,
+    is_active_segment_expired,
 )
+
+if TYPE_CHECKING:
+    from raftlog.log.cleaning.compaction import Compaction
 
 _VOTERS = (LeaderChangeVoter(1),)
 _LEADER_CHANGE: Final = (LeaderChange(leader_id=1, voters=_VOTERS, granting_voters=_VOTERS),)
@@ -477,7 +479,7 @@ class ReplicatedLog:
         storage.make_directory(directory)
         storage.sync_directory(storage.split(directory)[0])  # an earlier create may have died here
         files = LogDirectory(storage, directory)
-        _check_is_free(files)
+        files.check_is_free()
         properties = LogProperties(topic_id=topic_id, config=config)
         log = cls(files, config, is_single=is_single)
         files.write_identity(properties, EpochCache())
@@ -846,7 +848,8 @@ class ReplicatedLog:
         ``snapshots.clean``. Raises ``LogLockedError`` while a snapshot is being written.
         """
         with self._changing():
-            if self._is_active_segment_expired(now_ms):
+            is_committed = self._end_offset == self.high_watermark
+            if is_committed and is_active_segment_expired(self._segments, now_ms):
                 self._roll()
             return clean(
                 self._segments,
@@ -856,19 +859,25 @@ class ReplicatedLog:
                 voters_at=voters_at,
             )
 
+    def begin_compaction(self, *, now_ms: int) -> Compaction | None:
+        """Return the compaction that is due, to be run, completed and closed; None if none is."""
+        self._check_writable()
+        if not self.config.cleanup_policy.compacts:
+            return None
+        from raftlog.log.cleaning.compaction import begin_compaction  # imports numpy
+
+        return begin_compaction(
+            self._segments, self._producer_state, self.last_stable_offset, now_ms=now_ms
+        )
+
+    def complete_compaction(self, compaction: Compaction) -> bool:
+        """Replace segments by what ``compaction.run`` wrote, durably; return if any changed."""
+        with self._changing(), self._failing(also_full=True):
+            return compaction.replace_segments(self._segments)
+
     def _publish_start(self, offset: int) -> None:
         """Publish the next log start before it is written: a crash in between is detected."""
         self._publish(next_start_offset=offset)
-
-    def _is_active_segment_expired(self, now_ms: int) -> bool:
-        retention_ms, newest_ms = self.config.retention_ms, self._segments.active.max_timestamp_ms
-        return (
-            retention_ms is not None
-            and self.config.values is not ValueKind.KRAFT
-            and newest_ms >= 0
-            and now_ms - newest_ms > retention_ms
-            and self._end_offset == self.high_watermark
-        )
 
 
 def _cause_and_remedy(error: LogError) -> tuple[str, str]:
@@ -887,14 +896,3 @@ def _cause_and_remedy(error: LogError) -> tuple[str, str]:
                 "its files were changed from outside",
                 "find what changed them, then open it again",
             )
-
-
-def _check_is_free(files: LogDirectory) -> None:
-    listing = files.listing()
-    is_raftlog = files.read_properties() is not None
-    if is_raftlog and listing.segments:
-        raise FileExistsLogError(path=files.path)
-    if not is_raftlog and (listing.segments or listing.snapshots):
-        raise NotALogError(
-            path=files.path, reason="it contains a Kafka log, which raftlog does not write"
-        )

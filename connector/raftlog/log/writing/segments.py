@@ -17,9 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from raftlog.errors import CorruptFileError, DiskFullError, LogNotFoundError
+from raftlog.errors import (
+    CorruptFileError,
+    DiskFullError,
+    FileExistsLogError,
+    LogNotFoundError,
+    NotALogError,
+)
 from raftlog.log.format.directory import (
     CLEAN_SHUTDOWN_NAME,
+    CLEANER_CHECKPOINT_NAME,
     EPOCH_CHECKPOINT_NAME,
     INDEX_SUFFIXES,
     LOG_START_CHECKPOINT_NAME,
@@ -48,6 +55,7 @@ from raftlog.log.format.directory import (
     parse_partition_name,
     parse_published,
     parse_quorum_state,
+    parse_single_offset,
     read_listing,
     read_small_file,
 )
@@ -123,6 +131,17 @@ class LogDirectory:
         data = read_checked(self.storage, path)
         return None if data is None else parse_log_properties(data, path)
 
+    def check_is_free(self) -> None:
+        """Raise ``FileExistsLogError`` if there is a raftlog log, ``NotALogError`` for Kafka's."""
+        listing = self.listing()
+        is_raftlog = self.read_properties() is not None
+        if is_raftlog and listing.segments:
+            raise FileExistsLogError(path=self.path)
+        if not is_raftlog and (listing.segments or listing.snapshots):
+            raise NotALogError(
+                path=self.path, reason="it contains a Kafka log, which raftlog does not write"
+            )
+
     def write_identity(self, properties: LogProperties, epochs: EpochCache) -> None:
         """Create ``raftlog.properties``, ``partition.metadata`` and ``leader-epoch-checkpoint``."""
         files = {
@@ -151,6 +170,19 @@ class LogDirectory:
         self._replace(
             RECOVERY_POINT_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset)
         )
+
+    def read_cleaner_offset(self) -> int | None:
+        """Return the first offset that no compaction has read; None if unknown."""
+        path = self.file(CLEANER_CHECKPOINT_NAME)
+        try:
+            data = read_checked(self.storage, path)
+            return None if data is None else parse_single_offset(data, path)
+        except CorruptFileError:
+            return None  # a compaction from the log start on is correct, too
+
+    def write_cleaner_offset(self, offset: int) -> None:
+        """Replace the cleaner's checkpoint. Everything below ``offset`` must be compacted."""
+        self._replace(CLEANER_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset))
 
     def read_quorum_state(self) -> QuorumState | None:
         """Read ``quorum-state``; None before the first election.
@@ -461,7 +493,7 @@ class LogSegments:
         After a crash in between, the log may still have its old end; the truncation is repeated.
         The files are closed on return, and the log must be recovered.
         """
-        segments = [self._segment(one.base_offset, one.byte_count) for one in self.sealed]
+        segments = [self._sealed_segment(one) for one in self.sealed]
         segments.append(self._segment(self.active.base_offset, self.active.byte_count))
         self.close()
         kept = [one for one in segments if one.base_offset < offset] or segments[:1]
@@ -608,12 +640,16 @@ class LogSegments:
             producer_state.apply(batch_metadata(batch, self.config.values))
         return producer_state
 
+    def replace_sealed(self, segment: SegmentMetadata) -> None:
+        """Replace the metadata of a sealed segment, whose file was compacted."""
+        bases = [one.base_offset for one in self.sealed]
+        self.sealed[bases.index(segment.base_offset)] = segment
+
     def timed_segments(self) -> tuple[SegmentMetadata, ...]:
         """Return the sealed segments; timestamps that are not known are read."""
         for ordinal, one in enumerate(self.sealed):
             if one.max_timestamp_ms is None:
-                segment = self._segment(one.base_offset, one.byte_count)
-                time_ms = segment.read_max_timestamp_ms()
+                time_ms = self._sealed_segment(one).read_max_timestamp_ms()
                 self.sealed[ordinal] = replace(one, max_timestamp_ms=time_ms)
         return tuple(self.sealed)
 
@@ -624,8 +660,15 @@ class LogSegments:
             return self._segment(active.base_offset, active.byte_count)
         for segment in reversed(self.sealed):
             if offset >= segment.base_offset:
-                return self._segment(segment.base_offset, segment.byte_count)
+                return self._sealed_segment(segment)
         return None
+
+    def _sealed_segment(self, segment: SegmentMetadata) -> Segment:
+        """Return a sealed segment with the size of its file, which may have been compacted by
+        another process."""
+        if self.config.cleanup_policy.compacts:
+            return Segment.of_file(self.directory.storage, self.directory.path, segment.base_offset)
+        return self._segment(segment.base_offset, segment.byte_count)
 
     def _segment(self, base_offset: int, byte_count: int) -> Segment:
         return Segment(self.directory.storage, self.directory.path, base_offset, byte_count)

@@ -478,6 +478,8 @@ def clean(
     config = segments.config
     if config.retention_ms is None and config.retention_bytes is None:
         return False
+    if not config.cleanup_policy.deletes:
+        return False
     if config.values is ValueKind.KRAFT:
         return _clean_by_snapshots(
             segments, high_watermark=high_watermark, now_ms=now_ms, publish_start=publish_start
@@ -510,6 +512,18 @@ def clean(
             writer.freeze()
     return delete_before_snapshot(
         segments, snapshot_id, high_watermark=high_watermark, publish_start=publish_start
+    )
+
+
+def is_active_segment_expired(segments: LogSegments, now_ms: int) -> bool:
+    """Return whether retention by age would delete the active segment if it were sealed."""
+    config, newest_ms = segments.config, segments.active.max_timestamp_ms
+    return (
+        config.retention_ms is not None
+        and config.cleanup_policy.deletes
+        and config.values is not ValueKind.KRAFT
+        and newest_ms >= 0
+        and now_ms - newest_ms > config.retention_ms
     )
 
 

@@ -1,0 +1,349 @@
+"""One compaction of a log: plan, two passes over sealed segments, replacement of the segments.
+
+The active segment is never compacted, nor anything above the last stable offset. Appends wait for
+the first and the last step only:
+
+    begin      under the log's lock: which segments, and what must be retained in any case
+    run        in any thread: map the keys of the dirty segments, write what each segment retains
+               to <base>.log.cleaned and its indexes, read them back, sync
+    replace    under the log's lock: rename them over the segments
+
+The order of the durable steps of ``replace``:
+
+    1. delete the indexes of the segments, sync the directory    an index never has positions of
+                                                                 another file
+    2. rename each <base>.log.cleaned to <base>.log, oldest      a tombstone is deleted after what
+       first; sync the directory after each                      it deletes
+    3. rename the indexes, sync the directory
+    4. cleaner-offset-checkpoint := end of what was compacted
+
+A crash between two steps leaves whole segments, compacted or not: the next opening rebuilds missing
+indexes, and the next compaction deletes ``.cleaned`` files and starts again. Readers that have a
+replaced file open read it to its end.
+
+``.cleaner.lock`` excludes a second compaction, in this process or another.
+
+Kafka: ``LogCleanerManager.cleanableOffsets``, ``Cleaner.clean``, ``UnifiedLog.replaceSegments``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from raftlog.errors import CorruptFileError, LogNotFoundError
+from raftlog.limits import MIB, OFFSET_MAP_BYTES_MAX
+from raftlog.log.format.directory import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_name,
+)
+from raftlog.log.recovery.recover_segment import (
+    IndexRebuild,
+    ScanPosition,
+    ScanRules,
+    SegmentScan,
+)
+from raftlog.log.segment import Segment, SegmentMetadata
+from raftlog.records.batch import RecordBatch
+from raftlog.storage.protocol import Closeable, FileLock
+
+from .retained_records import BatchFilter, CleanedCounts, OffsetMap, RetentionRules
+
+if TYPE_CHECKING:
+    from raftlog.log.writing.producer_state import ProducerStateManager
+    from raftlog.log.writing.properties import LogConfig
+    from raftlog.log.writing.segments import LogSegments
+
+CLEANED_SUFFIX: Final = ".cleaned"
+CLEANER_LOCK_NAME: Final = ".cleaner.lock"
+_WRITE_BYTES: Final = 1 * MIB
+
+
+# --- Plan -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """Segments to compact, oldest first, and the first offset that was not compacted before."""
+
+    segments: tuple[SegmentMetadata, ...]
+    first_dirty_offset: int
+
+
+def plan_compaction(
+    segments: Sequence[SegmentMetadata],
+    *,
+    first_dirty_offset: int,
+    last_stable_offset: int,
+    first_dirty_timestamp_ms: int,
+    now_ms: int,
+    config: LogConfig,
+) -> CompactionPlan | None:
+    """Return what to compact of the sealed segments, oldest first; None if there is too little.
+
+    Compacted is a log whose dirty part exceeds ``min.cleanable.dirty.ratio``, or has a record older
+    than ``max.compaction.lag.ms``, by ``first_dirty_timestamp_ms``: that of the first dirty
+    segment's first batch, -1 if unknown. Segments with a record younger than
+    ``min.compaction.lag.ms``, and those after them, are left out.
+    """
+    chosen: list[SegmentMetadata] = []
+    clean_bytes = dirty_bytes = 0
+    for segment in segments:
+        newest_ms = segment.max_timestamp_ms
+        is_dirty = segment.end_offset > first_dirty_offset
+        is_young = newest_ms is not None and newest_ms > now_ms - config.min_compaction_lag_ms
+        if segment.end_offset > last_stable_offset:
+            break
+        if is_dirty and is_young and config.min_compaction_lag_ms:
+            break
+        clean_bytes += 0 if is_dirty else segment.byte_count
+        dirty_bytes += segment.byte_count if is_dirty else 0
+        chosen.append(segment)
+    if not dirty_bytes:
+        return None
+    lag_ms = config.max_compaction_lag_ms
+    is_overdue = lag_ms is not None and 0 <= first_dirty_timestamp_ms < now_ms - lag_ms
+    ratio = dirty_bytes / (clean_bytes + dirty_bytes)
+    if ratio <= config.min_cleanable_dirty_ratio and not is_overdue:
+        return None
+    return CompactionPlan(tuple(chosen), first_dirty_offset)
+
+
+def begin_compaction(
+    segments: LogSegments,
+    producer_state: ProducerStateManager,
+    last_stable_offset: int,
+    *,
+    now_ms: int,
+    offset_map_bytes_max: int = OFFSET_MAP_BYTES_MAX,
+) -> Compaction | None:
+    """Return the compaction that is due, to be run and closed; None if none is, or one is running.
+
+    Raises ``CorruptBatchError`` if the first dirty batch is damaged.
+    """
+    config, directory = segments.config, segments.directory
+    first_dirty_offset = directory.read_cleaner_offset() or 0
+    if not segments.log_start_offset <= first_dirty_offset <= last_stable_offset:
+        first_dirty_offset = segments.log_start_offset
+    sealed = [
+        replace(one, byte_count=_segment_file(segments, one).byte_count)
+        for one in segments.timed_segments()
+    ]
+    plan = plan_compaction(
+        sealed,
+        first_dirty_offset=first_dirty_offset,
+        last_stable_offset=last_stable_offset,
+        first_dirty_timestamp_ms=_first_timestamp_ms(segments, sealed, first_dirty_offset),
+        now_ms=now_ms,
+        config=config,
+    )
+    if plan is None:
+        return None
+    lock = directory.storage.try_lock(directory.file(CLEANER_LOCK_NAME))
+    if lock is None:
+        return None
+    rules = RetentionRules(
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        last_producer_batches=frozenset(
+            one.batches[-1].last_offset for one in producer_state.producers if one.batches
+        ),
+        last_commits=frozenset(one.last_offset for one in producer_state.commits),
+    )
+    return Compaction(segments, plan, rules, lock, offset_map_bytes_max)
+
+
+def _segment_file(segments: LogSegments, one: SegmentMetadata) -> Segment:
+    return Segment.of_file(segments.directory.storage, segments.directory.path, one.base_offset)
+
+
+def _first_timestamp_ms(
+    segments: LogSegments, sealed: Sequence[SegmentMetadata], first_dirty_offset: int
+) -> int:
+    """Return the greatest timestamp of the first dirty segment's first batch; -1 if unknown."""
+    for one in sealed:
+        if one.end_offset > first_dirty_offset:
+            batches = _segment_file(segments, one).batches(one.base_offset, segments.epochs)
+            return next((batch.max_timestamp_ms for batch in batches), -1)
+    return -1
+
+
+# --- Passes and replacement -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedSegment:
+    """A segment and its compacted file, which is synced and not yet renamed."""
+
+    before: SegmentMetadata
+    byte_count: int
+
+
+class Compaction(Closeable):
+    """One compaction of a log. Not shared between threads; ``close`` it in any case."""
+
+    def __init__(
+        self,
+        segments: LogSegments,
+        plan: CompactionPlan,
+        rules: RetentionRules,
+        lock: FileLock,
+        offset_map_bytes_max: int,
+    ) -> None:
+        self.plan: Final = plan
+        self.counts = CleanedCounts()
+        self.end_offset = plan.first_dirty_offset
+        """Exclusive end of what is compacted, after ``run``."""
+        self._directory = segments.directory
+        self._epochs = segments.epochs
+        self._interval_bytes = segments.config.index_interval_bytes
+        self._rules = rules
+        self._lock = lock
+        self._offset_map_bytes_max = offset_map_bytes_max
+        self._compacted: list[CompactedSegment] = []
+        self._has_files = False
+
+    def run(self) -> None:
+        """Write the compacted segments beside the segments.
+
+        Memory is bounded by the map of keys and a batch. If a segment is deleted meanwhile, as by
+        retention, nothing is compacted. Raises ``CorruptBatchError``, ``DiskFullError``,
+        ``DiskFailedError`` and ``LogAccessError``: the log is unchanged.
+        """
+        try:
+            self._run()
+        except LogNotFoundError:
+            self._compacted = []
+            self.end_offset = self.plan.first_dirty_offset
+
+    def _run(self) -> None:
+        self._has_files = True
+        self._delete_unfinished()
+        offsets = OffsetMap(self.plan.first_dirty_offset, self._offset_map_bytes_max)
+        for batch in self._dirty_batches():
+            if not offsets.add(batch):
+                break
+        self.end_offset = offsets.end_offset
+        batches = BatchFilter(offsets, self._rules, self.counts)
+        for segment in self.plan.segments:
+            if segment.base_offset < offsets.end_offset:
+                self._write(segment, batches)
+
+    def replace_segments(self, segments: LogSegments) -> bool:
+        """Replace the segments of the log by what ``run`` wrote; return whether any changed.
+
+        Durable on return. A segment that was deleted or truncated since ``begin`` is left alone.
+        """
+        compacted = [one for one in self._compacted if self._is_current(segments, one)]
+        storage, directory = self._directory.storage, self._directory
+        names = [
+            offset_name(one.before.base_offset, suffix)
+            for one in compacted
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        ]
+        if compacted:
+            directory.unlink(names)
+            directory.sync()
+        for one in compacted:
+            path = directory.file(offset_name(one.before.base_offset, LOG_SUFFIX))
+            storage.rename(path + CLEANED_SUFFIX, path)
+            directory.sync()
+            segments.replace_sealed(replace(one.before, byte_count=one.byte_count))
+        for name in names:
+            storage.rename(directory.file(name + CLEANED_SUFFIX), directory.file(name))
+        if compacted:
+            directory.sync()
+        directory.write_cleaner_offset(self.end_offset)
+        self._compacted = []
+        return bool(compacted)
+
+    def close(self) -> None:
+        """Delete what was not used, and release the lock. May be called twice."""
+        try:
+            if self._has_files:
+                self._has_files = False
+                self._delete_unfinished()
+        finally:
+            self._lock.release()
+
+    # --- passes -----------------------------------------------------------------------------------
+
+    def _dirty_batches(self) -> Iterator[RecordBatch]:
+        offset = self.plan.first_dirty_offset
+        for segment in self.plan.segments:
+            if segment.end_offset > offset:
+                yield from self._batches(segment, max(offset, segment.base_offset))
+
+    def _batches(self, segment: SegmentMetadata, offset: int) -> Iterator[RecordBatch]:
+        storage, path = self._directory.storage, self._directory.path
+        source = Segment(storage, path, segment.base_offset, segment.byte_count)
+        return source.batches(offset, self._epochs)
+
+    def _write(self, segment: SegmentMetadata, batches: BatchFilter) -> None:
+        """Write and sync the compacted segment and its indexes, unless it has the same bytes."""
+        path = self._directory.file(offset_name(segment.base_offset, LOG_SUFFIX))
+        byte_count, pending = 0, bytearray()
+        with self._directory.storage.create_file(path + CLEANED_SUFFIX) as file:
+            for data in batches.clean(self._batches(segment, segment.base_offset)):
+                pending += data
+                if len(pending) >= _WRITE_BYTES:
+                    file.write_at(byte_count, bytes(pending))
+                    byte_count += len(pending)
+                    pending = bytearray()
+            file.write_at(byte_count, bytes(pending))
+            byte_count += len(pending)
+            if byte_count == segment.byte_count and self._is_same(path, byte_count):
+                self._directory.storage.unlink(path + CLEANED_SUFFIX)
+                return
+            file.sync()
+        self._write_indexes(segment, path + CLEANED_SUFFIX)
+        self._compacted.append(CompactedSegment(segment, byte_count))
+
+    def _is_same(self, path: str, byte_count: int) -> bool:
+        storage = self._directory.storage
+        with storage.open_file(path) as old, storage.open_file(path + CLEANED_SUFFIX) as new:
+            return all(
+                old.read_at(at, _WRITE_BYTES) == new.read_at(at, _WRITE_BYTES)
+                for at in range(0, byte_count, _WRITE_BYTES)
+            )
+
+    def _write_indexes(self, segment: SegmentMetadata, path: str) -> None:
+        """Read the compacted segment back, check that it is whole, and write its indexes."""
+        storage = self._directory.storage
+        indexes = IndexRebuild(segment.base_offset, interval_bytes=self._interval_bytes)
+        with storage.open_file(path) as file:
+            start = ScanPosition(
+                position=0,
+                next_offset=segment.base_offset,
+                epoch=self._epochs.epoch_at(segment.base_offset) or 0,
+            )
+            scan = SegmentScan(file, start, ScanRules(epochs=self._epochs))
+            for chunk in scan:
+                indexes.add_batches(chunk.batches)
+        indexes.close()
+        if not scan.stop.is_clean or scan.position.next_offset != segment.end_offset:
+            reason = f"compaction wrote {scan.stop.description}; the segment is unchanged"
+            raise CorruptFileError(path=path, position=scan.position.position, reason=reason)
+        contents = {INDEX_SUFFIX: indexes.offset_index, TIME_INDEX_SUFFIX: indexes.time_index}
+        for suffix, data in contents.items():
+            name = offset_name(segment.base_offset, suffix) + CLEANED_SUFFIX
+            with storage.create_file(self._directory.file(name)) as file:
+                file.write_at(0, bytes(data))
+                file.sync()
+
+    def _is_current(self, segments: LogSegments, one: CompactedSegment) -> bool:
+        """Return whether the log still has the segment as it was read."""
+        wanted = one.before.base_offset, one.before.end_offset
+        if wanted not in [(other.base_offset, other.end_offset) for other in segments.sealed]:
+            return False
+        try:
+            return _segment_file(segments, one.before).byte_count == one.before.byte_count
+        except LogNotFoundError:
+            return False
+
+    def _delete_unfinished(self) -> None:
+        names = self._directory.storage.list_names(self._directory.path)
+        self._directory.unlink(name for name in names if name.endswith(CLEANED_SUFFIX))

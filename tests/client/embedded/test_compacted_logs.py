@@ -1,0 +1,121 @@
+"""Logs with ``cleanup.policy=compact``, by the public interface."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from tests.support.appending import TOPIC_ID
+from tests.support.clock import StoppedClock
+from tests.support.quorum_processes import eventually
+
+import raftlog
+from raftlog.client.embedded.directory import configure, read_settings
+from raftlog.client.embedded.handle import EmbeddedLog, open_embedded
+from raftlog.client.embedded.writer import CLEAN_INTERVAL_MS
+from raftlog.errors import InvalidAppendError, OptionError
+from raftlog.log.reading.transactions import ValueKind
+from raftlog.log.writing.properties import CleanupPolicy, LogConfig
+from raftlog.log.writing.quorum_log import QuorumLog
+from raftlog.storage.local import WritableLocalStorage
+
+COMPACTED = LogConfig(
+    segment_bytes=2_000, cleanup_policy=CleanupPolicy.COMPACT, min_cleanable_dirty_ratio=0.0
+)
+
+
+def fill(log: EmbeddedLog, count: int = 100) -> dict[bytes, bytes]:
+    """Append records of seven keys; return the last value of each."""
+    last = {}
+    for at in range(count):
+        key, value = b"key %d" % (at % 7), b"%d" % at + b"v" * 50
+        log.append([(key, value)])
+        last[key] = value
+    return last
+
+
+def table(log: EmbeddedLog) -> dict[bytes, bytes]:
+    return {one.key or b"": one.value or b"" for one in log.read()}
+
+
+def test_clean_compacts_and_appends_keep_their_conditions(tmp_path: Path) -> None:
+    with open_embedded(tmp_path / "state-0", config=COMPACTED) as log:
+        result = log.append([(b"named", b"1")], commit=("app", "query", 1))
+        last = fill(log)
+        end = log.end_offset
+        count = len(list(log.read()))
+        assert log.clean()
+        assert not log.clean()
+        assert log.end_offset == end
+        assert len(list(log.read())) < count / 2
+        assert table(log) == last | {b"named": b"1"}
+        again = log.append([(b"named", b"1")], commit=("app", "query", 1))
+        assert (again.base_offset, again.was_duplicate) == (result.base_offset, True)
+        assert log.append([(b"k", b"v")], required_base_offset=end).base_offset == end
+    with open_embedded(tmp_path / "state-0") as log:
+        assert table(log) == last | {b"named": b"1", b"k": b"v"}
+
+
+def test_appends_start_a_compaction_every_few_minutes(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    with open_embedded(tmp_path / "state-0", config=COMPACTED, clock=clock.as_clock()) as log:
+        last = fill(log)
+        count = len(list(log.read()))
+        clock.at_ms += CLEAN_INTERVAL_MS
+        log.append([(b"k", b"v")])
+        eventually(lambda: len(list(log.read())) < count / 2, "the log is compacted")
+        assert table(log) == last | {b"k": b"v"}
+        cleaner = [one for one in threading.enumerate() if one.name == "raftlog-cleaner"]
+        assert len(cleaner) <= 1
+
+
+def test_a_record_without_a_key_is_refused(tmp_path: Path) -> None:
+    with open_embedded(tmp_path / "state-0", config=COMPACTED) as log:
+        for records in (b"value only", [(b"k", b"v"), (None, b"v")]):
+            with pytest.raises(InvalidAppendError, match="needs a key"):
+                log.append(records)
+        log.append([(b"k", None)])
+        assert [one.key for one in log.read()] == [b"k"]
+
+
+def test_the_policy_is_a_setting(tmp_path: Path) -> None:
+    path = tmp_path / "state-0"
+    with open_embedded(path, config=LogConfig(segment_bytes=2_000)) as log:
+        fill(log)
+        assert not log.clean()
+        configure(path, {"cleanup.policy": "delete, compact", "min.cleanable.dirty.ratio": "0.1"})
+        assert read_settings(path)["cleanup.policy"] == "compact,delete"
+        assert log.clean()
+    for name, value in (
+        ("cleanup.policy", "compress"),
+        ("min.cleanable.dirty.ratio", "1.5"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("delete.retention.ms", "-1"),
+        ("max.compaction.lag.ms", "0"),
+    ):
+        with pytest.raises(OptionError, match=name):
+            configure(path, {name: value})
+
+
+def test_logs_of_metadata_and_of_nodes_are_not_compacted(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no keys"):
+        LogConfig(values=ValueKind.KRAFT, cleanup_policy=CleanupPolicy.COMPACT)
+    with raftlog.open(tmp_path / "kraft-0", values="kraft"):
+        pass
+    with pytest.raises(OptionError, match="no keys"):
+        configure(tmp_path / "kraft-0", {"cleanup.policy": "compact"})
+    node = tmp_path / "raftlog-0"
+    log = QuorumLog.create(
+        WritableLocalStorage(),
+        str(node),
+        config=LogConfig(),
+        topic_id=TOPIC_ID,
+        now_ms=0,
+        epoch=None,
+        is_single=False,
+    )
+    log.close()
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    with pytest.raises(OptionError, match="quorum's node is not compacted"):
+        configure(node, {"cleanup.policy": "compact"})

@@ -1,0 +1,96 @@
+"""Kafka's cleaner and raftlog's compaction retain the same records of the same segments."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.support.kafka import HOME, KafkaNode, run_java, running_node
+from tests.support.quorum_processes import eventually
+
+from raftlog.log.cleaning.retained_records import BatchFilter, OffsetMap, RetentionRules
+from raftlog.log.format.directory import parse_offset_checkpoint
+from raftlog.records.batch import RecordBatch, iter_batches
+from raftlog.types import TopicPartition
+
+pytestmark = pytest.mark.kafka
+
+PARTITION = TopicPartition("compacted", 0)
+Row = tuple[int, int, bytes | None, bytes | None]
+LONG_AFTER_MS = 2**45
+"""After every delete horizon."""
+
+
+def run(node: KafkaNode, *words: str) -> None:
+    run_java(node.jars, str(HOME / "tests" / "kafka" / "Compacted.java"), node.bootstrap, *words)
+
+
+def cleaned_up_to(node: KafkaNode) -> int:
+    """Return the first offset that Kafka's cleaner has not read."""
+    path = node.log_dir / "cleaner-offset-checkpoint"
+    data = path.read_bytes() if path.exists() else b""
+    return parse_offset_checkpoint(data, str(path)).get(PARTITION, 0)
+
+
+def _later_end(node: KafkaNode, offset: int) -> int | None:
+    end = cleaned_up_to(node)
+    return end if end > offset else None
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.log"))
+
+
+def batches(paths: list[Path]) -> Iterator[RecordBatch]:
+    for path in paths:
+        yield from iter_batches(path.read_bytes(), path=str(path))
+
+
+def records_below(found: Iterator[RecordBatch], end_offset: int) -> list[Row]:
+    return [
+        (one.offset, one.timestamp_ms, one.key, one.value)
+        for batch in found
+        for one in batch.records()
+        if one.offset < end_offset
+    ]
+
+
+def compacted(copy: Path, first_dirty_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+    """Return the batches that raftlog writes for the segments that Kafka has compacted."""
+    offsets = OffsetMap(first_dirty_offset, 1 << 30)
+    read = list(batches(segments(copy)))
+    for batch in read:
+        if first_dirty_offset <= batch.last_offset < end_offset:
+            assert offsets.add(batch)
+    rules = RetentionRules(now_ms=LONG_AFTER_MS, delete_retention_ms=1)
+    sealed = [batch for batch in read if batch.base_offset < end_offset]
+    data = b"".join(BatchFilter(offsets, rules).clean(sealed))
+    return iter_batches(data)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_the_same_records_are_retained_in_two_compactions(tmp_path: Path, codec: str) -> None:
+    """The second one also drops the tombstones that the first one gave a delete horizon."""
+    with running_node(tmp_path, "log.cleaner.backoff.ms=100") as node:
+        directory = node.log_dir / "compacted-0"
+        run(node, "create")
+        end = 0
+        for ordinal in range(2):
+            run(node, "wait")
+            run(node, "produce", str(ordinal), codec)
+            copy = tmp_path / f"copy-{ordinal}"
+            shutil.copytree(directory, copy)
+            before = end
+            run(node, "clean")
+            end = eventually(partial(_later_end, node, before), "Kafka's cleaner compacts the log")
+            by_kafka = records_below(batches(segments(directory)), end)
+            by_raftlog = records_below(compacted(copy, before, end), end)
+            assert by_raftlog == by_kafka
+            assert 200 < len(by_kafka) < len(records_below(batches(segments(copy)), end))
+            has_tombstone = any(one[3] is None for one in by_kafka)
+            assert has_tombstone
+            if ordinal:
+                assert min(one[0] for one in by_kafka if one[3] is None) >= before

@@ -1,0 +1,483 @@
+"""A compaction of a log on disk: what is compacted when, crashes at every step, other writers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+from tests.log.cleaning.test_retained_records import batch_bytes, check_contiguous, rows
+from tests.simulated_disk.crash_model import Survival
+from tests.simulated_disk.simulated_disk import SimulatedDisk
+from tests.simulated_disk.simulated_tree import OperationKind
+from tests.support.appending import (
+    DIRECTORY,
+    NOW_MS,
+    append_batches,
+    batches_of,
+    created_log,
+    disk_with_parent,
+    reopened,
+)
+
+from raftlog.errors import CorruptBatchError, DiskFullError, LogError
+from raftlog.log.cleaning import compaction as compaction_module
+from raftlog.log.cleaning.compaction import CLEANED_SUFFIX, plan_compaction
+from raftlog.log.format.directory import CLEANER_CHECKPOINT_NAME, INDEX_SUFFIX, offset_name
+from raftlog.log.reading.chunks import HeaderDecoder
+from raftlog.log.reading.files import LogCursor, LogFiles
+from raftlog.log.reading.opening import open_log
+from raftlog.log.reading.transactions import CommitName
+from raftlog.log.segment import SegmentMetadata
+from raftlog.log.writing.producer_state import Duplicate
+from raftlog.log.writing.properties import CleanupPolicy, LogConfig
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.record import Record
+from raftlog.types import SnapshotId
+
+COMPACTED = LogConfig(
+    segment_bytes=700,
+    index_interval_bytes=150,
+    cleanup_policy=CleanupPolicy.COMPACT,
+    min_cleanable_dirty_ratio=0.0,
+    delete_retention_ms=1_000,
+)
+Pair = tuple[bytes, bytes | None]
+
+
+def append(
+    log: ReplicatedLog,
+    *pairs: Pair,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    commit: CommitName | None = None,
+) -> None:
+    """Append and sync one batch."""
+    append_batches(
+        log,
+        batch_bytes(log.end_offset, *pairs, epoch=log.epoch, producer=producer, commit=commit),
+    )
+    log.flush()
+
+
+def fill(log: ReplicatedLog, seed: int, count: int = 60) -> None:
+    """Append records of a few keys, some of which are deleted."""
+    rng = Random(seed)
+    for _ in range(count):
+        value = None if rng.random() < 0.25 else b"%d" % rng.randrange(1_000) + b"v" * 20
+        append(log, (b"key %d" % rng.randrange(9), value))
+
+
+def compact(log: ReplicatedLog, *, now_ms: int = NOW_MS) -> bool:
+    """Run the compaction that is due; return whether a segment changed."""
+    begun = log.begin_compaction(now_ms=now_ms)
+    if begun is None:
+        return False
+    with begun:
+        begun.run()
+        return log.complete_compaction(begun)
+
+
+def records_of(disk: SimulatedDisk) -> list[Record]:
+    """Return the data records on disk, by their batches."""
+    found = [one for batch in batches_of(disk) if not batch.is_control for one in batch.records()]
+    assert [one.offset for one in found] == sorted({one.offset for one in found})
+    return found
+
+
+def table(disk: SimulatedDisk) -> dict[bytes, bytes]:
+    """Return the last value of each key that is not deleted."""
+    last = {one.key: one.value for one in records_of(disk)}
+    return {key: value for key, value in last.items() if key and value is not None}
+
+
+def log_of(config: LogConfig = COMPACTED) -> tuple[SimulatedDisk, ReplicatedLog]:
+    disk = disk_with_parent()
+    return disk, created_log(disk, config=config)
+
+
+# --- what is compacted ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sealed_segments_have_the_last_record_of_each_key(seed: int) -> None:
+    disk, log = log_of()
+    fill(log, seed)
+    before, wanted, end = batches_of(disk), table(disk), log.end_offset
+    active = log._segments.active.base_offset
+    assert compact(log)
+    after = batches_of(disk)
+    check_contiguous(before, after)
+    last = {key: offset for offset, _, key, _ in rows(before) if offset < active}
+    assert rows(one for one in after if not one.is_control) == [
+        row
+        for row in rows(one for one in before if not one.is_control)
+        if row[0] >= active or last[row[2]] == row[0]
+    ]
+    assert table(disk) == wanted
+    assert not compact(log), "nothing is dirty"
+    reader = open_log(disk, DIRECTORY)
+    assert reader.log_end_offset == end
+    assert [one.base_offset for one in reader.batches(0, end)] == [one.base_offset for one in after]
+    fill(log, seed + 100)
+    wanted = table(disk)
+    assert compact(log)
+    log.close()
+    log = reopened(disk)
+    assert log.report.was_clean
+    assert not log.report.rebuilt, "the indexes are those of the new segments"
+    assert (table(disk), log.end_offset) == (wanted, end + 60)
+
+
+def test_tombstones_disappear_after_their_retention() -> None:
+    disk, log = log_of()
+    fill(log, 1)
+    compact(log)
+    assert any(one.value is None for one in records_of(disk))
+    fill(log, 2)
+    wanted = table(disk)
+    assert compact(log, now_ms=NOW_MS + 1_000)
+    sealed_end = log._segments.active.base_offset
+    old = [one for one in records_of(disk) if one.offset < 60 and one.value is None]
+    assert not old
+    assert table(disk) == wanted
+    assert sealed_end > 60
+
+
+def test_offsets_inside_an_empty_batch_can_be_read_from() -> None:
+    disk, log = log_of()
+    fill(log, 3)
+    compact(log)
+    empty = next(one for one in batches_of(disk) if not one.record_count)
+    assert empty.last_offset > empty.base_offset
+    reader = open_log(disk, DIRECTORY)
+    for offset in range(empty.base_offset, empty.last_offset + 1):
+        found = [one.base_offset for one in reader.batches(offset, log.end_offset)]
+        assert found[0] in (empty.base_offset, empty.next_offset)
+
+
+@pytest.mark.parametrize("bound", [1, 900])
+def test_a_log_with_more_keys_than_memory_is_compacted_in_several_runs(
+    bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, log = log_of()
+    fill(log, 4)
+    wanted, active = table(disk), log._segments.active.base_offset
+    begin = compaction_module.begin_compaction
+    monkeypatch.setattr(begin, "__kwdefaults__", {"offset_map_bytes_max": bound})
+    run_count = 0
+    while compact(log) or log._directory.read_cleaner_offset() != active:
+        run_count += 1
+        assert table(disk) == wanted
+    assert run_count > 3
+    keys = [one.key for one in records_of(disk) if one.offset < active]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_last_batches_of_producers_and_applications_survive_a_rescan() -> None:
+    """Producer snapshots are lost: the state is read from the compacted log alone."""
+    disk, log = log_of()
+    name = CommitName("app", "query", 7)
+    append(log, (b"k", b"first"), producer=(5, 0, 0))
+    append(log, (b"k", b"second"), (b"k", b"third"), producer=(5, 0, 1))
+    append(log, (b"k", b"named"), commit=name)
+    fill(log, 5)
+    assert compact(log)
+    disk.kill()
+    for name_on_disk in disk.list_names(DIRECTORY):
+        if name_on_disk.endswith((".snapshot", "recovery-point-offset-checkpoint")):
+            disk.unlink(f"{DIRECTORY}/{name_on_disk}")
+    log = reopened(disk)
+    state = log.producer_state
+    producer = state.producers[0]
+    assert producer.check(0, 1, 2) == Duplicate(2, 3)
+    assert producer.last_sequence == 2
+    found = state.last_commit("app")
+    assert found is not None
+    assert found.name == name
+    assert not log.is_read_only
+
+
+# --- when -----------------------------------------------------------------------------------------
+
+
+def segments(*sizes: int, newest_ms: int = 0) -> list[SegmentMetadata]:
+    return [
+        SegmentMetadata(
+            base_offset=10 * at,
+            end_offset=10 * at + 10,
+            byte_count=size,
+            max_timestamp_ms=newest_ms,
+        )
+        for at, size in enumerate(sizes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "first_dirty", "expected"),
+    [
+        (0.5, 10, 3),
+        (0.5, 20, None),
+        (0.33, 20, 3),
+        (0.34, 20, None),
+        (0.0, 30, None),
+        (1.0, 0, None),
+    ],
+)
+def test_the_dirty_part_decides(ratio: float, first_dirty: int, expected: int | None) -> None:
+    """Of three segments of equal size; a ratio of 1 is never exceeded (Kafka's comparison)."""
+    plan = plan_compaction(
+        segments(100, 100, 100),
+        first_dirty_offset=first_dirty,
+        last_stable_offset=1_000,
+        first_dirty_timestamp_ms=0,
+        now_ms=NOW_MS,
+        config=replace(COMPACTED, min_cleanable_dirty_ratio=ratio),
+    )
+    assert (None if plan is None else len(plan.segments)) == expected
+
+
+def test_lags_and_the_last_stable_offset_limit_what_is_compacted() -> None:
+    lagging = replace(COMPACTED, min_compaction_lag_ms=500)
+    old, young = segments(100, 100, newest_ms=NOW_MS - 500), segments(100, newest_ms=NOW_MS - 499)
+    young = [replace(young[0], base_offset=20, end_offset=30)]
+
+    def planned(config: LogConfig, stable: int = 1_000, first_ms: int = -1) -> int | None:
+        plan = plan_compaction(
+            [*old, *young],
+            first_dirty_offset=0,
+            last_stable_offset=stable,
+            first_dirty_timestamp_ms=first_ms,
+            now_ms=NOW_MS,
+            config=config,
+        )
+        return None if plan is None else len(plan.segments)
+
+    assert planned(lagging) == 2
+    assert planned(COMPACTED) == 3
+    assert planned(COMPACTED, stable=19) == 1
+    overdue = replace(COMPACTED, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=100)
+    assert planned(overdue, first_ms=NOW_MS - 100) is None
+    assert planned(overdue, first_ms=NOW_MS - 101) == 3
+    assert planned(overdue, first_ms=-1) is None, "without a timestamp"
+
+
+def test_only_a_compacted_log_is_compacted_and_only_a_deleted_one_has_retention() -> None:
+    _, log = log_of(replace(COMPACTED, cleanup_policy=CleanupPolicy.DELETE))
+    fill(log, 1)
+    assert log.begin_compaction(now_ms=NOW_MS) is None
+    for policy, is_deleted in (
+        (CleanupPolicy.COMPACT, False),
+        (CleanupPolicy.COMPACT_DELETE, True),
+    ):
+        _, log = log_of(replace(COMPACTED, cleanup_policy=policy, retention_bytes=1_000))
+        fill(log, 1)
+        assert log.clean(now_ms=NOW_MS) is is_deleted
+        assert compact(log)
+
+
+def test_retention_by_age_deletes_segments_of_empty_batches() -> None:
+    config = replace(COMPACTED, cleanup_policy=CleanupPolicy.COMPACT_DELETE, retention_ms=10)
+    disk, log = log_of(config)
+    for at in range(60):
+        append(log, (b"k", b"%d" % at + b"v" * 40))
+    assert compact(log)
+    log.close()
+    log = reopened(disk)
+    assert log.clean(now_ms=NOW_MS * 10)
+    assert log.log_start_offset == log.end_offset
+
+
+# --- beside others --------------------------------------------------------------------------------
+
+
+def test_appends_and_deletions_during_a_compaction() -> None:
+    disk, log = log_of(replace(COMPACTED, cleanup_policy=CleanupPolicy.COMPACT_DELETE))
+    fill(log, 6)
+    begun = log.begin_compaction(now_ms=NOW_MS)
+    assert begun is not None
+    assert log.begin_compaction(now_ms=NOW_MS) is None, "one at a time"
+    with begun:
+        begun.run()
+        first = log._segments.sealed[1].base_offset
+        log.delete_before(snapshot_at(log, first))
+        fill(log, 7)
+        wanted = table(disk)
+        assert log.complete_compaction(begun)
+    assert log.log_start_offset == first
+    assert table(disk) == wanted
+    assert not [name for name in disk.list_names(DIRECTORY) if name.endswith(CLEANED_SUFFIX)]
+
+
+def snapshot_at(log: ReplicatedLog, offset: int) -> SnapshotId:
+    snapshot_id = log.snapshot_id_at(offset)
+    writer = log.begin_snapshot(snapshot_id, now_ms=NOW_MS)
+    assert writer is not None
+    return writer.freeze()
+
+
+def test_a_segment_deleted_while_it_is_read_ends_the_compaction_without_a_change() -> None:
+    disk, log = log_of(replace(COMPACTED, cleanup_policy=CleanupPolicy.COMPACT_DELETE))
+    fill(log, 8)
+    begun = log.begin_compaction(now_ms=NOW_MS)
+    assert begun is not None
+    with begun:
+        log.delete_before(snapshot_at(log, log._segments.sealed[2].base_offset))
+        before = batches_of(disk)
+        begun.run()
+        assert not log.complete_compaction(begun)
+    assert batches_of(disk) == before
+    assert compact(log)
+
+
+def test_another_writer_of_the_log_continues_after_a_compaction() -> None:
+    disk, log = log_of()
+    other = ReplicatedLog.open(disk, DIRECTORY, now_ms=NOW_MS)
+    fill(log, 9)
+    other.refresh(now_ms=NOW_MS)
+    assert compact(log)
+    fill(log, 10, count=3)
+    other.refresh(now_ms=NOW_MS)
+    append(other, (b"other", b"1"))
+    assert other.begin_snapshot(other.snapshot_id_at(other.end_offset), now_ms=NOW_MS) is not None
+    assert other._segments.producer_state_at(other.end_offset).end_offset == other.end_offset
+    assert list(other._segments.batches(0, other.end_offset)) == batches_of(disk)
+    log.refresh(now_ms=NOW_MS)
+    assert log.end_offset == other.end_offset
+
+
+def test_a_reader_of_the_old_segments_reads_them_to_the_end() -> None:
+    disk, log = log_of()
+    fill(log, 11)
+    end, before = log.end_offset, batches_of(disk)
+    reading = open_log(disk, DIRECTORY).batches(0, end)
+    read = [next(reading) for _ in range(3)]
+    assert compact(log)
+    read += reading
+    assert read[:3] == before[:3]
+    assert read[-1].next_offset == end
+    for one, following in pairwise(read):
+        assert following.base_offset <= one.next_offset <= following.last_offset
+
+
+@pytest.mark.parametrize("read_count", [1, 3, 8])
+def test_a_cursor_continues_after_its_segment_was_replaced(read_count: int) -> None:
+    """Its position is that of another batch now, or beyond the file."""
+    disk, log = log_of()
+    fill(log, 12, count=read_count)
+    cursor = LogCursor(LogFiles.of_directory(disk, DIRECTORY), 0, contiguous=True)
+    for _ in cursor.read(HeaderDecoder()):
+        pass
+    read_end = cursor.next_offset
+    assert read_end == log.end_offset
+    for at in range(60):
+        append(log, (b"k", b"%d" % at + b"v" * 40))
+    assert compact(log)
+    bases = [
+        int(one) for chunk in cursor.read(HeaderDecoder()) for one in chunk.batches.base_offset
+    ]
+    later = [one.base_offset for one in batches_of(disk) if one.last_offset >= read_end]
+    assert bases == later
+    assert cursor.next_offset == log.end_offset
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_a_damaged_segment_is_not_compacted() -> None:
+    disk, log = log_of()
+    fill(log, 12)
+    path = f"{DIRECTORY}/{offset_name(log._segments.sealed[1].base_offset, '.log')}"
+    disk.flip_bit(path, 8 * 100)
+    before = disk.files()
+    with pytest.raises(CorruptBatchError):
+        compact(log)
+    after = disk.files()
+    assert {name: after[name] for name in before} == before
+    assert not [name for name in after if name.endswith(CLEANED_SUFFIX)]
+
+
+def test_a_full_disk_leaves_the_log_as_it_was() -> None:
+    disk, log = log_of()
+    fill(log, 13)
+    wanted = table(disk)
+    disk.leave_room(300)
+    with pytest.raises(DiskFullError):
+        compact(log)
+    disk.full_at(None)
+    assert table(disk) == wanted
+    append(log, (b"goes on", b"1"))
+    assert compact(log)
+
+
+def test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first compaction has room for two keys only: it gives the tombstone of ``a`` its delete
+    horizon, and retains the value before it. The second one, which crashes, drops both."""
+    disk, log = log_of()
+    for at, key in enumerate((b"a", b"b", b"a", b"b", b"b", b"b")):
+        append(log, (key, b"%d" % at + b"v" * 60))
+    second = log._segments.active.base_offset
+    append(log, (b"c", b"c" * 90), (b"a", None), (b"d", b"d" * 90), (b"b", b"b" * 90))
+    while not log._segments.active.base_offset > second:
+        append(log, (b"d", b"d" * 90))
+    begin = compaction_module.begin_compaction
+    with monkeypatch.context() as patched:
+        patched.setattr(begin, "__kwdefaults__", {"offset_map_bytes_max": 500})
+        assert compact(log)
+    horizons = [one.delete_horizon_ms for one in batches_of(disk) if one.delete_horizon_ms]
+    assert horizons == [NOW_MS + 1_000]
+    assert [one.value for one in records_of(disk) if one.key == b"a"][-1] is None
+    assert sum(one.key == b"a" for one in records_of(disk)) == 2
+    wanted, end = table(disk), log.end_offset
+    recording = disk.record()
+    assert compact(log, now_ms=NOW_MS + 1_000)
+    assert not [one for one in records_of(disk) if one.key == b"a"]
+    renamed = [one.path for one in recording.operations if one.kind is OperationKind.RENAME]
+    assert sum(path.endswith(f".log{CLEANED_SUFFIX}") for path in renamed) == 2
+    states = list(recording.states((None, *Survival), seeds=range(3)))
+    for state in states:
+        after = SimulatedDisk.after(state)
+        found = reopened(after)
+        assert not found.is_read_only, f"{state}: {found.report}"
+        assert (table(after), found.end_offset) == (wanted, end), f"{state}"
+        compact(found, now_ms=NOW_MS + 1_000)
+        assert table(after) == wanted, f"{state}, compacted again"
+        assert not [one for one in records_of(after) if one.key == b"a"]
+        found.close()
+        assert reopened(after).report.was_clean
+        names = after.list_names(DIRECTORY)
+        assert not [name for name in names if name.endswith(CLEANED_SUFFIX)], f"{state}"
+    assert len(states) > 100
+
+
+def test_a_failed_directory_sync_fails_the_log() -> None:
+    disk, log = log_of()
+    fill(log, 14)
+    wanted = table(disk)
+    begun = log.begin_compaction(now_ms=NOW_MS)
+    assert begun is not None
+    with begun:
+        begun.run()
+        disk.fail_sync_once("*")
+        with pytest.raises(LogError):
+            log.complete_compaction(begun)
+    assert log.is_closed
+    disk.kill()
+    assert table(disk) == wanted
+    assert not reopened(disk).is_read_only
+
+
+def test_a_damaged_checkpoint_of_the_cleaner_compacts_from_the_log_start() -> None:
+    disk, log = log_of()
+    fill(log, 15)
+    compact(log)
+    disk.flip_bit(f"{DIRECTORY}/{CLEANER_CHECKPOINT_NAME}", 8 * 14)
+    fill(log, 16)
+    wanted = table(disk)
+    assert compact(log)
+    assert table(disk) == wanted
+    active = log._segments.active.base_offset
+    assert log._directory.read_cleaner_offset() == active
+    assert f"{DIRECTORY}/{offset_name(0, INDEX_SUFFIX)}" in disk.files()

@@ -1,0 +1,277 @@
+"""A compaction retains the last record of each key, and what a log needs besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from tests.support.batch_encoding import NewRecordBatch, encode_batch
+from tests.support.both_implementations import in_both
+
+from raftlog.log.cleaning.retained_records import BatchFilter, OffsetMap, RetentionRules
+from raftlog.log.reading.transactions import CommitName, ValueKind, batch_metadata, commit_header
+from raftlog.records.batch import RecordBatch, iter_batches, read_batch
+from raftlog.records.compression import Compression
+from raftlog.records.record import NewRecord
+from raftlog.records.scan import scan
+
+NOW_MS = 5_000_000
+RULES = RetentionRules(now_ms=NOW_MS, delete_retention_ms=1_000)
+MAP_BYTES = 1 << 20
+
+
+def batch_bytes(
+    base_offset: int,
+    *pairs: tuple[bytes | None, bytes | None],
+    epoch: int = 1,
+    compression: Compression = Compression.NONE,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    commit: CommitName | None = None,
+) -> bytes:
+    headers = () if commit is None else (commit_header(commit),)
+    records = tuple(
+        NewRecord(key, value, 1_000 + base_offset + at, headers if at == 0 else ())
+        for at, (key, value) in enumerate(pairs)
+    )
+    new = NewRecordBatch(
+        records=records,
+        base_timestamp_ms=1_000 + base_offset,
+        compression=compression,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+    )
+    return encode_batch(new, base_offset=base_offset, leader_epoch=epoch)
+
+
+def new_batch(
+    base_offset: int, *pairs: tuple[bytes | None, bytes | None], **how: Any
+) -> RecordBatch:
+    """Return the batch of ``batch_bytes``."""
+    return decoded(batch_bytes(base_offset, *pairs, **how))
+
+
+def decoded(data: bytes) -> RecordBatch:
+    batch = read_batch(data)
+    assert isinstance(batch, RecordBatch)
+    return batch
+
+
+def mapped(batches: Iterable[RecordBatch], start_offset: int = 0) -> OffsetMap:
+    offsets = OffsetMap(start_offset, MAP_BYTES)
+    assert all(offsets.add(batch) for batch in batches)
+    return offsets
+
+
+def cleaned(
+    batches: Sequence[RecordBatch],
+    rules: RetentionRules = RULES,
+    offsets: OffsetMap | None = None,
+) -> list[RecordBatch]:
+    found = mapped(batches) if offsets is None else offsets
+    data = b"".join(BatchFilter(found, rules).clean(batches))
+    after = list(iter_batches(data))
+    assert sum(one.byte_count for one in after) == len(data)
+    check_contiguous(batches, after)
+    return after
+
+
+def check_contiguous(before: Sequence[RecordBatch], after: Sequence[RecordBatch]) -> None:
+    """Check that the offsets, their epochs and the timestamps are those of before."""
+    assert after[0].base_offset == before[0].base_offset
+    assert after[-1].last_offset == before[-1].last_offset
+    for one, following in pairwise(after):
+        assert following.base_offset == one.next_offset
+    epochs = {
+        offset: one.leader_epoch
+        for one in before
+        for offset in range(one.base_offset, one.next_offset)
+    }
+    for one in after:
+        assert {epochs[at] for at in range(one.base_offset, one.next_offset)} == {one.leader_epoch}
+    latest = [max(one.max_timestamp_ms for one in batches) for batches in (before, after)]
+    assert latest[0] == latest[1]
+
+
+def rows(batches: Iterable[RecordBatch]) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    return [
+        (one.offset, one.timestamp_ms, one.key, one.value)
+        for batch in batches
+        for one in batch.records()
+    ]
+
+
+@dataclass
+class RandomLog:
+    """Random batches of a few keys: codecs, producers, epochs, tombstones."""
+
+    seed: int
+
+    def batches(self) -> list[RecordBatch]:
+        rng, found, offset, epoch = Random(self.seed), [], 0, 1
+        sequences = [0, 0]
+        for _ in range(rng.randrange(1, 40)):
+            pairs = [
+                (b"k%d" % rng.randrange(8), rng.choice((None, b"v%d" % rng.randrange(99))))
+                for _ in range(rng.randrange(1, 6))
+            ]
+            producer = (-1, -1, -1)
+            if rng.random() < 0.3:
+                producer_id = rng.randrange(2)
+                producer = (producer_id, 0, sequences[producer_id])
+                sequences[producer_id] += len(pairs)
+            epoch += rng.random() < 0.1
+            found.append(
+                new_batch(
+                    offset,
+                    *pairs,
+                    epoch=epoch,
+                    producer=producer,
+                    compression=rng.choice(tuple(Compression)),
+                )
+            )
+            offset = found[-1].next_offset
+        return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_last_record_of_each_key_is_retained_and_nothing_else(seed: int) -> None:
+    batches = RandomLog(seed).batches()
+    last = {key: offset for offset, _, key, _ in rows(batches)}
+    expected = [one for one in rows(batches) if last[one[2]] == one[0]]
+    after = cleaned(batches)
+    assert rows(after) == expected
+    again = cleaned(after)
+    assert [(one.base_offset, one.crc) for one in again] == [
+        (one.base_offset, one.crc) for one in after
+    ], "a second compaction changes nothing"
+    later = cleaned(after, RetentionRules(now_ms=NOW_MS + 1_000, delete_retention_ms=1_000))
+    assert rows(later) == [one for one in expected if one[3] is not None], "tombstones expired"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_records_above_the_mapped_range_and_below_the_dirty_one_are_compared_right(
+    seed: int,
+) -> None:
+    """The map covers [start, end): older records are compared with it, later ones are retained."""
+    rng, batches = Random(seed), RandomLog(seed + 1_000).batches()
+    start = rng.randrange(batches[-1].next_offset)
+    offsets = OffsetMap(start, rng.choice((1, 500, 1_000, MAP_BYTES)))
+    for batch in batches:
+        if batch.last_offset >= start and not offsets.add(batch):
+            break
+    end = offsets.end_offset
+    assert end > start, "at least one record is mapped, whatever the bound"
+    last = {key: offset for offset, _, key, _ in rows(batches) if start <= offset < end}
+    expected = [
+        one for one in rows(batches) if one[0] >= end or one[0] >= last.get(one[2] or b"", -1)
+    ]
+    assert rows(cleaned(batches, offsets=offsets)) == expected
+
+
+def test_adjacent_dropped_batches_become_one_empty_batch() -> None:
+    batches = [new_batch(at, (b"k", b"v%d" % at)) for at in range(10)]
+    after = cleaned(batches)
+    assert [(one.base_offset, one.last_offset, one.record_count) for one in after] == [
+        (0, 8, 0),
+        (9, 9, 1),
+    ]
+    assert after[0].byte_count == 61
+    assert after[1].crc == batches[9].crc, "a batch that loses nothing keeps its bytes"
+
+
+def test_an_empty_batch_does_not_cross_an_epoch() -> None:
+    batches = [new_batch(at, (b"k", b"v"), epoch=1 + at // 3) for at in range(7)]
+    after = cleaned(batches)
+    assert [(one.base_offset, one.last_offset) for one in after] == [(0, 2), (3, 5), (6, 6)]
+
+
+def test_the_last_batch_of_a_producer_keeps_its_header() -> None:
+    batches = [
+        new_batch(0, (b"k", b"1"), producer=(7, 0, 0)),
+        new_batch(1, (b"k", b"2"), (b"k", b"3"), producer=(7, 0, 1)),
+        new_batch(3, (b"k", b"4")),
+    ]
+    rules = RetentionRules(
+        now_ms=NOW_MS, delete_retention_ms=1_000, last_producer_batches=frozenset({2})
+    )
+    after = cleaned(batches, rules)
+    assert [(one.producer_id, one.base_sequence, one.record_count) for one in after] == [
+        (-1, -1, 0),
+        (7, 1, 0),
+        (-1, -1, 1),
+    ]
+    assert (after[1].base_offset, after[1].last_offset) == (1, 2), "the last sequence follows"
+
+
+def test_the_record_that_names_the_last_commit_is_retained() -> None:
+    old, last = CommitName("app", "q", 1), CommitName("app", "q", 2)
+    batches = [
+        new_batch(0, (b"a", b"1"), (b"b", b"1"), commit=old),
+        new_batch(2, (b"a", b"2"), (b"b", b"2"), commit=last),
+        new_batch(4, (b"a", b"3"), (b"b", b"3")),
+    ]
+    rules = RetentionRules(now_ms=NOW_MS, delete_retention_ms=1_000, last_commits=frozenset({3}))
+    after = cleaned(batches, rules)
+    names = [batch_metadata(one, ValueKind.BYTES).commit for one in after]
+    assert names == [None, last, None]
+    assert [one[0] for one in rows(after)] == [2, 4, 5]
+
+
+def test_a_tombstone_gets_a_delete_horizon_and_is_dropped_after_it() -> None:
+    batches = [new_batch(0, (b"a", b"1")), new_batch(1, (b"a", None), (b"b", b"1"))]
+    after = cleaned(batches)
+    assert after[1].delete_horizon_ms == NOW_MS + RULES.delete_retention_ms
+    assert rows(after) == [(1, 1_001, b"a", None), (2, 1_002, b"b", b"1")]
+    just_before = RetentionRules(now_ms=NOW_MS + 999, delete_retention_ms=5)
+    before = cleaned(after, just_before)
+    assert [one.crc for one in before] == [one.crc for one in after], "the first horizon holds"
+    at = RetentionRules(now_ms=NOW_MS + 1_000, delete_retention_ms=5)
+    assert rows(cleaned(after, at)) == [(2, 1_002, b"b", b"1")]
+
+
+def test_an_expired_tombstone_after_the_mapped_range_is_retained() -> None:
+    """The value before it is not yet known to be superseded."""
+    value = new_batch(0, (b"a", b"1"))
+    tombstone = cleaned([new_batch(1, (b"a", None))])
+    offsets = mapped([value])
+    after = cleaned([value, *tombstone], replace(RULES, now_ms=NOW_MS * 2), offsets)
+    assert [one[0] for one in rows(after)] == [0, 1]
+
+
+def test_records_without_a_key_and_control_batches() -> None:
+    """A record without a key, of before the policy, is dropped as by Kafka; control is retained."""
+    control = decoded(
+        encode_batch(
+            NewRecordBatch(
+                records=(NewRecord(b"\0\0\0\1", b"\0\0"),),
+                base_timestamp_ms=1,
+                is_control=True,
+                producer_id=3,
+                producer_epoch=0,
+                base_sequence=-1,
+                is_transactional=True,
+            ),
+            base_offset=2,
+            leader_epoch=1,
+        )
+    )
+    batches = [new_batch(0, (None, b"x"), (b"a", b"1")), control, new_batch(3, (b"b", b"1"))]
+    after = cleaned(batches)
+    assert [one[0] for one in rows(after)] == [1, 2, 3]
+    assert after[1].crc == control.crc
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_columnar_readers_read_compacted_batches(seed: int) -> None:
+    after = cleaned(RandomLog(seed + 2_000).batches())
+    data = b"".join(BatchFilter(mapped(after), RULES).clean(after))
+    expected = [one[0] for one in rows(after)]
+    for found in in_both(lambda: scan(data)):
+        assert found.records.offset is not None
+        assert found.records.offset.to_pylist() == expected
+        assert [int(one) for one in found.batches.base_offset] == [one.base_offset for one in after]

@@ -1,0 +1,119 @@
+"""Bugs of compaction, each with the tests that must find it. The rules are in ``plant``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+CLEANING: Final = "connector/raftlog/log/cleaning"
+RECORDS: Final = "tests/log/cleaning/test_retained_records.py"
+COMPACTION: Final = "tests/log/cleaning/test_compaction.py"
+
+CLEANING_PLANTS: Final = (
+    Plant(
+        bug="compacted segments replace the old ones newest first",
+        path=f"{CLEANING}/compaction.py",
+        old="        for one in compacted:\n            path",
+        new="        for one in reversed(compacted):\n            path",
+        tests=(
+            f"{COMPACTION}::test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted_key",
+        ),
+    ),
+    Plant(
+        bug="the name of a compacted segment is not durable before that of the next one",
+        path=f"{CLEANING}/compaction.py",
+        old="""            storage.rename(path + CLEANED_SUFFIX, path)
+            directory.sync()
+""",
+        new="""            storage.rename(path + CLEANED_SUFFIX, path)
+""",
+        tests=(
+            f"{COMPACTION}::test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted_key",
+        ),
+    ),
+    Plant(
+        bug="a compacted segment is renamed before it is synced",
+        path=f"{CLEANING}/compaction.py",
+        old="""                return
+            file.sync()
+""",
+        new="""                return
+""",
+        tests=(
+            f"{COMPACTION}::test_a_crash_at_any_operation_leaves_every_last_value_and_revives_no_deleted_key",
+        ),
+    ),
+    Plant(
+        bug="records above the last stable offset are compacted",
+        path=f"{CLEANING}/compaction.py",
+        old="if segment.end_offset > last_stable_offset:",
+        new="if segment.base_offset > last_stable_offset:",
+        tests=(f"{COMPACTION}::test_lags_and_the_last_stable_offset_limit_what_is_compacted",),
+    ),
+    Plant(
+        bug="two compactions of one log run at a time",
+        path=f"{CLEANING}/compaction.py",
+        old="    if lock is None:\n        return None\n",
+        new="    lock = lock or directory.storage.try_lock(directory.file('x'))\n    assert lock\n",
+        tests=(f"{COMPACTION}::test_appends_and_deletions_during_a_compaction",),
+    ),
+    Plant(
+        bug="an expired tombstone after the mapped range is dropped",
+        path=f"{CLEANING}/retained_records.py",
+        old="        if offset >= self.offsets.end_offset:\n            return True\n",
+        new="",
+        tests=(f"{RECORDS}::test_an_expired_tombstone_after_the_mapped_range_is_retained",),
+    ),
+    Plant(
+        bug="a tombstone is dropped by the compaction that gives it a delete horizon",
+        path=f"{CLEANING}/retained_records.py",
+        old="horizon_ms is None or self.rules.now_ms < horizon_ms",
+        new="horizon_ms is not None",
+        tests=(f"{RECORDS}::test_a_tombstone_gets_a_delete_horizon_and_is_dropped_after_it",),
+    ),
+    Plant(
+        bug="the last batch of a producer is dropped with its records",
+        path=f"{CLEANING}/retained_records.py",
+        old="if batch.last_offset in self.rules.last_producer_batches:",
+        new="if batch.base_offset in self.rules.last_producer_batches:",
+        tests=(f"{RECORDS}::test_the_last_batch_of_a_producer_keeps_its_header",),
+    ),
+    Plant(
+        bug="the record that names the last commit is dropped",
+        path=f"{CLEANING}/retained_records.py",
+        old="if is_first and batch.last_offset in self.rules.last_commits:",
+        new="if is_first and batch.base_offset in self.rules.last_commits:",
+        tests=(f"{RECORDS}::test_the_record_that_names_the_last_commit_is_retained",),
+    ),
+    Plant(
+        bug="an empty batch covers two leader epochs",
+        path=f"{CLEANING}/retained_records.py",
+        old="            batch.leader_epoch == self.leader_epoch\n            and",
+        new="            batch.leader_epoch >= self.leader_epoch\n            and",
+        tests=(f"{RECORDS}::test_an_empty_batch_does_not_cross_an_epoch",),
+    ),
+    Plant(
+        bug="a cursor continues at its position in a segment that was replaced",
+        path="connector/raftlog/log/reading/files.py",
+        old="            self._position = None  # compaction has replaced the segment\n",
+        new="            pass\n",
+        tests=(f"{COMPACTION}::test_a_cursor_continues_after_its_segment_was_replaced",),
+    ),
+    Plant(
+        bug="a writer reads a compacted segment with the size that it had before",
+        path="connector/raftlog/log/writing/segments.py",
+        old="        if self.config.cleanup_policy.compacts:\n",
+        new="        if self.config.cleanup_policy.compacts and not segment.byte_count:\n",
+        tests=(f"{COMPACTION}::test_another_writer_of_the_log_continues_after_a_compaction",),
+    ),
+    Plant(
+        bug="a record without a key is appended to a compacted log",
+        path="connector/raftlog/append.py",
+        old="        if isinstance(record, bytes) or record.key is None:\n",
+        new="        if isinstance(record, bytes) and not record:\n",
+        tests=(
+            "tests/client/embedded/test_compacted_logs.py::test_a_record_without_a_key_is_refused",
+        ),
+    ),
+)
