@@ -85,6 +85,10 @@ class AppendResult:
         return self.last_offset + 1
 
 
+NOT_AWAITED: Final[Future[AppendResult]] = Future()
+"""Future of requests whose result is passed to a callback, as in a node."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class AppendRequest:
     """Records to append, and the conditions. After ``deadline_ms`` the append is not begun."""

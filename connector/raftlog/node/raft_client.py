@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from raftlog.append import AppendBatch, AppendRequest, AppendResult, Failed
+from raftlog.append import NOT_AWAITED, AppendBatch, AppendRequest, AppendResult, Failed
 from raftlog.errors import (
     AppendError,
     DiskFullError,
@@ -129,6 +129,7 @@ class ReplicaRaftClient:
             required_base_offset=required_base_offset,
             is_atomic=True,
             deadline_ms=0,
+            future=NOT_AWAITED,
         )
         request.check()
 

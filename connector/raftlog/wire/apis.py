@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from raftlog.errors import NoCommonVersionError, UnsupportedApiError
@@ -108,6 +108,10 @@ class Api:
     voters: VersionRange | None = None
     announced_first: int | None = None
     """Minimum version in ApiVersions responses, if it differs from the first version."""
+    _on: dict[Listener, VersionRange | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Results of ``on``, which is called for every request."""
 
     @property
     def versions(self) -> VersionRange:
@@ -118,6 +122,11 @@ class Api:
 
     def on(self, listener: Listener) -> VersionRange | None:
         """Return the versions served on a listener; None if the API is not served there."""
+        if listener not in self._on:
+            self._on[listener] = self._versions_on(listener)
+        return self._on[listener]
+
+    def _versions_on(self, listener: Listener) -> VersionRange | None:
         served = [
             versions
             for flag, versions in (

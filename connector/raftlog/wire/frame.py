@@ -14,7 +14,7 @@ import functools
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from kio import index as kio_index
 
@@ -142,8 +142,7 @@ _INT16: Final = struct.Struct(">h")
 _NO_TAGS: Final = b"\x00"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """Request header; the response header has the same ``correlation_id``."""
 
     api_key: int
@@ -152,8 +151,7 @@ class RequestHeader:
     client_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedRequest:
+class ReceivedRequest(NamedTuple):
     """Request of a served API and version; its body begins at ``body_start`` of the frame."""
 
     header: RequestHeader
@@ -191,28 +189,24 @@ def receive_request(frame: bytes, listener: Listener, apis: Mapping[int, Api] = 
     version that is not served. The connection must be closed after either.
     """
     cursor = Cursor(frame, "RequestHeader", None)
-    api_key, version, correlation_id = _NUMBERS.unpack(cursor.take(_NUMBERS.size, "the header"))
+    api_key, version, correlation_id = cursor.unpack(_NUMBERS, "the header")
     try:
         served_api(api_key, version, listener, apis)
     except UnsupportedApiError:
         if api_key == ApiKey.API_VERSIONS:
             return UnknownApiVersions(correlation_id)
         raise
-    header, body_start = decode_request_header(frame, request_header_version(api_key, version))
-    return ReceivedRequest(header, body_start)
+    client_id = _read_client_id(cursor, request_header_version(api_key, version))
+    header = RequestHeader(api_key, version, correlation_id, client_id)
+    return ReceivedRequest(header, cursor.position)
 
 
 def decode_request_header(data: bytes, header_version: int) -> tuple[RequestHeader, int]:
     """Return the header, of version 1 or 2, and the position of the body."""
     cursor = Cursor(data, "RequestHeader", header_version)
-    api_key, version, correlation_id = _NUMBERS.unpack(cursor.take(_NUMBERS.size, "the header"))
-    client_id = _client_id(cursor)
-    if header_version > 1:
-        skip_tagged(cursor)
-    header = RequestHeader(
-        api_key=api_key, api_version=version, correlation_id=correlation_id, client_id=client_id
-    )
-    return header, cursor.position
+    api_key, version, correlation_id = cursor.unpack(_NUMBERS, "the header")
+    client_id = _read_client_id(cursor, header_version)
+    return RequestHeader(api_key, version, correlation_id, client_id), cursor.position
 
 
 def encode_request_header(header: RequestHeader, header_version: int | None = None) -> bytes:
@@ -248,11 +242,13 @@ def encode_response_header(correlation_id: int, api_key: int, version: int) -> b
     return out + _NO_TAGS if response_header_version(api_key, version) > 0 else out
 
 
-def _client_id(cursor: Cursor) -> str | None:
-    (byte_count,) = _INT16.unpack(cursor.take(_INT16.size, "client id"))
-    if byte_count < 0:
-        return None
+def _read_client_id(cursor: Cursor, header_version: int) -> str | None:
+    """Read the rest of a request header: the client id, and tagged fields."""
+    (byte_count,) = cursor.unpack(_INT16, "client id")
     try:
-        return cursor.take(byte_count, "client id").decode()
+        client_id = None if byte_count < 0 else cursor.take(byte_count, "client id").decode()
     except UnicodeDecodeError:
         cursor.fail("client id is not UTF-8")
+    if header_version > 1:
+        skip_tagged(cursor)
+    return client_id

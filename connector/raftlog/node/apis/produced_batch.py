@@ -27,7 +27,14 @@ from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
 
-from raftlog.append import HEADER_PREFIX, AppendRequest, InOrderGate, named_records, new_records
+from raftlog.append import (
+    HEADER_PREFIX,
+    NOT_AWAITED,
+    AppendRequest,
+    InOrderGate,
+    named_records,
+    new_records,
+)
 from raftlog.errors import (
     CorruptBatchError,
     DecompressionLimitError,
@@ -177,6 +184,7 @@ def append_request(
         producer=None if header.producer is NO_PRODUCER else header.producer,
         deadline_ms=deadline_ms,
         gate=gate,
+        future=NOT_AWAITED,
     )
     request.check()
     return request
