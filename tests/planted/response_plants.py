@@ -467,6 +467,20 @@ ANSWER_PLANTS: Final = (
         tests=(SENT,),
     ),
     Plant(
+        bug="the response to one request is that of another one",
+        path=f"{NODE}/network_channel.py",
+        old="        if correlation_id != self._last_id:\n",
+        new="        if False:\n",
+        tests=("tests/node/test_network_channel.py",),
+    ),
+    Plant(
+        bug="a request is written to a connection that was lost",
+        path=f"{NODE}/network_channel.py",
+        old="return connection.is_open and is_same and",
+        new="return is_same and",
+        tests=("tests/node/test_network_channel.py",),
+    ),
+    Plant(
         bug="a request sent on a response closes its connection",
         path=f"{NODE}/network_channel.py",
         old="        del self._in_flight[outgoing.node_id]\n",

@@ -4,7 +4,9 @@
    means that the older one has timed out, so its connection is closed (Kafka: ``NetworkClient`` on
    a request timeout). A response is never matched to another request.
 2. Every connection starts with ApiVersions. Malformed bytes close it.
-3. Every request of the core ends with a response or a ``SendFailed`` event. Repeated failures of a
+3. A request on an open connection has no task: it is written immediately, and its response is
+   handled where it is received. A task connects, or waits before it reports a repeated failure.
+4. Every request of the core ends with a response or a ``SendFailed`` event. Repeated failures of a
    node are reported with an increasing delay, so that an unreachable node does not cause continuous
    connection attempts (Kafka: ``reconnect.backoff.ms``).
 """
@@ -12,10 +14,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, TypeAlias
 
 from raftlog.errors import NoCommonVersionError, UnsupportedFieldError, WireError
 from raftlog.quorum.effects import Send
@@ -42,13 +45,16 @@ from raftlog.wire import (
     request_api_key,
 )
 
-_READ_BYTES: Final = 256 * 1024
 _NO_ADDRESS: Final = (ValueError, OverflowError)
 """Errors of Python for an invalid host name or port."""
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.5
 _API_VERSIONS_VERSION: Final = 4
 """The first version of ApiVersions with the supported range of ``kraft.version``."""
+
+
+_Found: TypeAlias = tuple[bytes, int] | Exception
+"""Frame of a response and the position of its body, or the error in its place."""
 
 
 class NetworkChannel:
@@ -76,7 +82,8 @@ class NetworkChannel:
         self._frame_bytes_max = frame_bytes_max
         self.wall_s: Callable[[], float] = time.time
         """Clock of the validity of certificates, in seconds since 1970."""
-        self._in_flight: dict[int, asyncio.Task[None]] = {}
+        self._in_flight: dict[int, asyncio.Task[None] | Send] = {}
+        """By node id: the request, or the task that connects for it or reports its failure."""
         self._connections: dict[int, _Connection] = {}
         self._failures: dict[int, int] = {}
         """Number of consecutive failures, by node id."""
@@ -85,10 +92,25 @@ class NetworkChannel:
         """Send a request to a node. The resulting event follows, never before this returns."""
         node_id = outgoing.node_id
         under_way = self._in_flight.pop(node_id, None)
-        if under_way is not None and not under_way.done():
-            under_way.cancel()
+        if under_way is not None:
+            if isinstance(under_way, asyncio.Task):
+                under_way.cancel()
             self._disconnect(node_id)
-        self._in_flight[node_id] = asyncio.get_running_loop().create_task(self._send(outgoing))
+        connection = self._connections.get(node_id)
+        if (
+            connection is None
+            or isinstance(outgoing.request, VersionsRequest)
+            or not self._is_usable(connection, outgoing.endpoints)
+        ):
+            self._in_flight[node_id] = self._start(self._connect_and_request(outgoing))
+            return
+        try:
+            self._request(outgoing, connection)
+        except (NoCommonVersionError, UnsupportedFieldError):  # reported after this returns
+            self._in_flight[node_id] = self._start(self._connect_and_request(outgoing))
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work)
 
     async def ask(
         self,
@@ -112,35 +134,73 @@ class NetworkChannel:
 
     def disconnect(self) -> None:
         """Close all connections, so that nodes authenticate again. Requests in flight fail."""
-        for node_id in list(self._connections):
-            self._disconnect(node_id)
+        for connection in list(self._connections.values()):
+            connection.lose(ConnectionError("the node authenticates again"))
+        self._connections.clear()
 
     async def close(self) -> None:
         """Cancel requests in flight and close all connections."""
-        for task in self._in_flight.values():
+        in_flight, self._in_flight = self._in_flight, {}
+        tasks = [one for one in in_flight.values() if isinstance(one, asyncio.Task)]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
-        self.disconnect()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for node_id in list(self._connections):
+            self._disconnect(node_id)
 
-    async def _send(self, outgoing: Send) -> None:
+    async def _connect_and_request(self, outgoing: Send) -> None:
         try:
-            response = await self._exchange(outgoing)
+            connection = await self._connection(outgoing.node_id, outgoing.endpoints)
+            if isinstance(outgoing.request, VersionsRequest):
+                self._handle_response(outgoing, connection.versions_response)
+            else:
+                self._request(outgoing, connection)
         except (NoCommonVersionError, UnsupportedFieldError) as error:
             self._fail(outgoing, str(error), is_version_unsupported=True)
         except (OSError, EOFError, ssl.SSLError, WireError, *_NO_ADDRESS) as error:
-            self._disconnect(outgoing.node_id)
-            failures = self._failures[outgoing.node_id] = (
-                self._failures.get(outgoing.node_id, 0) + 1
-            )
-            if failures > 1:
-                await asyncio.sleep(min(_PAUSE_S * 2 ** (failures - 2), _PAUSE_S_MAX))
-            self._fail(outgoing, str(error) or type(error).__name__)
-        else:
-            self._failures.pop(outgoing.node_id, None)
-            if isinstance(response, RequestError):
-                self._fail(outgoing, f"error code {response.error}: {response.reason}")
+            await self._fail_after_pause(outgoing, error)
+
+    def _request(self, outgoing: Send, connection: _Connection) -> None:
+        """Send a request on an open connection.
+
+        Raises ``NoCommonVersionError`` and ``UnsupportedFieldError``; then nothing is sent.
+        """
+        key = request_api_key(outgoing.request)
+        version = common_version(key, connection.api_versions)
+        body = encode_request(outgoing.request, version, self._identity)
+
+        def complete(found: _Found) -> None:
+            if self._in_flight.get(outgoing.node_id) is not outgoing:
+                return  # a newer request has closed the connection
+            try:
+                if isinstance(found, Exception):
+                    raise found
+                data, start = found
+                response = decode_response(key, version, data, self._identity, start=start)
+            except (OSError, EOFError, WireError) as error:
+                failing = self._start(self._fail_after_pause(outgoing, error))
+                self._in_flight[outgoing.node_id] = failing
             else:
-                self._end(outgoing, ResponseReceived(outgoing.correlation_id, response))
+                self._handle_response(outgoing, response)
+
+        self._in_flight[outgoing.node_id] = outgoing
+        connection.request(key, version, body, complete)
+
+    def _handle_response(self, outgoing: Send, response: Response | RequestError) -> None:
+        self._failures.pop(outgoing.node_id, None)
+        if isinstance(response, RequestError):
+            self._fail(outgoing, f"error code {response.error}: {response.reason}")
+        else:
+            self._end(outgoing, ResponseReceived(outgoing.correlation_id, response))
+
+    async def _fail_after_pause(self, outgoing: Send, error: Exception) -> None:
+        """Close the connection and report the failure, after a pause if it is repeated."""
+        node_id = outgoing.node_id
+        self._disconnect(node_id)
+        failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
+        if failures > 1:
+            await asyncio.sleep(min(_PAUSE_S * 2 ** (failures - 2), _PAUSE_S_MAX))
+        self._fail(outgoing, str(error) or type(error).__name__)
 
     def _fail(self, outgoing: Send, reason: str, *, is_version_unsupported: bool = False) -> None:
         what = request_api_key(outgoing.request).name
@@ -153,25 +213,19 @@ class NetworkChannel:
         del self._in_flight[outgoing.node_id]
         self._handle(event)
 
-    async def _exchange(self, outgoing: Send) -> Response | RequestError:
-        connection = await self._connection(outgoing.node_id, outgoing.endpoints)
-        if isinstance(outgoing.request, VersionsRequest):
-            return connection.versions_response
-        key = request_api_key(outgoing.request)
-        version = common_version(key, connection.api_versions)
-        body = encode_request(outgoing.request, version, self._identity)
-        data, start = await connection.exchange(key, version, body)
-        return decode_response(key, version, data, self._identity, start=start)
-
     async def _connection(self, node_id: int, endpoints: tuple[Endpoint, ...]) -> _Connection:
-        endpoint = self._endpoint(endpoints)
         connection = self._connections.get(node_id)
-        is_same = connection is not None and connection.endpoint == endpoint
-        if connection is not None and is_same and not connection.has_expired(self.wall_s()):
+        if connection is not None and self._is_usable(connection, endpoints):
             return connection
         self._disconnect(node_id)
+        endpoint = self._endpoint(endpoints)
         connection = self._connections[node_id] = await self._open(node_id, endpoint)
         return connection
+
+    def _is_usable(self, connection: _Connection, endpoints: tuple[Endpoint, ...]) -> bool:
+        """Return whether a connection is open, to the endpoint that the node has now."""
+        is_same = bool(endpoints) and connection.endpoint == self._endpoint(endpoints)
+        return connection.is_open and is_same and not connection.has_expired(self.wall_s())
 
     def _endpoint(self, endpoints: tuple[Endpoint, ...]) -> Endpoint:
         name = self._identity.listener_name
@@ -182,13 +236,14 @@ class NetworkChannel:
 
     async def _open(self, node_id: int, endpoint: Endpoint) -> _Connection:
         tls = self._tls(node_id)
-        reader, writer = await asyncio.open_connection(
+        connection = _Connection(endpoint, self._client_id, self._frame_bytes_max)
+        await asyncio.get_running_loop().create_connection(
+            lambda: connection,
             endpoint.host,
             endpoint.port,
             ssl=tls,
             server_hostname=endpoint.host if tls is not None else None,
         )
-        connection = _Connection(endpoint, reader, writer, self._client_id, self._frame_bytes_max)
         try:
             await connection.request_versions(self._software_version, self._identity)
             if self._tls(node_id) is not tls:
@@ -204,31 +259,50 @@ class NetworkChannel:
             connection.close()
 
 
-class _Connection:
+class _Connection(asyncio.Protocol):
     """Connection to one node, with at most one request in flight."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        client_id: str,
-        frame_bytes_max: int,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, client_id: str, frame_bytes_max: int) -> None:
         self.endpoint: Final = endpoint
         self.api_versions: Mapping[int, VersionRange] = {}
         self.versions_response: Response | RequestError
-        self._reader = reader
-        self._writer = writer
         self._client_id = client_id
         self._decoder = FrameDecoder(frame_bytes_max, f"{endpoint.host}:{endpoint.port}")
-        self._frames: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._expires_s = math.inf
+        """End of the validity of the node's certificate."""
         self._last_id = 0
+        self._awaited: tuple[ApiKey, int, Callable[[_Found], None]] | None = None
+        """API and version of the request in flight, and its callback."""
+
+    # --- asyncio.Protocol -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self._expires_s = ssl.cert_time_to_seconds(certificate["notAfter"])
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for one in self._decoder.feed(data):
+                self._receive(one)
+        except (OSError, WireError) as error:
+            self.lose(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lose(exc or EOFError("the peer closed the connection"))
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
 
     def has_expired(self, wall_s: float) -> bool:
         """Return whether the node's certificate is not valid any more."""
-        certificate = self._writer.get_extra_info("peercert")
-        return bool(certificate) and wall_s > ssl.cert_time_to_seconds(certificate["notAfter"])
+        return wall_s > self._expires_s
 
     async def request_versions(self, software_version: str, identity: LogIdentity) -> None:
         """Request the API versions of the peer."""
@@ -245,30 +319,56 @@ class _Connection:
 
         Raises ``OSError``, ``EOFError`` and ``WireError``.
         """
+        done: asyncio.Future[tuple[bytes, int]] = asyncio.get_running_loop().create_future()
+
+        def complete(found: _Found) -> None:
+            if done.done():
+                return  # cancelled
+            if isinstance(found, Exception):
+                done.set_exception(found)
+            else:
+                done.set_result(found)
+
+        self.request(key, version, body, complete)
+        return await done
+
+    def request(
+        self, key: ApiKey, version: int, body: bytes, complete: Callable[[_Found], None]
+    ) -> None:
+        """Send a request. ``complete`` is called later, unless the connection is closed before."""
+        assert self._transport is not None, "it is connected"
+        assert self._awaited is None, "one request in flight"
+        if not self.is_open:
+            error = EOFError("the peer closed the connection")
+            asyncio.get_running_loop().call_soon(complete, error)
+            return
         self._last_id += 1
-        header = RequestHeader(
-            api_key=key,
-            api_version=version,
-            correlation_id=self._last_id,
-            client_id=self._client_id,
-        )
-        self._writer.write(frame(encode_request_header(header), body))
-        await self._writer.drain()
-        data = await self._next_frame()
+        self._awaited = key, version, complete
+        header = RequestHeader(key, version, self._last_id, self._client_id)
+        self._transport.write(frame(encode_request_header(header), body))
+
+    def _receive(self, data: bytes) -> None:
+        """Pass on a response. Raises ``ConnectionError`` if it is not of the request in flight."""
+        if self._awaited is None:
+            raise ConnectionError("the peer sent a response without a request")
+        key, version, complete = self._awaited
         correlation_id, start = decode_response_header(data, key, version)
         if correlation_id != self._last_id:
             raise ConnectionError(
                 f"the response has correlation id {correlation_id}, expected {self._last_id}"
             )
-        return data, start
+        self._awaited = None
+        complete((data, start))
 
-    async def _next_frame(self) -> bytes:
-        while not self._frames:
-            data = await self._reader.read(_READ_BYTES)
-            if not data:
-                raise EOFError("the peer closed the connection")
-            self._frames += self._decoder.feed(data)
-        return self._frames.pop(0)
+    def lose(self, error: Exception) -> None:
+        """Close the connection; the request in flight fails."""
+        awaited = self._awaited
+        self.close()
+        if awaited is not None:
+            awaited[2](error)
 
     def close(self) -> None:
-        self._writer.close()
+        """Close the connection, and drop the request in flight."""
+        self._awaited = None
+        if self._transport is not None:
+            self._transport.close()
