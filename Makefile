@@ -94,7 +94,7 @@ bench: $(VENV)/.native-ready ## run the benchmarks and write benchmarks/README.m
 	@$(BIN)/python -m benchmarks.run
 
 wheel: $(VENV)/.dev-ready ## build the distribution into dist/
-	@$(BIN)/pip wheel -q --no-deps -w dist .
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/pip wheel -q --no-deps -w dist .
 
 format: $(VENV)/.dev-ready ## format the code
 	@$(BIN)/ruff format .

@@ -102,6 +102,25 @@ def test_a_build_in_another_directory_has_the_same_compiled_core(
     assert zipfile.ZipFile(built).read(name) == zipfile.ZipFile(wheel).read(name)
 
 
+@pytest.mark.slow
+def test_builds_of_two_copies_are_equal_to_the_byte(tmp_path: Path) -> None:
+    """As `make wheel` builds: in other directories, with other times of the files, and without
+    cargo. The compiled core is compared by the test above."""
+    left_out = shutil.ignore_patterns(".*", "target", "build", "tests", "*.so", "*.egg-info")
+    built = []
+    for at, name in enumerate(("one", "another-place")):
+        copy, folder = tmp_path / name, tmp_path / f"{name}-wheel"
+        shutil.copytree(HOME, copy, ignore=left_out)
+        for path in copy.rglob("*"):
+            os.utime(path, (1_600_000_000 + at * 86_400,) * 2)
+        pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder)]
+        environment = without_cargo() | {"SOURCE_DATE_EPOCH": "1700000000"}
+        subprocess.run([*pip, str(copy)], check=True, capture_output=True, env=environment)
+        (wheel,) = folder.glob("*.whl")
+        built.append((wheel.name, wheel.read_bytes()))
+    assert built[0] == built[1]
+
+
 def version_of(wheel: Path, site: Path, **environment: str) -> str:
     """Return which implementation the unpacked wheel runs."""
     zipfile.ZipFile(wheel).extractall(site)
