@@ -374,4 +374,18 @@ STATE_PLANTS: Final = (
 """,
         tests=(f"{EXPORTS}::test_a_user_has_its_acls_quotas_and_kind_of_credential",),
     ),
+    Plant(
+        bug="a rejected removal of a snapshot deletes the topic",
+        path=f"{STATE}/loader/snapshot_loader.py",
+        old="            self._undo(changes)\n",
+        new="",
+        tests=("tests/state/loader/test_rejected_records.py",),
+    ),
+    Plant(
+        bug="a node writes snapshots without the records that its own snapshot rejects",
+        path=f"{STATE}/publishing/loader.py",
+        old="        self._loader, self._failure = loader, None\n",
+        new="        self._loader, self._failure, self._rejected = loader, None, None\n",
+        tests=("tests/state/publishing/test_rejected_snapshots.py",),
+    ),
 )

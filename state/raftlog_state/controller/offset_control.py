@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Final, Protocol
 
 from raftlog.records import RecordBatch
@@ -239,8 +238,8 @@ class OffsetControl:
 
         Raises:
             OffsetGapError: the snapshot ends before the last committed offset.
-            ReplayError: a record contradicts the records before it. The state is unchanged, also
-                after any other exception.
+            RecordNotAppliedError: a record contradicts the records before it, or its replay failed.
+                The state is unchanged, also after any other exception.
         """
         snapshot_id, expected = snapshot.snapshot_id, self.last_committed.offset + 1
         if snapshot_id.end_offset < expected:
@@ -249,8 +248,25 @@ class OffsetControl:
                 expected_offset=expected, offset=snapshot_id.end_offset, remedy=remedy
             )
         loader = SnapshotLoader(snapshot_id, MetadataImage.empty(), decode)
-        records = chain.from_iterable(map(batch_records, snapshot.batches()))
-        yield from for_each_in_steps(records, loader.load)
+
+        def load(at: tuple[RecordBatch, int, LogRecord]) -> None:
+            batch, number, record = at
+            try:
+                loader.load(record)
+            except Exception as error:
+                message = (
+                    f"Unable to apply {_name_of(record)} record from snapshot {snapshot_id} on "
+                    f"standby controller, which was {number} of {batch.record_count} record(s) in "
+                    f"the batch with baseOffset {batch.base_offset}"
+                )
+                raise RecordNotAppliedError(message, error) from error
+
+        records = (
+            (batch, number, record)
+            for batch in snapshot.batches()
+            for number, record in enumerate(batch_records(batch), start=1)
+        )
+        yield from for_each_in_steps(records, load)
         image, _ = loader.finish()
         self._load(image, (yield from ControllerState.from_image_in_steps(image)))
         for unknown in loader.unknown:

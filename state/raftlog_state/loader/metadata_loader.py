@@ -250,7 +250,7 @@ class MetadataLoader:
             last_offset, name = snapshot_id.end_offset - 1, f"snapshot {snapshot_id}"
             raise self._epoch_error(snapshot_id.epoch, last_offset, name)
         savepoint = self._savepoint()
-        snapshot_loader = SnapshotLoader(snapshot_id, before, self._decode)
+        snapshot_loader = SnapshotLoader(snapshot_id, before, self._decode, self._on_rejected)
         try:
             yield from for_each_in_steps(records, snapshot_loader.load)
             image, changes = snapshot_loader.finish()

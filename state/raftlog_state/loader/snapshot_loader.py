@@ -5,7 +5,7 @@ Source: KIP-630; Kafka ``MetadataDelta.finishSnapshot``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from raftlog.records.control import KRaftVersion, KRaftVoters, SnapshotHeader
@@ -24,13 +24,24 @@ FOOTER_TYPE: Final = "SNAPSHOT_FOOTER"
 
 
 class SnapshotLoader:
-    """Snapshot being loaded, with the image that it replaces."""
+    """Snapshot being loaded, with the image that it replaces.
 
-    def __init__(self, snapshot_id: SnapshotId, before: MetadataImage, decode: Decode) -> None:
+    ``on_rejected``: is called for each metadata record that is rejected, which then has no effect;
+    None: its error is raised.
+    """
+
+    def __init__(
+        self,
+        snapshot_id: SnapshotId,
+        before: MetadataImage,
+        decode: Decode,
+        on_rejected: Callable[[ReplayError], None] | None = None,
+    ) -> None:
         self.unknown: list[UnknownRecord] = []
         self._snapshot_id = snapshot_id
         self._before = before
         self._decode = decode
+        self._on_rejected = on_rejected
         self._loaded = MetadataDelta(MetadataImage.empty())
         self._header_seen = False
         self._quorum = Quorum()
@@ -44,11 +55,16 @@ class SnapshotLoader:
         if payload is None or isinstance(payload, bytes | DecodedRecord):
             if not self._header_seen:
                 self._timestamp_ms = max(self._timestamp_ms, record.timestamp_ms)
-            metadata = metadata_record(payload, self._offset, self._decode)
-            if isinstance(metadata, UnknownRecord):
-                self.unknown.append(metadata)
-            else:
-                self._replay(metadata)
+            try:
+                metadata = metadata_record(payload, self._offset, self._decode)
+                if isinstance(metadata, UnknownRecord):
+                    self.unknown.append(metadata)
+                else:
+                    self._replay(metadata)
+            except ReplayError as error:
+                if self._on_rejected is None:
+                    raise
+                self._on_rejected(error)
             self._ordinal += 1
         elif isinstance(payload, SnapshotHeader):
             self._header_seen = True
@@ -97,6 +113,7 @@ class SnapshotLoader:
         replay(record, self._loaded, at)
         changes = self._loaded.take_changes()
         if any(change.after is None for change in changes):
+            self._undo(changes)
             reason = "a snapshot must not contain removals"
             raise ReplayError(offset=offset, record=record.schema.name, reason=reason)
         if changes:
@@ -104,6 +121,15 @@ class SnapshotLoader:
             self._record_changes.append(
                 self._changes(name, self._as_read_op(changes), self._ordinal)
             )
+
+    def _undo(self, changes: Sequence[RowChange]) -> None:
+        """Revert the changes of one record."""
+        for change in reversed(changes):
+            if change.before is None:
+                self._loaded.delete(change.entity, change.key)
+            else:
+                self._loaded.put(change.before)
+        self._loaded.take_changes()
 
     def _as_read_op(self, changes: Iterable[RowChange]) -> tuple[RowChange, ...]:
         return tuple(

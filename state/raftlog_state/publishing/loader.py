@@ -179,18 +179,21 @@ class PublishingLoader:
 
     def _load(self, snapshot: Snapshot) -> Iterator[None]:
         before, snapshot_id = self.image, snapshot.snapshot_id
-        has_failed = self._failure is not None
+        has_failed, rejected_before = self._failure is not None, self._rejected
+        self._rejected = None
         loader = MetadataLoader(on_rejected=self._reject) if has_failed else self._loader
         records = (record for batch in snapshot.batches() for record in batch_records(batch))
         try:
             changes = yield from loader.bootstrap_in_steps(snapshot_id, records)
         except Exception as error:  # noqa: BLE001 (as above)
+            self._rejected = rejected_before
             self._fail(f"Error loading snapshot {snapshot_id}", error)
             return
-        self._loader, self._failure, self._rejected = loader, None, None
+        self._loader, self._failure = loader, None
         self._image = loader.image
         self._snapshot_count += 1
         self._next_offset = snapshot_id.end_offset
+        self._report_rejected(None, f" in snapshot {snapshot_id}")
         self._publish(MetadataUpdate(before, changes), self._snapshot_manifest(snapshot_id))
 
     def handle_leader_change(self, leader: LeaderAndEpoch) -> None:
@@ -275,7 +278,7 @@ class PublishingLoader:
         count, first = (0, error) if known is None else (known.record_count, known.first_error)
         self._rejected = RejectedRecords(count + 1, first, error)
 
-    def _report_rejected(self, before: RejectedRecords | None) -> None:
+    def _report_rejected(self, before: RejectedRecords | None, where: str = "") -> None:
         """Report the records that the last call has rejected, at most once a call."""
         rejected = self._rejected
         if rejected is None or rejected is before:
@@ -283,7 +286,8 @@ class PublishingLoader:
         new_count = rejected.record_count - (0 if before is None else before.record_count)
         error = rejected.last_error
         self._error_count += new_count - 1  # ``_report`` counts one
-        text = f"Error loading metadata log record from offset {error.offset}"
+        where = where or f" from offset {error.offset}"
+        text = f"Error loading metadata log record{where}"
         more = f", and {new_count - 1} before it" if new_count > 1 else ""
         self._report(f"{text}{more}: without effect on the image", error)
 

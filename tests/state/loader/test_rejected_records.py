@@ -81,7 +81,7 @@ def test_a_rejected_record_of_a_transaction_does_not_keep_the_others_from_their_
     assert loader.open_transaction_offset is None
 
 
-def test_gaps_epochs_and_snapshots_are_not_a_matter_of_one_record() -> None:
+def test_gaps_and_epochs_are_not_a_matter_of_one_record() -> None:
     rejected: list[ReplayError] = []
     loader = MetadataLoader(on_rejected=rejected.append)
     loader.append(at(0, RegisterBrokerRecord(broker_id=1)))
@@ -89,9 +89,17 @@ def test_gaps_epochs_and_snapshots_are_not_a_matter_of_one_record() -> None:
         loader.append(at(2, NO_OP_VALUE))
     with pytest.raises(ReplayError, match="leader epoch 0 is lower"):
         loader.append([LogRecord(1, 0, 0, NO_OP_VALUE)])
-    with pytest.raises(ReplayError):
-        loader.bootstrap(
-            SnapshotId(epoch=9, end_offset=1), at(0, RemoveTopicRecord(topic_id=UNKNOWN_ID))
-        )
     assert rejected == []
     assert loader.image == state_after(RegisterBrokerRecord(broker_id=1))
+
+
+def test_a_rejected_record_of_a_snapshot_has_no_effect() -> None:
+    rejected: list[ReplayError] = []
+    loader = MetadataLoader(on_rejected=rejected.append)
+    topic = TopicRecord(name="a", topic_id=UNKNOWN_ID)
+    removal = RemoveTopicRecord(topic_id=UNKNOWN_ID)
+    loader.bootstrap(SnapshotId(epoch=9, end_offset=1), at(0, removal, topic, removal, topic))
+    reasons = [error.reason for error in rejected]
+    assert len(reasons) == 3
+    assert reasons[1] == "a snapshot must not contain removals"
+    assert loader.image.topic("a") is not None
