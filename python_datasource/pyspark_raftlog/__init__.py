@@ -1,4 +1,4 @@
-"""The Spark data source ``raftlog``; ``append`` and ``commit_loop``; ``lag`` of a stream.
+"""The Spark data source ``raftlog``; ``append``, ``commit_loop``; ``lag`` and ``LagListener``.
 
 Spark finds the data source by the name of this package, without registration: it imports every
 ``pyspark_*`` package when it looks up a name, and one that fails to import hides all others. So
@@ -14,6 +14,7 @@ from .source import RaftlogDataSource
 
 if TYPE_CHECKING:
     from .errors import conflict, typed_error
+    from .lag_listener import LagListener
     from .optimistic_commit import NewRecords, append, commit_loop
     from .stream_lag import StreamLag, lag
 
@@ -21,6 +22,7 @@ DefaultSource = RaftlogDataSource
 
 __all__ = [
     "DefaultSource",
+    "LagListener",
     "NewRecords",
     "RaftlogDataSource",
     "StreamLag",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "LagListener": "lag_listener",
     "NewRecords": "optimistic_commit",
     "append": "optimistic_commit",
     "commit_loop": "optimistic_commit",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from pyspark_raftlog import StreamLag, lag
+from pyspark_raftlog import LagListener, StreamLag, lag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +69,87 @@ def test_the_lag_is_what_the_log_has_after_the_end_that_was_read(
         assert lag(progress) == expected
         assert lag(SimpleNamespace(lastProgress=progress)) == expected
     assert lag(SimpleNamespace(lastProgress=None)) is None
+
+
+def samples(path: Path) -> dict[tuple[str, ...], float]:
+    """Return the samples of a file by name and labels, as Prometheus parses them."""
+    return {
+        (sample.name.removeprefix("raftlog_stream_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(path.read_text())
+        for sample in family.samples
+    }
+
+
+def progress(read: int, latest: int, *, name: str | None, second: int) -> SimpleNamespace:
+    facts = {
+        "id": "query-id",
+        "name": name,
+        "timestamp": f"2026-11-21T08:00:{second:02}.500Z",
+        "sources": [source(offset(read), offset(latest))],
+    }
+    return SimpleNamespace(progress=SimpleNamespace(**facts))
+
+
+@pytest.mark.parametrize("name", [None, 'a "quoted"\nname\\'])
+def test_a_listener_writes_the_lag_and_when_all_was_read(tmp_path: Path, name: str | None) -> None:
+    file = tmp_path / "raftlog.prom"
+    listener = LagListener(file)
+    lagging = ("offsets_behind_latest", name or "query-id", "c")
+    caught_up = ("caught_up_timestamp_seconds", name or "query-id")
+    listener.onQueryProgress(progress(5, 9, name=name, second=1))
+    assert samples(file) == {lagging: 4}
+    listener.onQueryProgress(progress(9, 9, name=name, second=2))
+    assert samples(file) == {lagging: 0, caught_up: 1_795_248_002.5}
+    listener.onQueryProgress(progress(9, 12, name=name, second=4))
+    assert samples(file) == {lagging: 3, caught_up: 1_795_248_002.5}
+    idle = {"id": "query-id", "timestamp": "2026-11-21T08:00:14.000Z"}
+    listener.onQueryIdle(SimpleNamespace(**idle))
+    assert samples(file) == {lagging: 0, caught_up: 1_795_248_014}
+    listener.onQueryTerminated(SimpleNamespace(id="query-id"))
+    assert samples(file) == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["raftlog.prom"]
+
+
+def test_a_listener_ignores_other_sources_and_reports_a_file_that_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = LagListener(tmp_path / "missing" / "raftlog.prom")
+    other = SimpleNamespace(id="id", name=None, timestamp="", sources=[source(OTHER, OTHER)])
+    listener.onQueryProgress(SimpleNamespace(progress=other))
+    listener.onQueryIdle(SimpleNamespace(id="id", timestamp=""))
+    listener.onQueryTerminated(SimpleNamespace(id="id"))
+    assert not caplog.records
+    listener.onQueryProgress(progress(5, 9, name=None, second=1))
+    assert "raftlog.prom cannot be written: No such file" in caplog.text
+
+
+@pytest.mark.spark
+def test_spark_calls_the_listener(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "raftlog.prom"
+    found: list[dict[tuple[str, ...], float]] = []
+    ended = threading.Event()
+
+    class Recorder(LagListener):
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            found.append(samples(file))
+            super().onQueryTerminated(event)
+            ended.set()
+
+    listener = Recorder(file)
+    spark.streams.addListener(listener)
+    try:
+        stream = spark.readStream.format("raftlog").load(str(NODE))
+        writer = stream.writeStream.format("noop").queryName("watched").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination()
+        assert ended.wait(300)
+    finally:
+        spark.streams.removeListener(listener)
+    (last,) = found
+    assert [(*key[:2], value) for key, value in last.items() if key[0].startswith("off")] == [
+        ("offsets_behind_latest", "watched", 0)
+    ]
+    assert last["caught_up_timestamp_seconds", "watched"] > 0
+    assert samples(file) == {}
 
 
 @pytest.mark.spark
