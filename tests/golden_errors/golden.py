@@ -6,6 +6,7 @@ run to run is replaced: temporary paths, the repository, ports, and milliseconds
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -63,4 +64,6 @@ def check(name: str, mistakes: Iterable[Mistake], replace: dict[str, str]) -> No
     written = "\n".join(found)
     if "REWRITE" in os.environ:
         path.write_text(written)
-    assert written.splitlines() == path.read_text().splitlines()
+    kept = path.read_text().splitlines()
+    difference = "\n".join(difflib.unified_diff(kept, written.splitlines(), n=1))
+    assert not difference, f"`make rewrite` writes {name}:\n{difference}"
