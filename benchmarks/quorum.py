@@ -83,8 +83,9 @@ class RaftlogQuorum:
 
     name = "raftlog"
 
-    def __init__(self, home: Path) -> None:
-        self._nodes = QuorumProcesses(home)
+    def __init__(self, home: Path, extra: str = "") -> None:
+        """``extra`` is added to the configuration of the nodes."""
+        self._nodes = QuorumProcesses(home, extra=extra)
 
     def __enter__(self) -> RaftlogQuorum:
         self._nodes.__enter__()
