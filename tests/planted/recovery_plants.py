@@ -10,6 +10,16 @@ WRITING: Final = "connector/raftlog/log/writing"
 LOG: Final = "connector/raftlog/log"
 
 RECOVERY_PLANTS: Final = (
+    Plant(
+        bug="a process appends at the end that it knew before a repair",
+        path="connector/raftlog/log/writing/replicated_log.py",
+        old="        if was_repaired or published is None",
+        new="        if published is None",
+        tests=(
+            "tests/log/writing/test_shared_directory.py"
+            "::test_a_repair_and_appends_up_to_the_old_end_offset_are_known",
+        ),
+    ),
     # --- snapshots --------------------------------------------------------------------------------
     Plant(
         bug="the lock of snapshots is released immediately",

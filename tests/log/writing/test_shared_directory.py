@@ -23,6 +23,7 @@ from tests.support.crash_injection import crashes_after
 from raftlog.errors import NotLeaderError
 from raftlog.log.format.directory import PUBLISHED_NAME, read_listing, read_published
 from raftlog.log.reading.transactions import CommitName, commit_header
+from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.log.writing.producer_state import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
@@ -303,3 +304,33 @@ def test_closing_does_not_change_a_log_that_replaced_the_open_one(disk: Simulate
     before = disk.files()
     one.close()
     assert disk.files() == before
+
+
+@pytest.mark.parametrize("value_bytes", [100, 40])
+def test_a_repair_and_appends_up_to_the_old_end_offset_are_known(
+    disk: SimulatedDisk, value_bytes: int
+) -> None:
+    """End offset and epoch are those that the process knows, but the records are others.
+
+    With values of the old size the file even has its old size.
+    """
+    one = created_log(disk)
+    fill(one, 6)
+    end = one.end_offset
+    truncate_log_at(disk.another_process(), DIRECTORY, offset=3, config=one.config)
+    other = reopened(disk.another_process())
+    name = CommitName("app", "query", 1)
+    data = NewRecordBatch(
+        records=(NewRecord(None, b"named", headers=(commit_header(name),)),), base_timestamp_ms=1
+    )
+    append_batches(other, encode_batch(data, base_offset=3, leader_epoch=1))
+    fill(other, end - other.end_offset, value_bytes=value_bytes)
+    expected = values_of(disk)
+    assert other.end_offset == one.end_offset
+    assert refresh(one)
+    assert one.producer_state.last_commit("app") is not None
+    fill(one, 1)
+    disk.crash(Survival.NOTHING)
+    recovered = reopened(disk)
+    assert recovered.end_offset == end + 1
+    assert {at: value for at, value in values_of(disk).items() if at < end} == expected

@@ -653,15 +653,16 @@ class ReplicatedLog:
         """Read what other processes appended; return whether there was anything.
 
         For an embedded log, under its writers' lock. Batches that others synced are read from this
-        process's end on. If a writer died, rolled or moved the log start, the log is recovered
-        instead: what was not published is backed up and truncated (``report``). Raises what
-        recovery raises.
+        process's end on. If a writer died, rolled or moved the log start, or the log was repaired,
+        it is recovered: what was not published is backed up and truncated (``report``). Raises
+        what recovery raises.
         """
         self._check_open()
         if self.is_read_only:
             return False
+        was_repaired = self._directory.is_published_replaced()
         published = self._directory.published()
-        if published is None or not self._is_in_active_segment(published):
+        if was_repaired or published is None or not self._is_in_active_segment(published):
             self._reload(now_ms)
             return True
         has_advanced = published.end_offset != self._end_offset

@@ -271,8 +271,8 @@ class LogDirectory:
 
     def published(self) -> Published | None:
         """Return what the last writer of this boot published; None if there is no valid line."""
-        if self._published_file is not None and not self._published_file.is_in_place():
-            self.close()  # deleted by a repair, or with the whole directory
+        if self.is_published_replaced():
+            self.close()
         if self._published_file is None:
             try:
                 self._published_file = self.storage.open_for_writing(self.file(self.published_name))
@@ -285,6 +285,11 @@ class LogDirectory:
             return None
         self._published = data
         return published
+
+    def is_published_replaced(self) -> bool:
+        """Return whether ``published`` was deleted since this process opened it: by a repair, which
+        removes acknowledged records, or with the whole directory."""
+        return self._published_file is not None and not self._published_file.is_in_place()
 
     def unpublish(self) -> None:
         """Delete ``published``, because the log is about to be truncated below it."""
