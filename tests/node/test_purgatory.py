@@ -13,7 +13,14 @@ import pytest
 from raftlog.append import AppendRequest, Done, Failed, RequestResult
 from raftlog.errors import AppendUnknownError
 from raftlog.limits import WAITING_FETCHES_MAX
-from raftlog.node.purgatory import AppendPurgatory, BucketQueue, Deadlines, FetchPurgatory
+from raftlog.node.purgatory import (
+    EXPIRED_PER_TURN_MAX,
+    FETCHES_PER_TURN_MAX,
+    AppendPurgatory,
+    BucketQueue,
+    Deadlines,
+    FetchPurgatory,
+)
 from raftlog.quorum.events import TimePassed
 from tests.support.one_replica import OneReplica
 
@@ -36,6 +43,14 @@ class Timers:
     @property
     def pending_count(self) -> int:
         return sum(1 for _, timer in self._timers if not timer.cancelled())
+
+    def pass_first(self) -> None:
+        """Advance the time to the first timer, and run it."""
+        if self._timers:
+            first = min(self._timers, key=lambda one: one[0])
+            self._timers.remove(first)
+            self.now_ms = max(self.now_ms, round(first[0]))
+            first[1]._callback()  # type: ignore[attr-defined]
 
     def pass_until(self, time_ms: int) -> None:
         """Advance the time, and run the timers on the way."""
@@ -62,10 +77,10 @@ def test_items_are_popped_by_number_and_then_in_their_order(seed: int) -> None:
                 removed = rng.choice(list(kept))
                 queue.remove(kept.pop(removed), removed)
             case _:
-                bound = rng.randrange(5)
-                popped = queue.pop_below(bound)
+                bound, count_max = rng.randrange(5), rng.choice((3, 20, 2_000))
+                popped = queue.pop_below(bound, count_max)
                 expected = sorted(one for one, number in kept.items() if number < bound)
-                assert popped == sorted(expected, key=kept.__getitem__)
+                assert popped == sorted(expected, key=kept.__getitem__)[:count_max]
                 for one in popped:
                     del kept[one]
         assert queue.lowest() == min(kept.values(), default=None)
@@ -78,7 +93,7 @@ def test_a_queue_keeps_few_numbers_of_removed_items() -> None:
         queue.add(number, "item")
         queue.remove(number, "item")
     assert len(queue._numbers) < 100
-    assert queue.pop_below(10_000) == ["oldest"]
+    assert queue.pop_below(10_000, 2) == ["oldest"]
 
 
 def test_deadlines_share_one_timer() -> None:
@@ -100,6 +115,36 @@ def test_deadlines_share_one_timer() -> None:
         timers.pass_until(2_000)
         assert expired == ["first", "a", "c", "b"]
         assert timers.pending_count == 0
+
+
+def test_many_items_expire_in_several_iterations() -> None:
+    with closing(asyncio.new_event_loop()) as loop:
+        timers, expired = Timers(loop), list[int]()
+        deadlines = Deadlines[int](lambda: timers.now_ms, timers.call_later, expired.append)
+        count = 2 * EXPIRED_PER_TURN_MAX + 1
+        for item in range(count):
+            deadlines.add(item, 500)
+        for turn in (1, 2, 3, 4):
+            timers.pass_first()
+            assert expired == list(range(min(turn * EXPIRED_PER_TURN_MAX, count)))
+        assert timers.set_count == 3
+
+
+def test_an_item_whose_end_raises_delays_no_other() -> None:
+    def expire(item: int) -> None:
+        expired.append(item)
+        if item == 1:
+            raise ValueError("a bug")
+
+    with closing(asyncio.new_event_loop()) as loop:
+        timers, expired = Timers(loop), list[int]()
+        deadlines = Deadlines[int](lambda: timers.now_ms, timers.call_later, expire)
+        for item in range(4):
+            deadlines.add(item, 500)
+        with pytest.raises(ValueError, match="a bug"):
+            timers.pass_first()
+        timers.pass_first()
+        assert expired == [0, 1, 2, 3]
 
 
 # --- appends --------------------------------------------------------------------------------------
@@ -155,6 +200,7 @@ class Fetch:
         self.completed_count = 0
         self.bugs: list[Exception] = []
         self.has_bug = False
+        self.on_complete: Callable[[], None] = lambda: None
         self._node = node
         self._due_above = due_above
 
@@ -167,6 +213,7 @@ class Fetch:
 
     def complete(self) -> None:
         self.completed_count += 1
+        self.on_complete()
 
     def fail(self, bug: Exception) -> None:
         self.bugs.append(bug)
@@ -253,6 +300,52 @@ def test_all_delayed_fetches_are_checked_in_one_iteration() -> None:
     with_node(check)
 
 
+def test_many_delayed_fetches_are_checked_in_several_iterations() -> None:
+    def check(node: Waiting) -> None:
+        count = 2 * FETCHES_PER_TURN_MAX + 1
+        fetches = [node.delay(node.high_watermark, name=str(ordinal)) for ordinal in range(count)]
+        node.append()
+        for turn in (1, 2, 3):
+            node.turn()
+            completed = [one.completed_count for one in fetches]
+            assert completed.count(1) == min(turn * FETCHES_PER_TURN_MAX, count)
+        assert node.turns == []
+
+    with_node(check)
+
+
+def test_a_change_of_leaders_reaches_the_fetches_of_later_iterations() -> None:
+    def check(node: Waiting) -> None:
+        far = 2**62
+        fetches = [node.delay(far, name=str(at)) for at in range(2 * FETCHES_PER_TURN_MAX)]
+        node.append()
+        node.turn()
+        node.one.shut_down()
+        for _ in range(3):
+            node.turn()
+        assert [one.completed_count for one in fetches] == [1] * len(fetches)
+        assert node.purgatory.waiting_count == 0
+
+    with_node(check)
+
+
+def test_a_fetch_that_is_removed_before_its_check_affects_no_other() -> None:
+    def check(node: Waiting) -> None:
+        far = 2**62
+        fetches = [node.delay(node.high_watermark) for _ in range(3)]
+        late = node.delay(far)
+        node.append()
+        node.purgatory.poll()
+        fetches[0].on_complete = lambda: node.purgatory.remove(fetches[1])
+        node.purgatory.remove(late)
+        node.turn()
+        assert [one.completed_count for one in fetches] == [1, 0, 1]
+        assert (late.looks, late.completed_count) == ([], 0)
+        assert node.purgatory.waiting_count == 0
+
+    with_node(check)
+
+
 def test_a_delayed_fetch_is_completed_at_its_deadline_on_a_change_of_leaders_or_at_the_end() -> (
     None
 ):
@@ -281,7 +374,8 @@ def test_excess_fetches_of_a_principal_wait_for_their_deadline() -> None:
         fetches = [node.delay(node.high_watermark) for _ in range(WAITING_FETCHES_MAX + 1)]
         other = node.delay(node.high_watermark, "another")
         node.append()
-        node.turn()
+        for _ in fetches:
+            node.turn()
         assert [one.completed_count for one in fetches] == [1] * WAITING_FETCHES_MAX + [0]
         assert (fetches[-1].looks, other.completed_count) == ([], 1)
         again = node.delay(node.high_watermark)

@@ -104,8 +104,22 @@ COMMIT_PLANTS: Final = (
     Plant(
         bug="delayed fetches are checked at every step of the replica",
         path=f"{NODE}/purgatory.py",
-        old="lowest is not None and not self._is_check_due and lowest < self._bound()",
-        new="lowest is not None and not self._is_check_due",
+        old="        if lowest is not None and lowest < (bound := self._bound()):\n",
+        new="        if lowest is not None and (bound := _OFFSET_MAX + 1):\n",
+        tests=(PURGATORY,),
+    ),
+    Plant(
+        bug="all delayed fetches are checked in one iteration of the event loop",
+        path=f"{NODE}/purgatory.py",
+        old="        for _ in range(min(len(self._due), FETCHES_PER_TURN_MAX)):\n",
+        new="        for _ in range(len(self._due)):\n",
+        tests=(PURGATORY,),
+    ),
+    Plant(
+        bug="a request whose end raises an exception delays the others of its deadline forever",
+        path=f"{NODE}/purgatory.py",
+        old="                self._queue.add(now_ms, item)\n",
+        new="                pass\n",
         tests=(PURGATORY,),
     ),
     Plant(

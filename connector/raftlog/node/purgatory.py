@@ -7,8 +7,10 @@ Invariants:
    earliest deadline.
 2. Adding, completing and removing a request takes the same time however many are delayed: requests
    with the same deadline, to the millisecond, or offset share an entry of the queue.
-3. Fetches are completed in a later iteration of the event loop, once for all of them: after the
-   step that advanced the high watermark, and after the responses to voters.
+3. Fetches are completed in later iterations of the event loop: after the step that advanced the
+   high watermark, and after the responses to voters.
+4. One iteration checks at most ``FETCHES_PER_TURN_MAX`` fetches, and ends at most
+   ``EXPIRED_PER_TURN_MAX`` requests whose deadline has passed.
 
 Kafka: ``DelayedOperationPurgatory``, ``DelayedProduce``, ``DelayedFetch`` and ``TimingWheel``.
 """
@@ -17,8 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import Counter
+import sys
+from collections import Counter, deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from raftlog.append import AppendRequest, RequestResult, failed
@@ -31,6 +35,8 @@ T = TypeVar("T")
 Complete: TypeAlias = Callable[[RequestResult], None]
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 """Calls a function after some seconds, as ``asyncio.loop.call_later``."""
+FETCHES_PER_TURN_MAX: Final = 64
+EXPIRED_PER_TURN_MAX: Final = 64
 _OFFSET_MAX: Final = 2**63
 _EMPTY_MAX: Final = 64
 
@@ -68,11 +74,15 @@ class BucketQueue(Generic[T]):
             heapq.heappop(numbers)
         return numbers[0] if numbers else None
 
-    def pop_below(self, bound: int) -> list[T]:
-        """Remove and return the items whose number is lower than ``bound``, in order."""
+    def pop_below(self, bound: int, count_max: int = sys.maxsize) -> list[T]:
+        """Remove and return the first items whose number is lower than ``bound``, in order."""
         found: list[T] = []
-        while (lowest := self.lowest()) is not None and lowest < bound:
-            found += self._buckets.pop(lowest)
+        while count_max and (lowest := self.lowest()) is not None and lowest < bound:
+            taken = list(islice(self._buckets[lowest], count_max))
+            for item in taken:
+                self.remove(lowest, item)
+            found += taken
+            count_max -= len(taken)
         return found
 
 
@@ -117,12 +127,16 @@ class Deadlines(Generic[T]):
     def _on_time(self) -> None:
         self._timer = None
         now_ms = self._now_ms()
-        due = self._queue.pop_below(now_ms + 1)
-        lowest = self._queue.lowest()
-        if lowest is not None:
-            self._set_timer(lowest, lowest - now_ms)
-        for item in due:
-            self._expire(item)
+        due = deque(self._queue.pop_below(now_ms + 1, EXPIRED_PER_TURN_MAX))
+        try:
+            while due:
+                self._expire(due.popleft())
+        finally:  # also of the others, if one raises
+            for item in due:
+                self._queue.add(now_ms, item)
+            lowest = self._queue.lowest()
+            if lowest is not None and (self._timer is None or lowest < self._timer_ms):
+                self._set_timer(lowest, max(lowest - now_ms, 0))
 
 
 # --- Appends --------------------------------------------------------------------------------------
@@ -222,6 +236,8 @@ class FetchPurgatory:
         self._offsets: Final[BucketQueue[WaitingFetch]] = BucketQueue()
         self._deadlines: Final = Deadlines[WaitingFetch](now_ms, call_later, self._complete)
         self._seen = self._look()
+        self._due: Final[deque[WaitingFetch]] = deque()
+        """To be checked, and those of them that were removed."""
         self._is_check_due = False
         self._is_closed = False
 
@@ -257,11 +273,14 @@ class FetchPurgatory:
             del self._counts[name]
 
     def poll(self) -> None:
-        """Check the fetches that may be due, in a later iteration; after a step of the replica."""
+        """Check the fetches that may be due, in later iterations; after a step of the replica."""
         lowest = self._offsets.lowest()
-        if lowest is not None and not self._is_check_due and lowest < self._bound():
-            self._is_check_due = True
-            self._call_soon(self._check)
+        if lowest is not None and lowest < (bound := self._bound()):
+            self._seen = self._look()
+            self._due.extend(self._offsets.pop_below(bound))
+            if not self._is_check_due:
+                self._is_check_due = True
+                self._call_soon(self._check)
 
     def close(self) -> None:
         """Complete all fetches, at the end of the replica."""
@@ -281,23 +300,30 @@ class FetchPurgatory:
         return _OFFSET_MAX + 1 if is_changed else self._replica.core.high_watermark or 0
 
     def _check(self) -> None:
-        self._is_check_due = False
-        bound, self._seen = self._bound(), self._look()
-        for fetch in self._offsets.pop_below(bound):
-            deadline_ms, offset = self._waiting[fetch]
-            try:
-                is_due = fetch.is_due()
-            except Exception as bug:  # noqa: BLE001 - it is of this fetch, and of no other
-                self.remove(fetch)
-                fetch.fail(bug)
-                continue
-            if is_due:
-                self._complete(fetch)
-                continue
-            offset = offset if offset == _OFFSET_MAX else fetch.awaited_offset
-            self._waiting[fetch] = deadline_ms, offset
-            self._offsets.add(offset, fetch)
+        for _ in range(min(len(self._due), FETCHES_PER_TURN_MAX)):
+            fetch = self._due.popleft()
+            if fetch in self._waiting:
+                self._check_one(fetch)
+        self._is_check_due = bool(self._due)
+        if self._is_check_due:
+            self._call_soon(self._check)
+
+    def _check_one(self, fetch: WaitingFetch) -> None:
+        try:
+            is_due = fetch.is_due()
+        except Exception as bug:  # noqa: BLE001 - it is of this fetch, and of no other
+            self.remove(fetch)
+            fetch.fail(bug)
+            return
+        if is_due:
+            self._complete(fetch)
+            return
+        deadline_ms, offset = self._waiting[fetch]
+        offset = offset if offset == _OFFSET_MAX else fetch.awaited_offset
+        self._waiting[fetch] = deadline_ms, offset
+        self._offsets.add(offset, fetch)
 
     def _complete(self, fetch: WaitingFetch) -> None:
-        self.remove(fetch)
-        fetch.complete()
+        if fetch in self._waiting:
+            self.remove(fetch)
+            fetch.complete()
