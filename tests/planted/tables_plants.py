@@ -47,6 +47,9 @@ SPARK: Final = "state/raftlog_state/tables/stores/spark.py"
 DELTA_RS: Final = "state/raftlog_state/tables/stores/delta_rs.py"
 DELTA_APPENDS: Final = "state/raftlog_state/tables/stores/delta_appends.py"
 APPENDS: Final = "tests/state/table_stores/test_delta_appends.py"
+DURABILITY: Final = "tests/state/table_stores/test_delta_durability.py"
+POWER_LOSS: Final = "test_a_loss_of_power_in_an_append_leaves_all_of_it_or_nothing"
+DELTA_RS_DURABLE: Final = "test_commits_of_delta_rs_and_checkpoints_are_durable_when_they_return"
 CONTRACT: Final = "tests/state/table_stores/test_store_contract.py"
 CLUSTERS: Final = "tests/state/tables/test_clusters.py"
 CLUSTERS_SPARK: Final = "tests/state/tables/test_clusters_spark.py"
@@ -313,8 +316,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="an append replaces the entry of a version that another writer has committed",
         path=DELTA_APPENDS,
-        old="os.link(staged, entry(log, version))",
-        new="os.replace(staged, entry(log, version))",
+        old="os.link(staged, name)",
+        new="os.replace(staged, name)",
         tests=(f"{APPENDS}::test_appends_of_different_transactions_at_the_same_time_all_commit",),
     ),
     Plant(
@@ -337,6 +340,65 @@ TABLES_PLANTS: Final = (
         old="            self._open(table).create_checkpoint()\n",
         new="            self._open(table)\n",
         tests=(f"{APPENDS}::test_a_checkpoint_is_written_every_hundred_versions",),
+    ),
+    Plant(
+        bug="an entry of Delta's log has its name before it is on disk",
+        path=DELTA_APPENDS,
+        old="        sync(staged)\n",
+        new="",
+        tests=(f"{DURABILITY}::{POWER_LOSS}",),
+    ),
+    Plant(
+        bug="a commit adds a file that is not on disk",
+        path=DELTA_APPENDS,
+        old="    if collected:\n        sync(file)\n",
+        new="",
+        tests=(f"{DURABILITY}::{POWER_LOSS}",),
+    ),
+    Plant(
+        bug="a commit adds a file whose name is not on disk",
+        path=DELTA_APPENDS,
+        old="    if rows is not None:\n        sync(directory)\n",
+        new="",
+        tests=(f"{DURABILITY}::{POWER_LOSS}",),
+    ),
+    Plant(
+        bug="an append returns before its commit is on disk",
+        path=DELTA_APPENDS,
+        old="        staged.unlink(missing_ok=True)\n    sync(log)\n",
+        new="        staged.unlink(missing_ok=True)\n",
+        tests=(f"{DURABILITY}::{POWER_LOSS}",),
+    ),
+    Plant(
+        bug="a created table has its name before its files are on disk",
+        path=DELTA_RS,
+        old="            sync_tree(staged)\n",
+        new="",
+        tests=(
+            f"{DURABILITY}"
+            "::test_a_loss_of_power_while_a_table_is_created_leaves_all_of_it_or_nothing",
+        ),
+    ),
+    Plant(
+        bug="commits of delta-rs are never synced",
+        path=DELTA_RS,
+        old="        sync_entries(log, range(before + 1, opened.version() + 1))\n",
+        new="",
+        tests=(f"{DURABILITY}::{DELTA_RS_DURABLE}",),
+    ),
+    Plant(
+        bug="a checkpoint is not synced",
+        path=DELTA_RS,
+        old="            sync_checkpoint(self._log_of(table), handle.end_version)\n",
+        new="",
+        tests=(f"{DURABILITY}::{DELTA_RS_DURABLE}",),
+    ),
+    Plant(
+        bug="a column that a table lacks is written to files in which no reader finds it",
+        path=DELTA_APPENDS,
+        old="        and _contains(stored, declared)\n",
+        new="",
+        tests=(f"{APPENDS}::test_a_table_without_a_declared_column_is_not_appended_to",),
     ),
     Plant(
         bug="an altered table is appended to without its other checks",

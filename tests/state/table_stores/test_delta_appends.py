@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 from tests.state.table_stores.rows import (
     CLUSTER,
     Row,
@@ -263,3 +264,47 @@ def test_rows_of_times_that_python_does_not_represent_are_found(tmp_path: Path) 
         store.append(LOG_TABLE, rows, Transaction(app_id="writer", version=at))
     found = store.read(LOG_TABLE, (("offset", ">=", 1),))
     assert found["log_time"].cast(pa.int64()).to_pylist() == [2**60]
+
+
+def test_statistics_of_times_have_years_of_four_digits(tmp_path: Path) -> None:
+    """Of a record with such a time, which a producer is free to write."""
+    store = DeltaRsStore(str(tmp_path))
+    rows = table_of(LOG_TABLE, [log_row(1)])
+    column = rows.schema.get_field_index("log_time")
+    times = pa.array([-62_009_452_800_000_000], pa.int64()).cast(LOG_TABLE.columns["log_time"])
+    rows = rows.set_column(column, rows.schema.field(column), times)
+    store.append(LOG_TABLE, rows, Transaction(app_id="writer", version=1))
+    newest = max(log_of(tmp_path, LOG_TABLE).glob("*.json")).read_text()
+    [added] = [json.loads(line)["add"] for line in newest.splitlines() if '"add"' in line]
+    assert json.loads(added["stats"])["minValues"]["log_time"] == "0004-12-31T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "often"])
+def test_an_invalid_interval_of_checkpoints_has_no_effect(value: str, tmp_path: Path) -> None:
+    store = filled(tmp_path, 1)
+    properties = {"delta.checkpointInterval": value}
+    DeltaTable(str(log_of(tmp_path).parent)).alter.set_table_properties(properties)
+    append(store, 1)
+    assert offsets(store) == [0, 1]
+
+
+def test_a_table_without_a_declared_column_is_not_appended_to(tmp_path: Path) -> None:
+    """Its readers would never see the values."""
+    fields = [field for field in LOG_TABLE.schema if field.name != "value_raw"]
+    table = DeltaTable.create(str(tmp_path / LOG_TABLE.name), pa.schema(fields))
+    table.alter.add_constraint({name: one.sql for name, one in LOG_TABLE.checks.items()})
+    store = DeltaRsStore(str(tmp_path))
+    with pytest.raises(TablesError, match="number of fields does not match"):
+        store.append(
+            LOG_TABLE, table_of(LOG_TABLE, [log_row(1)]), Transaction(app_id="writer", version=1)
+        )
+    assert store.version(LOG_TABLE) == 1
+
+
+def test_a_table_with_another_column_is_appended_to(tmp_path: Path) -> None:
+    store = filled(tmp_path, 1)
+    path = str(log_of(tmp_path).parent)
+    DeltaTable(path).alter.add_columns([Field("note", PrimitiveType("string"))])
+    append(store, 1)
+    assert engine_of(entries(tmp_path)[-1]) == "raftlog"
+    assert offsets(DeltaRsStore(str(tmp_path))) == [0, 1]

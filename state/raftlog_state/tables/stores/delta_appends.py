@@ -12,10 +12,14 @@ as the rest of an append. Rules of this file:
 4. A Parquet file has the fields of structs of rows that its rows have, a fourth of all columns. The
    others are read as null.
 5. A file that no commit has, as after a crash, is deleted by ``vacuum``.
+6. An entry is durable before it has its name, and the files that it adds are before it is written.
+   A loss of power leaves no entry that is empty or adds a file that is. A commit is durable when
+   it returns. delta-rs syncs nothing: its commits are synced after they have their names.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -26,6 +30,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +38,7 @@ import pyarrow.parquet as pq
 from raftlog_state.errors import TablesError
 from raftlog_state.tables.progress import SOFTWARE
 from raftlog_state.tables.schema import CHECK_PREFIX, ROW, StoredTable, of_entities
+from raftlog_state.tables.staging import sync
 
 from .protocol import Rows, RowSlices, Transaction, in_schema
 
@@ -42,13 +48,23 @@ Action: TypeAlias = dict[str, dict[str, Any]]
 _WRITER_VERSION: Final = 3
 """Delta's writer version with checks; a table of version 7 lists its features instead."""
 _WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "checkConstraints"})
+_STAGED_PREFIX: Final = "_commit_"
+_STAGED_SUFFIX: Final = ".json.tmp"
+_STAGED_AGE_MAX_S: Final = 24 * 60 * 60
+"""Age after which no process is committing a staged entry."""
+_NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""Of a file system without hard links."""
 
 
-def is_plain(table: StoredTable, protocol: Any, metadata: Any, schema_json: str) -> bool:
+def is_plain(
+    table: StoredTable, protocol: Any, metadata: Any, schema_json: str, declared: Any
+) -> bool:
     """Return whether an append needs nothing but the checks of ``table``.
 
-    The other arguments are those of delta-rs for the stored table.
+    ``protocol``, ``metadata`` and ``schema_json`` are those of delta-rs for the stored table, which
+    may have more columns; ``declared`` is the schema of ``table`` in Delta's JSON, decoded.
     """
+    stored = json.loads(schema_json)
     features = protocol.writer_features
     checks = {
         name.removeprefix(CHECK_PREFIX): check
@@ -60,8 +76,23 @@ def is_plain(table: StoredTable, protocol: Any, metadata: Any, schema_json: str)
         and _WRITER_FEATURES.issuperset(features or ())
         and not metadata.partition_columns
         and checks == {name: check.sql for name, check in table.checks.items()}
-        and not any(map(_is_restricted, _fields(json.loads(schema_json))))
+        and not any(map(_is_restricted, _fields(stored)))
+        and _contains(stored, declared)
     )
+
+
+def _contains(kind: Any, declared: Any) -> bool:
+    """Return whether a type in Delta's JSON has the fields of a declared one, in any order."""
+    if not isinstance(declared, dict) or not isinstance(kind, dict):
+        return bool(kind == declared)
+    if kind["type"] != declared["type"]:
+        return False
+    fields = {field["name"]: field["type"] for field in kind.get("fields", ())}
+    parts = (name for name in ("elementType", "keyType", "valueType") if name in declared)
+    return all(
+        field["name"] in fields and _contains(fields[field["name"]], field["type"])
+        for field in declared.get("fields", ())
+    ) and all(_contains(kind[part], declared[part]) for part in parts)
 
 
 def _fields(kind: Any) -> Iterator[dict[str, Any]]:
@@ -84,16 +115,71 @@ def entry(log: Path, version: int) -> Path:
 
 
 def commit(log: Path, version: int, actions: Sequence[Action]) -> bool:
-    """Create the entry of a version with its actions; return False if the version exists."""
-    staged = log / f"_commit_{uuid.uuid4().hex}.json.tmp"
+    """Create the entry of a version with its actions; return False if the version exists.
+
+    Raises ``TablesError`` if the file system has no hard links.
+    """
+    staged = log / f"{_STAGED_PREFIX}{uuid.uuid4().hex}{_STAGED_SUFFIX}"
     try:
         staged.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
-        os.link(staged, entry(log, version))
+        sync(staged)
+        _link_entry(staged, entry(log, version))
     except FileExistsError:
         return False
     finally:
         staged.unlink(missing_ok=True)
+    sync(log)
     return True
+
+
+def _link_entry(staged: Path, name: Path) -> None:
+    try:
+        os.link(staged, name)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise TablesError(
+            place=str(name.parent.parent),
+            reason=f"a commit needs a hard link, which fails here: {error.strerror}",
+            remedy="use a file system with hard links, or Spark for this place",
+        ) from None
+
+
+def sync_entries(log: Path, versions: range) -> None:
+    """Make commits of delta-rs durable, which syncs nothing; those already deleted are ignored."""
+    for version in versions:
+        with suppress(FileNotFoundError):
+            actions = [*map(json.loads, entry(log, version).read_bytes().splitlines())]
+            added = [action["add"]["path"] for action in actions if "add" in action]
+            files = [log.parent / unquote(path) for path in added]
+            for path in (*files, *{file.parent for file in files}, entry(log, version)):
+                with suppress(FileNotFoundError):  # a later version has removed it
+                    sync(path)
+    sync(log)
+
+
+def sync_checkpoint(log: Path, version: int) -> None:
+    """Make a checkpoint of delta-rs durable: entries before it may be deleted."""
+    for path in (*log.glob(f"{version:020}.checkpoint*"), log / "_last_checkpoint", log):
+        with suppress(FileNotFoundError):
+            sync(path)
+
+
+def sync_tree(directory: Path) -> None:
+    """Make all files of a directory durable, and their names."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            sync(Path(parent, name))
+        sync(Path(parent))
+
+
+def delete_staged(log: Path) -> None:
+    """Delete staged entries of processes that were killed a day ago or earlier."""
+    oldest_s = time.time() - _STAGED_AGE_MAX_S
+    for path in log.glob(f"{_STAGED_PREFIX}*{_STAGED_SUFFIX}"):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest_s:
+                path.unlink()
 
 
 def append_actions(
@@ -123,6 +209,8 @@ def append_actions(
         actions += _written(directory, table, slices, table.schema)
     elif rows is not None:
         actions += _written(directory, table, iter([rows]), _schema_of(table, rows))
+    if rows is not None:
+        sync(directory)
     return actions
 
 
@@ -148,6 +236,7 @@ def _linked(directory: Path, table: StoredTable, file: str) -> Action:
     except OSError:  # on another file system, or one without links
         shutil.copyfile(file, added)
     os.utime(added)  # a vacuum before the commit deletes what is old
+    sync(added)
     return _add(added, table, pq.read_metadata(added))
 
 
@@ -169,6 +258,8 @@ def _written(
     finally:
         if writer is not None:
             writer.close()
+    if collected:
+        sync(file)
     return [_add(file, table, metadata) for metadata in collected]
 
 
@@ -213,5 +304,8 @@ def _add(file: Path, table: StoredTable, metadata: pq.FileMetaData) -> Action:
 
 
 def _statistic(value: Any) -> int | str:
-    """Return a value in Delta's statistics: a time is text, in microseconds."""
-    return f"{value:%Y-%m-%dT%H:%M:%S.%fZ}" if isinstance(value, datetime) else value
+    """Return a value in Delta's statistics: a time is text, its year of four digits."""
+    if isinstance(value, datetime):
+        return f"{value.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    found: int | str = value
+    return found

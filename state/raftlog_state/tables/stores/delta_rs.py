@@ -24,8 +24,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -33,8 +34,18 @@ import pyarrow.compute as pc
 
 from raftlog_state.errors import TablesError
 from raftlog_state.tables.schema import CHECK_PREFIX, CLUSTER_ID, STATE_TABLE, StoredTable
+from raftlog_state.tables.staging import sync
 
-from .delta_appends import append_actions, commit, entry, is_plain
+from .delta_appends import (
+    append_actions,
+    commit,
+    delete_staged,
+    entry,
+    is_plain,
+    sync_checkpoint,
+    sync_entries,
+    sync_tree,
+)
 from .protocol import (
     COMPACT_BYTES,
     AnyOf,
@@ -57,6 +68,7 @@ try:
         DeltaTable,
         PostCommitHookProperties,
         QueryBuilder,
+        Schema,
         write_deltalake,
     )
     from deltalake import Transaction as AppTransaction
@@ -121,7 +133,10 @@ class _Handle:
         """Record an update of the table."""
         self.end_version = self.table.version()
         schema_json = self.table.schema().to_json()
-        self.is_plain = is_plain(table, self.table.protocol(), self.table.metadata(), schema_json)
+        self.is_plain = is_plain(
+            *(table, self.table.protocol(), self.table.metadata(), schema_json),
+            _declared(table.schema),
+        )
         self.transactions.clear()
 
     def is_newest(self, log: Path, checkpoint_time: int | None) -> bool:
@@ -270,9 +285,10 @@ class DeltaRsStore:
                 clusters = ", ".join(map(_literal, clusters_of(rows)))
                 same_key = f"t.{CLUSTER_ID} IN ({clusters}) AND {_SAME_KEY}"
                 source = rows.reader() if isinstance(rows, RowSlices) else rows
-                self._open(STATE_TABLE).merge(
-                    source, same_key, source_alias="s", target_alias="t"
-                ).when_matched_update_all(_NEWER).when_not_matched_insert_all().execute()
+                with self._synced(STATE_TABLE) as opened:
+                    opened.merge(
+                        source, same_key, source_alias="s", target_alias="t"
+                    ).when_matched_update_all(_NEWER).when_not_matched_insert_all().execute()
 
     def delete(self, table: StoredTable, where: Where, *, any_of: AnyOf = ()) -> None:
         """Delete the rows for which all conditions hold, in one commit or none if there are none.
@@ -283,7 +299,8 @@ class DeltaRsStore:
         with self._errors(table):
             for tries_left in reversed(range(DELETE_TRIES)):
                 try:
-                    self._open(table).delete(_sql(where, any_of) or None)
+                    with self._synced(table) as opened:
+                        opened.delete(_sql(where, any_of) or None)
                     return
                 except CommitFailedError as error:
                     if not tries_left or not _is_conflict(error):
@@ -299,8 +316,8 @@ class DeltaRsStore:
 
     def compact(self, table: StoredTable) -> None:
         """Rewrite small files of an existing table as larger ones; its rows stay the same."""
-        with self._errors(table):
-            self._open(table).optimize.compact(target_size=COMPACT_BYTES)
+        with self._errors(table), self._synced(table) as opened:
+            opened.optimize.compact(target_size=COMPACT_BYTES)
 
     def vacuum(self, table: StoredTable) -> None:
         """Delete files that no version of an existing table within ``RETENTION`` has.
@@ -308,7 +325,9 @@ class DeltaRsStore:
         ``RETENTION`` is a property of the table, and delta-rs uses it.
         """
         with self._errors(table):
-            self._open(table).vacuum(dry_run=False, full=True)
+            with self._synced(table) as opened:
+                opened.vacuum(dry_run=False, full=True)
+            delete_staged(self._log_of(table))
             for staged in self._path.glob(f"{_staged_prefix(table)}*"):
                 shutil.rmtree(staged, ignore_errors=True)  # the table exists: it is not needed
 
@@ -353,6 +372,16 @@ class DeltaRsStore:
         self._handles[table.name] = found
         return found
 
+    @contextmanager
+    def _synced(self, table: StoredTable) -> Iterator[DeltaTable]:
+        """Yield an up-to-date handle; make its commits in the block durable, and checkpoints."""
+        opened, log = self._open(table), self._log_of(table)
+        before, checkpoint = opened.version(), _checkpoint_time(log)
+        yield opened
+        sync_entries(log, range(before + 1, opened.version() + 1))
+        if _checkpoint_time(log) != checkpoint:
+            sync_checkpoint(log, _checkpoint_version(log))
+
     def _at(self, table: StoredTable, version: int | None) -> DeltaTable:
         """Return a handle of a version; None: the newest one."""
         if version is None:
@@ -373,7 +402,8 @@ class DeltaRsStore:
         if any(map(handle.is_committed, transactions)):
             raise concurrent_write(self._place, table.name)
         if not handle.is_plain:
-            _write(self._open(table), table, rows, transactions)
+            with self._synced(table) as opened:
+                _write(opened, table, rows, transactions)
             return
         known = handle.committed(transactions)
         actions = append_actions(log.parent, table, rows, transactions)
@@ -398,9 +428,9 @@ class DeltaRsStore:
 
     def _write_checkpoint_if_due(self, table: StoredTable, handle: _Handle) -> None:
         """Write a checkpoint of the versions at which delta-rs does after its own commits."""
-        configured = handle.table.metadata().configuration.get("delta.checkpointInterval")
-        if (handle.end_version + 1) % int(configured or CHECKPOINT_COMMITS) == 0:
+        if (handle.end_version + 1) % _checkpoint_interval(handle.table) == 0:
             self._open(table).create_checkpoint()
+            sync_checkpoint(self._log_of(table), handle.end_version)
 
     def _created(self, table: StoredTable, rows: Rows, transactions: Sequence[Transaction]) -> bool:
         """Create a table that does not exist, with its first rows; return whether it did not."""
@@ -429,7 +459,10 @@ class DeltaRsStore:
             else:
                 actions = append_actions(staged, table, rows, transactions)
                 commit(staged / "_delta_log", created.version() + 1, actions)
+            sync_tree(staged)
             os.rename(staged, self._path_of(table))  # fails if there is a directory with files
+            sync(self._path)
+            sync(self._path.parent)
         except (DeltaError, OSError):
             if self.exists(table):
                 return False
@@ -492,6 +525,19 @@ def _local_path(place: str) -> Path:
             remedy="use another path, or use Spark for this place",
         )
     return Path(os.path.abspath(path))
+
+
+@cache
+def _declared(schema: pa.Schema) -> Any:
+    """Return a schema in Delta's JSON, decoded."""
+    return json.loads(Schema.from_arrow(schema).to_json())
+
+
+def _checkpoint_interval(opened: DeltaTable) -> int:
+    """Return the commits from one checkpoint to the next; an invalid property has no effect."""
+    configured = opened.metadata().configuration.get("delta.checkpointInterval") or ""
+    valid = configured.isascii() and configured.isdecimal() and int(configured)
+    return valid or CHECKPOINT_COMMITS
 
 
 def _checkpoint_time(log: Path) -> int | None:
