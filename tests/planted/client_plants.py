@@ -15,6 +15,13 @@ REMOTE: Final = "connector/raftlog/client/remote"
 
 CLIENT_PLANTS: Final = (
     Plant(
+        bug="a request whose response has an invalid header never ends",
+        path=f"{REMOTE}/connection.py",
+        old="        _, body_start = decode_response_header(",
+        new="        del self._in_flight[number]\n        _, body_start = decode_response_header(",
+        tests=("tests/client/remote/test_invalid_responses.py",),
+    ),
+    Plant(
         bug="an append is refused at its deadline and written with its batch later",
         path=f"{REMOTE}/producer.py",
         old="""        is_removed = not batch.may_be_appended and remove_requests(

@@ -118,6 +118,21 @@ def test_a_server_of_another_protocol_is_refused(answer: bytes | None, words: st
             raftlog.connect(peer.address, timeout_ms=200)
 
 
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (ApiKey.API_VERSIONS, b"\x00\x00\x00\x01\x00"),
+        (ApiKey.METADATA, b"\x00\x00\x00\x04\x00\x00\x00\x01"),
+    ],
+)
+def test_a_response_with_a_truncated_header_is_an_error_of_its_request(
+    asked: ApiKey, answer: bytes
+) -> None:
+    node = ScriptedNode({asked: lambda version, body: answer})
+    with node as peer, pytest.raises(QuorumUnavailableError, match="ResponseHeader"):
+        raftlog.connect(peer.address, timeout_ms=2000)
+
+
 def test_one_correct_node_among_them_is_enough() -> None:
     data = batch(0, b"a")
     liar = _node_of(lambda version, body: b"\xff" * 8)

@@ -511,18 +511,21 @@ class Connection(asyncio.Protocol):
 
     def _receive(self, data: bytes) -> None:
         number = int.from_bytes(data[:4], "big", signed=True)
-        request = self._in_flight.pop(number, None)
+        request = self._in_flight.get(number)
         if request is None:
             self.close("response with an unknown correlation id")
             return
         self._response_count += 1
+        # Until it has a result the request is in flight, so that any other error fails it, too.
         _, body_start = decode_response_header(data, request.api_key, request.version)
-        if request.response.done():
-            return
-        try:
-            request.response.set_result(request.decode(request.version, data, start=body_start))
-        except WireError as error:
-            _fail_response(request.response, error)
+        if not request.response.done():
+            try:
+                result = request.decode(request.version, data, start=body_start)
+            except WireError as error:
+                _fail_response(request.response, error)
+            else:
+                request.response.set_result(result)
+        del self._in_flight[number]
 
     def _fail(self, reason: str) -> None:
         if self._lost is None:
