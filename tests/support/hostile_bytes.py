@@ -11,13 +11,14 @@ from raftlog.errors import MalformedMessageError
 from raftlog.wire import (
     QUORUM_APIS,
     ApiKey,
+    Listener,
     decode,
     decode_request,
     decode_response,
     decode_versions_response,
     encode,
+    receive_request,
 )
-from raftlog.wire.frame import decode_request_header
 from tests.support.quorum_messages import IDENTITY
 from tests.support.wire_messages import message_kinds, random_message
 from tests.support.wire_vectors import header_vectors, message_vectors
@@ -103,7 +104,9 @@ def is_accepted(decoder: Decoder, data: bytes) -> bool:
 
 
 def _header(version: int) -> Decoder:
-    return lambda data: decode_request_header(data, version)
+    """Decode a header of this version: any bytes after the key and version of a served API."""
+    api = ApiKey.FETCH.to_bytes(2, "big") + (12 if version > 1 else 11).to_bytes(2, "big")
+    return lambda data: receive_request(api + data[4:], Listener.CLIENTS)
 
 
 def _message(kind: type[Any], version: int) -> Decoder:

@@ -168,6 +168,38 @@ def test_responses_are_decoded_as_by_kios_classes(version: int, seed: int) -> No
             decode_produce_response(version, malformed)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_bytes_of_a_response_are_malformed_if_its_results_are(version: int) -> None:
+    """Tagged fields are skipped, whatever they have."""
+    rng = random.Random(version)
+    refused = 0
+    for _ in range(20):
+        message = random_message(latest_schemas.ProduceResponse, version, rng)
+        for data in islice(mutations(encode(message, version), rng), 60):
+            try:
+                oracle = decode(latest_schemas.ProduceResponse, version, data)
+            except MalformedMessageError:
+                refused += not _is_decoded(version, data)
+                continue
+            assert [
+                (one.partition, one.base_offset, one.log_start_offset, one.message)
+                for one in decode_produce_response(version, data)
+            ] == [
+                (one.index, one.base_offset, one.log_start_offset, one.error_message)
+                for topic in oracle.responses
+                for one in topic.partition_responses
+            ]
+    assert refused
+
+
+def _is_decoded(version: int, data: bytes) -> bool:
+    try:
+        decode_produce_response(version, data)
+    except MalformedMessageError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("vector", [one for one in message_vectors() if one.name == "Produce"])
 def test_kafkas_requests_are_decoded(vector: Any) -> None:
     if vector.kind is latest_schemas.ProduceRequest:

@@ -196,17 +196,15 @@ def receive_request(frame: bytes, listener: Listener, apis: Mapping[int, Api] = 
         if api_key == ApiKey.API_VERSIONS:
             return UnknownApiVersions(correlation_id)
         raise
-    client_id = _read_client_id(cursor, request_header_version(api_key, version))
+    (byte_count,) = cursor.unpack(_INT16, "client id")
+    try:
+        client_id = None if byte_count < 0 else cursor.take(byte_count, "client id").decode()
+    except UnicodeDecodeError:
+        cursor.fail("client id is not UTF-8")
+    if request_header_version(api_key, version) > 1:
+        skip_tagged(cursor)
     header = RequestHeader(api_key, version, correlation_id, client_id)
     return ReceivedRequest(header, cursor.position)
-
-
-def decode_request_header(data: bytes, header_version: int) -> tuple[RequestHeader, int]:
-    """Return the header, of version 1 or 2, and the position of the body."""
-    cursor = Cursor(data, "RequestHeader", header_version)
-    api_key, version, correlation_id = cursor.unpack(_NUMBERS, "the header")
-    client_id = _read_client_id(cursor, header_version)
-    return RequestHeader(api_key, version, correlation_id, client_id), cursor.position
 
 
 def encode_request_header(header: RequestHeader, header_version: int | None = None) -> bytes:
@@ -240,15 +238,3 @@ def decode_response_header(data: bytes, api_key: int, version: int) -> tuple[int
 def encode_response_header(correlation_id: int, api_key: int, version: int) -> bytes:
     out = _CORRELATION.pack(correlation_id)
     return out + _NO_TAGS if response_header_version(api_key, version) > 0 else out
-
-
-def _read_client_id(cursor: Cursor, header_version: int) -> str | None:
-    """Read the rest of a request header: the client id, and tagged fields."""
-    (byte_count,) = cursor.unpack(_INT16, "client id")
-    try:
-        client_id = None if byte_count < 0 else cursor.take(byte_count, "client id").decode()
-    except UnicodeDecodeError:
-        cursor.fail("client id is not UTF-8")
-    if header_version > 1:
-        skip_tagged(cursor)
-    return client_id

@@ -312,9 +312,9 @@ class Producer:
 
     def _close_gap(self) -> None:
         """Increase the producer's epoch after a gap, once the batches before it have an outcome."""
-        stamped = [batch for batch in self._batches if batch.stamp is not None]
         if not self._has_gap or self._in_flight_count:
             return
+        stamped = [batch for batch in self._batches if batch.stamp is not None]
         if not all(batch.is_after_gap for batch in stamped):
             return
         for batch in stamped:
