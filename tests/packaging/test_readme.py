@@ -144,7 +144,10 @@ def test_the_python_examples_of_the_readme_run(
     names = {"spark": spark}
     with QuorumProcesses(tmp_path, extra=RARE_ELECTIONS) as quorum:
         for block in blocks:
+            block = block.replace('"state-0"', repr(str(tmp_path / "state-0")))
             exec(block.replace(QUORUM, quorum.bootstrap), names)
+    assert (tmp_path / "state-0").is_dir()
+    assert not (HOME / "state-0").exists()
     printed = capsys.readouterr().out
     assert "PARTITION_CHANGE_RECORD" in printed
     assert "[b'ids 100 to 199 are mine']" in printed
