@@ -82,9 +82,46 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="the record that names the last commit is dropped",
         path=f"{CLEANING}/retained_records.py",
-        old="if is_first and batch.last_offset in self.rules.last_commits:",
-        new="if is_first and batch.base_offset in self.rules.last_commits:",
+        old="if ordinal == 0 and batch.last_offset in self.rules.last_commits:",
+        new="if ordinal == 0 and batch.base_offset in self.rules.last_commits:",
         tests=(f"{RECORDS}::test_the_record_that_names_the_last_commit_is_retained",),
+    ),
+    Plant(
+        bug="a superseded record that names the last commit keeps its value",
+        path=f"{CLEANING}/retained_records.py",
+        old="value = stored.value if stored.key is None else None",
+        new="value = stored.value",
+        tests=(
+            f"{RECORDS}::test_a_superseded_record_that_names_the_last_commit_loses_its_value",
+            f"{COMPACTION}::test_a_deleted_key_stays_deleted_if_its_last_value_named_a_commit",
+        ),
+    ),
+    Plant(
+        bug="a closed compaction replaces segments",
+        path=f"{CLEANING}/compaction.py",
+        old="        if self._is_closed or not segments",
+        new="        if not segments",
+        tests=(
+            f"{COMPACTION}::test_a_closed_compaction_does_not_replace_segments_by_files_of_a_later_one",
+        ),
+    ),
+    Plant(
+        bug="a repair leaves the cleaner's offset above the new end",
+        path="connector/raftlog/log/recovery/repair.py",
+        old="if cleaner_offset is not None and cleaner_offset > end_offset:",
+        new="if cleaner_offset is not None and cleaner_offset < end_offset:",
+        tests=(
+            f"{COMPACTION}::test_offsets_that_were_truncated_and_appended_again_are_compacted_again",
+        ),
+    ),
+    Plant(
+        bug="retention counts the bytes that another process has compacted",
+        path="connector/raftlog/log/writing/segments.py",
+        old="one, byte_count=segment.byte_count, max_timestamp_ms=time_ms",
+        new="one, max_timestamp_ms=time_ms",
+        tests=(
+            f"{COMPACTION}::test_retention_by_size_uses_the_sizes_after_the_compaction_of_another_writer",
+        ),
     ),
     Plant(
         bug="an empty batch covers two leader epochs",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -68,6 +71,71 @@ def test_appends_start_a_compaction_every_few_minutes(tmp_path: Path) -> None:
         assert table(log) == last | {b"k": b"v"}
         cleaner = [one for one in threading.enumerate() if one.name == "raftlog-cleaner"]
         assert len(cleaner) <= 1
+
+
+def test_an_append_succeeds_if_no_thread_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the exit of the interpreter; the next interval compacts the log."""
+    clock = StoppedClock()
+    with open_embedded(tmp_path / "state-0", config=COMPACTED, clock=clock.as_clock()) as log:
+        fill(log)
+        count = len(list(log.read()))
+
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError(f"can't start {thread.name}")
+
+        clock.at_ms += CLEAN_INTERVAL_MS
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start)
+            assert log.append([(b"k", b"v")]).base_offset
+        clock.at_ms += CLEAN_INTERVAL_MS
+        log.append([(b"k", b"v")])
+        eventually(lambda: len(list(log.read())) < count / 2, "the log is compacted")
+
+
+def test_close_ends_a_compaction(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    log = open_embedded(tmp_path / "state-0", config=COMPACTED, clock=clock.as_clock())
+    fill(log)
+    clock.at_ms += CLEAN_INTERVAL_MS
+    log.append([(b"k", b"v")])
+    log.close()
+    assert "raftlog-cleaner" not in [one.name for one in threading.enumerate()]
+    assert not list((tmp_path / "state-0").glob("*.cleaned"))
+
+
+def test_a_compaction_that_begins_for_a_caller_that_does_not_wait_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while ``clean`` waits: the request was taken, so it is executed."""
+    wait = Future.result
+    interrupted: list[object] = []
+
+    def interrupt(future: Future[object], timeout: float | None = None) -> object:
+        found = wait(future, timeout)
+        if not interrupted:
+            interrupted.append(found)
+            raise KeyboardInterrupt
+        return found
+
+    with open_embedded(tmp_path / "state-0", config=COMPACTED) as log:
+        fill(log)
+        with monkeypatch.context() as patched:
+            patched.setattr(Future, "result", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                log._compact(30_000)
+        assert interrupted != [None]
+        assert log.clean(), "the lock of the cleaner is free"
+
+
+def test_a_handle_that_is_not_closed_is_collected(tmp_path: Path) -> None:
+    log = open_embedded(tmp_path / "state-0", config=COMPACTED)
+    log.append([(b"k", b"v")])
+    alive = weakref.ref(log)
+    del log
+    gc.collect()
+    assert alive() is None
 
 
 def test_a_record_without_a_key_is_refused(tmp_path: Path) -> None:

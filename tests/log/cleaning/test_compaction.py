@@ -29,6 +29,7 @@ from raftlog.log.reading.chunks import HeaderDecoder
 from raftlog.log.reading.files import LogCursor, LogFiles
 from raftlog.log.reading.opening import open_log
 from raftlog.log.reading.transactions import CommitName
+from raftlog.log.recovery.repair import truncate_log_at
 from raftlog.log.segment import SegmentMetadata
 from raftlog.log.writing.producer_state import Duplicate
 from raftlog.log.writing.properties import CleanupPolicy, LogConfig
@@ -288,6 +289,67 @@ def test_retention_by_age_deletes_segments_of_empty_batches() -> None:
     assert log.log_start_offset == log.end_offset
 
 
+def test_a_deleted_key_stays_deleted_if_its_last_value_named_a_commit() -> None:
+    disk, log = log_of()
+    append(log, (b"k", b"named"), commit=CommitName("app", "query", 7))
+    append(log, (b"k", None))
+    for at in range(3):
+        fill(log, at)
+        assert compact(log, now_ms=NOW_MS + at * 2_000)
+        assert b"k" not in table(disk)
+    commit = log.producer_state.last_commit("app")
+    assert commit is not None
+    append(log, (b"other", b"1"), commit=CommitName("app", "query", 8))
+    for at in range(3, 6):
+        fill(log, at)
+        assert compact(log, now_ms=NOW_MS + at * 2_000)
+        assert b"k" not in table(disk)
+    assert not [one for one in records_of(disk) if one.key == b"k"]
+
+
+def test_offsets_that_were_truncated_and_appended_again_are_compacted_again() -> None:
+    """The tombstone is below the cleaner's offset before the repair."""
+    disk, log = log_of()
+    append(log, (b"deleted", b"1"))
+    fill(log, 3)
+    assert compact(log)
+    compacted_end = log._directory.read_cleaner_offset()
+    assert compacted_end is not None
+    log.close()
+    truncate_log_at(disk, DIRECTORY, offset=compacted_end - 20, config=COMPACTED)
+    log = reopened(disk)
+    assert log.end_offset < compacted_end
+    append(log, (b"deleted", None))
+    for at in range(2):
+        fill(log, 4 + at)
+        assert compact(log, now_ms=NOW_MS + at * 2_000)
+        assert b"deleted" not in table(disk)
+
+
+def test_a_log_start_inside_an_empty_batch() -> None:
+    disk, log = log_of(replace(COMPACTED, segment_bytes=1_500))
+    for at in range(60):
+        append(log, (b"k", b"%d" % at + b"v" * 40))
+    start = log._segments.sealed[1].base_offset + 4
+    log.delete_before(snapshot_at(log, start))
+    assert compact(log)
+    assert [one for one in batches_of(disk) if one.base_offset < start <= one.last_offset]
+    wanted = table(disk)
+    disk.kill()
+    for name in disk.list_names(DIRECTORY):
+        if name.endswith((".snapshot", ".index", "recovery-point-offset-checkpoint")):
+            disk.unlink(f"{DIRECTORY}/{name}")
+    log = reopened(disk)
+    assert not log.is_read_only
+    assert (log.log_start_offset, table(disk)) == (start, wanted)
+    reader = open_log(disk, DIRECTORY)
+    assert list(reader.batches(start, log.end_offset))[-1].next_offset == log.end_offset
+    fill(log, 4)
+    wanted = table(disk)
+    assert compact(log)
+    assert table(disk) == wanted
+
+
 # --- beside others --------------------------------------------------------------------------------
 
 
@@ -358,6 +420,75 @@ def test_a_reader_of_the_old_segments_reads_them_to_the_end() -> None:
     assert read[-1].next_offset == end
     for one, following in pairwise(read):
         assert following.base_offset <= one.next_offset <= following.last_offset
+
+
+def test_retention_by_size_uses_the_sizes_after_the_compaction_of_another_writer() -> None:
+    _, log = log_of(
+        replace(COMPACTED, cleanup_policy=CleanupPolicy.COMPACT_DELETE, retention_bytes=3_000)
+    )
+    other = ReplicatedLog.open(log._directory.storage, DIRECTORY, now_ms=NOW_MS)
+    for at in range(60):
+        append(log, (b"k", b"%d" % at + b"v" * 40))
+    other.refresh(now_ms=NOW_MS)
+    assert compact(log)
+    other.refresh(now_ms=NOW_MS)
+    assert not other.clean(now_ms=NOW_MS)
+    assert (log.log_start_offset, other.log_start_offset) == (0, 0)
+
+
+def test_nothing_is_replaced_after_the_policy_was_changed_to_delete() -> None:
+    disk, log = log_of()
+    fill(log, 17)
+    before = batches_of(disk)
+    begun = log.begin_compaction(now_ms=NOW_MS)
+    assert begun is not None
+    with begun:
+        begun.run()
+        deleting = ReplicatedLog.open(
+            disk,
+            DIRECTORY,
+            config=replace(COMPACTED, cleanup_policy=CleanupPolicy.DELETE),
+            now_ms=NOW_MS,
+        )
+        assert not deleting.complete_compaction(begun)
+    assert batches_of(disk) == before
+    assert not [name for name in disk.list_names(DIRECTORY) if name.endswith(CLEANED_SUFFIX)]
+
+
+def test_a_closed_compaction_does_not_replace_segments_by_files_of_a_later_one() -> None:
+    """As if the caller of the first one had stopped to wait while its last step was queued."""
+    disk, log = log_of()
+    fill(log, 18)
+    wanted = table(disk)
+    first = log.begin_compaction(now_ms=NOW_MS)
+    assert first is not None
+    first.run()
+    first.close()
+    second = log.begin_compaction(now_ms=NOW_MS)
+    assert second is not None
+    with second:
+        second.run()
+        before = disk.files()
+        assert not log.complete_compaction(first)
+        assert disk.files() == before
+        first.close()
+        assert log.complete_compaction(second)
+    assert table(disk) == wanted
+
+
+def test_an_aborted_compaction_changes_nothing() -> None:
+    disk, log = log_of()
+    fill(log, 19)
+    before = batches_of(disk)
+    for count in (0, 20, 70):
+        begun = log.begin_compaction(now_ms=NOW_MS)
+        assert begun is not None
+        answers = iter([False] * count)
+        with begun:
+            begun.run(lambda answers=answers: next(answers, True))  # type: ignore[misc]
+            assert not log.complete_compaction(begun)
+        assert batches_of(disk) == before
+    assert compact(log)
 
 
 @pytest.mark.parametrize("read_count", [1, 3, 8])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,7 +13,12 @@ import pytest
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
 from tests.support.both_implementations import in_both
 
-from raftlog.log.cleaning.retained_records import BatchFilter, OffsetMap, RetentionRules
+from raftlog.log.cleaning.retained_records import (
+    ENTRY_BYTES,
+    BatchFilter,
+    OffsetMap,
+    RetentionRules,
+)
 from raftlog.log.reading.transactions import CommitName, ValueKind, batch_metadata, commit_header
 from raftlog.records.batch import RecordBatch, iter_batches, read_batch
 from raftlog.records.compression import Compression
@@ -220,6 +226,55 @@ def test_the_record_that_names_the_last_commit_is_retained() -> None:
     names = [batch_metadata(one, ValueKind.BYTES).commit for one in after]
     assert names == [None, last, None]
     assert [one[0] for one in rows(after)] == [2, 4, 5]
+
+
+def test_a_superseded_record_that_names_the_last_commit_loses_its_value() -> None:
+    """Its tombstone is dropped, and the commit is not the last one any more: it stays deleted."""
+    name = CommitName("app", "q", 1)
+    rules = replace(RULES, last_commits=frozenset({1}))
+    batches = [
+        new_batch(0, (b"a", b"1"), (b"gone", None), commit=name),
+        new_batch(2, (b"b", b"1")),
+    ]
+    after = cleaned(batches, rules)
+    assert rows(after)[0][2:] == (b"a", b"1"), "it is the last of its key"
+    assert after[0].delete_horizon_ms
+    after = cleaned([*after, new_batch(3, (b"a", None))], rules)
+    assert [one[2:] for one in rows(after)] == [
+        (b"a", None),
+        (b"gone", None),
+        (b"b", b"1"),
+        (b"a", None),
+    ]
+    assert batch_metadata(after[0], ValueKind.BYTES).commit == name
+    later = replace(rules, now_ms=NOW_MS + 1_000)
+    after = cleaned(after, later, mapped([], start_offset=4))
+    assert [one[2:] for one in rows(after)] == [(b"a", None), (b"b", b"1")]
+    assert batch_metadata(after[0], ValueKind.BYTES).commit == name
+    after = cleaned(after, replace(later, last_commits=frozenset()), mapped([], start_offset=4))
+    assert [one[2:] for one in rows(after)] == [(b"b", b"1")]
+
+
+def test_the_latest_delete_horizon_is_that_of_the_field() -> None:
+    rules = replace(RULES, delete_retention_ms=2**63 - 1)
+    (after,) = cleaned([new_batch(0, (b"a", None), (b"b", b"1"))], rules)
+    assert after.delete_horizon_ms == 2**63 - 1
+    assert rows([after]) == [(0, 1_000, b"a", None), (1, 1_001, b"b", b"1")]
+
+
+def test_an_entry_of_the_map_takes_no_more_memory_than_is_counted() -> None:
+    """Just after the dictionary has grown: the old and the new table exist then."""
+    count = 43_692
+    batch = new_batch(0, *((b"%09d" % at, None) for at in range(count)))
+    tracemalloc.start()
+    try:
+        offsets = OffsetMap(0, count * (ENTRY_BYTES + 9))
+        assert offsets.add(batch)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(offsets) == count
+    assert peak_bytes <= count * (ENTRY_BYTES + 9)
 
 
 def test_a_tombstone_gets_a_delete_horizon_and_is_dropped_after_it() -> None:

@@ -55,6 +55,7 @@ from .directory import find_or_create, is_of_node, node_refusal
 from .writer import GroupCommitter, WriterThread
 
 if TYPE_CHECKING:
+    from raftlog.log.cleaning.compaction import Compaction
     from raftlog.log.reading.log_reader import LogReader
     from raftlog.records.record import Record
 
@@ -180,14 +181,25 @@ class EmbeddedLog(LogHandle):
                 now_ms=clock.now_ms,
             )
             self._committer.on_linger = self._writer_thread.set_linger
-            self._committer.on_compaction_check = self._start_compaction
+            start_compaction = weakref.WeakMethod(self._start_compaction)
+
+            def check_compaction() -> None:
+                if (start := start_compaction()) is not None:
+                    start()
+
+            self._committer.on_compaction_check = check_compaction
             weakref.finalize(self, self._writer_thread.close, 0).atexit = False
 
     def close(self) -> None:
-        """Write queued appends and close the log cleanly. It may be called twice."""
+        """Write queued appends and close the log cleanly. It may be called twice.
+
+        A compaction is aborted, also that of ``clean`` in another thread.
+        """
         self._closed.set()
         if self._writer_thread is not None:
             self._writer_thread.close()
+            if self._cleaner is not None and not self._writer_thread.is_current:
+                self._cleaner.join()  # it may wait for the writer thread, which has ended
 
     # --- properties -------------------------------------------------------------------------------
 
@@ -344,7 +356,8 @@ class EmbeddedLog(LogHandle):
     def _start_compaction(self) -> None:
         """Compact the log in a thread, unless one is at it. After an error the next call retries.
 
-        The thread ends with its process: what it has written is not yet part of the log.
+        The thread ends with its process: what it has written is not yet part of the log. Without
+        a thread, as when the interpreter exits, the next interval retries.
         """
         if self._cleaner is not None and self._cleaner.is_alive():
             return
@@ -353,16 +366,32 @@ class EmbeddedLog(LogHandle):
             with suppress(RaftlogError):
                 self._compact(TIMEOUT_MS_DEFAULT)
 
-        self._cleaner = threading.Thread(target=compact, name="raftlog-cleaner", daemon=True)
-        self._cleaner.start()
+        cleaner = threading.Thread(target=compact, name="raftlog-cleaner", daemon=True)
+        with suppress(RuntimeError):
+            cleaner.start()
+            self._cleaner = cleaner
 
     def _compact(self, timeout_ms: int) -> bool:
-        compaction = self.run(lambda log, now_ms: log.begin_compaction(now_ms=now_ms), timeout_ms)
+        future = self._submit(lambda log, now_ms: log.begin_compaction(now_ms=now_ms), timeout_ms)
+        try:
+            compaction = self._wait(future, timeout_ms)
+        except BaseException:  # such as Ctrl-C: it may still begin
+            future.add_done_callback(_close_compaction)
+            raise
         if compaction is None:
             return False
-        with compaction:
-            compaction.run()
-            return self.run(lambda log, _: log.complete_compaction(compaction), timeout_ms)
+        completing = threading.Lock()
+
+        def complete(log: ReplicatedLog, _: int) -> bool:
+            with completing:
+                return log.complete_compaction(compaction)
+
+        try:
+            compaction.run(self._closed.is_set)
+            return self.run(complete, timeout_ms)
+        finally:
+            with completing:  # without waiting, as after Ctrl-C, it may still be completed
+                compaction.close()
 
     def run(
         self,
@@ -373,13 +402,15 @@ class EmbeddedLog(LogHandle):
 
         It takes the log and the wall-clock time in milliseconds.
         """
+        return self._wait(self._submit(operation, timeout_ms), timeout_ms)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _submit(self, operation: Callable[[ReplicatedLog, int], T], timeout_ms: int) -> Future[T]:
         deadline_ms = self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
         request = Operation(run=operation, deadline_ms=deadline_ms)
         self._require_writer_thread().submit(request)
-        future: Future[T] = request.future
-        return self._wait(future, timeout_ms)
-
-    # --- inside -----------------------------------------------------------------------------------
+        return request.future
 
     def _require_writer_thread(self) -> WriterThread:
         if self._writer_thread is None:
@@ -413,6 +444,14 @@ class EmbeddedLog(LogHandle):
         except FutureTimeoutError:
             reason = "it is still being written"
             raise AppendUnknownError(path=self.path, reason=reason) from None
+
+
+def _close_compaction(future: Future[Compaction | None]) -> None:
+    """Close a compaction that was begun for a caller that no longer waits."""
+    if not future.cancelled() and future.exception() is None:
+        compaction = future.result()
+        if compaction is not None:
+            compaction.close()
 
 
 def _open_reader(storage: WritableStorage, path: str, values: ValueKind | None) -> LogReader:

@@ -364,6 +364,11 @@ class WriterThread:
         thread.join(None if timeout_ms is None else timeout_ms / 1000)
         return not thread.is_alive()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on the thread, as the callback of a future does."""
+        return self._thread is threading.current_thread()
+
     def set_linger(self, linger_ms: float) -> None:
         """Set the linger time of the next groups."""
         with self._changed:

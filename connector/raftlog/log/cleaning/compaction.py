@@ -28,7 +28,7 @@ Kafka: ``LogCleanerManager.cleanableOffsets``, ``Cleaner.clean``, ``UnifiedLog.r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -128,10 +128,7 @@ def begin_compaction(
     first_dirty_offset = directory.read_cleaner_offset() or 0
     if not segments.log_start_offset <= first_dirty_offset <= last_stable_offset:
         first_dirty_offset = segments.log_start_offset
-    sealed = [
-        replace(one, byte_count=_segment_file(segments, one).byte_count)
-        for one in segments.timed_segments()
-    ]
+    sealed = segments.timed_segments()
     plan = plan_compaction(
         sealed,
         first_dirty_offset=first_dirty_offset,
@@ -174,6 +171,10 @@ def _first_timestamp_ms(
 # --- Passes and replacement -----------------------------------------------------------------------
 
 
+class _AbortedError(Exception):
+    """The compaction was aborted by its caller."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompactedSegment:
     """A segment and its compacted file, which is synced and not yet renamed."""
@@ -205,17 +206,21 @@ class Compaction(Closeable):
         self._offset_map_bytes_max = offset_map_bytes_max
         self._compacted: list[CompactedSegment] = []
         self._has_files = False
+        self._is_closed = False
+        self._is_aborted: Callable[[], bool] = lambda: False
 
-    def run(self) -> None:
+    def run(self, is_aborted: Callable[[], bool] = lambda: False) -> None:
         """Write the compacted segments beside the segments.
 
         Memory is bounded by the map of keys and a batch. If a segment is deleted meanwhile, as by
-        retention, nothing is compacted. Raises ``CorruptBatchError``, ``DiskFullError``,
-        ``DiskFailedError`` and ``LogAccessError``: the log is unchanged.
+        retention, or ``is_aborted``, called before each batch, returns true, nothing is compacted.
+        Raises ``CorruptBatchError``, ``DiskFullError``, ``DiskFailedError`` and ``LogAccessError``:
+        the log is unchanged.
         """
+        self._is_aborted = is_aborted
         try:
             self._run()
-        except LogNotFoundError:
+        except (LogNotFoundError, _AbortedError):
             self._compacted = []
             self.end_offset = self.plan.first_dirty_offset
 
@@ -236,7 +241,12 @@ class Compaction(Closeable):
         """Replace the segments of the log by what ``run`` wrote; return whether any changed.
 
         Durable on return. A segment that was deleted or truncated since ``begin`` is left alone.
+        Nothing is replaced after ``close``: files of a later compaction may have the same names.
+        Nor is it once ``cleanup.policy`` is ``delete``: then other processes expect that segments
+        keep their sizes.
         """
+        if self._is_closed or not segments.config.cleanup_policy.compacts:
+            return False
         compacted = [one for one in self._compacted if self._is_current(segments, one)]
         storage, directory = self._directory.storage, self._directory
         names = [
@@ -262,6 +272,7 @@ class Compaction(Closeable):
 
     def close(self) -> None:
         """Delete what was not used, and release the lock. May be called twice."""
+        self._is_closed = True
         try:
             if self._has_files:
                 self._has_files = False
@@ -280,7 +291,10 @@ class Compaction(Closeable):
     def _batches(self, segment: SegmentMetadata, offset: int) -> Iterator[RecordBatch]:
         storage, path = self._directory.storage, self._directory.path
         source = Segment(storage, path, segment.base_offset, segment.byte_count)
-        return source.batches(offset, self._epochs)
+        for batch in source.batches(offset, self._epochs):
+            if self._is_aborted():
+                raise _AbortedError
+            yield batch
 
     def _write(self, segment: SegmentMetadata, batches: BatchFilter) -> None:
         """Write and sync the compacted segment and its indexes, unless it has the same bytes."""

@@ -14,7 +14,9 @@ dropped batches are replaced by one empty batch with their offsets, of at most 6
 number of adjacent ones. A batch with a retained record keeps its offsets, header and codec.
 
 Retained in any case are control batches, the header of each producer's last batch, and the first
-record of each application id's last commit, which names it.
+record of each application id's last commit, which names it. If that record is superseded, its value
+is dropped: otherwise it would be the last record of its key again, once a later tombstone is
+dropped.
 
 Kafka: ``Cleaner.buildOffsetMap``, ``cleanInto``, ``shouldRetainRecord``, ``MemoryRecords.filterTo``
 (KIP-534 for the delete horizon).
@@ -23,7 +25,7 @@ Kafka: ``Cleaner.buildOffsetMap``, ``cleanInto``, ``shouldRetainRecord``, ``Memo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from raftlog.limits import READ_BATCH_BYTES_MAX
@@ -34,6 +36,7 @@ from raftlog.records.header import (
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
     INT32_MAX,
+    INT64_MAX,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
@@ -192,11 +195,15 @@ class BatchFilter:
         if batch.is_control:
             self.counts.records_retained += batch.record_count
             return _encoded(batch, batch.payload, batch.compression, batch.record_count)
-        records = [
-            stored
-            for ordinal, (offset, stored) in enumerate(stored_records(batch))
-            if self._is_retained(batch, offset, stored, is_first=ordinal == 0)
-        ]
+        records, is_changed = [], False
+        for ordinal, (offset, stored) in enumerate(stored_records(batch)):
+            if self._is_retained(batch, offset, stored):
+                records.append(stored)
+                continue
+            is_changed = True
+            if ordinal == 0 and batch.last_offset in self.rules.last_commits:
+                value = stored.value if stored.key is None else None
+                records.append(replace(stored, value=value))
         self.counts.records_retained += len(records)
         if not records:
             if batch.last_offset in self.rules.last_producer_batches:
@@ -204,17 +211,14 @@ class BatchFilter:
             return None
         has_tombstone = any(stored.value is None for stored in records)
         if has_tombstone and batch.delete_horizon_ms is None:
-            return _with_horizon(batch, records, self.rules.now_ms + self.rules.delete_retention_ms)
-        if len(records) == batch.record_count:
+            horizon_ms = min(self.rules.now_ms + self.rules.delete_retention_ms, INT64_MAX)
+            return _with_horizon(batch, records, horizon_ms)
+        if not is_changed:
             return _encoded(batch, batch.payload, batch.compression, batch.record_count)
         return _with_records(batch, records)
 
-    def _is_retained(
-        self, batch: RecordBatch, offset: int, stored: StoredRecord, *, is_first: bool
-    ) -> bool:
+    def _is_retained(self, batch: RecordBatch, offset: int, stored: StoredRecord) -> bool:
         if offset >= self.offsets.end_offset:
-            return True
-        if is_first and batch.last_offset in self.rules.last_commits:
             return True
         if stored.key is None or self.offsets.is_superseded(stored.key, offset):
             return False

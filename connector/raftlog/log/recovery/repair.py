@@ -154,6 +154,9 @@ class _Repair:
         directory.sync()
         if self._checkpoints.recovery_point > end_offset:
             directory.write_recovery_point(end_offset)
+        cleaner_offset = directory.read_cleaner_offset()
+        if cleaner_offset is not None and cleaner_offset > end_offset:
+            directory.write_cleaner_offset(end_offset)
 
     def truncate_segments(self, base: int, scan_position: ScanPosition) -> None:
         """Rename later segments, the last one first, and truncate the segment of the new end."""

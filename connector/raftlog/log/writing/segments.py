@@ -651,11 +651,15 @@ class LogSegments:
         self.sealed[bases.index(segment.base_offset)] = segment
 
     def timed_segments(self) -> tuple[SegmentMetadata, ...]:
-        """Return the sealed segments; timestamps that are not known are read."""
+        """Return the sealed segments with their present sizes; unknown timestamps are read."""
         for ordinal, one in enumerate(self.sealed):
-            if one.max_timestamp_ms is None:
-                time_ms = self._sealed_segment(one).read_max_timestamp_ms()
-                self.sealed[ordinal] = replace(one, max_timestamp_ms=time_ms)
+            segment, time_ms = self._sealed_segment(one), one.max_timestamp_ms
+            if time_ms is None:
+                time_ms = segment.read_max_timestamp_ms()
+            if (segment.byte_count, time_ms) != (one.byte_count, one.max_timestamp_ms):
+                self.sealed[ordinal] = replace(
+                    one, byte_count=segment.byte_count, max_timestamp_ms=time_ms
+                )
         return tuple(self.sealed)
 
     def _segment_of(self, offset: int) -> Segment | None:
