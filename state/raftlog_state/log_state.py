@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from raftlog.client import LogReader, open_path
 from raftlog.client.log_handle import Clock
-from raftlog.client.offset_spec import LATEST, resolve
+from raftlog.client.offset_spec import LATEST, Resolved, resolve
 
 from .image import MetadataImage
 from .loader.image_reader import ImageReader
+from .loader.payload import SkippedRecords
 from .log_changes import Offset, offset_spec
 from .records import Redactor
 from .tables.convert import columns_of
@@ -28,16 +29,20 @@ class LogState(NamedTables[pa.Table]):
     """State of a log below ``end_offset``. Every method returns an Arrow table.
 
     DuckDB, Polars and pandas accept them. Secrets are redacted. ``cluster_id`` is null if the log
-    does not contain it. ``reason`` is what ``at`` was taken for.
+    does not contain it. ``reason`` is what ``at`` was taken for. The state lacks records that this
+    release does not support, ``skipped``, and those of a transaction that is open at the end, from
+    ``open_transaction_offset`` on; None without one.
     """
 
     def __init__(
-        self, path: str, image: MetadataImage, end_offset: int, cluster_id: str | None, reason: str
+        self, log: LogReader, images: ImageReader, image: MetadataImage, found: Resolved
     ) -> None:
-        self.path = path
-        self.end_offset = end_offset
-        self.cluster_id = cluster_id
-        self.reason = reason
+        self.path = log.path
+        self.end_offset = found.offset
+        self.cluster_id = log.cluster_id
+        self.reason = found.reason
+        self.skipped: tuple[SkippedRecords, ...] = images.skipped
+        self.open_transaction_offset = images.open_transaction_offset
         self._image = image
 
     def __repr__(self) -> str:
@@ -84,4 +89,4 @@ def read_state(
     now_ms = Clock().wall_ms()
     found = resolve(spec, log, now_ms=now_ms, read_end=images.end_offset, is_state=True)
     image = images.image_at(found.offset)
-    return LogState(log.path, image, found.offset, log.cluster_id, found.reason)
+    return LogState(log, images, image, found)

@@ -316,15 +316,15 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="an append replaces the entry of a version that another writer has committed",
         path=DELTA_APPENDS,
-        old="os.link(staged, name)",
-        new="os.replace(staged, name)",
+        old="os.link(staged, name, src_dir_fd=directory, dst_dir_fd=directory)",
+        new="os.replace(staged, name, src_dir_fd=directory, dst_dir_fd=directory)",
         tests=(f"{APPENDS}::test_appends_of_different_transactions_at_the_same_time_all_commit",),
     ),
     Plant(
         bug="an append ignores an earlier version of its transaction that is committed meanwhile",
         path=DELTA_RS,
-        old="if not handle.is_plain or handle.committed(transactions) != known:",
-        new="if not handle.is_plain or any(map(handle.is_committed, transactions)):",
+        old="if not is_same or not handle.is_plain or handle.committed(transactions) != known:",
+        new="if not is_same or not handle.is_plain or any(map(handle.is_committed, transactions)):",
         tests=(f"{APPENDS}::test_a_transaction_that_is_committed_meanwhile_is_a_conflict[2]",),
     ),
     Plant(
@@ -333,6 +333,13 @@ TABLES_PLANTS: Final = (
         old="        if _checkpoint_version(self._log_of(table)) >= version:\n",
         new="        if False:\n",
         tests=(f"{APPENDS}::test_an_append_whose_version_was_deleted_meanwhile_is_a_conflict",),
+    ),
+    Plant(
+        bug="an entry is committed to a table that has replaced the one of the append",
+        path=DELTA_APPENDS,
+        old="        if inode not in (None, os.fstat(directory).st_ino):\n",
+        new="        if False:\n",
+        tests=(f"{APPENDS}::test_an_append_does_not_commit_to_a_table_that_replaced_its_own",),
     ),
     Plant(
         bug="appends never write a checkpoint",
@@ -344,7 +351,7 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="an entry of Delta's log has its name before it is on disk",
         path=DELTA_APPENDS,
-        old="        sync(staged)\n",
+        old="        sync_descriptor(file.fileno())\n",
         new="",
         tests=(f"{DURABILITY}::{POWER_LOSS}",),
     ),
@@ -365,8 +372,8 @@ TABLES_PLANTS: Final = (
     Plant(
         bug="an append returns before its commit is on disk",
         path=DELTA_APPENDS,
-        old="        staged.unlink(missing_ok=True)\n    sync(log)\n",
-        new="        staged.unlink(missing_ok=True)\n",
+        old="        sync_descriptor(directory)\n",
+        new="",
         tests=(f"{DURABILITY}::{POWER_LOSS}",),
     ),
     Plant(

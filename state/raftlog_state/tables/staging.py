@@ -83,12 +83,18 @@ def sync(path: Path) -> None:
     """Wait until a file, or the names in a directory, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
+        sync_descriptor(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_descriptor(descriptor: int) -> None:
+    """Wait until an open file, or the names in an open directory, are on disk."""
+    try:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-    finally:
-        os.close(descriptor)
 
 
 def are_complete(files: Iterable[str]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -126,10 +128,10 @@ def test_a_transaction_that_is_committed_meanwhile_is_a_conflict(
     store = filled(tmp_path, 2)
     link = os.link
 
-    def link_later(source: Any, target: Any) -> None:
+    def link_later(*names: Any, **directories: Any) -> None:
         monkeypatch.setattr(os, "link", link)
         append(DeltaRsStore(str(tmp_path)), rival)
-        link(source, target)
+        link(*names, **directories)
 
     monkeypatch.setattr(os, "link", link_later)
     with pytest.raises(ConcurrentWriterError):
@@ -144,10 +146,10 @@ def test_an_append_beside_a_compaction_commits(
     store = filled(tmp_path, 3)
     link = os.link
 
-    def link_later(source: Any, target: Any) -> None:
+    def link_later(*names: Any, **directories: Any) -> None:
         monkeypatch.setattr(os, "link", link)
         DeltaRsStore(str(tmp_path)).compact(CHANGES_TABLE)
-        link(source, target)
+        link(*names, **directories)
 
     monkeypatch.setattr(os, "link", link_later)
     append(store, 3)
@@ -162,7 +164,7 @@ def test_an_append_whose_version_was_deleted_meanwhile_is_a_conflict(
     store = filled(tmp_path, 3)
     link = os.link
 
-    def link_later(source: Any, target: Any) -> None:
+    def link_later(*names: Any, **directories: Any) -> None:
         monkeypatch.setattr(os, "link", link)
         rival = DeltaRsStore(str(tmp_path))
         for offset in range(3, 6):
@@ -170,7 +172,7 @@ def test_an_append_whose_version_was_deleted_meanwhile_is_a_conflict(
         DeltaTable(str(log_of(tmp_path).parent)).create_checkpoint()
         for entry in sorted(log_of(tmp_path).glob("*.json"))[:-1]:
             entry.unlink()
-        link(source, target)
+        link(*names, **directories)
 
     monkeypatch.setattr(os, "link", link_later)
     with pytest.raises(ConcurrentWriterError):
@@ -178,6 +180,29 @@ def test_an_append_whose_version_was_deleted_meanwhile_is_a_conflict(
     assert offsets(store) == [0, 1, 2, 3, 4, 5]
     append(store, 6)
     assert offsets(DeltaRsStore(str(tmp_path))) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_an_append_does_not_commit_to_a_table_that_replaced_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version would be a gap in its log, which no engine reads."""
+    store = filled(tmp_path, 5)
+    fsync = os.fsync
+
+    def replace_table(descriptor: int) -> None:
+        """Replace the table once the file of the append is written: at the sync of its name."""
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            monkeypatch.setattr(os, "fsync", fsync)
+            shutil.rmtree(log_of(tmp_path).parent)
+            append(DeltaRsStore(str(tmp_path)), 1, "rival")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", replace_table)
+    with pytest.raises(ConcurrentWriterError):
+        append(store, 9, "another")
+    assert offsets(store) == offsets(DeltaRsStore(str(tmp_path))) == [1]
+    append(store, 2)
+    assert offsets(DeltaRsStore(str(tmp_path))) == [1, 2]
 
 
 def test_a_table_that_was_altered_is_appended_to_by_delta_rs(tmp_path: Path) -> None:

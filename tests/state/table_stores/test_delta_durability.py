@@ -107,8 +107,8 @@ def losing_power(
         disk.synced(os.fstat(descriptor))
         disk.restore(check)
 
-    def recorded_link(source: Any, target: Any) -> None:
-        link(source, target)
+    def recorded_link(*names: Any, **directories: Any) -> None:
+        link(*names, **directories)
         disk.restore(check)
 
     def recorded_rename(source: Any, target: Any) -> None:
@@ -240,8 +240,8 @@ def test_a_file_system_without_hard_links_is_an_error_with_a_remedy(
     store = DeltaRsStore(str(tmp_path))
     append(store, 1)
 
-    def refuse(source: Any, target: Any) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM), source, None, target)
+    def refuse(*_: str, **__: int) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "link", refuse)

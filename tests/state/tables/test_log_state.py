@@ -9,12 +9,14 @@ import pytest
 from tests.support.cli import rows
 from tests.support.memory_store import MemoryStore, MemoryTables
 from tests.support.metadata_logs import MetadataLog
+from tests.support.small_logs import BEGIN_TRANSACTION, NO_OP, LogWriter
 from tests.support.source_rows import source_rows
 
 from raftlog.client import open_path
 from raftlog.errors import NotALogError, OffsetOutOfRangeError, OptionError
 from raftlog_state import read_state
 from raftlog_state.errors import TablesError
+from raftlog_state.loader.payload import SkippedRecords
 from raftlog_state.records import Redactor
 from raftlog_state.tables.reader import ArrowTables
 from raftlog_state.tables.schema import CLUSTER_ID, ORIGIN_COLUMNS, TYPED_TABLES
@@ -76,6 +78,18 @@ def test_without_a_point_it_is_the_committed_end() -> None:
     assert state.end_offset == 3132
     assert state.topics().num_rows == 145
     assert repr(state) == f"LogState({voters!r}, end_offset=3132)"
+
+
+def test_what_the_state_lacks_is_named(tmp_path: Path) -> None:
+    future = b"\x01\x63\x00\x05\x00"
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    writer.append(NO_OP, future, future)
+    writer.append(BEGIN_TRANSACTION, NO_OP)
+    state = read_state(writer.directory, at=5)
+    assert state.skipped == (SkippedRecords(False, 99, 0, 2, 1, 2),)
+    assert state.open_transaction_offset == 3
+    before = read_state(writer.directory, at=1)
+    assert (before.skipped, before.open_transaction_offset) == ((), None)
 
 
 def test_secrets_are_redacted() -> None:

@@ -38,7 +38,7 @@ import pyarrow.parquet as pq
 from raftlog_state.errors import TablesError
 from raftlog_state.tables.progress import SOFTWARE
 from raftlog_state.tables.schema import CHECK_PREFIX, ROW, StoredTable, of_entities
-from raftlog_state.tables.staging import sync
+from raftlog_state.tables.staging import sync, sync_descriptor
 
 from .protocol import Rows, RowSlices, Transaction, in_schema
 
@@ -114,32 +114,51 @@ def entry(log: Path, version: int) -> Path:
     return log / f"{version:020}.json"
 
 
-def commit(log: Path, version: int, actions: Sequence[Action]) -> bool:
+def commit(log: Path, version: int, actions: Sequence[Action], inode: int | None = None) -> bool:
     """Create the entry of a version with its actions; return False if the version exists.
+
+    ``inode`` is that of Delta's log. If another one is there, it is the log of another table, and
+    the result is False, too: the entry would be a gap after its last one.
 
     Raises ``TablesError`` if the file system has no hard links.
     """
-    staged = log / f"{_STAGED_PREFIX}{uuid.uuid4().hex}{_STAGED_SUFFIX}"
+    staged = f"{_STAGED_PREFIX}{uuid.uuid4().hex}{_STAGED_SUFFIX}"
+    directory = os.open(log, os.O_RDONLY)
     try:
-        staged.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
-        sync(staged)
-        _link_entry(staged, entry(log, version))
-    except FileExistsError:
-        return False
+        if inode not in (None, os.fstat(directory).st_ino):
+            return False
+        try:
+            _write_synced(staged, actions, directory)
+            _link_entry(log, staged, entry(log, version).name, directory)
+        except FileExistsError:
+            return False
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(staged, dir_fd=directory)
+        sync_descriptor(directory)
     finally:
-        staged.unlink(missing_ok=True)
-    sync(log)
+        os.close(directory)
     return True
 
 
-def _link_entry(staged: Path, name: Path) -> None:
+def _write_synced(name: str, actions: Sequence[Action], directory: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with open(
+        name, "x", opener=lambda path, _: os.open(path, flags, 0o666, dir_fd=directory)
+    ) as file:
+        file.writelines(f"{json.dumps(action)}\n" for action in actions)
+        file.flush()
+        sync_descriptor(file.fileno())
+
+
+def _link_entry(log: Path, staged: str, name: str, directory: int) -> None:
     try:
-        os.link(staged, name)
+        os.link(staged, name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         raise TablesError(
-            place=str(name.parent.parent),
+            place=str(log.parent),
             reason=f"a commit needs a hard link, which fails here: {error.strerror}",
             remedy="use a file system with hard links, or Spark for this place",
         ) from None

@@ -407,9 +407,11 @@ class DeltaRsStore:
             return
         known = handle.committed(transactions)
         actions = append_actions(log.parent, table, rows, transactions)
-        while not commit(log, handle.end_version + 1, actions):
+        inode = handle.inode
+        while not commit(log, handle.end_version + 1, actions, inode):
             handle = self._newest(table)
-            if not handle.is_plain or handle.committed(transactions) != known:
+            is_same = handle.inode == inode
+            if not is_same or not handle.is_plain or handle.committed(transactions) != known:
                 raise concurrent_write(self._place, table.name)
         if _checkpoint_time(log) != handle.checkpoint_time:
             self._check_is_part(table, handle.end_version + 1)
