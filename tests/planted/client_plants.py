@@ -15,10 +15,17 @@ REMOTE: Final = "connector/raftlog/client/remote"
 
 CLIENT_PLANTS: Final = (
     Plant(
+        bug="a producer id is used again after its last epoch",
+        path=f"{REMOTE}/producer.py",
+        old="            self._producer_id = None\n",
+        new="            self._producer_epoch = 0\n",
+        tests=(PRODUCER,),
+    ),
+    Plant(
         bug="a request whose response has an invalid header never ends",
         path=f"{REMOTE}/connection.py",
-        old="        _, body_start = decode_response_header(",
-        new="        del self._in_flight[number]\n        _, body_start = decode_response_header(",
+        old="        self._response_count += 1\n",
+        new="        self._response_count += 1\n        del self._in_flight[number]\n",
         tests=("tests/client/remote/test_invalid_responses.py",),
     ),
     Plant(

@@ -1,7 +1,7 @@
 """Codec of Fetch by hand, both ways: bytes to offsets and lengths, and back.
 
 Every commit of a quorum and every read of a consumer passes here, and the general ``codec`` takes
-several times as long. Its messages, of kio's classes, are the oracle: equal values and bytes in
+up to twice as long. Its messages, of kio's classes, are the oracle: equal values and bytes in
 every served version.
 
 1. A message is decoded with the bounds of ``codec.Cursor``: it is malformed here if and only if it

@@ -106,7 +106,8 @@ class Connection:
 class Run:
     """Producer and leader with a network between them, driven by the numbers of a seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, first_epoch: int = 0, first_sequence: int = 0) -> None:
+        """Every producer id begins with this epoch and sequence, which a leader accepts."""
         self.rng: Final = Random(seed)
         self.leader: Final = LeaderLog()
         self.producer: Final = Producer(PATH, SETTINGS)
@@ -118,6 +119,7 @@ class Run:
         self._late: Final[list[Connection]] = []
         self._version = 0
         self._sequence = 0
+        self._first_epoch, self._first_sequence = first_epoch, first_sequence
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -161,7 +163,8 @@ class Run:
         while True:
             if producer.needs_producer_id(leader.epoch):
                 leader.producer_id_count += 1
-                producer.set_producer_id(1000 + leader.producer_id_count, 0)
+                producer.set_producer_id(1000 + leader.producer_id_count, self._first_epoch)
+                producer._next_sequence = self._first_sequence
             batch = producer.next_batch(leader.epoch, NOW_MS)
             if batch is None:
                 return
@@ -296,3 +299,20 @@ def test_appends_are_written_once_in_order_and_a_refusal_is_final(seeds: range) 
     assert counts["done"] > 500
     for what in ("OutOfOrderSequenceError", "UnexpectedEndOffsetError", "late request"):
         assert counts[what] > 10, counts
+
+
+@pytest.mark.parametrize(
+    ("first_epoch", "first_sequence"), [(2**15 - 3, 0), (0, 2**31 - 7)], ids=["epochs", "sequences"]
+)
+def test_appends_are_written_once_in_order_when_numbers_are_used_up(
+    first_epoch: int, first_sequence: int
+) -> None:
+    id_count = 0
+    for seed in range(40):
+        run = Run(seed, first_epoch=first_epoch, first_sequence=first_sequence)
+        for _ in range(250):
+            run.step()
+        run.finish()
+        run.check()
+        id_count += run.leader.producer_id_count
+    assert (id_count > 80) is (first_epoch > 0), "an id has no epoch after the last"

@@ -525,7 +525,7 @@ class Connection(asyncio.Protocol):
                 _fail_response(request.response, error)
             else:
                 request.response.set_result(result)
-        del self._in_flight[number]
+        self._in_flight.pop(number, None)
 
     def _fail(self, reason: str) -> None:
         if self._lost is None:
