@@ -17,6 +17,8 @@ Source: Kafka ``SaslServerAuthenticator``, ``ScramSaslServer``.
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import hashlib
 import hmac
 import json
@@ -142,17 +144,45 @@ def read_users(path: str) -> Users:
         raise ConfigError(path=path, key=None, reason=reason) from None
 
 
+def change_users(path: str, change: Callable[[Users], Users]) -> None:
+    """Replace the users of a file, created if absent, by what ``change`` returns for them.
+
+    Raises ``OSError``, ``ConfigError`` also while another process changes a file of this directory,
+    and the errors of ``change``.
+    """
+    path = os.path.realpath(path)  # a link to the file stays one
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released if the process dies
+        except BlockingIOError:
+            reason = "another `raftlog users` changes it: repeat this command once it has ended"
+            raise ConfigError(path=path, key=None, reason=reason) from None
+        write_users(change(read_users(path) if os.path.lexists(path) else no_users()), path)
+        os.fsync(directory)  # a removed user must not return after a power loss
+    finally:
+        os.close(directory)
+
+
 def write_users(users: Users, path: str) -> None:
-    """Replace a file of users atomically, with mode 0600. Raises ``OSError``."""
+    """Replace a file of users atomically, with mode 0600 and its owner. Raises ``OSError``.
+
+    No other process may write it meanwhile: ``change_users``.
+    """
     credentials = {
         name: {mechanism: _to_json(one) for mechanism, one in sorted(found.items())}
         for name, found in sorted(users.credentials.items())
     }
     values = {"challenge_key": _text(users.challenge_key), "users": credentials}
     part = f"{path}.part"
+    with contextlib.suppress(FileNotFoundError):  # else of a process that was killed
+        os.unlink(part)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
+            with contextlib.suppress(FileNotFoundError):
+                before = os.stat(path)  # root changes the file that the node's user reads
+                os.fchown(descriptor, before.st_uid, before.st_gid)
             json.dump(values, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
@@ -262,7 +292,7 @@ class SaslAuthenticator:
         else:
             response, reason = self._authenticate(bytes(body.auth_bytes), now_s)
             if reason is not None and self._challenged is not None:
-                reason = f"{reason} (user {self._challenged[1][:NAME_LENGTH_MAX]!r})"
+                reason = f"{reason} (user {repr(self._challenged[1])[:NAME_LENGTH_MAX]})"
         return encode(response, request.version), reason
 
     def _handshake(self, mechanism: str) -> tuple[object, str | None]:

@@ -6,6 +6,8 @@ import argparse
 import getpass
 import os
 import sys
+import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from .output import Console, Output
@@ -59,15 +61,16 @@ def _add(users: Commands, name: str, about: str) -> Parser:
 
 def run_set(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Set the password of a user; return the exit code."""
-    from raftlog.node.sasl import no_users, read_users, with_password
+    from raftlog.node.sasl import read_users, with_password
 
-    path: str = arguments.file
-    users = read_users(path) if os.path.lexists(path) else no_users()
+    name, path = arguments.name, arguments.file
+    if os.path.lexists(path):
+        read_users(path)  # an error precedes the question for a password
     try:
-        changed = with_password(users, arguments.name, _password(arguments.password_file))
+        password = _password(arguments.password_file)
+        _change(arguments, lambda users: with_password(users, name, password))
     except ValueError as error:
         arguments.parser.error(str(error))
-    _write(changed, path, arguments.parser)
     return 0
 
 
@@ -75,11 +78,19 @@ def run_remove(arguments: argparse.Namespace, output: Output, console: Console) 
     """Remove a user; return the exit code."""
     from raftlog.node.sasl import Users, read_users
 
-    users = read_users(arguments.file)
-    if arguments.name not in users.credentials:
-        arguments.parser.error(f"there is no user {arguments.name!r}: see `raftlog users list`")
-    left = {name: one for name, one in users.credentials.items() if name != arguments.name}
-    _write(Users(left, users.challenge_key), arguments.file, arguments.parser)
+    name = arguments.name
+
+    def without(users: Users) -> Users:
+        if name not in users.credentials:
+            raise ValueError(f"there is no user {name!r}: see `raftlog users list`")
+        left = {other: one for other, one in users.credentials.items() if other != name}
+        return Users(left, users.challenge_key)
+
+    read_users(arguments.file)  # it must exist
+    try:
+        _change(arguments, without)
+    except ValueError as error:
+        arguments.parser.error(str(error))
     return 0
 
 
@@ -95,8 +106,14 @@ def run_list(arguments: argparse.Namespace, output: Output, console: Console) ->
 def _password(path: str | None) -> str:
     """Return the password. Raises ``ValueError``."""
     if path is None:
-        password = getpass.getpass("password: ")
-        if getpass.getpass("again: ") != password:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", getpass.GetPassWarning)
+                password = getpass.getpass("password: ")
+                again = getpass.getpass("again: ")
+        except (getpass.GetPassWarning, EOFError):
+            raise ValueError("there is no terminal for a password: use --password-file") from None
+        if again != password:
             raise ValueError("the passwords differ")
         return password
     try:
@@ -109,10 +126,11 @@ def _password(path: str | None) -> str:
         raise ValueError(f"--password-file {path} cannot be read: {reason.lower()}") from None
 
 
-def _write(users: Users, path: str, parser: Parser) -> None:
-    from raftlog.node.sasl import write_users
+def _change(arguments: argparse.Namespace, change: Callable[[Users], Users]) -> None:
+    from raftlog.node.sasl import change_users
 
     try:
-        write_users(users, path)
+        change_users(arguments.file, change)
     except OSError as error:
-        parser.error(f"{path} cannot be written: {(error.strerror or 'unknown error').lower()}")
+        reason = (error.strerror or "unknown error").lower()
+        arguments.parser.error(f"{arguments.file} cannot be written: {reason}")
