@@ -6,11 +6,15 @@ import asyncio
 import json
 import os
 import random
+import resource
 import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from raftlog.errors import ConfigError
 from raftlog.node.access import Principal, Rights
@@ -19,6 +23,7 @@ from raftlog.node.audit import (
     KEYS_MAX,
     MERGED_S,
     RANGES_MAX,
+    STRANGER_KEYS_MAX,
     TEXT_LENGTH_MAX,
     AuditFile,
     AuditLog,
@@ -40,6 +45,20 @@ def principal(name: str, serial: str | None = "0A") -> Principal:
         rights=Rights.APPEND,
         certificate_serial=serial,
     )
+
+
+@dataclass(frozen=True)
+class TopicMetadata:
+    """Part of a response."""
+
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True)
+class Response:
+    """Response with a part for each topic of its request."""
+
+    topics: tuple[TopicMetadata, ...]
 
 
 class Audit:
@@ -108,9 +127,9 @@ def test_equal_refusals_are_two_lines_with_their_number() -> None:
 
 def test_memory_and_lines_of_one_window_are_bounded() -> None:
     audit = Audit()
-    for at in range(KEYS_MAX + 500):
+    for at in range(STRANGER_KEYS_MAX + 500):
         audit.log.refused(None, f"host-{at}:1", "no certificate")
-    assert len(audit.texts) == KEYS_MAX + 1
+    assert len(audit.texts) == STRANGER_KEYS_MAX + 1
     audit.log.close()
     assert audit.lines("refused")[-1]["address"] == "others"
     assert audit.lines("refused")[-1]["repeated"] == 499
@@ -137,6 +156,39 @@ def test_every_appended_offset_has_its_principal_once() -> None:
                 assert one not in logged
                 logged[one] = line["principal"]
     assert logged == owners
+
+
+def test_large_offsets_are_not_cut_off() -> None:
+    audit = Audit()
+    first = 2**63 - 1 - 2 * RANGES_MAX
+    for at in range(first, first + 2 * RANGES_MAX, 2):
+        audit.log.appended(principal("jobs-1"), WHERE, at, at)
+    (line,) = audit.lines("appended")
+    assert line["offsets"] == [[at, at] for at in range(first, first + 2 * RANGES_MAX, 2)]
+
+
+def test_refusals_of_unknown_peers_hide_neither_connections_nor_refusals_of_principals() -> None:
+    audit = Audit()
+    for at in range(KEYS_MAX + 1):
+        audit.log.refused(None, WHERE, f"SASL: authentication failed (user '{at}')")
+    audit.log.connected(principal("operator"), WHERE)
+    audit.log.refused(principal("operator"), WHERE, "denied", "PRODUCE")
+    assert [line["principal"] for line in audit.lines("connected")] == ["operator"]
+    assert audit.lines("refused")[-1]["principal"] == "operator"
+
+
+def test_every_part_of_a_response_is_in_the_outcome() -> None:
+    """Twenty parts without an error would hide the error of another one."""
+    audit = Audit()
+    parts = tuple(
+        TopicMetadata(error_code=error)
+        for error in (*[ErrorCode.none] * 200, ErrorCode.topic_authorization_failed)
+    )
+    response = Response(topics=parts)
+    audit.log.change(principal("operator"), WHERE, "CREATE_TOPICS", ["topics"])(response)
+    assert audit.lines("change")[1]["outcome"] == ["NONE", "TOPIC_AUTHORIZATION_FAILED"]
+    audit.log.answered(principal("jobs-1"), WHERE, "METADATA", None)(response)
+    assert audit.lines("refused")[0]["reason"] == "topic_authorization_failed"
 
 
 def test_contiguous_appends_are_one_range_until_the_window_ends() -> None:
@@ -207,6 +259,58 @@ def test_a_file_that_cannot_be_written_is_reported_and_continued_later(tmp_path:
     assert path.read_text() == "written\n"
 
 
+@pytest.fixture
+def limit_file_size() -> Iterator[Callable[[int], None]]:
+    """Limit of the size of files, which has the errors and the short writes of a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(byte_count: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (byte_count, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("then", ["continue", "reopen", "close"])
+def test_after_a_full_disk_lines_are_whole_and_written_again(
+    tmp_path: Path, limit_file_size: Callable[[int], None], then: str
+) -> None:
+    path = tmp_path / "audit.log"
+    failures: list[str] = []
+    file = AuditFile(AuditConfig(path=str(path)), failures.append)
+    file.write("first")
+    limit_file_size(10)
+    file.write("lost, in part")
+    assert len(failures) == 1
+    if then == "reopen":
+        file.reopen()
+    elif then == "close":
+        file.close()
+        file = AuditFile(AuditConfig(path=str(path)), failures.append)
+    limit_file_size(resource.RLIM_INFINITY)
+    file.write("last")
+    file.close()
+    assert path.read_text() == "first\nlast\n"
+    assert len(failures) == 1
+
+
+def test_a_line_that_a_power_loss_has_cut_off_is_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    path.write_text('{"time": "19')
+    file = AuditFile(AuditConfig(path=str(path)), pytest.fail)
+    file.write("{}")
+    file.close()
+    assert path.read_text().splitlines()[1:] == ["{}"]
+
+
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    """The next open of a FIFO would block the node until it has a reader."""
+    path = tmp_path / "audit.log"
+    os.mkfifo(path, 0o600)
+    with pytest.raises(OSError, match="not a regular file"):
+        AuditFile(AuditConfig(path=str(path)), pytest.fail)
+
+
 def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("")
     path = tmp_path / "audit.log"
@@ -268,6 +372,23 @@ def test_a_node_logs_connections_appends_and_changes_of_voters(tmp_path: Path) -
         assert appended["principal"] == "anonymous"
         ((first, last),) = appended["offsets"]
         assert 0 < first <= last < offsets
+
+    asyncio.run(check())
+
+
+def test_a_node_counts_the_lines_that_it_cannot_write(tmp_path: Path) -> None:
+    path = tmp_path / "audit" / "audit.log"
+    path.parent.mkdir()
+
+    async def check() -> None:
+        async with served_node(tmp_path, f'[audit]\nfile = "{path}"\n') as node:
+            path.parent.rename(tmp_path / "other")
+            node.node.reopen_audit_log()
+            for _ in range(3):
+                node.node.audit.log("event")
+            assert node.node.lost_audit_lines == 3
+            (line,) = node.lines("audit")
+            assert "no such file" in line["reason"].lower()
 
     asyncio.run(check())
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
 import stat
 from collections.abc import Awaitable, Callable
@@ -14,6 +16,8 @@ import pytest
 import raftlog
 from raftlog.errors import ConfigError, SaslAuthenticationError
 from raftlog.node.config import parse_config
+from raftlog.node.log_lines import LogLines
+from raftlog.node.process import _reload
 from raftlog.node.sasl import (
     SaslAuthenticator,
     SaslStateError,
@@ -175,6 +179,17 @@ def test_clients_with_a_wrong_password_are_refused(tmp_path: Path) -> None:
     assert all(NAME in line["reason"] for line in port.audited("refused"))
 
 
+def test_a_name_of_an_unknown_user_does_not_lengthen_lines(tmp_path: Path) -> None:
+    port = SaslPort(tmp_path)
+
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            await refused(connection, "SCRAM-SHA-256", "\U000e0001" * 5_000, "wrong")
+
+    port.run(check)
+    assert len(port.audited("refused")[0]["reason"]) < 400
+
+
 def test_an_unknown_user_is_not_distinguished_from_a_wrong_password(tmp_path: Path) -> None:
     port = SaslPort(tmp_path)
 
@@ -219,6 +234,52 @@ def test_a_removed_user_and_an_old_password_end_their_connections(tmp_path: Path
             await authenticate(waiting, "SCRAM-SHA-256", "jobs-8", "changed")
 
     port.run(check)
+
+
+def test_changes_of_users_and_what_is_not_reloaded_are_in_the_audit_log(tmp_path: Path) -> None:
+    port = SaslPort(tmp_path)
+    port.add("jobs-8", "other")
+    lines = LogLines(io.StringIO(), 1)
+
+    async def check(node: ServedNode) -> None:
+        users = read_users(str(port.users))
+        left = {name: one for name, one in users.credentials.items() if name != NAME}
+        changed = with_password(Users(left, users.challenge_key), "jobs-8", "changed")
+        write_users(with_password(changed, "jobs-9", "third"), str(port.users))
+        rotated = tmp_path / "audit.log.rotated"
+        port.audit.rename(rotated)
+        _reload(node.config, node.node._tls, node.node, lines)
+        unreadable, reloaded = port.audited("reload")
+        assert "old table stays in use" in unreadable["outcome"]
+        assert reloaded["outcome"] == "reloaded"
+        assert reloaded["users.added"] == ["jobs-9"]
+        assert reloaded["users.removed"] == [NAME]
+        assert reloaded["users.changed"] == ["jobs-8"]
+        text = port.audit.read_text()
+        for credential in users.credentials[NAME].values():
+            assert base64.b64encode(credential.stored_key).decode() not in text
+
+        port.audit.rename(rotated)
+        port.users.write_text("{}")
+        _reload(node.config, node.node._tls, node.node, lines)
+        assert "not a file of users" in port.audited("reload")[-1]["outcome"]
+
+    port.run(check)
+
+
+def test_requests_before_the_authentication_are_in_the_audit_log(tmp_path: Path) -> None:
+    port = SaslPort(tmp_path)
+
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            connection.ask(ApiKey.METADATA, 12, bytes(8))
+            assert await connection.next_frame() is None
+
+    port.run(check)
+    (refused_line,) = port.audited("refused")
+    assert refused_line["request"] == "METADATA"
+    assert "before authentication" in refused_line["reason"]
+    assert refused_line["principal"] is None
 
 
 def test_a_client_authenticates_again_before_its_session_ends(tmp_path: Path) -> None:

@@ -72,8 +72,29 @@ AUDIT_PLANTS: Final = (
     Plant(
         bug="the audit log is written through a planted link",
         path=f"{NODE}/audit.py",
-        old="flags | os.O_NOFOLLOW | os.O_CLOEXEC",
-        new="flags | os.O_CLOEXEC",
+        old="os.O_CREAT | os.O_NOFOLLOW |",
+        new="os.O_CREAT |",
+        tests=(AUDIT,),
+    ),
+    Plant(
+        bug="refusals of unknown peers hide connections",
+        path=f"{NODE}/audit.py",
+        old="        kind = event, peer.principal is None\n",
+        new='        kind = "any", True\n',
+        tests=(AUDIT,),
+    ),
+    Plant(
+        bug="after a full disk a line continues another one",
+        path=f"{NODE}/audit.py",
+        old="            os.ftruncate(self._descriptor, byte_count)\n",
+        new="",
+        tests=(AUDIT,),
+    ),
+    Plant(
+        bug="offsets of a line are cut off",
+        path=f"{NODE}/audit.py",
+        old="RANGES_MAX: Final = 300",
+        new="RANGES_MAX: Final = 1_000",
         tests=(AUDIT,),
     ),
 )

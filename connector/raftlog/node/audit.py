@@ -13,26 +13,30 @@ No event hides another one:
    standby has forwarded them: ``address`` is ``forwarded by`` the node then.
 2. Connections and refusals, which a peer can repeat at will, are merged if they are equal in all
    fields: the first is written, and after a minute a line with the number of the ``repeated`` ones.
+   Above ``KEYS_MAX`` different ones of a minute the others are counted only; connections, refusals
+   of principals, and refusals of other peers (above ``STRANGER_KEYS_MAX``) are counted apart.
 3. Appends of a peer are one line with the ranges of their offsets, both ends inclusive, written
-   after ten seconds or 1,000 ranges. So every committed record has exactly one principal, except
-   those of the last ten seconds before the process is killed.
+   after ten seconds or ``RANGES_MAX`` ranges. So every committed record has exactly one principal,
+   except those of the last ten seconds before the process is killed.
 
-A line that cannot be written is counted and logged, and does not stop the node.
+A line that cannot be written is counted (``raftlog_audit_lines_lost``) and logged, and does not
+stop the node.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
-import logging
 import os
-import sys
+import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
-from typing import Any, Final
+from itertools import pairwise
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -46,9 +50,12 @@ MERGED_S: Final = 60.0
 """Time after the first of several equal events until their number is written."""
 APPENDS_S: Final = 10.0
 """Time after the first append of a peer until its offsets are written."""
-RANGES_MAX: Final = 1_000
+RANGES_MAX: Final = 300
+"""Of one line. With offsets of 19 digits it is shorter than ``TEXT_LENGTH_MAX``."""
 KEYS_MAX: Final = 10_000
-"""Maximum number of distinct events within one window."""
+"""Maximum number of distinct events of a kind within one window."""
+STRANGER_KEYS_MAX: Final = 1_000
+"""Of refusals of peers without a principal: their lines rotate older ones away."""
 AUTHORIZATION_ERRORS: Final = frozenset(
     (
         ErrorCode.topic_authorization_failed,
@@ -58,8 +65,6 @@ AUTHORIZATION_ERRORS: Final = frozenset(
         ErrorCode.delegation_token_authorization_failed,
     )
 )
-_PARTS_MAX: Final = 20
-"""Parts of an array in a response whose errors are searched for."""
 TEXT_LENGTH_MAX: Final = 16_384
 """Characters of one fact; a longer one is replaced by its beginning as text."""
 
@@ -97,6 +102,7 @@ class _Repeated:
     """Equal events of one window."""
 
     began_s: float
+    kind: object
     event: str
     facts: dict[str, object]
     count: int = 0
@@ -130,6 +136,8 @@ class AuditLog:
         self._last_id = 0
         self._repeated: dict[object, _Repeated] = {}
         """The oldest first."""
+        self._repeated_counts: Counter[object] = Counter()
+        """Number of distinct ones, by kind."""
         self._appends: dict[Peer, _Appends] = {}
         """The oldest first."""
 
@@ -230,6 +238,7 @@ class AuditLog:
             if found.began_s > merged_until_s:
                 break
             del self._repeated[key]
+            self._repeated_counts[found.kind] -= 1
             if found.count:
                 self.log(found.event, **found.facts, repeated=found.count)
 
@@ -245,15 +254,18 @@ class AuditLog:
 
     def _log_merged(self, event: str, peer: Peer, **facts: object) -> None:
         key: object = (event, peer, *facts.values())
+        kind = event, peer.principal is None
         found = self._repeated.get(key)
-        if found is None and len(self._repeated) >= KEYS_MAX:
-            key, peer, facts = event, Peer(None, None, None, "others"), {}
+        count_max = STRANGER_KEYS_MAX if peer.principal is None else KEYS_MAX
+        if found is None and self._repeated_counts[kind] >= count_max:
+            key, peer, facts = kind, Peer(None, None, None, "others"), {}
             found = self._repeated.get(key)
         if found is not None:
             found.count += 1
             return
         line = {**peer.facts(), **facts}
-        self._repeated[key] = _Repeated(self._now_s(), event, line)
+        self._repeated[key] = _Repeated(self._now_s(), kind, event, line)
+        self._repeated_counts[kind] += 1
         self.log(event, **line)
 
     def _time(self) -> str:
@@ -271,7 +283,7 @@ def outcome_of(outcome: object) -> object:
 
 
 def denial_of(response: object) -> str | None:
-    """Return the authorization error in the first parts of a response, None without one."""
+    """Return the first authorization error in a response, None without one."""
     return next((one.name for one in _error_codes(response) if one in AUTHORIZATION_ERRORS), None)
 
 
@@ -280,7 +292,7 @@ def _error_codes(response: object) -> Iterator[ErrorCode]:
         value = getattr(response, field)
         if field == "error_code":
             yield ErrorCode(value)
-        for part in value[:_PARTS_MAX] if isinstance(value, tuple) else ():
+        for part in value if isinstance(value, tuple) else ():
             yield from _error_codes(part)
 
 
@@ -293,36 +305,75 @@ def _bounded(fact: object) -> object:
     return fact if len(text) <= TEXT_LENGTH_MAX else text[:TEXT_LENGTH_MAX] + "..."
 
 
-class AuditFile(RotatingFileHandler):
+class AuditFile:
     """File of mode 0600. When it is full it is renamed to ``NAME.1``, and that to ``NAME.2``.
 
-    ``failed`` is called with the error of a line that cannot be written. Raises ``OSError`` if the
-    file cannot be opened.
+    A line is whole or absent: on a full disk the part that was written is truncated. ``failed`` is
+    called with the error of a line that cannot be written. Raises ``OSError`` if the file cannot be
+    opened.
     """
 
     def __init__(self, config: AuditConfig, failed: Callable[[str], None]) -> None:
+        self._config = config
         self._failed = failed
-        super().__init__(
-            config.path, maxBytes=config.bytes_max, backupCount=config.files_max - 1, delay=False
-        )
+        self._descriptor: int | None = _open_private(config.path)
 
     def write(self, line: str) -> None:
         """Write one line."""
-        self.handle(logging.LogRecord("audit", logging.INFO, "", 0, line, None, None))
+        try:
+            self._append(f"{line}\n".encode())
+        except OSError as error:
+            self._failed(error.strerror or repr(error))
 
     def reopen(self) -> None:
-        """Open the file again: another program may have renamed it."""
-        if self.stream is not None:
-            self.stream.close()
-            self.stream = None  # opened by the next line
+        """Open the file again before the next line: another program may have renamed it."""
+        self.close()
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of ``Handler``
-        error: Any = sys.exc_info()[1]
-        self._failed(getattr(error, "strerror", None) or repr(error))
+    def close(self) -> None:
+        """Close the file."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):  # of lines that are written: nothing is buffered
+                os.close(descriptor)
 
-    def _open(self) -> TextIOWrapper:
-        return open(self.baseFilename, "a", encoding="utf-8", opener=_open_private)
+    def _append(self, line: bytes) -> None:
+        if self._descriptor is None:
+            self._descriptor = _open_private(self._config.path)
+        byte_count = os.fstat(self._descriptor).st_size
+        if byte_count and byte_count + len(line) > self._config.bytes_max:
+            self._descriptor = self._rotated(self._descriptor)
+            byte_count = os.fstat(self._descriptor).st_size
+        try:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+        except OSError:
+            os.ftruncate(self._descriptor, byte_count)
+            raise
+
+    def _rotated(self, full: int) -> int:
+        """Rename the files, and return the descriptor of a new one in place of that of the full."""
+        path = self._config.path
+        names = [path, *(f"{path}.{at}" for at in range(1, self._config.files_max))]
+        for name, next_name in reversed(list(pairwise(names))):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(name, next_name)
+        new = _open_private(path)
+        os.close(full)
+        return new
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def _open_private(path: str) -> int:
+    """Open a file to append lines. Raises ``OSError``."""
+    # With O_NONBLOCK a FIFO without a reader is an error instead of a wait.
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
+            os.write(descriptor, b"\n")  # after a line that a power loss has cut off
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

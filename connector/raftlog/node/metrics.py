@@ -40,17 +40,25 @@ class NodeCollector(Collector):
         server: Server,
         elections: Callable[[], int],
         services: Sequence[Service] = (),
+        *,
+        lost_audit_lines: Callable[[], int],
     ) -> None:
         self._driver = driver
         self._server = server
         self._elections = elections
         self._services = services
+        self._lost_audit_lines = lost_audit_lines
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their current values."""
         yield from self._log()
         yield from self._quorum()
         yield from self._connections()
+        yield _counter(
+            "audit_lines_lost",
+            "Lines of the audit log that could not be written.",
+            self._lost_audit_lines(),
+        )
         for service in self._services:
             for one in service.figures():
                 yield (_counter if one.is_counter else _gauge)(one.name, one.help_text, one.value)

@@ -54,7 +54,7 @@ from .metrics import (
 )
 from .network_channel import NetworkChannel
 from .replica import Replica
-from .sasl import SaslAuthenticator
+from .sasl import SaslAuthenticator, Users
 from .server import ListenerSocket, Server
 from .service import CreateService, NodeContext
 from .tls import TlsContexts, check_key_file
@@ -133,13 +133,16 @@ async def _run(
 
 def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -> None:
     """Reload certificates and ``[access]``. A part with an error keeps its old state."""
+    node.reopen_audit_log()  # first: a certificate that cannot be read must not keep the old file
     before = access = tls.access
+    users = tls.users()
     if config.path is not None:
         try:
             access = reload_access(config)
         except ConfigError as error:
             reason = f"not reloaded, the old table stays in use: {error}"
             lines.log("access", level="error", reason=reason)
+            node.audit.log("reload", outcome=f"[access]: {reason}")
     try:
         is_trust_reduced = tls.reload(access)
     except ConfigError as error:
@@ -155,6 +158,7 @@ def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -
         outcome="reloaded",
         closed_connections=closed_count,
         **_changed_rights(before, access),
+        **_changed_users(users, tls.users()),
     )
     if access != before:
         lines.log("access", reason="reloaded", closed_connections=closed_count)
@@ -168,6 +172,17 @@ def _changed_rights(before: AccessTable, after: AccessTable) -> dict[str, object
         for name in new
         if old[name] != new[name]
     }
+
+
+def _changed_users(before: Users, after: Users) -> dict[str, object]:
+    """Return the names of changed users, for the audit log."""
+    old, new = before.credentials, after.credentials
+    found = {
+        "added": new.keys() - old.keys(),
+        "removed": old.keys() - new.keys(),
+        "changed": {name for name in old.keys() & new.keys() if old[name] != new[name]},
+    }
+    return {f"users.{how}": sorted(names) for how, names in found.items() if names}
 
 
 class Node:
@@ -187,7 +202,9 @@ class Node:
         self._config = config
         self._lines = lines
         self._tls = tls
-        self._audit_file = file = _audit_file(config, lines)
+        self.lost_audit_lines = 0
+        """Number of lines that could not be written."""
+        self._audit_file = file = self._open_audit_file()
         self.audit: Final = AuditLog(None if file is None else file.write, config.node_id)
         self._election_count = 0
         clock = Clock()
@@ -241,6 +258,25 @@ class Node:
         self._cleaning: asyncio.TimerHandle | None = None
         self._metrics: MetricsServer | None = None
 
+    def _open_audit_file(self) -> AuditFile | None:
+        """Open the file of the audit log, None without ``[audit]``. Raises ``ConfigError``."""
+        config = self._config
+        if config.audit is None:
+            return None
+        path = config.audit.path
+
+        def failed(reason: str) -> None:
+            self.lost_audit_lines += 1
+            self._lines.log_throttled("audit", path, f"a line cannot be written: {reason}")
+
+        try:
+            return AuditFile(config.audit, failed)
+        except OSError as error:
+            reason = f"{path} cannot be opened: {(error.strerror or 'unknown error').lower()}"
+            raise ConfigError(
+                path=config.path or "the configuration", key="audit.file", reason=reason
+            ) from None
+
     def _context(self, cluster_id: str) -> NodeContext:
         lines = self._lines
         return NodeContext(
@@ -263,7 +299,11 @@ class Node:
         config, log = self._config, self.driver.replica.log
         if config.metrics is not None:
             collector = NodeCollector(
-                self.driver, self.server, lambda: self._election_count, self.services
+                self.driver,
+                self.server,
+                lambda: self._election_count,
+                self.services,
+                lost_audit_lines=lambda: self.lost_audit_lines,
             )
             problems = partial(readiness_problems, self.driver)
             self._metrics = MetricsServer(collector, problems)
@@ -311,12 +351,15 @@ class Node:
         """Close connections whose principal has changed, whose certificate a removed CA may have
         issued, or whose chain may have a revoked certificate; return how many of the accepted
         ones."""
-        if self._audit_file is not None:
-            self._audit_file.reopen()
         names, names_before = ((one.nodes, one.node_names) for one in (self._tls.access, before))
         if names != names_before or is_trust_reduced:
             self._channel.disconnect()
         return self.server.reauthenticate()
+
+    def reopen_audit_log(self) -> None:
+        """Open the file of the audit log again, if there is one."""
+        if self._audit_file is not None:
+            self._audit_file.reopen()
 
     async def hand_over(self) -> None:
         """Resign leadership, and wait until the voters know it."""
@@ -429,24 +472,6 @@ def _log_identity(config: NodeConfig, meta: MetaProperties) -> LogIdentity:
         cluster_id=meta.cluster_id,
         listener_name=CONTROLLER_NAME,
     )
-
-
-def _audit_file(config: NodeConfig, lines: LogLines) -> AuditFile | None:
-    """Open the file of the audit log, None without ``[audit]``. Raises ``ConfigError``."""
-    if config.audit is None:
-        return None
-    path = config.audit.path
-
-    def failed(reason: str) -> None:
-        lines.log_throttled("audit", path, f"a line cannot be written: {reason}")
-
-    try:
-        return AuditFile(config.audit, failed)
-    except OSError as error:
-        reason = f"{path} cannot be opened: {(error.strerror or 'unknown error').lower()}"
-        raise ConfigError(
-            path=config.path or "the configuration", key="audit.file", reason=reason
-        ) from None
 
 
 def _read_token_secret(config: NodeConfig) -> str | None:

@@ -44,7 +44,7 @@ from .driver import Driver
 from .memory_pool import MemoryPool
 from .raft_request_handler import RaftRequestHandler
 from .request import Request
-from .sasl import SaslAuthenticator
+from .sasl import SaslAuthenticator, SaslStateError
 
 _BACKLOG: Final = 1024
 _PAUSE_AFTER_FAILURE_S: Final = 0.1
@@ -393,7 +393,7 @@ class Server:
         key = ApiKey(request.header.api_key)
         self.metrics.requests[key.name] += 1
         if connection.sasl is not None:
-            connection.sasl.check(key, self._loop.time())
+            self._check_session(connection, connection.sasl, request)
             if key in SASL_APIS:
                 self._authenticate(connection, connection.sasl, request)
                 return
@@ -409,6 +409,19 @@ class Server:
             self._raft_handler.handle(connection, request)
         else:
             self._apis.start(request)
+
+    def _check_session(
+        self, connection: Connection, sasl: SaslAuthenticator, request: Request[Any]
+    ) -> None:
+        """Raise ``SaslStateError``, and log it for audit, if a request may not be served now."""
+        key = ApiKey(request.header.api_key)
+        try:
+            sasl.check(key, self._loop.time())
+        except SaslStateError as error:
+            self.metrics.closed_connections["sasl"] += 1
+            principal = request.principal if sasl.is_authenticated else None
+            self._audit.refused(principal, connection.where, error.message(), key.name)
+            raise
 
     def _authenticate(
         self, connection: Connection, sasl: SaslAuthenticator, request: Request[Any]

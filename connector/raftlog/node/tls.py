@@ -39,11 +39,11 @@ from .sasl import Users, read_users
 class _Contexts:
     """Contexts created from one reading of the files, and the access table they use.
 
-    ``users``: of the listener with SASL, None without one.
+    ``users``: of the listener with SASL, none without one.
     """
 
     access: AccessTable
-    users: Users | None = None
+    users: Users = field(default_factory=lambda: Users({}, b""))
     listeners: dict[ListenerConfig, ssl.SSLContext] = field(default_factory=dict)
     peers: dict[int, ssl.SSLContext] = field(default_factory=dict)
 
@@ -63,8 +63,7 @@ class TlsContexts:
         return self._contexts.access
 
     def users(self) -> Users:
-        """Return the current users of the listener with SASL."""
-        assert self._contexts.users is not None, "it has a file of users"
+        """Return the current users of the listener with SASL, none without one."""
         return self._contexts.users
 
     def for_listener(self, listener: ListenerConfig) -> ssl.SSLContext | None:
@@ -119,13 +118,17 @@ class TlsContexts:
             if listener.sasl is not None:
                 contexts.users = read_users(listener.sasl.users)
             if listener.tls is not None:
+                # Before OpenSSL reads the file: if it is replaced in between, the next reload
+                # closes connections needlessly, instead of keeping a revoked one.
+                revoked = revoked_certificates(listener.tls)
                 context = contexts.listeners[listener] = server_context(listener.tls)
-                self._revoked[context] = revoked_certificates(listener.tls)
+                self._revoked[context] = revoked
         voters = self._config.voters
         if voters is not None and voters.tls is not None:
+            revoked = revoked_certificates(voters.tls)
             for node_id in (-1, *access.nodes):
                 contexts.peers[node_id] = peer_context(voters.tls, access, node_id)
-            self._revoked[contexts.peers[-1]] = revoked_certificates(voters.tls)
+            self._revoked[contexts.peers[-1]] = revoked
         return contexts
 
 

@@ -81,7 +81,7 @@ def test_a_command_that_was_killed_does_not_block_the_next(users: Path, tmp_path
     assert not part.exists()
 
 
-def test_a_change_while_another_one_is_made_is_refused(users: Path, tmp_path: Path) -> None:
+def test_a_change_during_another_one_is_refused(users: Path, tmp_path: Path) -> None:
     """Both would have read the same users, and the second would remove those of the first."""
     password = tmp_path / "password"
     password.write_text("secret\n")
