@@ -85,6 +85,9 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "request",
             "_next_target",
             "directory_id",
+            "kraft_version_min",
+            "kraft_version_max",
+            "has_updated_leader",
         )
     ),
     Kind.NAME: frozenset(
@@ -107,6 +110,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "sent_reads",
             "acknowledged_reads",
             "_in_flight",
+            "reported_voters",
         )
     ),
     Kind.TIME: frozenset(
