@@ -249,6 +249,20 @@ def test_a_newer_request_closes_the_connection_of_one_in_flight() -> None:
     peer.run(check)
 
 
+def test_nothing_is_sent_after_close() -> None:
+    """As by a step of the replica after a sync that ends later."""
+    peer = Channel(Scripted(fetched))
+
+    async def check() -> None:
+        await peer.event()
+        await peer.channel.close()
+        tasks = asyncio.all_tasks()
+        peer.send()
+        assert asyncio.all_tasks() == tasks
+
+    peer.run(check)
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

@@ -481,6 +481,13 @@ ANSWER_PLANTS: Final = (
         tests=("tests/node/test_network_channel.py",),
     ),
     Plant(
+        bug="a request to another node is sent after the end",
+        path=f"{NODE}/network_channel.py",
+        old="        if self._is_closed:\n",
+        new="        if False:\n",
+        tests=("tests/node/test_network_channel.py",),
+    ),
+    Plant(
         bug="a request sent on a response closes its connection",
         path=f"{NODE}/network_channel.py",
         old="        del self._in_flight[outgoing.node_id]\n",

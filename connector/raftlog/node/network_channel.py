@@ -87,9 +87,15 @@ class NetworkChannel:
         self._connections: dict[int, _Connection] = {}
         self._failures: dict[int, int] = {}
         """Number of consecutive failures, by node id."""
+        self._is_closed = False
 
     def send(self, outgoing: Send) -> None:
-        """Send a request to a node. The resulting event follows, never before this returns."""
+        """Send a request to a node. The resulting event follows, never before this returns.
+
+        After ``close`` nothing is sent, and there is no event.
+        """
+        if self._is_closed:
+            return
         node_id = outgoing.node_id
         under_way = self._in_flight.pop(node_id, None)
         if under_way is not None:
@@ -140,6 +146,7 @@ class NetworkChannel:
 
     async def close(self) -> None:
         """Cancel requests in flight and close all connections."""
+        self._is_closed = True
         in_flight, self._in_flight = self._in_flight, {}
         tasks = [one for one in in_flight.values() if isinstance(one, asyncio.Task)]
         for task in tasks:

@@ -37,6 +37,8 @@ CONTROLLERS: Final = 2
 _TOPIC_RESOURCE: Final = 2
 _MILLISECONDS_MAX: Final = 2**31 - 1
 _ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 53, 58))
+"""Kafka's error codes of authorization (topic, group, cluster, transactional id, which is here the
+application id) and of authentication."""
 
 
 @dataclass(frozen=True, slots=True)

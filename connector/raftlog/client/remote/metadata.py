@@ -65,8 +65,6 @@ PROBE_AFTER_S: Final = 0.5
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.4
 _METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""Kafka's error codes of authorization (topic, group, cluster, transactional id, which is here the
-application id) and of authentication."""
 
 
 @dataclass(frozen=True, slots=True)
