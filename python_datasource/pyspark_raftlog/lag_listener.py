@@ -39,7 +39,9 @@ class LagListener(StreamingQueryListener):
     replaced as a whole at each progress. ``raftlog_stream_offsets_behind_latest`` is the lag in
     offsets, with the labels ``query`` (its name, or its id without one) and ``log``; the lag in
     seconds is ``time() - raftlog_stream_caught_up_timestamp_seconds``. A query that has ended is
-    left out. A file that cannot be written is a warning in the logger ``pyspark_raftlog``.
+    left out. A log of ``sources`` that cannot be reached counts as it was last read: its lag does
+    not grow, and the source logs a warning. A file that cannot be written is a warning in the
+    logger ``pyspark_raftlog``.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

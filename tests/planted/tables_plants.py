@@ -377,6 +377,18 @@ TABLES_PLANTS: Final = (
         tests=(f"{DURABILITY}::{POWER_LOSS}",),
     ),
     Plant(
+        bug="an append repeats without end the commit of a version that delta-rs does not read",
+        path=DELTA_RS,
+        old="            if handle.end_version == end_version:\n"
+        "                raise self._not_read(table, end_version + 1)\n",
+        new="            if handle.end_version == end_version:\n"
+        "                raise concurrent_write(self._place, table.name)\n",
+        tests=(
+            f"{DURABILITY}"
+            "::test_an_entry_that_no_engine_reads_is_an_error_and_not_an_endless_append",
+        ),
+    ),
+    Plant(
         bug="a created table has its name before its files are on disk",
         path=DELTA_RS,
         old="            sync_tree(staged)\n",

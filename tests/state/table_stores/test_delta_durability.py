@@ -251,3 +251,62 @@ def test_a_file_system_without_hard_links_is_an_error_with_a_remedy(
     log = tmp_path / CHANGES_TABLE.name / "_delta_log"
     assert not list(log.glob("*.tmp"))
     assert offsets(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("torn", [b"\0" * 80, b'{"add"'])
+def test_an_incomplete_last_entry_of_delta_rs_is_named_with_its_remedy(
+    torn: bytes, tmp_path: Path
+) -> None:
+    """A loss of power before the sync of a merge leaves such an entry; the merge is repeated."""
+    store = DeltaRsStore(str(tmp_path))
+    rows = [table_of(STATE_TABLE, [state_row("k", 0, at, at, name="a")]) for at in (5, 6)]
+    store.merge(rows[0])
+    store.merge(rows[1])
+    newest = max((tmp_path / STATE_TABLE.name / "_delta_log").glob("0*.json"))
+    newest.write_bytes(torn)
+    reopened = DeltaRsStore(str(tmp_path))
+    for fails in (lambda: reopened.read(STATE_TABLE), lambda: reopened.merge(rows[1])):
+        with pytest.raises(
+            TablesError, match=rf"{newest.name} in its _delta_log; delete this file"
+        ):
+            fails()
+    newest.unlink()
+    reopened.merge(rows[1])
+    assert reopened.read(STATE_TABLE)["_offset"].to_pylist() == [6]
+
+
+def test_an_entry_that_no_engine_reads_is_an_error_and_not_an_endless_append(
+    tmp_path: Path,
+) -> None:
+    store = DeltaRsStore(str(tmp_path))
+    append(store, 1)
+    log = tmp_path / CHANGES_TABLE.name / "_delta_log"
+    taken = log / f"{store.version(CHANGES_TABLE) + 1:020}.json"
+    taken.mkdir()
+    with pytest.raises(TablesError, match=f"{taken.name} .* does not read it"):
+        append(store, 2)
+    taken.rmdir()
+    append(store, 2)
+    assert offsets(tmp_path) == [1, 2]
+
+
+def test_a_failed_sync_is_an_error_and_its_append_has_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of the entry: a later sync of the same pages may report nothing."""
+    store = DeltaRsStore(str(tmp_path))
+    append(store, 1)
+    for failing in range(3):  # the file, its name, the entry
+        calls = iter(range(10))
+
+        def fail(_: int, calls: Iterator[int] = calls, failing: int = failing) -> None:
+            if next(calls) == failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fail)
+            with pytest.raises(TablesError, match="table changes cannot be used: Input/output"):
+                append(store, 2)
+        assert offsets(tmp_path) == [1]
+    append(store, 2)
+    assert offsets(tmp_path) == [1, 2]

@@ -164,6 +164,21 @@ def _link_entry(log: Path, staged: str, name: str, directory: int) -> None:
         ) from None
 
 
+def find_torn(log: Path) -> Path | None:
+    """Return the newest entry if it is not JSON, as after a loss of power in a commit of delta-rs.
+
+    Such a commit has not returned, and none is after it.
+    """
+    newest = max(log.glob("[0-9]*.json"), default=None)
+    if newest is None or not newest.is_file():
+        return None
+    try:
+        list(map(json.loads, newest.read_bytes().splitlines()))
+    except ValueError:
+        return newest
+    return None
+
+
 def sync_entries(log: Path, versions: range) -> None:
     """Make commits of delta-rs durable, which syncs nothing; those already deleted are ignored."""
     for version in versions:

@@ -41,6 +41,7 @@ from .delta_appends import (
     commit,
     delete_staged,
     entry,
+    find_torn,
     is_plain,
     sync_checkpoint,
     sync_entries,
@@ -407,8 +408,11 @@ class DeltaRsStore:
             return
         known = handle.committed(transactions)
         actions = append_actions(log.parent, table, rows, transactions)
-        inode = handle.inode
+        inode, end_version = handle.inode, handle.end_version - 1
         while not commit(log, handle.end_version + 1, actions, inode):
+            if handle.end_version == end_version:
+                raise self._not_read(table, end_version + 1)
+            end_version = handle.end_version
             handle = self._newest(table)
             is_same = handle.inode == inode
             if not is_same or not handle.is_plain or handle.committed(transactions) != known:
@@ -486,9 +490,14 @@ class DeltaRsStore:
             self._handles.pop(table.name, None)
             if _is_conflict(error):
                 raise concurrent_write(self._place, table.name) from None
+            if isinstance(error, DeltaError) and (torn := find_torn(self._log_of(table))):
+                raise self._torn(table, torn) from None
+            failed = f"delta-rs failed on table {table.name}: {_first_line(error)}"
+            if isinstance(error, OSError) and error.strerror:
+                failed = f"table {table.name} cannot be used: {error.strerror}"
             raise TablesError(
                 place=self._place,
-                reason=f"delta-rs failed on table {table.name}: {_first_line(error)}",
+                reason=failed,
                 remedy="fix the cause and run again; no commit is partial",
             ) from None
 
@@ -497,6 +506,22 @@ class DeltaRsStore:
             place=self._place,
             reason=f"table {table.name} does not exist",
             remedy="check the path, or write the tables first",
+        )
+
+    def _torn(self, table: StoredTable, torn: Path) -> TablesError:
+        return TablesError(
+            place=self._place,
+            reason=f"the last entry of table {table.name} is incomplete, as after a loss of power: "
+            f"{torn.name} in its _delta_log",
+            remedy="delete this file: its write never returned and is repeated",
+        )
+
+    def _not_read(self, table: StoredTable, version: int) -> TablesError:
+        return TablesError(
+            place=self._place,
+            reason=f"{entry(self._log_of(table), version).name} in the _delta_log of table "
+            f"{table.name} exists, but delta-rs does not read it as a version",
+            remedy="remove it if it is not a file of Delta",
         )
 
     def _not_a_table(self, table: StoredTable) -> TablesError:
