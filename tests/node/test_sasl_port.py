@@ -236,6 +236,24 @@ def test_a_removed_user_and_an_old_password_end_their_connections(tmp_path: Path
     port.run(check)
 
 
+def test_a_password_that_is_changed_after_the_challenge_is_refused(tmp_path: Path) -> None:
+    port = SaslPort(tmp_path)
+
+    async def check(node: ServedNode) -> None:
+        def change() -> None:
+            port.add(NAME, "changed")
+            node.node._tls.reload()
+
+        async with await node.connect() as connection:
+            _, error, *_ = await refused(connection, "SCRAM-SHA-256", NAME, PASSWORD, change)
+            assert error == 58
+            assert await connection.next_frame() is None
+        async with await node.connect() as connection:
+            await authenticate(connection, "SCRAM-SHA-256", NAME, "changed")
+
+    port.run(check)
+
+
 def test_changes_of_users_and_what_is_not_reloaded_are_in_the_audit_log(tmp_path: Path) -> None:
     port = SaslPort(tmp_path)
     port.add("jobs-8", "other")

@@ -14,6 +14,16 @@ OPTIONS: Final = "tests/client/remote/test_security_options.py"
 
 SASL_PLANTS: Final = (
     Plant(
+        bug="a password that was changed since the challenge authenticates",
+        path="connector/raftlog/node/sasl.py",
+        old="        if self._users().find(mechanism, name) != challenged:",
+        new="        if not challenged:",
+        tests=(
+            "tests/node/test_sasl_port.py"
+            "::test_a_password_that_is_changed_after_the_challenge_is_refused",
+        ),
+    ),
+    Plant(
         bug="the signature of a SCRAM server is not verified",
         path="connector/raftlog/wire/sasl.py",
         old="if not hmac.compare_digest(_verifier(_ascii(final)), expected):",

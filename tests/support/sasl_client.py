@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
@@ -26,9 +27,13 @@ async def _ask(connection: RawConnection, key: ApiKey, request: object, kind: ty
 
 
 async def _exchange(
-    connection: RawConnection, mechanism: str, name: str, password: str
+    connection: RawConnection,
+    mechanism: str,
+    name: str,
+    password: str,
+    before_proof: Callable[[], object] = bool,
 ) -> tuple[bytes, Any]:
-    """Return the challenge and the final response."""
+    """Return the challenge and the final response. ``before_proof`` is called in between."""
     response = await _ask(
         connection,
         ApiKey.SASL_HANDSHAKE,
@@ -47,7 +52,9 @@ async def _exchange(
         )
         if response.error_code != 0:
             return challenge, response
-        challenge = challenge or bytes(response.auth_bytes)
+        if not challenge:
+            challenge = bytes(response.auth_bytes)
+            before_proof()
         try:
             message = exchange.send(bytes(response.auth_bytes))
         except StopIteration:
@@ -62,10 +69,14 @@ async def authenticate(connection: RawConnection, mechanism: str, name: str, pas
 
 
 async def refused(
-    connection: RawConnection, mechanism: str, name: str, password: str
+    connection: RawConnection,
+    mechanism: str,
+    name: str,
+    password: str,
+    before_proof: Callable[[], object] = bool,
 ) -> tuple[str, int, str, str]:
     """Fail to authenticate; return salt, error code, error message and iterations."""
-    challenge, response = await _exchange(connection, mechanism, name, password)
+    challenge, response = await _exchange(connection, mechanism, name, password, before_proof)
     assert response.error_code != 0
     parts = dict(part.split("=", 1) for part in challenge.decode().split(","))
     return parts["s"], int(response.error_code), response.error_message, parts["i"]

@@ -329,7 +329,9 @@ class SaslAuthenticator:
 
     def _complete(self, answer: bytes, now_s: float) -> tuple[object, str | None]:
         assert self._challenged is not None, "the exchange has asked for the credential"
-        _, name, _ = self._challenged
+        mechanism, name, challenged = self._challenged
+        if self._users().find(mechanism, name) != challenged:  # changed since the challenge
+            return _refusal(ErrorCode.sasl_authentication_failed, _REFUSED)
         if self._session is not None and self._session[1] != name:
             reason = "the user is not that of the connection"
             return _refusal(ErrorCode.sasl_authentication_failed, reason)
