@@ -7,7 +7,10 @@ condition and bounded: a timeout names the condition and the nodes' last log lin
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import os
 import resource
 import signal
 import socket
@@ -33,16 +36,25 @@ pause of 3 s. Voters also update their endpoints once in this time."""
 COMMAND: Final = (sys.executable, "-m", "raftlog_state.cli")
 
 
+_PORTS: Final = range(10_000, 30_000)
+"""Below the ports that connections take by themselves."""
+_ports = itertools.count(7_919 * os.getpid())
+
+
 def free_ports(count: int) -> list[int]:
-    """Return loopback ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Return loopback ports that are free, none of them twice in this process.
+
+    Processes that run tests beside each other draw from different places of the range.
+    """
+    found: list[int] = []
+    for at in _ports:
+        port = _PORTS[at % len(_PORTS)]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
 
 
 def eventually(look: Callable[[], T | None], what: str, *, patience_s: float = PATIENCE_S) -> T:
