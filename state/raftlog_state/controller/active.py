@@ -379,7 +379,7 @@ class QuorumController:
             ) from refused
         next_offset = offsets.next_write_offset
         if next_offset is None or self._claim_epoch != epoch:  # the log may have delivered events
-            raise not_controller_error(self._other_leader_id)
+            raise not_controller_error(self.other_leader_id)
         if not validate_only and next_offset < end_offset:
             offsets.schedule_append(end_offset - 1)
         return base_offset if validate_only else end_offset
@@ -397,7 +397,7 @@ class QuorumController:
         if write.deadline_us <= self._time_us():
             raise self._timeout_error(write)
         if self._claim_epoch is None:
-            raise not_controller_error(self._other_leader_id)
+            raise not_controller_error(self.other_leader_id)
         check_metadata_version(self.state)
         unknown_count = self._offsets.unknown.total()
         if unknown_count:
@@ -517,7 +517,8 @@ class QuorumController:
     # --- leadership -------------------------------------------------------------------------------
 
     @property
-    def _other_leader_id(self) -> int | None:
+    def other_leader_id(self) -> int | None:
+        """The leader's node id, if another node is the leader."""
         return None if self._leader_id == self._log.node_id else self._leader_id
 
     def _claim_if_caught_up(self) -> None:
@@ -538,7 +539,7 @@ class QuorumController:
             f"Renouncing the leadership at epoch {self._claim_epoch}: {reason}. "
             f"Reverting to the last stable offset {self.last_stable_offset}."
         )
-        self._renounce(not_controller_error(self._other_leader_id))
+        self._renounce(not_controller_error(self.other_leader_id))
 
     def _renounce(self, error: Exception) -> None:
         """Become a standby. The waiting writes fail with ``error``."""
@@ -583,7 +584,7 @@ class QuorumController:
 
     def _handle_error(self, name: str, started_us: int | None, error: Exception) -> Exception:
         """Report an error of an event, fail over if it requires that; return the caller's error."""
-        info = EventHandlerExceptionInfo.from_internal(error, self._other_leader_id)
+        info = EventHandlerExceptionInfo.from_internal(error, self.other_leader_id)
         epoch = self._claim_epoch
         message = info.failure_message(
             epoch=self._epoch,

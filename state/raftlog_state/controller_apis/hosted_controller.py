@@ -34,6 +34,7 @@ from raftlog_state.controller import (
 from raftlog_state.controller.activation import BOOTSTRAP_TRANSACTION, write_bootstrap_records
 from raftlog_state.controller.active import NO_DEADLINE, LeaderAndEpoch, RaftClient
 from raftlog_state.controller.broker_control import BrokerControl
+from raftlog_state.controller.exception_info import not_controller_error
 from raftlog_state.controller.offset_control import Snapshot
 from raftlog_state.controller.partitions import balance_partition_leaders, elect_unclean_leaders
 from raftlog_state.controller.tokens import DelegationTokenControl
@@ -224,6 +225,9 @@ class HostedController:
         ``ApiException`` (refused) and ``ControllerError`` (not the active controller, timed out,
         failed).
         """
+        leader_id = self.controller.other_leader_id
+        if leader_id is not None:  # no event: a request that is forwarded is no failed one
+            raise not_controller_error(leader_id)
         deadline_us = self._time_us() + timeout_ms * 1_000
 
         def validate(state: PendingState) -> T:

@@ -283,6 +283,8 @@ def test_a_standby_forwards_the_requests_of_clients_as_a_broker_does(tmp_path: P
             assert codes(created) == {"a": ErrorCode.none}
             again = await ask(standby, key, create("a", "b"))
             assert codes(again) == {"a": ErrorCode.topic_already_exists, "b": ErrorCode.none}
+            failed = [line for line in standby.lines("controller") if "unable" in line["reason"]]
+            assert not failed, "a forwarded request is no failed event"
 
     asyncio.run(check())
 
