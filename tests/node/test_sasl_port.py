@@ -300,6 +300,7 @@ def test_requests_before_the_authentication_are_in_the_audit_log(tmp_path: Path)
     assert refused_line["principal"] is None
 
 
+@pytest.mark.slow
 def test_a_client_authenticates_again_before_its_session_ends(tmp_path: Path) -> None:
     port = SaslPort(tmp_path, max_reauth_ms=600)
 

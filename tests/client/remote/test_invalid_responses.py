@@ -130,7 +130,7 @@ def test_a_response_with_a_truncated_header_is_an_error_of_its_request(
 ) -> None:
     node = ScriptedNode({asked: lambda version, body: answer})
     with node as peer, pytest.raises(QuorumUnavailableError, match="ResponseHeader"):
-        raftlog.connect(peer.address, timeout_ms=2000)
+        raftlog.connect(peer.address, timeout_ms=200)
 
 
 def test_one_correct_node_among_them_is_enough() -> None:

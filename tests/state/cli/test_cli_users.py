@@ -101,6 +101,7 @@ def test_a_change_during_another_one_is_refused(users: Path, tmp_path: Path) -> 
     assert run("users", "list", users)[1] == "jobs-1\njobs-3\n"
 
 
+@pytest.mark.slow
 def test_without_a_terminal_no_password_is_read_from_one(users: Path) -> None:
     """``getpass`` would show it, or end in a traceback."""
     found = subprocess.run(

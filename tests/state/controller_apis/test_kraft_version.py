@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.controller_nodes import ControllerNodes, ask, controller_nodes, eventually
 from tests.support.request_builder import request
@@ -44,6 +45,7 @@ async def has_succeeded(nodes: ControllerNodes, level: int, *, dry: bool = False
     return response.error_code is ErrorCode.none
 
 
+@pytest.mark.slow
 def test_static_voters_are_in_the_log_after_the_upgrade(tmp_path: Path) -> None:
     async def check() -> None:
         async with controller_nodes(tmp_path, 3, is_static=True, extra=FAST) as nodes:
