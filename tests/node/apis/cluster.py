@@ -62,7 +62,7 @@ T = TypeVar("T")
 def caller(
     rights: Rights = ALL_RIGHTS, listener: Listener = Listener.CLIENTS | Listener.VOTERS
 ) -> Principal:
-    return Principal(name="somebody", node_id=None, listener=listener, rights=rights)
+    return Principal(name="client", node_id=None, listener=listener, rights=rights)
 
 
 def session(principal: Principal | None = None) -> Session:
