@@ -75,11 +75,19 @@ def test_a_delayed_fetch_of_a_closed_connection_is_dropped(tmp_path: Path) -> No
     with_node(tmp_path, check)
 
 
-def test_a_response_that_cannot_be_encoded_delays_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "bug",
+    [
+        UnsupportedFieldError(api="Fetch", version=17, field="f", reason="a bug"),
+        KeyError("a bug"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_response_that_cannot_be_encoded_delays_no_other_and_does_not_end_the_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: Exception
 ) -> None:
     def not_encodable(*_: object) -> bytes:
-        raise UnsupportedFieldError(api="Fetch", version=17, field="f", reason="a bug")
+        raise bug
 
     async def check(node: ServedNode) -> None:
         driver = node.node.driver
@@ -91,6 +99,7 @@ def test_a_response_that_cannot_be_encoded_delays_no_other(
             answer = await appended(driver, AppendRequest(records=(b"a",), deadline_ms=1e12))
             assert isinstance(answer, Done)
             await _closes(connection, node)
+        assert not driver.is_over
 
     with_node(tmp_path, check)
 

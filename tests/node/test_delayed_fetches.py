@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 from raftlog.append import AppendRequest, Done
+from raftlog.node.apis import fetch as fetch_module
 from raftlog.wire import ApiKey, decode, encode, latest_schemas
 from tests.node.apis.requests import fetch
 from tests.support.served_node import PATIENCE_S, RawConnection, ServedNode, appended, served_node
@@ -30,9 +33,9 @@ async def until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def ask(connection: RawConnection, node: ServedNode, offset: int) -> None:
+def ask(connection: RawConnection, node: ServedNode, offset: int, max_bytes: int = 1 << 20) -> None:
     topic = node.node.log_identity.topic
-    request = fetch(offset, max_wait_ms=60_000, topic=topic)
+    request = fetch(offset, max_wait_ms=60_000, max_bytes=max_bytes, topic=topic)
     connection.ask(ApiKey.FETCH, VERSION, encode(request, VERSION))
 
 
@@ -64,5 +67,37 @@ def test_delayed_fetches_have_no_tasks_and_end_with_their_connections(tmp_path: 
             ask(others[0], node, end + 1)
             await until(lambda: driver.fetches.waiting_count == 1)
         await until(lambda: driver.fetches.waiting_count == 0)
+
+    with_node(tmp_path, check)
+
+
+def test_a_delayed_fetch_whose_check_fails_ends_its_connection_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_broken = 77
+    check_all = fetch_module._check
+
+    def broken(cache: Any, request: Any, parts: Any) -> bool:
+        if request.body.max_bytes == of_broken:
+            raise KeyError("a bug")
+        return check_all(cache, request, parts)
+
+    async def check(node: ServedNode) -> None:
+        driver = node.node.driver
+        async with await node.connect() as failing, await node.connect() as other:
+            end = driver.replica.log.end_offset
+            ask(failing, node, end, of_broken)
+            ask(other, node, end)
+            await until(lambda: driver.fetches.waiting_count == 2)
+            with monkeypatch.context() as patched:
+                patched.setattr(fetch_module, "_check", broken)
+                request = AppendRequest(records=(b"news",), deadline_ms=1e12)
+                assert isinstance(await appended(driver, request), Done)
+                assert await failing.next_frame() is None
+                assert b"news" in await records(other)
+            assert driver.fetches.waiting_count == 0
+        (refused,) = node.lines("refused")
+        assert "internal error" in refused["reason"]
+        assert not driver.is_over
 
     with_node(tmp_path, check)

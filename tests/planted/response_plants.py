@@ -347,6 +347,13 @@ ANSWER_PLANTS: Final = (
         tests=(ACCOUNTS,),
     ),
     Plant(
+        bug="a response to a replica that cannot be encoded ends the replica",
+        path=f"{NODE}/raft_request_handler.py",
+        old="            request.attempt(lambda: respond(response))\n",
+        new="            respond(response)\n",
+        tests=("tests/node/test_connections.py",),
+    ),
+    Plant(
         bug="the response to an append does not name the leader",
         path="connector/raftlog/wire/produce_codec.py",
         old="    if version < _LEADER_FROM or (leader_id == _NO_NODE and leader_epoch == -1):\n",

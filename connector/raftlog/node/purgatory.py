@@ -203,13 +203,10 @@ class WaitingFetch(Protocol):
         """The offset that the high watermark must pass before ``is_due`` can change."""
 
     def is_due(self) -> bool:
-        """Return whether to respond now."""
+        """Return whether to respond now. Raises nothing: after a bug it removes the fetch."""
 
     def complete(self) -> None:
         """Respond. Raises nothing."""
-
-    def fail(self, bug: Exception) -> None:
-        """Refuse the request, because ``is_due`` raised an exception."""
 
 
 class FetchPurgatory:
@@ -309,14 +306,10 @@ class FetchPurgatory:
             self._call_soon(self._check)
 
     def _check_one(self, fetch: WaitingFetch) -> None:
-        try:
-            is_due = fetch.is_due()
-        except Exception as bug:  # noqa: BLE001 - it is of this fetch, and of no other
-            self.remove(fetch)
-            fetch.fail(bug)
-            return
-        if is_due:
+        if fetch.is_due():
             self._complete(fetch)
+            return
+        if fetch not in self._waiting:
             return
         deadline_ms, offset = self._waiting[fetch]
         offset = offset if offset == _OFFSET_MAX else fetch.awaited_offset

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode as WireCode
 
-from raftlog.errors import WireError
 from raftlog.quorum import messages
 from raftlog.quorum.messages import (
     AddVoterRequest,
@@ -113,6 +112,9 @@ class RaftRequestHandler:
 
         def reply(response: messages.Response) -> None:
             connection.raft_request_ids.difference_update(ids)
+            request.attempt(lambda: respond(response))
+
+        def respond(response: messages.Response) -> None:
             if ended is not None and isinstance(response, VoterChangeResponse):
                 ended(response.error.name)
             if key in _FOR_LEADERS and _is_not_leader(response):
@@ -122,12 +124,7 @@ class RaftRequestHandler:
                 self._respond_error(request, error)
                 connection.finish()
                 return
-            try:
-                body = encode_response(key, version, response, self._identity)
-            except WireError as error:  # must not propagate into the replica's step
-                connection.refuse(error)
-            else:
-                request.respond(body)
+            request.respond(encode_response(key, version, response, self._identity))
 
         request_id = self._driver.receive(message, reply)
         ids.append(request_id)

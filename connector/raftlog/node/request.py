@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
@@ -16,6 +16,7 @@ from .access import Principal
 from .memory_pool import MemoryShare
 
 Body = TypeVar("Body")
+T = TypeVar("T")
 INTERNAL_ERROR: Final = "internal error: the request has no response"
 
 
@@ -23,10 +24,8 @@ class QueuedAppend(Protocol):
     """Produce request that is not submitted yet."""
 
     def submit(self) -> bool:
-        """Submit or refuse its batches; return False if one is read on the executor first."""
-
-    def fail(self, bug: Exception) -> None:
-        """End the connection because of a bug."""
+        """Submit or refuse its batches; return False if one is read on the executor first, or if
+        the request has failed."""
 
 
 class CancellableFetch(Protocol):
@@ -120,11 +119,21 @@ class Request(Generic[Body]):
         (Produce with acks 0)."""
         self.connection.respond(self, body)
 
-    def fail(self, bug: Exception) -> None:
-        """End the connection instead of a response, and have the bug logged."""
-        self.connection.refuse(INTERNAL_ERROR)
-        context = {"message": INTERNAL_ERROR, "exception": bug}
-        asyncio.get_running_loop().call_exception_handler(context)
+    def attempt(self, work: Callable[[], T]) -> T | None:
+        """Return the result of work for this request. After an error, which raises nothing into the
+        caller, the connection ends instead of a response; return None. A bug is logged, too.
+
+        Kafka: ``KafkaApis.handle``.
+        """
+        try:
+            return work()
+        except WireError as error:
+            self.connection.refuse(error)
+        except Exception as bug:  # noqa: BLE001 - of this request, not of others or the replica
+            self.connection.refuse(INTERNAL_ERROR)
+            context = {"message": INTERNAL_ERROR, "exception": bug}
+            asyncio.get_running_loop().call_exception_handler(context)
+        return None
 
     def complete(self, response: bytes | None) -> None:
         """Replace the request by the frame of its response."""

@@ -24,7 +24,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from raftlog.errors import LogError, WireError
+from raftlog.errors import LogError
 from raftlog.limits import (
     BATCH_BYTES_MAX,
     BATCH_HEADER_BYTES,
@@ -89,11 +89,7 @@ _Request = Request[FetchRequest]
 
 def start_fetch(cache: MetadataCache, request: _Request) -> None:
     """Respond to a fetch now, or delay it."""
-    fetch = ConsumerFetch(cache, request)
-    try:
-        fetch.start()
-    except Exception as bug:  # noqa: BLE001 - it is of this request, and not of the connection
-        fetch.fail(bug)
+    request.attempt(ConsumerFetch(cache, request).start)
 
 
 class ConsumerFetch:
@@ -118,14 +114,14 @@ class ConsumerFetch:
             self._respond(lambda: FetchResponse((), ErrorCode.fetch_session_id_not_found))
             return
         timeout_ms = min(body.max_wait_ms, WAIT_MS_MAX)
-        if self.is_due() or timeout_ms <= 0:
+        if self._check() or timeout_ms <= 0:
             self.complete()
             return
         self._request.session.fetches[self] = None
         self._cache.driver.fetches.add(self, timeout_ms)
 
     def cancel(self) -> None:
-        """Drop the request, whose connection is lost."""
+        """Drop the request, whose connection is lost or ends."""
         self._cache.driver.fetches.remove(self)
         self._end_wait()
 
@@ -140,12 +136,14 @@ class ConsumerFetch:
         return min(part.counted_offset for part in self._parts)
 
     def is_due(self) -> bool:
-        """Return whether the response has enough bytes, or an error."""
-        return _check(self._cache, self._request, self._parts)
+        """Return whether the response has enough bytes, or an error. A bug ends the request."""
+        is_due = self._request.attempt(self._check)
+        if is_due is None:
+            self.cancel()
+        return bool(is_due)
 
-    def fail(self, bug: Exception) -> None:
-        self._end_wait()
-        self._request.fail(bug)
+    def _check(self) -> bool:
+        return _check(self._cache, self._request, self._parts)
 
     # --- waiting for memory -----------------------------------------------------------------------
 
@@ -202,14 +200,8 @@ class ConsumerFetch:
 
     def _respond(self, build: Callable[[], FetchResponse]) -> None:
         self._end_wait()
-        try:
-            body = encode_fetch_response(self._request.version, build())
-        except WireError as error:
-            self._request.connection.refuse(error)
-        except Exception as bug:  # noqa: BLE001 - it is of this request, and not of the others
-            self._request.fail(bug)
-        else:
-            self._request.respond(body)
+        request = self._request
+        request.attempt(lambda: request.respond(encode_fetch_response(request.version, build())))
 
 
 def _parts(body: FetchRequest) -> list[_Part]:

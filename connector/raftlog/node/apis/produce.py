@@ -107,13 +107,7 @@ def start_produce(cache: MetadataCache, request: _Request) -> None:
 
 def _submit(appends: deque[QueuedAppend]) -> None:
     """Submit requests in their order, up to one with a batch that is read on the executor."""
-    while appends:
-        try:
-            if not appends[0].submit():
-                return
-        except Exception as bug:  # noqa: BLE001 - later requests would wait for this one
-            appends[0].fail(bug)
-            return
+    while appends and appends[0].submit():
         appends.popleft()
 
 
@@ -139,7 +133,11 @@ class DelayedProduce:
         """The first batch without an outcome, if the executor has read it."""
 
     def submit(self) -> bool:
-        """Submit or refuse the batches; return False if one is read on the executor first."""
+        """Submit or refuse the batches; return False if one is read on the executor first, or if
+        the request has failed."""
+        return bool(self._request.attempt(self._submit))
+
+    def _submit(self) -> bool:
         while len(self._outcomes) < len(self._batches):
             append = self._next()
             if append is None:
@@ -261,18 +259,7 @@ class DelayedProduce:
         """Respond, or refuse the request. Called within a step of the replica: nothing is raised
         into it."""
         request = self._request
-        try:
-            body = self._encode_response()
-        except WireError as error:
-            request.connection.refuse(error)
-        except Exception as bug:  # noqa: BLE001 - it is of this request, and not of the replica
-            self.fail(bug)
-        else:
-            request.respond(body)
-
-    def fail(self, bug: Exception) -> None:
-        """End the connection, and have the bug logged."""
-        self._request.fail(bug)
+        request.attempt(lambda: request.respond(self._encode_response()))
 
     def _encode_response(self) -> bytes | None:
         """Return the body of the response, None for none. Raises ``UnacknowledgedAppendError``."""
