@@ -165,6 +165,13 @@ TABLES_PLANTS: Final = (
         tests=(FOLLOWED,),
     ),
     Plant(
+        bug="tables follow a log of other records than metadata",
+        path=FOLLOWING,
+        old="    check_is_metadata(log)\n",
+        new="",
+        tests=(FOLLOWED,),
+    ),
+    Plant(
         bug="a follower does not compare its log with the tables",
         path=FOLLOWER,
         old="        check_same_log(self._place, progress, epochs, log)\n",

@@ -12,7 +12,7 @@ Records are redacted before they reach the loader, so rows hold no secrets unles
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from raftlog.client import Isolation, LogKind, LogReader, SourceKind, open_path
 from raftlog.errors import (
@@ -21,7 +21,7 @@ from raftlog.errors import (
     NotALogError,
     OffsetOutOfRangeError,
 )
-from raftlog.types import SnapshotId
+from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
 from raftlog_state.image import MetadataImage
 from raftlog_state.image.delta import RecordChanges
 from raftlog_state.records import DecodedRecord, Redactor, decode
@@ -49,6 +49,19 @@ class NullListener:
         pass
 
 
+METADATA_LOG_REMEDY: Final = (
+    f"use the log of {CLUSTER_METADATA_TOPIC}, or of a quorum of raftlog with values=kraft"
+)
+"""Remedy for a log of other records."""
+
+
+def check_is_metadata(log: LogReader) -> None:
+    """Raise ``NotALogError`` for a log of other records than those of a cluster's metadata."""
+    if log.kind is not LogKind.METADATA:
+        reason = f"it is partition {log.topic}-{log.partition}, not a metadata log"
+        raise NotALogError(path=log.path, reason=reason, remedy=METADATA_LOG_REMEDY)
+
+
 class ImageReader:
     """Reader of one log's states at ascending end offsets."""
 
@@ -61,9 +74,7 @@ class ImageReader:
         from_oldest: bool = False,
     ) -> None:
         self._log = path if isinstance(path, LogReader) else open_path(path)
-        if self._log.kind is not LogKind.METADATA:
-            reason = f"it is partition {self._log.topic}-{self._log.partition}, not a metadata log"
-            raise NotALogError(path=self._log.path, reason=reason)
+        check_is_metadata(self._log)
         self._redactor = redactor
         self._console = NullListener() if console is None else console
         self._from_oldest = from_oldest

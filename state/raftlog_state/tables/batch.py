@@ -24,6 +24,7 @@ import pyarrow.compute
 from raftlog.records.control import ControlType
 from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
 from raftlog_state.errors import MetadataParseError, OffsetGapError, ReplayError, TablesError
+from raftlog_state.loader.image_reader import METADATA_LOG_REMEDY
 from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -162,8 +163,7 @@ def _check_columns(table: pa.Table, columns: Sequence[str], place: str) -> None:
         raise TablesError(
             place=place,
             reason=f"topic {sorted(map(str, others))[0]} is not a cluster's metadata log",
-            remedy=f"use the log of {CLUSTER_METADATA_TOPIC}, or of a quorum of raftlog with "
-            "values=kraft",
+            remedy=METADATA_LOG_REMEDY,
         )
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute
 from raftlog.client import LogReader, SourceKind
 from raftlog.errors import DivergedLogError
 from raftlog_state.errors import TablesError
+from raftlog_state.loader.image_reader import check_is_metadata
 
 from .cluster_cache import EpochRange
 from .progress import NOTHING, Progress, wrong_cluster
@@ -172,10 +173,12 @@ def check_same_log(
     """Compare cluster and leader epochs of tables and log. ``epochs``: returns the tables'.
 
     Raises:
+        NotALogError: the log's records are not those of a cluster's metadata.
         WrongClusterError: the log belongs to another cluster.
         DivergedLogError: the logs diverge below the end of the tables.
         TablesError: the log ends before the tables.
     """
+    check_is_metadata(log)
     known, given = progress.log_cluster_id, log.cluster_id
     if known is not None and given is not None and known != given:
         raise wrong_cluster(log.path, known, given)

@@ -17,9 +17,11 @@ from tests.support.source_rows import source_rows
 from tests.support.written_tables import contents as contents_of
 from tests.support.written_tables import read_view
 
+import raftlog
 from raftlog.client import LogReader, ReadEnd, open_path
 from raftlog.errors import (
     DivergedLogError,
+    NotALogError,
     QuorumUnavailableError,
     SegmentDeletedError,
     WrongClusterError,
@@ -129,6 +131,15 @@ def test_a_log_that_grows_rolls_and_deletes_segments_is_followed(
         follow(tables, log)
         assert contents(tables) == expected(three_nodes, progress_of(tables).next_offset)
         assert end_offset - 60 < progress_of(tables).next_offset
+
+
+def test_a_log_of_other_records_is_refused_before_one_is_read(tmp_path: Path) -> None:
+    tables, path = MemoryTables(), tmp_path / "orders-0"
+    with raftlog.open(path) as log:
+        log.append([b"a"])
+    with pytest.raises(NotALogError, match=r"orders-0, not a metadata log; use the log of __clus"):
+        follow(tables, path)
+    assert progress_of(tables).next_offset == 0
 
 
 def test_a_run_with_an_end_leaves_later_records_to_the_next_one(data: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.support.metadata_logs import CHECKPOINT, Checkpoint, MetadataLog, mul
 from tests.support.small_logs import LogWriter, copy_log
 from tests.support.tables import Feed, contents, crash_after, image_of, offsets_once
 
-from raftlog.errors import DivergedLogError, OptionError, WrongClusterError
+from raftlog.errors import DivergedLogError, NotALogError, OptionError, WrongClusterError
 from raftlog.types import SnapshotId
 from raftlog_state.errors import TablesError
 from raftlog_state.image.image_writer import image_records
@@ -161,6 +161,16 @@ def test_restarts_crashes_and_a_deleted_checkpoint_change_nothing(
     assert offsets_once(tables.latest())
     same = feed.open(template).at(offset=tables.latest().offset)
     assert contents(tables.latest()) == contents(same), "as if written in one run"
+
+
+def test_a_log_of_other_records_is_refused_before_a_query_starts(
+    feed: Feed, tmp_path: Path
+) -> None:
+    orders = LogWriter(tmp_path / "orders-0")
+    orders.append(b"a")
+    with pytest.raises(NotALogError, match="partition orders-0, not a metadata log"):
+        run(feed.open(tmp_path / "tables"), orders.directory, tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_a_log_of_other_tables_is_refused_before_it_is_read(
