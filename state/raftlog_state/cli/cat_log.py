@@ -252,6 +252,8 @@ class _RecordPrinter:
         self._redactor = redactor
         self._output = output
         self._wanted = wanted
+        self._console = console
+        self._has_records = False
         self._damaged = _DamagedValues(log.path, console)
         self.columns = Column.ALL_BUT_HEADERS if self._is_metadata else Column.ALL
 
@@ -260,6 +262,7 @@ class _RecordPrinter:
         report = self._damaged.report
         for part in slices(records):
             chosen = part if self._wanted is None else _filtered(part, self._wanted)
+            self._has_records = self._has_records or len(chosen) > 0
             if self._is_metadata:
                 print_metadata(chosen, self._selection, self._redactor, self._output, report)
             elif self._internal is not None:
@@ -269,7 +272,9 @@ class _RecordPrinter:
                 self._output.lines(partition_lines(chosen, self._selection, report))
 
     def finish(self) -> int:
-        """Report the number of damaged values; return the exit code."""
+        """Report the damaged values, or that no record is selected; return the exit code."""
+        if self._wanted is not None and not self._has_records:
+            self._console.log(f"no records of {self._wanted}")
         return self._damaged.finish()
 
 

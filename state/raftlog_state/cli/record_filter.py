@@ -45,6 +45,9 @@ class RecordFilter:
         self._topic_ids: set[str] = set()
         self._acl_ids: set[str] = set()
 
+    def __str__(self) -> str:
+        return f"broker/{self._broker}" if self._topic is None else f"topic/{self._topic}"
+
     def read_ids(self, log: LogReader, start_offset: int, console: Console) -> None:
         """Read the ids that topic and ACLs have in the state before the first record to print."""
         if self._topic is None or start_offset == 0 or log.source is SourceKind.CHECKPOINT:

@@ -326,6 +326,19 @@ def test_records_of_a_topic_before_the_first_snapshot_are_reported(tmp_path: Pat
     assert "topics that were created before are left out: the state at end offset 9" in err
 
 
+@pytest.mark.parametrize(
+    ("option", "name", "message"),
+    [("--topic", "ordres", "no records of topic/ordres"), ("--broker", "9", "of broker/9")],
+)
+def test_a_filter_without_records_is_reported(option: str, name: str, message: str) -> None:
+    status, out, err = run("cat", NODE, option, name)
+    assert (status, out) == (0, "")
+    assert message in err.splitlines()[-1]
+    _, out, err = run("cat", NODE, "--broker", "1")
+    assert out
+    assert "no records" not in err
+
+
 def test_filters_are_for_metadata_and_exclude_each_other() -> None:
     orders = LOGS / "three-nodes-4.3.1" / "node-1" / "orders-0-0"
     for argv, hint in (
