@@ -97,7 +97,7 @@ CLIENT_PLANTS: Final = (
     Plant(
         bug="a lost batch before a refused one is sent as another batch",
         path=f"{REMOTE}/producer.py",
-        old="        if not all(batch.is_after_gap for batch in stamped):\n",
+        old="        if not all(self._is_after_gap(batch) for batch in stamped):\n",
         new="        if False:\n",
         tests=(PRODUCER,),
     ),

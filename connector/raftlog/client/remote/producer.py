@@ -100,7 +100,8 @@ class Producer:
         """Batches that got a sequence."""
         self._is_known = False
         """Whether an append with the producer id was acknowledged."""
-        self._has_gap = False
+        self._gap_ordinal: int | None = None
+        """Ordinal of the first batch that leaves a gap; None without a gap."""
         self._has_unresolved_gap = False
         """Whether a late copy may still fill the gap."""
 
@@ -149,7 +150,9 @@ class Producer:
             return None
         self._is_recovering = False
         batch = self._next_built()
-        if self._has_gap and (batch is None or batch.stamp is None or batch.is_after_gap):
+        if self._gap_ordinal is not None and (
+            batch is None or batch.stamp is None or self._is_after_gap(batch)
+        ):
             return None
         while batch is None and self._first_queued(leader_epoch) is not None:
             self._build(wall_ms)
@@ -256,9 +259,10 @@ class Producer:
         self._send_again(batch, outcome.reason, may_be_appended=outcome.may_be_appended)
         if not outcome.is_out_of_order:
             return outcome
-        if batch.is_after_gap or not is_first or batch not in self._batches:
+        if self._is_after_gap(batch) or not is_first or batch not in self._batches:
             return None  # as expected after a batch that was refused, or is sent again first
-        self._begin_gap(0)  # the batch before it was a repeated commit of another producer
+        # The batch before it was a repeated commit of another producer.
+        self._begin_gap(batch.ordinal - 1)
         return outcome
 
     def refuse(self, batch: ProducerBatch, error: RaftlogError) -> None:
@@ -298,24 +302,28 @@ class Producer:
         self, batch: ProducerBatch, instead: Sequence[ProducerBatch] = (), *, is_unknown: bool
     ) -> None:
         """Remove a batch that was not acknowledged. ``is_unknown``: it may be in the log later."""
-        ordinal = self._batches.index(batch)
-        self._batches[ordinal : ordinal + 1] = instead
+        position = self._batches.index(batch)
+        self._batches[position : position + 1] = instead
         if batch.stamp is not None:
-            self._begin_gap(ordinal)
+            self._begin_gap(batch.ordinal)
             self._has_unresolved_gap |= is_unknown
 
     def _begin_gap(self, ordinal: int) -> None:
-        """Begin a gap before the batches from this one on."""
-        self._has_gap = True
-        for batch in self._batches[ordinal:]:
-            batch.is_after_gap = batch.stamp is not None
+        """Begin a gap before the batches with sequences and a greater ordinal."""
+        if self._gap_ordinal is None or ordinal < self._gap_ordinal:
+            self._gap_ordinal = ordinal
+
+    def _is_after_gap(self, batch: ProducerBatch) -> bool:
+        """Return whether no batch will have the sequence before it."""
+        gap_ordinal = self._gap_ordinal
+        return gap_ordinal is not None and batch.stamp is not None and batch.ordinal > gap_ordinal
 
     def _close_gap(self) -> None:
         """Increase the producer's epoch after a gap, once the batches before it have an outcome."""
-        if not self._has_gap or self._in_flight_count:
+        if self._gap_ordinal is None or self._in_flight_count:
             return
         stamped = [batch for batch in self._batches if batch.stamp is not None]
-        if not all(batch.is_after_gap for batch in stamped):
+        if not all(self._is_after_gap(batch) for batch in stamped):
             return
         for batch in stamped:
             if batch.may_be_appended and self._has_unresolved_gap:
@@ -323,9 +331,9 @@ class Producer:
                 batch.fail(self._unknown(reason))
             elif batch.epoch_error is not None:
                 batch.fail(batch.epoch_error)
-            batch.stamp, batch.is_after_gap, batch.may_be_appended = None, False, False
+            batch.stamp, batch.may_be_appended = None, False
         self._batches = [one for one in self._batches if not one.is_done]
-        self._has_gap = self._has_unresolved_gap = False
+        self._gap_ordinal, self._has_unresolved_gap = None, False
         self._next_sequence = 0
         self._producer_epoch += 1
         if self._producer_epoch > _EPOCH_MAX:
@@ -339,7 +347,7 @@ class Producer:
             if is_unneeded and not (batch.may_be_appended and is_needed):
                 self._remove(batch, is_unknown=False)  # no later one is in doubt
             else:
-                is_needed |= batch.stamp is not None and not batch.is_after_gap
+                is_needed |= batch.stamp is not None and not self._is_after_gap(batch)
 
     # --- deadlines --------------------------------------------------------------------------------
 
@@ -350,7 +358,8 @@ class Producer:
             if not expired:
                 continue
             if batch.is_in_flight:
-                batch.fail_requests(expired, self._no_response(batch, unavailable))
+                reason = "no response in time"
+                batch.fail_requests(expired, self._no_response(batch, reason, unavailable))
             else:
                 self._expire_waiting(batch, expired, wall_ms, unavailable)
         self._drop_done()
@@ -381,17 +390,17 @@ class Producer:
         )
         if is_removed:
             if stamp is not None:
-                self._begin_gap(self._batches.index(batch))
+                self._begin_gap(batch.ordinal)
             batch.fail_requests(expired, unavailable())
         else:
             reason = batch.last_problem or "its batch is still to be sent"
             batch.fail_requests(expired, self._unknown(reason))
 
     def _no_response(
-        self, batch: ProducerBatch, unavailable: Callable[[], RaftlogError]
+        self, batch: ProducerBatch, reason: str, unavailable: Callable[[], RaftlogError]
     ) -> RaftlogError:
         """Return the error of a batch in flight that gets no response."""
-        return self._unknown("no response in time") if batch.writes else unavailable()
+        return self._unknown(reason) if batch.writes else unavailable()
 
     def fail_waiting(self, error: RaftlogError) -> None:
         """Fail everything that is not in flight: access is denied, or the sender has ended."""
@@ -408,8 +417,7 @@ class Producer:
         """Fail all appends, since nothing more is sent."""
         for batch in self._batches:
             if batch.is_in_flight:
-                error = self._unknown(reason) if batch.writes else unavailable()
-                batch.fail(error)
+                batch.fail(self._no_response(batch, reason, unavailable))
         self.fail_waiting(LogClosedError(path=self._path, reason=reason))
 
     def _unknown(self, reason: str) -> AppendUnknownError:

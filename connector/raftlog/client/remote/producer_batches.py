@@ -60,7 +60,7 @@ class ProducerBatch:
     ``may_be_appended``: an earlier attempt has an unknown outcome. ``epoch_error``: the caller's
     epoch was refused, and the batch is sent only to learn whether an earlier attempt was appended.
     ``stamp``: that of this client's producer, None before it is sent; ``ordinal``: number of
-    stamped batches before it. ``is_after_gap``: no batch will have the sequence before it.
+    stamped batches before it.
     """
 
     requests: tuple[AppendRequest, ...]
@@ -72,7 +72,6 @@ class ProducerBatch:
     stamp: ProducerStamp | None = None
     ordinal: int = 0
     is_in_flight: bool = False
-    is_after_gap: bool = False
     may_be_appended: bool = False
     epoch_error: RaftlogError | None = None
     last_problem: str = ""
@@ -102,8 +101,7 @@ class ProducerBatch:
 
         Without: it has no records, a producer of the caller, or an offset that no log reaches.
         """
-        is_possible = self.required_base_offset != IMPOSSIBLE_OFFSET
-        return self.writes and is_possible and self.requests[0].producer is None
+        return needs_producer_id(self.requests[0])
 
     @property
     def is_conditional(self) -> bool:
@@ -323,7 +321,6 @@ def remove_requests(
     if rebuilt is None:
         return False
     batch.requests, batch.data, batch.stamp = rebuilt.requests, rebuilt.data, None
-    batch.is_after_gap = False
     batch.record_count = rebuilt.record_count
     return True
 
