@@ -183,16 +183,3 @@ def test_the_commands_of_the_readme_format_three_nodes_of_one_cluster(tmp_path: 
     assert len(set(re.findall(r"cluster.id=(.+)", done.stdout))) == 1
     addresses = [read_config(path).voters for path in sorted(tmp_path.glob("*/node.toml"))]
     assert [f"localhost:{one.port}" for one in addresses if one is not None] == QUORUM.split(",")
-
-
-def test_links_inside_the_project_exist() -> None:
-    for page in (*HOME.glob("*.md"), *HOME.glob("docs/*.md")):
-        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_the_tests_named_by_documents_exist() -> None:
-    for name in ("README.md", "SECURITY.md"):
-        named = re.findall(r"`(tests/[\w/.]+)`", (HOME / name).read_text())
-        assert named
-        assert [one for one in named if not (HOME / one).exists()] == []

@@ -20,6 +20,7 @@ DOCUMENTS = (
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "benchmarks/README.md",
+    "docs/attacks.md",
     "docs/backup-and-rescue.md",
 )
 
