@@ -115,6 +115,15 @@ CLEANING_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="segments are replaced after a repair has removed what superseded their records",
+        path=f"{CLEANING}/compaction.py",
+        old="        if planned != [",
+        new="        if not planned and planned != [",
+        tests=(
+            f"{COMPACTION}::test_nothing_is_replaced_after_another_process_has_truncated_the_log",
+        ),
+    ),
+    Plant(
         bug="retention counts the bytes that another process has compacted",
         path="connector/raftlog/log/writing/segments.py",
         old="one, byte_count=segment.byte_count, max_timestamp_ms=time_ms",

@@ -42,20 +42,21 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
-        bug="recovery deletes the partial snapshot of a live writer",
-        path=f"{WRITING}/snapshots.py",
-        old="""    if lock is None:
-        return
-    with lock:
-        directory.unlink(_part_names(directory))
+        bug="recovery deletes the partial files of a live writer",
+        path=f"{WRITING}/segments.py",
+        old="""            if lock is not None:
+                with lock:
+                    self.unlink_suffix(suffix)
 """,
-        new="""    directory.unlink(_part_names(directory))
-    if lock is not None:
-        lock.release()
+        new="""            self.unlink_suffix(suffix)
+            if lock is not None:
+                lock.release()
 """,
         tests=(
             "tests/log/writing/test_snapshot_lock.py"
             "::test_a_truncation_does_not_affect_the_snapshot_being_written",
+            "tests/log/cleaning/test_compaction.py"
+            "::test_segments_are_replaced_after_a_repair_has_truncated_later_ones",
         ),
     ),
     Plant(

@@ -23,8 +23,13 @@ from tests.support.appending import (
 
 from raftlog.errors import CorruptBatchError, DiskFullError, LogError
 from raftlog.log.cleaning import compaction as compaction_module
-from raftlog.log.cleaning.compaction import CLEANED_SUFFIX, plan_compaction
-from raftlog.log.format.directory import CLEANER_CHECKPOINT_NAME, INDEX_SUFFIX, offset_name
+from raftlog.log.cleaning.compaction import plan_compaction
+from raftlog.log.format.directory import (
+    CLEANED_SUFFIX,
+    CLEANER_CHECKPOINT_NAME,
+    INDEX_SUFFIX,
+    offset_name,
+)
 from raftlog.log.reading.chunks import HeaderDecoder
 from raftlog.log.reading.files import LogCursor, LogFiles
 from raftlog.log.reading.opening import open_log
@@ -326,6 +331,48 @@ def test_offsets_that_were_truncated_and_appended_again_are_compacted_again() ->
         assert b"deleted" not in table(disk)
 
 
+def test_nothing_is_replaced_after_another_process_has_truncated_the_log() -> None:
+    """The compaction would drop the value that its removed successor superseded, and take the
+    tombstone, which it has not read, for compacted."""
+    disk, log = log_of()
+    append(log, (b"kept", b"1"))
+    append(log, (b"deleted", b"1"))
+    fill(log, 3)
+    truncation = log.end_offset
+    append(log, (b"kept", b"2"))
+    fill(log, 4)
+    begun = log.begin_compaction(now_ms=NOW_MS)
+    assert begun is not None
+    with begun:
+        begun.run()
+        truncate_log_at(disk, DIRECTORY, offset=truncation, config=COMPACTED)
+        assert log.refresh(now_ms=NOW_MS)
+        append(log, (b"deleted", None))
+        fill(log, 5)
+        assert not log.complete_compaction(begun)
+    for at in range(2):
+        assert table(disk)[b"kept"] == b"1"
+        assert b"deleted" not in table(disk)
+        fill(log, 6 + at)
+        assert compact(log, now_ms=NOW_MS + at * 2_000)
+
+
+def test_segments_are_replaced_after_a_repair_has_truncated_later_ones() -> None:
+    disk, log = log_of()
+    fill(log, 3)
+    append(log, (b"removed", b"1"))
+    begun = log.begin_compaction(now_ms=NOW_MS)
+    assert begun is not None
+    with begun:
+        begun.run()
+        truncate_log_at(disk, DIRECTORY, offset=log.end_offset - 1, config=COMPACTED)
+        assert log.refresh(now_ms=NOW_MS)
+        wanted = table(disk)
+        assert log.complete_compaction(begun)
+    assert table(disk) == wanted
+    assert b"removed" not in wanted
+
+
 def test_a_log_start_inside_an_empty_batch() -> None:
     disk, log = log_of(replace(COMPACTED, segment_bytes=1_500))
     for at in range(60):
@@ -406,6 +453,27 @@ def test_another_writer_of_the_log_continues_after_a_compaction() -> None:
     assert list(other._segments.batches(0, other.end_offset)) == batches_of(disk)
     log.refresh(now_ms=NOW_MS)
     assert log.end_offset == other.end_offset
+
+
+def test_a_compaction_continues_while_another_process_recovers_the_log() -> None:
+    """A log that is open is not cleanly closed: another process that opens it recovers it, and this
+    one does after the other has rolled."""
+    disk, log = log_of()
+    fill(log, 20)
+    wanted = table(disk)
+    begun = log.begin_compaction(now_ms=NOW_MS)
+    assert begun is not None
+    with begun:
+        begun.run()
+        other = ReplicatedLog.open(disk, DIRECTORY, now_ms=NOW_MS)
+        assert not other.report.was_clean
+        active = log._segments.active.base_offset
+        while other._segments.active.base_offset == active:
+            append(other, (b"other", b"1" * 90))
+        assert log.refresh(now_ms=NOW_MS)
+        assert log.complete_compaction(begun)
+    assert table(disk) == {**wanted, b"other": b"1" * 90}
+    assert not [name for name in disk.list_names(DIRECTORY) if name.endswith(CLEANED_SUFFIX)]
 
 
 def test_a_reader_of_the_old_segments_reads_them_to_the_end() -> None:

@@ -35,6 +35,8 @@ from typing import TYPE_CHECKING, Final
 from raftlog.errors import CorruptFileError, LogNotFoundError
 from raftlog.limits import MIB, OFFSET_MAP_BYTES_MAX
 from raftlog.log.format.directory import (
+    CLEANED_SUFFIX,
+    CLEANER_LOCK_NAME,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -57,8 +59,6 @@ if TYPE_CHECKING:
     from raftlog.log.writing.properties import LogConfig
     from raftlog.log.writing.segments import LogSegments
 
-CLEANED_SUFFIX: Final = ".cleaned"
-CLEANER_LOCK_NAME: Final = ".cleaner.lock"
 _WRITE_BYTES: Final = 1 * MIB
 
 
@@ -226,7 +226,7 @@ class Compaction(Closeable):
 
     def _run(self) -> None:
         self._has_files = True
-        self._delete_unfinished()
+        self._directory.unlink_suffix(CLEANED_SUFFIX)
         offsets = OffsetMap(self.plan.first_dirty_offset, self._offset_map_bytes_max)
         for batch in self._dirty_batches():
             if not offsets.add(batch):
@@ -240,14 +240,21 @@ class Compaction(Closeable):
     def replace_segments(self, segments: LogSegments) -> bool:
         """Replace the segments of the log by what ``run`` wrote; return whether any changed.
 
-        Durable on return. A segment that was deleted or truncated since ``begin`` is left alone.
-        Nothing is replaced after ``close``: files of a later compaction may have the same names.
-        Nor is it once ``cleanup.policy`` is ``delete``: then other processes expect that segments
-        keep their sizes.
+        Durable on return. A segment that was deleted since ``begin`` is left out. Nothing is
+        replaced
+
+        - after ``close``: files of a later compaction may have the same names;
+        - once ``cleanup.policy`` is ``delete``: other processes expect that segments keep their
+          sizes;
+        - after a repair has truncated these segments: what superseded a record may be removed.
         """
         if self._is_closed or not segments.config.cleanup_policy.compacts:
             return False
-        compacted = [one for one in self._compacted if self._is_current(segments, one)]
+        first = segments.first_base_offset
+        planned = [_extent(one) for one in self.plan.segments if one.base_offset >= first]
+        if planned != [_extent(one) for one in segments.sealed[: len(planned)]]:
+            return False
+        compacted = [one for one in self._compacted if one.before.base_offset >= first]
         storage, directory = self._directory.storage, self._directory
         names = [
             offset_name(one.before.base_offset, suffix)
@@ -276,7 +283,7 @@ class Compaction(Closeable):
         try:
             if self._has_files:
                 self._has_files = False
-                self._delete_unfinished()
+                self._directory.unlink_suffix(CLEANED_SUFFIX)
         finally:
             self._lock.release()
 
@@ -348,16 +355,6 @@ class Compaction(Closeable):
                 file.write_at(0, bytes(data))
                 file.sync()
 
-    def _is_current(self, segments: LogSegments, one: CompactedSegment) -> bool:
-        """Return whether the log still has the segment as it was read."""
-        wanted = one.before.base_offset, one.before.end_offset
-        if wanted not in [(other.base_offset, other.end_offset) for other in segments.sealed]:
-            return False
-        try:
-            return _segment_file(segments, one.before).byte_count == one.before.byte_count
-        except LogNotFoundError:
-            return False
 
-    def _delete_unfinished(self) -> None:
-        names = self._directory.storage.list_names(self._directory.path)
-        self._directory.unlink(name for name in names if name.endswith(CLEANED_SUFFIX))
+def _extent(segment: SegmentMetadata) -> tuple[int, int, int]:
+    return segment.base_offset, segment.end_offset, segment.byte_count

@@ -48,6 +48,8 @@ from raftlog.errors import CorruptBatchError, LogReadOnlyError
 from raftlog.limits import MIB
 from raftlog.log.format.directory import (
     CHECKSUMS_NAME,
+    CLEANED_SUFFIX,
+    CLEANER_LOCK_NAME,
     DELETED_SUFFIX,
     EPOCH_CHECKPOINT_NAME,
     INDEX_SUFFIX,
@@ -88,7 +90,7 @@ from raftlog.log.writing.atomic_files import (
 from raftlog.log.writing.producer_state import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.segments import LogDirectory
-from raftlog.log.writing.snapshots import delete_unfinished_snapshots
+from raftlog.log.writing.snapshots import PART_SUFFIX, SNAPSHOT_LOCK_NAME
 from raftlog.records.batch_columns import Bools
 from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import WritableStorage
@@ -208,7 +210,7 @@ def _find_all(buffer: bytes, pattern: bytes) -> Iterator[int]:
 _CHUNK_BYTES: Final = 1 * MIB
 _UNPUBLISHED: Final = "a writer died before it synced these batches: they were not acknowledged"
 _OVERLAPPING: Final = "its offsets are in the segment before it, and were not acknowledged here"
-_UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, DELETED_SUFFIX, ".cleaned", SWAP_SUFFIX)
+_UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX)
 _CHECKED_NAMES: Final = (
     EPOCH_CHECKPOINT_NAME,
     LOG_START_CHECKPOINT_NAME,
@@ -605,9 +607,10 @@ class LogLoader:
 
     def _delete_unfinished(self) -> None:
         """Delete files that were not renamed to their final names."""
-        names = self._storage.list_names(self._directory)
-        self._files.unlink(name for name in names if name.endswith(_UNFINISHED_SUFFIXES))
-        delete_unfinished_snapshots(self._files)
+        for suffix in _UNFINISHED_SUFFIXES:
+            self._files.unlink_suffix(suffix)
+        self._files.unlink_unlocked(PART_SUFFIX, SNAPSHOT_LOCK_NAME)
+        self._files.unlink_unlocked(CLEANED_SUFFIX, CLEANER_LOCK_NAME)
 
     def _delete_strays(self) -> None:
         """Delete files of no segment: segments below the log start, indexes, producer snapshots.

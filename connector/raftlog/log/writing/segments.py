@@ -241,6 +241,20 @@ class LogDirectory:
                 count += 1
         return count
 
+    def unlink_suffix(self, suffix: str) -> None:
+        """Delete the files whose names have this suffix, not durably."""
+        names = self.storage.list_names(self.path)
+        self.unlink(name for name in names if name.endswith(suffix))
+
+    def unlink_unlocked(self, suffix: str, lock_name: str) -> None:
+        """Delete the files with this suffix, left by a dead process; none while the lock is held,
+        with which they are written."""
+        if any(name.endswith(suffix) for name in self.storage.list_names(self.path)):
+            lock = self.storage.try_lock(self.file(lock_name))
+            if lock is not None:
+                with lock:
+                    self.unlink_suffix(suffix)
+
     def has(self, name: str) -> bool:
         """Return whether a file or directory of this name exists."""
         try:

@@ -86,7 +86,7 @@ class RawSnapshotWriter(Closeable):
             raise LogLockedError(path=directory.file(SNAPSHOT_LOCK_NAME), waited_ms=0)
         self._lock = lock
         try:
-            directory.unlink(_part_names(directory))
+            directory.unlink_suffix(PART_SUFFIX)
             self._file = directory.storage.create_file(self.path)
         except LogError:
             lock.release()
@@ -138,22 +138,6 @@ class RawSnapshotWriter(Closeable):
     def _open_file(self) -> WritableFile:
         assert self._file is not None, "the writer is frozen or closed"
         return self._file
-
-
-def delete_unfinished_snapshots(directory: LogDirectory) -> None:
-    """Delete ``.part`` files of dead writers; none while a live writer holds the lock."""
-    if not _part_names(directory):
-        return
-    lock = directory.storage.try_lock(directory.file(SNAPSHOT_LOCK_NAME))
-    if lock is None:
-        return
-    with lock:
-        directory.unlink(_part_names(directory))
-
-
-def _part_names(directory: LogDirectory) -> list[str]:
-    names = directory.storage.list_names(directory.path)
-    return [name for name in names if name.endswith(PART_SUFFIX)]
 
 
 # --- Write a checkpoint of records: ``<end offset>-<epoch>.checkpoint`` (KIP-630) -----------------
