@@ -31,12 +31,21 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.node.apis.produced_batch import append_request, read_header
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.compression import Compression
+from raftlog.records.record import NewRecord
 from raftlog.wire.produce_error_messages import produce_error_code, produce_error_message
 
 SETTINGS: Final = LogSettings(ValueKind.BYTES, 1024, Compression.NONE)
 PATH: Final = "h1:1"
+FUTURE_MS: Final = NOW_MS + 7_200_000
+"""Timestamp that no leader accepts: it refuses all appends that share the batch."""
 FULL: Final = DiskFullError(path="log", reason="no space left")
 UNKNOWN: Final = AppendUnknownError(path="log", reason="another node became the leader")
+
+KINDS: Final = (
+    *["plain"] * 6,
+    *("conditional", "contradictory", "epoch", "named", "taken", "stamped", "check"),
+    *("future", "large"),
+)
 
 
 def unavailable() -> RaftlogError:
@@ -143,10 +152,15 @@ class Run:
             self._sequence += record_count
         elif kind == "check":
             values, conditions["required_base_offset"] = (), self.leader.end_offset
+        elif kind == "contradictory":
+            conditions["required_base_offset"] = self.leader.end_offset
+            conditions["required_end_offset"] = self.leader.end_offset + record_count
         elif kind == "large":
             values = tuple(b"%d:%d:" % (number, at) + bytes(400) for at in range(5))
         deadline_ms = self.now_ms + rng.choice((20, 100, 1000))
-        request = AppendRequest(records=values, deadline_ms=deadline_ms, **conditions)
+        timestamp_ms = FUTURE_MS if kind == "future" else None
+        records = tuple(NewRecord(None, value, timestamp_ms) for value in values)
+        request = AppendRequest(records=records, deadline_ms=deadline_ms, **conditions)
         self.requests.append(request)
         self.values[request] = values
         if kind == "taken":  # by another process that ran the same query
@@ -225,10 +239,9 @@ class Run:
         self.producer.expire(self.now_ms, NOW_MS, unavailable)
 
     def step(self) -> None:
-        kinds = ("plain",) * 6 + ("conditional", "epoch", "named", "taken", "stamped", "check")
         match self.rng.randrange(20):
             case 0 | 1 | 2 | 3 | 4 | 5:
-                self.append(self.rng.choice((*kinds, "large")))
+                self.append(self.rng.choice(KINDS))
             case 6 | 7 | 8 | 9:
                 self.send()
             case 10 | 11 | 12 | 13 | 14 | 15:
@@ -297,7 +310,12 @@ def test_appends_are_written_once_in_order_and_a_refusal_is_final(seeds: range) 
         for what, count in run.counts.items():
             counts[what] = counts.get(what, 0) + count
     assert counts["done"] > 500
-    for what in ("OutOfOrderSequenceError", "UnexpectedEndOffsetError", "late request"):
+    for what in (
+        "InvalidTimestampError",
+        "OutOfOrderSequenceError",
+        "UnexpectedEndOffsetError",
+        "late request",
+    ):
         assert counts[what] > 10, counts
 
 

@@ -36,6 +36,7 @@ from raftlog.errors import (
     LogClosedError,
     NodeRefusedError,
     NotLeaderError,
+    OutOfOrderSequenceError,
     QuorumUnavailableError,
     RaftlogError,
     RecordBatchTooLargeError,
@@ -368,6 +369,18 @@ def sent(*, may_be_appended: bool = False, **conditions: Any) -> ProducerBatch:
     return batch
 
 
+def stamped_batch(sequence: int) -> ProducerBatch:
+    batch = sent()
+    batch.assign(ProducerStamp(77, 0, sequence))
+    return batch
+
+
+def out_of_order(sequence: int, expected_sequence: int) -> OutOfOrderSequenceError:
+    return OutOfOrderSequenceError(
+        producer_id=77, producer_epoch=0, sequence=sequence, expected_sequence=expected_sequence
+    )
+
+
 @pytest.mark.parametrize(
     ("error", "may_be_appended", "is_leader_lost"),
     [
@@ -385,6 +398,17 @@ def test_retriable_errors_are_retried(
     found = result_of(sent(), error)
     assert isinstance(found, Retry)
     assert (found.may_be_appended, found.is_leader_lost) == (may_be_appended, is_leader_lost)
+
+
+@pytest.mark.parametrize(("earlier", "later"), [(4, 5), (4, 2**30), (2**31 - 1, 3)])
+def test_a_batch_that_the_log_has_forgotten_after_later_ones_may_be_in_it(
+    earlier: int, later: int
+) -> None:
+    found = result_of(stamped_batch(earlier), out_of_order(earlier, expected_sequence=later))
+    assert isinstance(found, AppendUnknownError)
+    found = result_of(stamped_batch(later), out_of_order(later, expected_sequence=earlier))
+    assert isinstance(found, Retry)
+    assert found.is_out_of_order
 
 
 @pytest.mark.parametrize("code", [6, 5, 13, 19, 74])
