@@ -377,8 +377,8 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="bytes after the fetch of a replica are ignored",
         path="connector/raftlog/wire/fetch_codec.py",
-        old="    if replica_id >= 0 and cursor.position != cursor.end:\n",
-        new="    if False:\n",
+        old="    if replica_id >= 0:\n        cursor.finish()\n",
+        new="",
         tests=(FETCH_CODEC,),
     ),
     Plant(

@@ -93,7 +93,9 @@ def random_result(rng: random.Random, partition: int) -> ProduceResult:
     )
 
 
-def as_kio(request: ProduceRequest, results: list[ProduceResult], endpoint: Any) -> Any:
+def as_kio(
+    request: ProduceRequest, results: list[ProduceResult], endpoints: list[LeaderEndpoint]
+) -> Any:
     """Return a response of kio's class."""
     left = iter(results)
     topics = []
@@ -123,13 +125,11 @@ def as_kio(request: ProduceRequest, results: list[ProduceResult], endpoint: Any)
                 partition_responses=tuple(partitions),
             )
         )
-    endpoints: tuple[responses.NodeEndpoint, ...] = ()
-    if endpoint is not None:
-        found = responses.NodeEndpoint(
-            node_id=BrokerId(endpoint.node_id), host=endpoint.host, port=i32(endpoint.port)
-        )
-        endpoints = (found,)
-    return latest_schemas.ProduceResponse(responses=tuple(topics), node_endpoints=endpoints)
+    found = tuple(
+        responses.NodeEndpoint(node_id=BrokerId(one.node_id), host=one.host, port=i32(one.port))
+        for one in endpoints
+    )
+    return latest_schemas.ProduceResponse(responses=tuple(topics), node_endpoints=found)
 
 
 @given(st.sampled_from(VERSIONS), st.integers(0, 2**64))
@@ -139,9 +139,9 @@ def test_responses_have_the_bytes_of_kios_classes(version: int, seed: int) -> No
     request = decode_produce_request(version, encode(message, version))
     batches = [batch for topic in request.topics for batch in topic.batches]
     results = [random_result(rng, one.partition) for one in batches]
-    endpoint = rng.choice((None, LeaderEndpoint(3, "node3.example", 9092)))
-    expected = encode(as_kio(request, results, endpoint), version)
-    assert encode_produce_response(version, request, results, endpoint) == expected
+    endpoints = [LeaderEndpoint(at, f"node{at}.example", 9092) for at in range(rng.randrange(3))]
+    expected = encode(as_kio(request, results, endpoints), version)
+    assert encode_produce_response(version, request, results, endpoints) == expected
 
 
 @given(st.sampled_from(VERSIONS), st.integers(0, 2**64))

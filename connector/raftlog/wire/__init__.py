@@ -53,7 +53,6 @@ from .frame import (
 )
 from .log_identity import LogIdentity, RequestError
 from .produce_codec import (
-    LeaderEndpoint,
     ProducedBatch,
     ProducedTopic,
     ProduceRequest,
@@ -72,6 +71,7 @@ from .raft_codec import (
     encode_response,
     request_api_key,
 )
+from .topic_codec import LeaderEndpoint
 
 __all__ = [
     "APIS",

@@ -61,6 +61,14 @@ _LAYOUTS: Final = {
 """Layout of the types of fixed width."""
 
 
+def error_of(code: int) -> ErrorCode:
+    """Return the error of a code, ``unknown_server_error`` of an unknown one.
+
+    Kafka: ``Errors.forCode``.
+    """
+    return _ERRORS.get(code, ErrorCode.unknown_server_error)
+
+
 class Cursor:
     """Read position in the bytes of one message, with the bounds of what may be read."""
 
@@ -150,6 +158,11 @@ class Cursor:
         except UnicodeDecodeError:
             self.fail(f"{name} is not UTF-8")
 
+    def finish(self) -> None:
+        """Check that no bytes remain."""
+        if self.position != self.end:
+            self.fail(f"{self.end - self.position} bytes remain after the message")
+
     def spend(self, count: int, name: str) -> None:
         """Count array elements and tags towards the limit of the message."""
         if count > self.elements_left:
@@ -178,8 +191,8 @@ def decode(
     """
     cursor = Cursor(data, target.__name__, version, start=start, elements_max=elements_max)
     value: T = _reader(target, version)(cursor)
-    if cursor.position != cursor.end and not may_trail:
-        cursor.fail(_trailing(cursor))
+    if not may_trail:
+        cursor.finish()
     return value
 
 
@@ -194,13 +207,8 @@ def decode_fields(schema: type[Any], version: int, data: bytes, *, start: int = 
         reader = _FIELD_READERS[schema, version] = _struct_reader(plan)
     cursor = Cursor(data, schema.__name__, version, start=start)
     value = reader(cursor)
-    if cursor.position != cursor.end:
-        cursor.fail(_trailing(cursor))
+    cursor.finish()
     return value
-
-
-def _trailing(cursor: Cursor) -> str:
-    return f"{cursor.end - cursor.position} bytes remain after the message"
 
 
 def _reader(target: type[Any], version: int) -> Reader:
@@ -374,7 +382,7 @@ def _time(milliseconds: int, cursor: Cursor) -> datetime | None:
 
 
 _FROM_LAYOUT: Final[dict[str, Callable[[Any, Cursor], Any]]] = {
-    "error_code": lambda value, _: _ERRORS.get(value, ErrorCode.unknown_server_error),
+    "error_code": lambda value, _: error_of(value),
     "timedelta_i32": lambda value, _: value * _MILLISECOND,
     "timedelta_i64": _duration,
     "datetime_i64": _time,

@@ -6,8 +6,7 @@ every served version.
 
 1. A message is decoded with the bounds of ``codec.Cursor``: it is malformed here if and only if it
    is malformed there. Bytes after the request of a consumer are ignored.
-2. A topic or directory id is its 16 bytes. A topic has the name until version 12, and the id from
-   version 13 on.
+2. A directory id is its 16 bytes.
 3. A field that a version lacks is omitted by the encoder, and has its default after decoding.
 4. A response is encoded as parts: its records are copied once, into the frame.
 """
@@ -18,30 +17,35 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
-from raftlog.records.varint import unsigned_varint
-
-from .codec import Cursor, Reader, read_tagged, skip_tagged
-from .produce_codec import LeaderEndpoint, encode_count, encode_text, endpoint_tags
+from .codec import Cursor, Reader, error_of, read_tagged, skip_tagged
+from .topic_codec import (
+    ID_BYTES,
+    NO_TAGS,
+    LeaderEndpoint,
+    encode_count,
+    encode_endpoints,
+    encode_records,
+    encode_tagged,
+    encode_text,
+    encode_topics,
+    read_records,
+    read_topics,
+)
 
 _SESSIONS_FROM: Final = 7
 _LOG_START_FROM: Final = 5
 _EPOCHS_FROM: Final = 9
 _RACKS_FROM: Final = 11
 _FLEXIBLE_FROM: Final = 12
-_TOPIC_IDS_FROM: Final = 13
 _REPLICA_STATE_FROM: Final = 15
 _ENDPOINTS_FROM: Final = 16
 _DIRECTORIES_FROM: Final = 17
 _HIGH_WATERMARK_FROM: Final = 18
-_ID_BYTES: Final = 16
-NO_ID: Final = bytes(_ID_BYTES)
+NO_ID: Final = bytes(ID_BYTES)
 NO_HIGH_WATERMARK: Final = 2**63 - 1
 """The high watermark of a request that has none."""
 NO_END: Final = (-1, -1)
 """Epoch and end offset, or leader id and epoch, of a response that has none."""
-_NO_TAGS: Final = b"\x00"
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _TWO_INT32: Final = struct.Struct(">ii")
@@ -54,7 +58,7 @@ _PARTITION: Final = struct.Struct(">iiqiqi")
 _RESPONSE_HEAD: Final = struct.Struct(">ihi")
 _RESULT: Final = struct.Struct(">ihqqq")
 _RESULT_WITHOUT_START: Final = struct.Struct(">ihqq")
-_CODES: Final = frozenset(int(one) for one in ErrorCode)
+_REQUEST: Final = "FetchRequest"
 _RESPONSE: Final = "FetchResponse"
 
 
@@ -147,7 +151,7 @@ _CLUSTER_AND_REPLICA: Final[Mapping[int, tuple[str, Reader]]] = {
     1: ("replica_state", _replica_state),
 }
 _DIRECTORY: Final[Mapping[int, tuple[str, Reader]]] = {
-    0: ("directory_id", lambda cursor: cursor.take(_ID_BYTES, "replica_directory_id"))
+    0: ("directory_id", lambda cursor: cursor.take(ID_BYTES, "replica_directory_id"))
 }
 _DIRECTORY_AND_END: Final[Mapping[int, tuple[str, Reader]]] = {
     **_DIRECTORY,
@@ -157,7 +161,7 @@ _DIRECTORY_AND_END: Final[Mapping[int, tuple[str, Reader]]] = {
 
 def decode_fetch_request(version: int, data: bytes, *, start: int = 0) -> FetchRequest:
     """Decode a request, whose body begins at ``start``. Raises ``MalformedMessageError``."""
-    cursor = Cursor(data, "FetchRequest", version, start=start)
+    cursor = Cursor(data, _REQUEST, version, start=start)
     is_flexible, replica_id, replica_epoch = version >= _FLEXIBLE_FROM, -1, -1
     if version < _REPLICA_STATE_FROM:
         (replica_id,) = cursor.unpack(_INT32, "replica_id")
@@ -166,19 +170,11 @@ def decode_fetch_request(version: int, data: bytes, *, start: int = 0) -> FetchR
     session_id, session_epoch = 0, -1
     if version >= _SESSIONS_FROM:
         session_id, session_epoch = cursor.unpack(_TWO_INT32, "the session")
-    topic_bytes_min = _topic_bytes_min(version)
-    topics = [
-        _requested_topic(cursor, version)
-        for _ in range(cursor.count("topics", topic_bytes_min, is_compact=is_flexible))
-    ]
+    found = read_topics(cursor, version, _requested_partition, 16, is_flexible=is_flexible)
+    topics = [FetchTopic(*one) for one in found]
     if version >= _SESSIONS_FROM:
-        count = cursor.count("forgotten_topics_data", topic_bytes_min, is_compact=is_flexible)
-        for _ in range(count):
-            _topic_key(cursor, version)
-            ids = cursor.count("partitions", _INT32.size, is_compact=is_flexible)
-            cursor.take(ids * _INT32.size, "partitions")
-            if is_flexible:
-                skip_tagged(cursor)
+        for _ in read_topics(cursor, version, _forgotten, _INT32.size, is_flexible=is_flexible):
+            pass
     if version >= _RACKS_FROM:
         cursor.string("rack_id", is_compact=is_flexible)
     values: dict[str, Any] = {}
@@ -186,8 +182,8 @@ def decode_fetch_request(version: int, data: bytes, *, start: int = 0) -> FetchR
         has_state = version >= _REPLICA_STATE_FROM
         read_tagged(cursor, _CLUSTER_AND_REPLICA if has_state else _CLUSTER, values)
         replica_id, replica_epoch = values.get("replica_state", (replica_id, -1))
-    if replica_id >= 0 and cursor.position != cursor.end:
-        cursor.fail(f"{cursor.end - cursor.position} bytes remain after the message")
+    if replica_id >= 0:
+        cursor.finish()
     return FetchRequest(
         replica_id,
         max_wait_ms,
@@ -202,27 +198,8 @@ def decode_fetch_request(version: int, data: bytes, *, start: int = 0) -> FetchR
     )
 
 
-def _topic_bytes_min(version: int) -> int:
-    return (_ID_BYTES if version >= _TOPIC_IDS_FROM else 1) + 1 + (version >= _FLEXIBLE_FROM)
-
-
-def _topic_key(cursor: Cursor, version: int) -> tuple[bytes, str]:
-    """Read the id or the name of a topic."""
-    if version >= _TOPIC_IDS_FROM:
-        return cursor.take(_ID_BYTES, "topic_id"), ""
-    return b"", cursor.string("topic", is_compact=version >= _FLEXIBLE_FROM) or ""
-
-
-def _requested_topic(cursor: Cursor, version: int) -> FetchTopic:
-    is_flexible = version >= _FLEXIBLE_FROM
-    topic_id, name = _topic_key(cursor, version)
-    partitions = [
-        _requested_partition(cursor, version)
-        for _ in range(cursor.count("partitions", 16, is_compact=is_flexible))
-    ]
-    if is_flexible:
-        skip_tagged(cursor)
-    return FetchTopic(topic_id, name, partitions)
+def _forgotten(cursor: Cursor, _: int) -> None:
+    cursor.unpack(_INT32, "a partition")
 
 
 def _requested_partition(cursor: Cursor, version: int) -> FetchPartition:
@@ -263,14 +240,9 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     out.append(_ISOLATION.pack(request.isolation_level))
     if version >= _SESSIONS_FROM:
         out.append(_TWO_INT32.pack(request.session_id, request.session_epoch))
-    out.append(encode_count(len(request.topics), is_compact=is_flexible))
-    for topic in request.topics:
-        _encode_topic_key(out, version, "FetchRequest", topic)
-        out.append(encode_count(len(topic.partitions), is_compact=is_flexible))
-        for one in topic.partitions:
-            _encode_partition(out, one, version)
-        if is_flexible:
-            out.append(_NO_TAGS)
+    encode_topics(
+        out, _REQUEST, version, request.topics, _encode_partition, is_flexible=is_flexible
+    )
     if version >= _SESSIONS_FROM:
         out.append(encode_count(0, is_compact=is_flexible))  # forgotten topics
     if version >= _RACKS_FROM:
@@ -278,23 +250,13 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     if is_flexible:
         tags: list[tuple[int, bytes]] = []
         if request.cluster_id is not None:
-            api, name = "FetchRequest", request.cluster_id
-            tags.append((0, encode_text(api, version, "cluster_id", name, is_compact=True)))
+            name = request.cluster_id
+            tags.append((0, encode_text(_REQUEST, version, "cluster_id", name, is_compact=True)))
         state = request.replica_id, request.replica_epoch
         if version >= _REPLICA_STATE_FROM and state != NO_END:
-            tags.append((1, _INT32_INT64.pack(*state) + _NO_TAGS))
-        out.append(_tags(tags))
+            tags.append((1, _INT32_INT64.pack(*state) + NO_TAGS))
+        out.append(encode_tagged(*tags))
     return b"".join(out)
-
-
-def _encode_topic_key(
-    out: list[bytes], version: int, api: str, topic: FetchTopic | FetchedTopic
-) -> None:
-    if version >= _TOPIC_IDS_FROM:
-        out.append(topic.topic_id)
-    else:
-        is_compact = version >= _FLEXIBLE_FROM
-        out.append(encode_text(api, version, "topic", topic.name, is_compact=is_compact))
 
 
 def _encode_partition(out: list[bytes], one: FetchPartition, version: int) -> None:
@@ -314,17 +276,7 @@ def _encode_partition(out: list[bytes], one: FetchPartition, version: int) -> No
         tags.append((0, directory_id))
     if version >= _HIGH_WATERMARK_FROM and end != NO_HIGH_WATERMARK:
         tags.append((1, _INT64.pack(end)))
-    out.append(_tags(tags))
-
-
-def _tags(tags: Sequence[tuple[int, bytes]]) -> bytes:
-    """Return tagged fields, fewer than 128 with tags below 128."""
-    if not tags:
-        return _NO_TAGS
-    parts = [bytes((len(tags),))]
-    for tag, data in tags:
-        parts.append(bytes((tag,)) + unsigned_varint(len(data)) + data)
-    return b"".join(parts)
+    out.append(encode_tagged(*tags))
 
 
 # --- Responses ------------------------------------------------------------------------------------
@@ -340,21 +292,10 @@ def encode_fetch_response(version: int, response: FetchResponse) -> list[bytes]:
         out = [_RESPONSE_HEAD.pack(0, response.error, response.session_id)]
     else:
         out = [_INT32.pack(0)]
-    out.append(encode_count(len(response.topics), is_compact=is_flexible))
-    for topic in response.topics:
-        _encode_topic_key(out, version, _RESPONSE, topic)
-        out.append(encode_count(len(topic.partitions), is_compact=is_flexible))
-        for one in topic.partitions:
-            _encode_result(out, one, version)
-        if is_flexible:
-            out.append(_NO_TAGS)
+    encode_topics(out, _RESPONSE, version, response.topics, _encode_result, is_flexible=is_flexible)
     if is_flexible:
-        endpoint = response.endpoints[0] if response.endpoints else None
-        assert len(response.endpoints) <= 1, "at most the leader's"
-        if endpoint is None or version < _ENDPOINTS_FROM:
-            out.append(_NO_TAGS)
-        else:
-            out.append(endpoint_tags(_RESPONSE, version, endpoint))
+        endpoints = response.endpoints if version >= _ENDPOINTS_FROM else ()
+        out.append(encode_endpoints(_RESPONSE, version, endpoints))
     return out
 
 
@@ -365,26 +306,24 @@ def _encode_result(out: list[bytes], one: FetchedPartition, version: int) -> Non
         out.append(_RESULT.pack(*head, one.log_start_offset))
     else:
         out.append(_RESULT_WITHOUT_START.pack(*head))
-    aborted, records = one.aborted, one.records
+    aborted = one.aborted
     out.append(encode_count(-1 if aborted is None else len(aborted), is_compact=is_flexible))
     for pair in aborted or ():
-        out.append(_TWO_INT64.pack(*pair) + (_NO_TAGS if is_flexible else b""))
+        out.append(_TWO_INT64.pack(*pair) + (NO_TAGS if is_flexible else b""))
     if version >= _RACKS_FROM:
         out.append(_INT32.pack(one.preferred_replica))
-    out.append(encode_count(-1 if records is None else len(records), is_compact=is_flexible))
-    if records:
-        out.append(records)
+    encode_records(out, one.records, is_compact=is_flexible)
     if not is_flexible:
         return
     tags: list[tuple[int, bytes]] = []
     if one.diverging != NO_END:
-        tags.append((0, _INT32_INT64.pack(*one.diverging) + _NO_TAGS))
+        tags.append((0, _INT32_INT64.pack(*one.diverging) + NO_TAGS))
     if one.leader != NO_END:
-        tags.append((1, _TWO_INT32.pack(*one.leader) + _NO_TAGS))
+        tags.append((1, _TWO_INT32.pack(*one.leader) + NO_TAGS))
     if one.snapshot != NO_END:
         epoch, end_offset = one.snapshot
-        tags.append((2, _INT64_INT32.pack(end_offset, epoch) + _NO_TAGS))
-    out.append(_tags(tags))
+        tags.append((2, _INT64_INT32.pack(end_offset, epoch) + NO_TAGS))
+    out.append(encode_tagged(*tags))
 
 
 def _pair(layout: struct.Struct, name: str) -> Reader:
@@ -432,29 +371,13 @@ def decode_fetch_response(version: int, data: bytes, *, start: int = 0) -> Fetch
         _, error, session_id = cursor.unpack(_RESPONSE_HEAD, "the head")
     else:
         cursor.unpack(_INT32, "throttle_time")
-    count = cursor.count("responses", _topic_bytes_min(version), is_compact=is_flexible)
-    topics = [_fetched_topic(cursor, version) for _ in range(count)]
+    found = read_topics(cursor, version, _fetched_partition, 20, is_flexible=is_flexible)
+    topics = [FetchedTopic(*one) for one in found]
     values: dict[str, Any] = {}
     if is_flexible:
         read_tagged(cursor, _ENDPOINT_TAGS if version >= _ENDPOINTS_FROM else {}, values)
-    if cursor.position != cursor.end:
-        cursor.fail(f"{cursor.end - cursor.position} bytes remain after the message")
-    return FetchResponse(topics, _code(error), session_id, **values)
-
-
-def _code(error: int) -> int:
-    """Return an error code; an unknown one is that of an unknown error."""
-    return error if error in _CODES else int(ErrorCode.unknown_server_error)
-
-
-def _fetched_topic(cursor: Cursor, version: int) -> FetchedTopic:
-    is_flexible = version >= _FLEXIBLE_FROM
-    topic_id, name = _topic_key(cursor, version)
-    count = cursor.count("partitions", 20, is_compact=is_flexible)
-    partitions = [_fetched_partition(cursor, version) for _ in range(count)]
-    if is_flexible:
-        skip_tagged(cursor)
-    return FetchedTopic(topic_id, name, partitions)
+    cursor.finish()
+    return FetchResponse(topics, error_of(error), session_id, **values)
 
 
 def _fetched_partition(cursor: Cursor, version: int) -> FetchedPartition:
@@ -466,14 +389,13 @@ def _fetched_partition(cursor: Cursor, version: int) -> FetchedPartition:
     aborted = _aborted(cursor, is_flexible=is_flexible)
     if version >= _RACKS_FROM:
         (preferred,) = cursor.unpack(_INT32, "preferred_read_replica")
-    length = cursor.length("records", 4, is_compact=is_flexible)
-    records = None if length < 0 else cursor.take(length, "records")
+    records = read_records(cursor, is_compact=is_flexible)
     values: dict[str, Any] = {}
     if is_flexible:
         read_tagged(cursor, _RESULT_TAGS, values)
     return FetchedPartition(
         index,
-        _code(error),
+        error_of(error),
         end,
         stable_end,
         log_start_offset,

@@ -39,8 +39,8 @@ from .log_identity import (
     or_minus_one,
     uuid_text,
 )
-from .produce_codec import LeaderEndpoint
 from .schema import StructPlan, message_plan
+from .topic_codec import LeaderEndpoint
 
 
 @dataclass(frozen=True, slots=True)

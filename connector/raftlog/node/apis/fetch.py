@@ -41,7 +41,6 @@ from raftlog.wire import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
-    LeaderEndpoint,
     encode_fetch_response,
 )
 from raftlog.wire.fetch_codec import NO_END
@@ -347,14 +346,10 @@ def _build_response(cache: MetadataCache, request: _Request, parts: list[_Part])
     for part in parts:
         found = topics.setdefault((part.topic.topic_id, part.topic.name), [])
         found.append(_partition(cache, request, part))
-    endpoints: tuple[LeaderEndpoint, ...] = ()
-    if any(part.error in WITH_LEADER for part in parts):
-        leader = cache.leader()
-        if leader is not None:
-            endpoints = (LeaderEndpoint(leader.node_id, leader.host, leader.port),)
+    has_leader = any(part.error in WITH_LEADER for part in parts)
     return FetchResponse(
         [FetchedTopic(topic_id, name, found) for (topic_id, name), found in topics.items()],
-        endpoints=endpoints,
+        endpoints=cache.leader_endpoints() if has_leader else (),
     )
 
 

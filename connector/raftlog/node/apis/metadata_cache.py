@@ -21,7 +21,7 @@ from raftlog.node.driver import Driver
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.quorum.voters import Endpoint
-from raftlog.wire import LogIdentity
+from raftlog.wire import LeaderEndpoint, LogIdentity
 from raftlog.wire.log_identity import PARTITION, uuid_bytes, uuid_or_none
 
 READ_COMMITTED: Final = 1
@@ -110,6 +110,11 @@ class MetadataCache:
         """Return the leader, None if it is unknown or has no listener for clients."""
         leader_id = self.leader_id()
         return next((one for one in self.brokers() if one.node_id == leader_id), None)
+
+    def leader_endpoints(self) -> tuple[LeaderEndpoint, ...]:
+        """Return the endpoint of ``leader`` as a response refers to it; none without one."""
+        one = self.leader()
+        return () if one is None else (LeaderEndpoint(one.node_id, one.host, one.port),)
 
     @property
     def is_leader(self) -> bool:

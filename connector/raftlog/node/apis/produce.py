@@ -43,13 +43,13 @@ from raftlog.node.request import QueuedAppend, Request
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import PackedRecords, SealedBatch
 from raftlog.wire import (
-    LeaderEndpoint,
     ProducedBatch,
     ProducedTopic,
     ProduceRequest,
     ProduceResult,
     encode_produce_response,
 )
+from raftlog.wire.codec import error_of
 from raftlog.wire.log_identity import duration, int16, or_minus_one
 from raftlog.wire.produce_error_messages import (
     Appended,
@@ -70,7 +70,6 @@ _ZSTD_FROM: Final = 7
 _TEXT_FROM: Final = 8
 _COUNTER_BITS: Final = 32
 _ACKS: Final = (-1, 0, 1)
-_CODES: Final = {int(one): one for one in ErrorCode}
 
 
 class UnacknowledgedAppendError(WireError, code="RAFTLOG_UNACKNOWLEDGED_APPEND"):
@@ -272,12 +271,9 @@ class DelayedProduce:
         if request.body.acks == 0:
             _raise_if_failed(results)
             return None
-        endpoint = None
-        if any(one.leader_id >= 0 for one in results):
-            leader = cache.leader()
-            if leader is not None:
-                endpoint = LeaderEndpoint(leader.node_id, leader.host, leader.port)
-        return encode_produce_response(request.version, request.body, results, endpoint)
+        has_leader = any(one.leader_id >= 0 for one in results)
+        endpoints = cache.leader_endpoints() if has_leader else ()
+        return encode_produce_response(request.version, request.body, results, endpoints)
 
 
 def _refusal(
@@ -353,7 +349,7 @@ def _commit_refusal(
 def _refused(error: LogError) -> Refused:
     code = ErrorCode.corrupt_message
     if not isinstance(error, CorruptBatchError):
-        code = _CODES.get(produce_error_code(error), ErrorCode.unknown_server_error)
+        code = error_of(produce_error_code(error))
     return Refused(code, produce_error_message(error))
 
 
@@ -361,7 +357,7 @@ def _result(
     cache: MetadataCache, request: _Request, partition: int, outcome: Outcome
 ) -> ProduceResult:
     if isinstance(outcome, Failed):
-        code = _CODES.get(produce_error_code(outcome.error), ErrorCode.unknown_server_error)
+        code = error_of(produce_error_code(outcome.error))
         outcome = Refused(code, produce_error_message(outcome.error))
     if isinstance(outcome, Refused):
         error, text = outcome.error, outcome.text
