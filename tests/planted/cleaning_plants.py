@@ -66,6 +66,13 @@ CLEANING_PLANTS: Final = (
         tests=(f"{RECORDS}::test_an_expired_tombstone_after_the_mapped_range_is_retained",),
     ),
     Plant(
+        bug="a tombstone after the mapped range gets a delete horizon",
+        path=f"{CLEANING}/retained_records.py",
+        old="is_mapped = batch.last_offset < self.offsets.end_offset",
+        new="is_mapped = batch.base_offset < self.offsets.end_offset",
+        tests=(f"{RECORDS}::test_a_tombstone_after_the_mapped_range_gets_no_delete_horizon",),
+    ),
+    Plant(
         bug="a tombstone is dropped by the compaction that gives it a delete horizon",
         path=f"{CLEANING}/retained_records.py",
         old="horizon_ms is None or self.rules.now_ms < horizon_ms",

@@ -298,6 +298,24 @@ def test_an_expired_tombstone_after_the_mapped_range_is_retained() -> None:
     assert [one[0] for one in rows(after)] == [0, 1]
 
 
+@pytest.mark.parametrize(("key_count", "end_offset"), [(1, 1), (2, 2)])
+def test_a_tombstone_after_the_mapped_range_gets_no_delete_horizon(
+    key_count: int, end_offset: int
+) -> None:
+    """Else the next compaction might drop it together with its older values: a reader that has read
+    one of them, and reads on within ``delete.retention.ms``, would not read the tombstone."""
+    batches = [new_batch(0, (b"a", b"1")), new_batch(1, (b"b", None), (b"c", None), (b"a", None))]
+    offsets = OffsetMap(0, key_count * (ENTRY_BYTES + 1))
+    assert [offsets.add(batch) for batch in batches] == [True, False]
+    assert offsets.end_offset == end_offset
+    before = cleaned(batches, offsets=offsets)
+    assert [one.crc for one in before] == [one.crc for one in batches]
+    later = replace(RULES, now_ms=NOW_MS + RULES.delete_retention_ms)
+    after = cleaned(before, later)
+    assert [row[2:] for row in rows(after)] == [(b"b", None), (b"c", None), (b"a", None)]
+    assert after[1].delete_horizon_ms == later.now_ms + RULES.delete_retention_ms
+
+
 def test_records_without_a_key_and_control_batches() -> None:
     """A record without a key, of before the policy, is dropped as by Kafka; control is retained."""
     control = decoded(

@@ -9,6 +9,10 @@ records whose key has a later one, and tombstones after their delete horizon:
     retained                                  b=null        c=1      a=3
     after the delete horizon of 13                          c=1      a=3
 
+A tombstone gets its delete horizon from the compaction that drops its older values, so a batch that
+is not wholly mapped gets none. Kafka gives it one: then the next compaction may drop the tombstone
+together with these values, and a reader of them does not read it, however fast it is.
+
 The batches of a raftlog log are contiguous, and readers detect damaged base offsets by that. So
 dropped batches are replaced by one empty batch with their offsets, of at most 61 bytes for any
 number of adjacent ones. A batch with a retained record keeps its offsets, header and codec.
@@ -97,8 +101,8 @@ def stored_records(batch: RecordBatch) -> Iterator[tuple[int, StoredRecord]]:
 class RetentionRules:
     """What pass two retains besides the last record of each key.
 
-    Tombstones are retained for ``delete_retention_ms`` from their first cleaning on. The two sets
-    are the last offsets of each producer's last batch, and of each application id's last commit.
+    Tombstones are retained for ``delete_retention_ms`` after their older values. The two sets are
+    the last offsets of each producer's last batch, and of each application id's last commit.
     """
 
     now_ms: int
@@ -210,7 +214,8 @@ class BatchFilter:
                 return _encoded(batch, b"", Compression.NONE, 0)
             return None
         has_tombstone = any(stored.value is None for stored in records)
-        if has_tombstone and batch.delete_horizon_ms is None:
+        is_mapped = batch.last_offset < self.offsets.end_offset
+        if has_tombstone and is_mapped and batch.delete_horizon_ms is None:
             horizon_ms = min(self.rules.now_ms + self.rules.delete_retention_ms, INT64_MAX)
             return _with_horizon(batch, records, horizon_ms)
         if not is_changed:
@@ -229,16 +234,7 @@ class BatchFilter:
 def _with_horizon(batch: RecordBatch, records: list[StoredRecord], horizon_ms: int) -> bytes:
     """Return the batch with a delete horizon, which is the base of its records' timestamps."""
     shift = batch.base_timestamp_ms - horizon_ms
-    shifted = [
-        StoredRecord(
-            stored.timestamp_delta + shift,
-            stored.offset_delta,
-            stored.key,
-            stored.value,
-            stored.headers,
-        )
-        for stored in records
-    ]
+    shifted = [replace(one, timestamp_delta=one.timestamp_delta + shift) for one in records]
     return _with_records(batch, shifted, horizon_ms)
 
 

@@ -64,7 +64,7 @@ class LogConfig:
       are not ``KRAFT``.
     - ``min_cleanable_dirty_ratio``: part of the log's sealed bytes that no compaction has read, by
       which one becomes due; from 0 to 1.
-    - ``delete_retention_ms``: how long a tombstone is retained after its first compaction, in ms.
+    - ``delete_retention_ms``: how long a tombstone is retained after its older values, in ms.
     - ``min_compaction_lag_ms``, ``max_compaction_lag_ms``: age of records in ms below which they
       are not compacted, and above which they are, whatever the ratio; None for no limit.
     - ``linger_ms``: how long an append waits for others to share its batch and its sync, in ms.
