@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from raftlog.append import AppendRequest, Done
-from raftlog.errors import UnsupportedFieldError
 from raftlog.node import raft_request_handler
 from raftlog.node.apis import ClientApis
 from raftlog.node.apis.produce import READ_AT_ONCE_BYTES_MAX, DelayedProduce
 from raftlog.node.driver import Driver
 from raftlog.quorum.roles import Leader
 from raftlog.wire import ApiKey, decode_versions_response, encode, encode_request
+from raftlog.wire.errors import UnsupportedFieldError
 from tests.node.apis.batches import batch, produce
 from tests.support.served_node import RawConnection, ServedNode, appended, served_node
 

@@ -7,7 +7,6 @@ from typing import Final, Protocol
 
 from raftlog import ValueKind
 from raftlog.append import AppendRequest, RequestResult
-from raftlog.errors import NoCommonVersionError, UnsupportedFieldError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import Send
@@ -16,6 +15,7 @@ from raftlog.quorum.messages import AddVoterRequest, RemoveVoterRequest, VoterCh
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.types import ReplicaKey
+from raftlog.wire.errors import NoCommonVersionError, UnsupportedFieldError
 
 from .codec import encode_request_frame
 from .controllers import ReplayedLog

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from raftlog.errors import WireError
 from raftlog.quorum.messages import Request, Response, VersionsResponse
 from raftlog.wire import (
     APIS,
@@ -42,6 +41,7 @@ from raftlog.wire import (
     receive_request,
     request_api_key,
 )
+from raftlog.wire.errors import WireError
 
 from .driven_node import LISTENER_NAME, TOPIC_ID
 from .invariants import InvariantViolationError

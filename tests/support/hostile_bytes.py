@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from raftlog.errors import MalformedMessageError
 from raftlog.wire import (
     QUORUM_APIS,
     ApiKey,
@@ -19,6 +18,7 @@ from raftlog.wire import (
     encode,
     receive_request,
 )
+from raftlog.wire.errors import MalformedMessageError
 from tests.support.quorum_messages import IDENTITY
 from tests.support.wire_messages import message_kinds, random_message
 from tests.support.wire_vectors import header_vectors, message_vectors

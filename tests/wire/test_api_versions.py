@@ -7,7 +7,6 @@ from kio.schema.api_versions.v4 import response as response_v4
 from tests.support.quorum_messages import IDENTITY
 from tests.support.wire_vectors import message_vector
 
-from raftlog.errors import MalformedMessageError
 from raftlog.quorum.messages import VersionsRequest, VersionsResponse
 from raftlog.wire import (
     ApiKey,
@@ -25,6 +24,7 @@ from raftlog.wire import (
     encode_versions_request,
     encode_versions_response,
 )
+from raftlog.wire.errors import MalformedMessageError
 
 
 @pytest.mark.parametrize("version", range(5))

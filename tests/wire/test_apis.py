@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from kio import index as kio_index
 
-from raftlog.errors import NoCommonVersionError
 from raftlog.wire.apis import (
     APIS,
     CONTROLLER_APIS,
@@ -17,6 +16,7 @@ from raftlog.wire.apis import (
     common_version,
     served_api,
 )
+from raftlog.wire.errors import NoCommonVersionError
 
 ALL = {**APIS, **CONTROLLER_APIS}
 

@@ -15,8 +15,8 @@ from tests.support.hostile_bytes import mutations
 from tests.support.wire_messages import random_message
 from tests.support.wire_vectors import message_vectors
 
-from raftlog.errors import MalformedMessageError, UnsupportedFieldError
 from raftlog.wire import LeaderEndpoint, decode, encode, latest_schemas
+from raftlog.wire.errors import MalformedMessageError, UnsupportedFieldError
 from raftlog.wire.fetch_codec import (
     FetchedPartition,
     FetchedTopic,

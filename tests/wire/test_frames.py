@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.errors import FrameLengthError
+from raftlog.wire.errors import FrameLengthError
 from raftlog.wire.frame import FrameDecoder, frame
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.wire_vectors import header_vectors
 
-from raftlog.errors import MalformedMessageError, UnsupportedApiError, UnsupportedFieldError
 from raftlog.wire.apis import ApiKey, Listener
+from raftlog.wire.errors import MalformedMessageError, UnsupportedApiError, UnsupportedFieldError
 from raftlog.wire.frame import (
     ReceivedRequest,
     RequestHeader,

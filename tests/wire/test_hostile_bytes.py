@@ -16,9 +16,9 @@ from tests.support.hostile_bytes import Target, is_accepted, mutations, targets
 from tests.support.wire_messages import message_kinds
 from tests.support.wire_vectors import message_vector
 
-from raftlog.errors import MalformedMessageError
 from raftlog.limits import MIB, WIRE_ELEMENTS_MAX
 from raftlog.wire import decode, latest_schemas
+from raftlog.wire.errors import MalformedMessageError
 from raftlog.wire.schema import FieldPlan, StructPlan, message_plan
 
 TARGETS = targets(seed=1)

@@ -19,7 +19,6 @@ from tests.support.kafka import kafka_jars, run_java
 from tests.support.quorum_messages import IDENTITY, partition_responses, requests, voter_changes
 from tests.support.wire_messages import message_kinds, random_message
 
-from raftlog.errors import UnsupportedFieldError
 from raftlog.wire import (
     APIS,
     CONTROLLER_APIS,
@@ -33,6 +32,7 @@ from raftlog.wire import (
     encode_response,
     request_api_key,
 )
+from raftlog.wire.errors import UnsupportedFieldError
 from raftlog.wire.frame import request_header_version, response_header_version
 from raftlog.wire.schema import FieldPlan, StructPlan, message_plan
 

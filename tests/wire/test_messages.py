@@ -20,9 +20,9 @@ from tests.support.wire_messages import message_kinds, random_message
 from tests.support.wire_vectors import Vector, message_vector, message_vectors
 
 import raftlog.wire
-from raftlog.errors import UnsupportedFieldError
 from raftlog.wire import latest_schemas
 from raftlog.wire.codec import decode, decode_fields, encode
+from raftlog.wire.errors import UnsupportedFieldError
 from raftlog.wire.schema import StructPlan, message_plan
 
 KINDS = [(kind, version) for _, kind, version in message_kinds()]

@@ -18,7 +18,6 @@ from tests.support.hostile_bytes import mutations
 from tests.support.wire_messages import random_message
 from tests.support.wire_vectors import message_vectors
 
-from raftlog.errors import MalformedMessageError, UnsupportedFieldError
 from raftlog.wire import (
     LeaderEndpoint,
     ProducedBatch,
@@ -33,6 +32,7 @@ from raftlog.wire import (
     encode_produce_response,
     latest_schemas,
 )
+from raftlog.wire.errors import MalformedMessageError, UnsupportedFieldError
 from raftlog.wire.log_identity import milliseconds
 
 VERSIONS: Final = range(3, 14)

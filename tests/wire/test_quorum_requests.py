@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 from tests.support.quorum_messages import IDENTITY, keys, requests, set_keys, voters
 from tests.support.wire_vectors import message_vector
 
-from raftlog.errors import UnsupportedFieldError
 from raftlog.limits import VOTER_ENDPOINTS_MAX
 from raftlog.node.addresses import parse_address
 from raftlog.quorum.messages import (
@@ -39,6 +38,7 @@ from raftlog.wire import (
     encode_request,
     request_api_key,
 )
+from raftlog.wire.errors import UnsupportedFieldError
 
 METADATA = LogIdentity(
     topic=CLUSTER_METADATA_TOPIC, topic_id=CLUSTER_METADATA_TOPIC_ID, cluster_id="abc"

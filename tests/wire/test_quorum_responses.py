@@ -22,7 +22,6 @@ from tests.support.quorum_messages import (
 )
 from tests.support.wire_vectors import message_vector
 
-from raftlog.errors import MalformedMessageError
 from raftlog.quorum.messages import (
     BeginQuorumEpochResponse,
     EndQuorumEpochResponse,
@@ -49,6 +48,7 @@ from raftlog.wire import (
     encode_error_response,
     encode_response,
 )
+from raftlog.wire.errors import MalformedMessageError
 
 METADATA = LogIdentity(
     topic=CLUSTER_METADATA_TOPIC, topic_id=CLUSTER_METADATA_TOPIC_ID, cluster_id="abc"

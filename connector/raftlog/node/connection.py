@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from raftlog.errors import WireError
 from raftlog.wire import (
     Api,
     ApiKey,
@@ -36,6 +35,7 @@ from raftlog.wire import (
     frame,
     receive_request,
 )
+from raftlog.wire.errors import WireError
 
 from .access import Principal
 from .memory_pool import ConnectionMemory, MemoryShare

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
-from raftlog.errors import NoCommonVersionError, UnsupportedFieldError, WireError
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, ResponseReceived, SendFailed
 from raftlog.quorum.messages import Response, VersionsRequest
@@ -44,6 +43,7 @@ from raftlog.wire import (
     frame,
     request_api_key,
 )
+from raftlog.wire.errors import NoCommonVersionError, UnsupportedFieldError, WireError
 
 _NO_ADDRESS: Final = (ValueError, OverflowError)
 """Errors of Python for an invalid host name or port."""

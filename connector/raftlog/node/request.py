@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from raftlog.append import InOrderGate
-from raftlog.errors import WireError
 from raftlog.wire import RequestHeader
+from raftlog.wire.errors import WireError
 
 from .access import Principal
 from .memory_pool import MemoryShare

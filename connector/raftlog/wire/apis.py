@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from raftlog.errors import NoCommonVersionError, UnsupportedApiError
+from .errors import NoCommonVersionError, UnsupportedApiError
 
 
 class ApiKey(enum.IntEnum):

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kio import index as kio_index
 
-from raftlog.errors import FrameLengthError, UnsupportedApiError, UnsupportedFieldError
 from raftlog.limits import STRING_BYTES_MAX
 
 from .apis import APIS, Api, ApiKey, Listener, served_api
 from .codec import Cursor, skip_tagged
+from .errors import FrameLengthError, UnsupportedApiError, UnsupportedFieldError
 
 LENGTH_BYTES: Final = 4
 _LENGTH_MAX: Final = 2**31 - 1

@@ -21,13 +21,13 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode as WireCode
 
-from raftlog.errors import MalformedMessageError, UnsupportedFieldError
 from raftlog.quorum.messages import ErrorCode, LeaderAndEpoch
 from raftlog.quorum.voters import Endpoint, Voter, is_host
 from raftlog.types import ReplicaKey, SnapshotId
 
 from .apis import ApiKey
 from .codec import encode
+from .errors import MalformedMessageError, UnsupportedFieldError
 from .log_identity import (
     PARTITION,
     PORT_MAX,

@@ -10,11 +10,11 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from raftlog.errors import UnsupportedFieldError
 from raftlog.limits import STRING_BYTES_MAX
 from raftlog.records.varint import unsigned_varint
 
 from .codec import Cursor, skip_tagged
+from .errors import UnsupportedFieldError
 
 T = TypeVar("T")
 ID_BYTES: Final = 16

@@ -25,7 +25,7 @@ from kio.schema.envelope.v0 import request as requests
 from kio.schema.envelope.v0 import response as responses
 from kio.schema.errors import ErrorCode
 
-from raftlog.errors import RaftlogError, WireError
+from raftlog.errors import RaftlogError
 from raftlog.records.varint import unsigned_varint
 from raftlog.wire import (
     APIS,
@@ -42,6 +42,7 @@ from raftlog.wire import (
     receive_request,
 )
 from raftlog.wire.codec import Cursor, skip_tagged
+from raftlog.wire.errors import WireError
 from raftlog_state.controller import ApiException
 from raftlog_state.errors import ControllerTimeoutError, NotControllerError, UnknownServerError
 

@@ -17,7 +17,7 @@ from kio.schema.controller_registration.v0 import request as requests
 from kio.schema.controller_registration.v0.response import ControllerRegistrationResponse
 from kio.schema.errors import ErrorCode
 
-from raftlog.errors import WireError
+from raftlog.wire.errors import WireError
 from raftlog.wire.log_identity import int16, node, uuid_or_none, uuid_text
 from raftlog_state.controller import KNOWN_FEATURES, ControllerListener
 from raftlog_state.image import ControllerRow, MetadataImage

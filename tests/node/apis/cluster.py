@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from raftlog.append import AppendRequest
-from raftlog.errors import WireError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis
@@ -48,6 +47,7 @@ from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.types import ReplicaKey
 from raftlog.wire import ApiKey, Listener, LogIdentity, RequestHeader, decode, encode
+from raftlog.wire.errors import WireError
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 
 TOPIC: Final = "orders"

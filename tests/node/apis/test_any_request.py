@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from raftlog.errors import MalformedMessageError
 from raftlog.node.access import Rights
 from raftlog.node.apis.produce import UnacknowledgedAppendError
 from raftlog.records.batch import Compression, Header, NewRecord, iter_batches
 from raftlog.wire import APIS, ApiKey, Listener, decode, encode
+from raftlog.wire.errors import MalformedMessageError
 from raftlog.wire.log_identity import uuid_or_none
 from tests.support.hostile_bytes import mutations
 from tests.support.wire_messages import message_kinds, random_message

@@ -16,7 +16,6 @@ from kio.schema.describe_topic_partitions.v0.response import DescribeTopicPartit
 from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
-from raftlog.errors import MalformedMessageError
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
@@ -25,6 +24,7 @@ from raftlog.node.driver import Driver
 from raftlog.records.batch import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire import ApiKey, Listener, decode, encode, latest_schemas
+from raftlog.wire.errors import MalformedMessageError
 from raftlog.wire.log_identity import uuid_or_none
 
 from .batches import batch, commit_header, produce

@@ -19,7 +19,6 @@ from tests.support.controller_nodes import (
 )
 from tests.support.request_builder import newest, request, response_class
 
-from raftlog.errors import MalformedMessageError
 from raftlog.node.access import ANONYMOUS, AccessTable, Principal, Rights, forwarded_principal
 from raftlog.wire import (
     ApiKey,
@@ -30,6 +29,7 @@ from raftlog.wire import (
     encode,
     encode_request_header,
 )
+from raftlog.wire.errors import MalformedMessageError
 from raftlog_state.controller_apis.envelope import encode_principal, parse_principal
 from raftlog_state.controller_apis.tokens import timestamp
 from raftlog_state.image import BrokerRow

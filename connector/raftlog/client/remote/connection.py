@@ -22,13 +22,11 @@ import raftlog
 from raftlog.errors import (
     AccessDeniedError,
     LogClosedError,
-    NoCommonVersionError,
     OptionError,
     RaftlogError,
     SaslAuthenticationError,
     SecurityProtocolError,
     UnsupportedSaslMechanismError,
-    WireError,
 )
 from raftlog.limits import WIRE_FRAME_BYTES_MAX
 from raftlog.storage.file_rights import change_by_others, read_by_others
@@ -49,6 +47,7 @@ from raftlog.wire import (
     frame,
     sasl,
 )
+from raftlog.wire.errors import NoCommonVersionError, WireError
 
 from .login import SaslLogin, TokenEndpointError
 from .nodes import Address

@@ -24,16 +24,13 @@ from kio.schema.list_offsets.v11.response import ListOffsetsResponse
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 
 from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT
-from raftlog.errors import (
-    AccessDeniedError,
-    NodeRefusedError,
-    WireError,
-)
+from raftlog.errors import AccessDeniedError, NodeRefusedError
 from raftlog.limits import BATCH_BYTES_MAX, MIB
 from raftlog.log.reading.transactions import ValueKind
 from raftlog.records.compression import Compression
 from raftlog.types import OffsetAndEpoch, SnapshotId
 from raftlog.wire import ApiKey, latest_schemas, sasl
+from raftlog.wire.errors import WireError
 
 from . import messages
 from .connection import ConnectionLostError, NetworkThread, tls_context

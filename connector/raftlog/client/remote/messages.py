@@ -23,9 +23,9 @@ from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.list_offsets.v11 import request as list_offsets
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_ends
 
-from raftlog.errors import MalformedMessageError
 from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
 from raftlog.wire import ProducedBatch, ProducedTopic, ProduceRequest, ProduceResult, latest_schemas
+from raftlog.wire.errors import MalformedMessageError
 
 PARTITION: Final = 0
 LATEST_TIMESTAMP: Final = -1

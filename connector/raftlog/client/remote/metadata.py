@@ -33,11 +33,11 @@ from raftlog.errors import (
     AccessDeniedError,
     NodeRefusedError,
     QuorumUnavailableError,
-    WireError,
     WrongClusterError,
 )
 from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire import ApiKey, latest_schemas
+from raftlog.wire.errors import WireError
 from raftlog.wire.log_identity import uuid_or_none
 
 from . import messages

@@ -30,7 +30,6 @@ from raftlog.errors import (
     LogReadOnlyError,
     NodeRefusedError,
     QuorumUnavailableError,
-    WireError,
     WrongClusterError,
 )
 from raftlog.wire import (
@@ -39,6 +38,7 @@ from raftlog.wire import (
     decode_produce_response,
     encode_produce_request,
 )
+from raftlog.wire.errors import WireError
 from raftlog.wire.produce_error_messages import parse_appended_message
 
 from . import messages

@@ -23,7 +23,6 @@ from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.list_offsets.v11.request import ListOffsetsRequest
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 
-from raftlog.errors import UnsupportedApiError, WireError
 from raftlog.limits import WIRE_ELEMENTS_MAX
 from raftlog.node.access import Principal
 from raftlog.node.audit import NO_AUDIT, AuditLog
@@ -41,6 +40,7 @@ from raftlog.wire import (
     encode,
     latest_schemas,
 )
+from raftlog.wire.errors import UnsupportedApiError, WireError
 
 from .cluster import handle_describe_cluster, handle_describe_quorum
 from .configs import handle_describe_configs

@@ -34,7 +34,6 @@ from raftlog.errors import (
     InvalidAppendError,
     LogError,
     NotLeaderError,
-    WireError,
 )
 from raftlog.limits import KIB
 from raftlog.node.access import Rights
@@ -50,6 +49,7 @@ from raftlog.wire import (
     encode_produce_response,
 )
 from raftlog.wire.codec import error_of
+from raftlog.wire.errors import WireError
 from raftlog.wire.log_identity import duration, int16, or_minus_one
 from raftlog.wire.produce_error_messages import (
     Appended,
