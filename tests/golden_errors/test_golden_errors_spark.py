@@ -1,0 +1,61 @@
+"""Errors of typical mistakes in a real Spark session: they contain the golden texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+
+from tests.golden_errors.golden import HERE, HOME
+from tests.golden_errors.spark_mistakes import READS, Read, Write, writes
+
+pytestmark = pytest.mark.spark
+
+
+TEXTS_OF_DELTA = {'option("txnVersion", 5)': "Both txnVersion and txnAppId must be specified"}
+"""Of mistakes that Delta's extension of the session finds first, in writes of any format."""
+
+
+def golden_text(title: str) -> str:
+    """Return the text of a mistake without the class, which Python's stack has."""
+    kept = (HERE / "spark.txt").read_text()
+    text = kept.partition(f">>> {title}\n")[2].partition("\n")[0].partition(": ")[2]
+    assert text.startswith("[RAFTLOG_"), title
+    return text
+
+
+def load(spark: SparkSession, read: Read) -> None:
+    reader = spark.read.format("raftlog").options(**read.options)
+    if read.schema is not None:
+        reader = reader.schema(read.schema)
+    reader.load().count()
+
+
+def save(spark: SparkSession, write: Write) -> None:
+    frame = spark.createDataFrame([(write.value,)], write.schema)
+    mode = "overwrite" if write.is_overwrite else "append"
+    frame.write.format("raftlog").options(**write.options).mode(mode).save()
+
+
+def text_of(error: PySparkException, directory: Path) -> str:
+    """Return the text as the golden ones are written."""
+    return str(error).replace(f"{HOME}/", "").replace(str(directory), "/tmp")
+
+
+@pytest.mark.parametrize("read", READS, ids=lambda read: read.code)
+def test_a_read_fails_with_its_golden_text(spark: SparkSession, read: Read, tmp_path: Path) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        load(spark, read)
+    text = golden_text(f'spark.read.format("raftlog").{read.code}')
+    assert text in text_of(caught.value, tmp_path)
+
+
+def test_a_write_fails_with_its_golden_text(spark: SparkSession, tmp_path: Path) -> None:
+    for write in writes(tmp_path):
+        with pytest.raises(PySparkException) as caught:
+            save(spark, write)
+        text = golden_text(f'frame.write.format("raftlog"), {write.code}')
+        text = TEXTS_OF_DELTA.get(write.code, text)
+        assert text in text_of(caught.value, tmp_path), write.code
