@@ -21,8 +21,15 @@ AUDIT_PLANTS: Final = (
     ),
     Plant(
         bug="values of configs are in the audit log",
-        path="state/raftlog_state/controller_apis/changes.py",
+        path="state/raftlog_state/controller_apis/audited_changes.py",
         old=" if name in _GROUPS or name in _PUBLIC",
+        new="",
+        tests=(CHANGES,),
+    ),
+    Plant(
+        bug="a forwarded change that a standby refuses has no outcome in the audit log",
+        path="state/raftlog_state/controller_apis/envelope.py",
+        old="        ended(refused)\n",
         new="",
         tests=(CHANGES,),
     ),

@@ -9,7 +9,7 @@ Source: Kafka ``ControllerApis``.
 
 from __future__ import annotations
 
-from .changes import describe_change
+from .audited_changes import describe_change
 from .envelope import forward_request
 from .handlers import HANDLERS, Handler
 from .hosted_controller import ELEMENTS_MAX, HostedController

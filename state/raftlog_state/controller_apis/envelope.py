@@ -46,7 +46,7 @@ from raftlog.wire.errors import WireError
 from raftlog_state.controller import ApiException
 from raftlog_state.errors import ControllerTimeoutError, NotControllerError, UnknownServerError
 
-from .changes import describe_change
+from .audited_changes import describe_change
 from .hosted_controller import DEFAULT_TIMEOUT_MS, ELEMENTS_MAX, HostedController
 from .requests import USER, ControllerRequest, Principal, code_and_message
 
@@ -192,7 +192,9 @@ async def handle_envelope(
     try:
         response = await handler.handle(controller, forwarded)
     except NotControllerError:
-        return refuse_envelope(request, ErrorCode.not_controller, None)
+        refused = refuse_envelope(request, ErrorCode.not_controller, None)
+        ended(refused)
+        return refused
     except (ApiException, RaftlogError) as error:
         response = handler.refuse(forwarded, *code_and_message(error))
     ended(response)

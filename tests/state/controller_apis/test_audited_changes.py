@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+from kio.schema.errors import ErrorCode
 from tests.state.controller_apis.test_broker_requests import ALICE, forwarded
-from tests.support.controller_nodes import ControllerNodes, controller_nodes
+from tests.support.controller_nodes import ControllerNodes, ask, controller_nodes
 from tests.support.request_builder import request
 
 from raftlog.wire import ApiKey
@@ -53,6 +55,23 @@ async def _change(nodes: ControllerNodes) -> None:
     key = ApiKey.DELETE_TOPICS
     envelope = forwarded(key, request(key, topics=[{"name": "a", "topic_id": None}]))
     await nodes.admin(ApiKey.ENVELOPE, **envelope | {"request_principal": ALICE})
+
+
+@pytest.mark.slow
+def test_a_forwarded_change_that_a_standby_refuses_has_its_outcome(tmp_path: Path) -> None:
+    path, key = tmp_path / "audit.log", ApiKey.DELETE_TOPICS
+
+    async def check() -> None:
+        async with controller_nodes(tmp_path, 3, extra=f'[audit]\nfile = "{path}"\n') as nodes:
+            active = await nodes.until_active()
+            standby = next(node for node in nodes.nodes if node is not active)
+            envelope = forwarded(key, request(key, topics=[{"name": "a", "topic_id": None}]))
+            refused = await ask(standby, ApiKey.ENVELOPE, request(ApiKey.ENVELOPE, **envelope))
+            assert refused.error_code is ErrorCode.not_controller
+
+    asyncio.run(check())
+    found = [line["outcome"] for line in changes(path) if line["request"] == key.name]
+    assert found == ["requested", ["NOT_CONTROLLER"]]
 
 
 def test_changes_are_logged_with_principal_arguments_and_outcome(tmp_path: Path) -> None:
