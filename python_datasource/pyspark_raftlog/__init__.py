@@ -14,9 +14,8 @@ from .source import RaftlogDataSource
 
 if TYPE_CHECKING:
     from .errors import conflict, typed_error
-    from .lag_listener import LagListener
     from .optimistic_commit import NewRecords, append, commit_loop
-    from .stream_lag import StreamLag, lag
+    from .stream_lag import LagListener, StreamLag, lag
 
 DefaultSource = RaftlogDataSource
 
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "LagListener": "lag_listener",
+    "LagListener": "stream_lag",
     "NewRecords": "optimistic_commit",
     "append": "optimistic_commit",
     "commit_loop": "optimistic_commit",

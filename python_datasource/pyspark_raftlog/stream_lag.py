@@ -1,19 +1,33 @@
 """Lag of a streaming query: the number of offsets from its last batch to the latest of each log.
 
 Spark's progress of a query has, for each source, the end of the last batch and the latest end of
-the log that the source has reported, both as JSON.
+the log that the source has reported, both as JSON. Data sources in Python cannot add metrics to a
+progress: the JVM's class of their streams does not report any.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from raftlog.errors import DataLossError
 
 from .offsets import SOURCES_VERSION, SourcesOffset, StreamOffset
+
+_LOGGER: Final = logging.getLogger("pyspark_raftlog")
+_BEHIND: Final = "raftlog_stream_offsets_behind_latest"
+_CAUGHT_UP: Final = "raftlog_stream_caught_up_timestamp_seconds"
+_HEAD: Final = {
+    _BEHIND: "Committed offsets of a log that the stream has not read.",
+    _CAUGHT_UP: "Time at which the stream had last read all of them.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +76,94 @@ def _ends(offset: object) -> Mapping[str | None, int]:
     except (ValueError, DataLossError):
         return {}
     return {end.cluster_id: end.offset}
+
+
+# --- a file for Prometheus ------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Query:
+    name: str
+    lag: StreamLag
+    caught_up_s: float | None = None
+
+
+class LagListener(StreamingQueryListener):
+    """Listener that writes the lag of all queries that read ``format("raftlog")`` to a file, for
+    Prometheus' textfile collector.
+
+    ``spark.streams.addListener(LagListener("/var/lib/node_exporter/raftlog.prom"))``. The file is
+    replaced as a whole at each progress. ``raftlog_stream_offsets_behind_latest`` is the lag in
+    offsets, with the labels ``query`` (its name, or its id without one) and ``log``; the lag in
+    seconds is ``time() - raftlog_stream_caught_up_timestamp_seconds``. A query that has ended is
+    left out. A log of ``sources`` that cannot be reached counts as it was last read: its lag does
+    not grow, and the source logs a warning. A file that cannot be written is a warning in the
+    logger ``pyspark_raftlog``.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        self._queries: dict[str, _Query] = {}
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """Do nothing: whether the query reads a log is known at its first progress."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Write the lag of a query after a batch."""
+        progress = event.progress
+        found = lag(progress)
+        if found is None:
+            return
+        query = self._queries.setdefault(
+            str(progress.id), _Query(progress.name or progress.id, found)
+        )
+        query.lag = found
+        if not found.offsets_behind_latest:
+            query.caught_up_s = _seconds(progress.timestamp)
+        self._write()
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Write that a query has read everything: Spark reports this every ten seconds."""
+        query = self._queries.get(str(event.id))
+        if query is not None:
+            query.lag = StreamLag(0, dict.fromkeys(query.lag.logs, 0))
+            query.caught_up_s = _seconds(event.timestamp)
+            self._write()
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Remove a query from the file."""
+        if self._queries.pop(str(event.id), None) is not None:
+            self._write()
+
+    def _write(self) -> None:
+        part = f"{self._path}.part"
+        try:
+            with open(part, "w", encoding="utf-8") as file:
+                file.write(self._text())
+            os.replace(part, self._path)
+        except OSError as error:
+            _LOGGER.warning("%s cannot be written: %s", self._path, error.strerror)
+
+    def _text(self) -> str:
+        samples: dict[str, list[str]] = {name: [] for name in _HEAD}
+        for query in self._queries.values():
+            label = f'query="{_escaped(query.name)}"'
+            for log, count in query.lag.logs.items():
+                samples[_BEHIND].append(f'{{{label},log="{_escaped(log or "")}"}} {count}')
+            if query.caught_up_s is not None:
+                samples[_CAUGHT_UP].append(f"{{{label}}} {query.caught_up_s:.3f}")
+        lines = []
+        for name, text in _HEAD.items():
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+            lines += [f"{name}{sample}" for sample in samples[name]]
+        return "\n".join(lines) + "\n"
+
+
+def _escaped(text: object) -> str:
+    return str(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _seconds(timestamp: str) -> float:
+    """Return a time of a progress, ISO 8601 in UTC, in seconds since 1970."""
+    time = datetime.fromisoformat(timestamp)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
