@@ -109,7 +109,11 @@ def _part_rows(part: LogPart, columns: tuple[str, ...]) -> Iterator[pa.RecordBat
     try:
         log = open_source(part.options)
     except LogNotFoundError as error:
-        loss = data_loss(DataLoss.LOG_MISSING, path=error.path, reason="the log was deleted")
+        reason = (
+            "the driver has read the log, which this executor does not have: it was deleted, or "
+            "is not mounted at this path on every executor"
+        )
+        loss = data_loss(DataLoss.LOG_MISSING, path=error.path, reason=reason)
         if part.options.fail_on_data_loss:
             raise loss from None
         _LOGGER.warning("%s; continuing without these records", loss)

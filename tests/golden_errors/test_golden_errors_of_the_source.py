@@ -6,6 +6,7 @@ the same mistakes in a session.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -30,12 +31,12 @@ def plan(read: Read) -> None:
     source.reader(read.schema or source.schema()).partitions()
 
 
-def read_moved(path: str, moved: Path) -> None:
+def read_moved(options: Mapping[str, str], path: Path) -> None:
     """Read a planned partition on a host that does not have the path."""
-    source = source_of({"path": path})
+    source = source_of(options)
     reader = source.reader(source.schema())
     (partition, *_) = reader.partitions()
-    shutil.move(path, moved)
+    shutil.rmtree(path)
     list(reader.read(partition))
 
 
@@ -55,9 +56,14 @@ def mistakes(tmp_path: Path) -> Iterator[Mistake]:
     """Yield reads, then writes."""
     for read in READS:
         yield call(f'spark.read.format("raftlog").{read.code}', partial(plan, read))
-    only = str(shutil.copytree(NODE, tmp_path / "only-on-the-driver"))
-    moved = partial(read_moved, only, tmp_path / "moved")
-    yield call("# a task on an executor without the path", moved)
+    only = tmp_path / "only-on-the-driver"
+    for what, options in (
+        ("", {"path": str(only)}),
+        (", of sources", {"sources": json.dumps([{"path": str(only)}])}),
+    ):
+        shutil.copytree(NODE, only)
+        title = f"# a task on an executor without the path{what}"
+        yield call(title, partial(read_moved, options, only))
     source = source_of({"path": NODE, "endingOffset": "5"})
     yield call(
         'spark.readStream.option("endingOffset", 5)', lambda: source.streamReader(source.schema())

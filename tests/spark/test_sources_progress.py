@@ -512,7 +512,8 @@ def test_records_of_a_planned_batch_are_read_or_the_batch_fails(
     ((start, end),) = run(planned)
     (partition,) = planned.partitions(start, end)
     shutil.rmtree(fleet.path("dead"))
-    loss_of(lambda: list(planned.read(partition)), DataLoss.LOG_MISSING)
+    text = loss_of(lambda: list(planned.read(partition)), DataLoss.LOG_MISSING)
+    assert "is not mounted at this path on every executor" in text
     loss_of(lambda: planned.partitions(start, end), DataLoss.LOG_MISSING)
     with pytest.raises(LogNotFoundError):
         fleet.stream().partitions(start, end)
