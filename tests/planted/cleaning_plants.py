@@ -149,9 +149,18 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a cursor continues at its position in a segment that was replaced",
         path="connector/raftlog/log/reading/files.py",
-        old="            self._position = None  # compaction has replaced the segment\n",
+        old="            self._forget_position()  # compaction has replaced the segment\n",
         new="            pass\n",
         tests=(f"{COMPACTION}::test_a_cursor_continues_after_its_segment_was_replaced",),
+    ),
+    Plant(
+        bug="a cursor continues at its position in a replaced segment if a batch ends there",
+        path="connector/raftlog/log/reading/files.py",
+        old="            and header.last_offset + 1 == self.next_offset\n",
+        new="",
+        tests=(
+            f"{COMPACTION}::test_a_cursor_reads_every_batch_after_a_replacement_with_batches_of_equal_size",
+        ),
     ),
     Plant(
         bug="a writer reads a compacted segment with the size that it had before",

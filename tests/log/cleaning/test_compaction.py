@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
 import pytest
-from tests.log.cleaning.test_retained_records import batch_bytes, check_contiguous, rows
+from tests.log.cleaning.test_retained_records import (
+    batch_bytes,
+    check_contiguous,
+    new_batch,
+    rows,
+)
 from tests.simulated_disk.crash_model import Survival
 from tests.simulated_disk.simulated_disk import SimulatedDisk
 from tests.simulated_disk.simulated_tree import OperationKind
@@ -24,6 +30,7 @@ from tests.support.appending import (
 from raftlog.errors import CorruptBatchError, DiskFullError, LogError
 from raftlog.log.cleaning import compaction as compaction_module
 from raftlog.log.cleaning.compaction import plan_compaction
+from raftlog.log.cleaning.retained_records import BatchFilter, OffsetMap, RetentionRules
 from raftlog.log.format.directory import (
     CLEANED_SUFFIX,
     CLEANER_CHECKPOINT_NAME,
@@ -39,6 +46,7 @@ from raftlog.log.segment import SegmentMetadata
 from raftlog.log.writing.producer_state import Duplicate
 from raftlog.log.writing.properties import CleanupPolicy, LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.batch import iter_batches
 from raftlog.records.record import Record
 from raftlog.types import SnapshotId
 
@@ -578,6 +586,46 @@ def test_a_cursor_continues_after_its_segment_was_replaced(read_count: int) -> N
     later = [one.base_offset for one in batches_of(disk) if one.last_offset >= read_end]
     assert bases == later
     assert cursor.next_offset == log.end_offset
+
+
+@pytest.mark.parametrize("contiguous", [False, True])
+@pytest.mark.parametrize("read_count", [1, 2, 3, 4])
+@pytest.mark.parametrize("dropped", [(0, 2, 4), (0, 1, 3, 4, 5)])
+def test_a_cursor_reads_every_batch_after_a_replacement_with_batches_of_equal_size(
+    dropped: tuple[int, ...], read_count: int, *, contiguous: bool
+) -> None:
+    """Its position is a boundary of batches, or the end, of the new segment, too: Kafka's cleaner
+    leaves gaps, raftlog's empty batches, which have half the size of these."""
+    padding = b"v" * (123 - len(batch_bytes(0, (b"k", b"v"))))
+    batches = [batch_bytes(at, (b"%d" % at, padding)) for at in range(6)]
+    assert {len(one) for one in batches} == {2 * 61}
+    disk = disk_with_parent()
+    disk.make_directory(DIRECTORY)
+    write_segment(disk, batches[:read_count])
+    cursor = LogCursor(LogFiles.of_directory(disk, DIRECTORY), 0, contiguous=contiguous)
+    assert bases_of(cursor) == list(range(read_count))
+    offsets = OffsetMap(0, 1 << 20)
+    assert offsets.add(new_batch(6, *((b"%d" % at, None) for at in dropped)))
+    cleaner = BatchFilter(offsets, RetentionRules(now_ms=0, delete_retention_ms=0))
+    cleaned = list(cleaner.clean(iter_batches(b"".join(batches))))
+    write_segment(disk, cleaned if contiguous else [one for one in cleaned if len(one) > 61])
+    write_segment(disk, [batch_bytes(6, (b"k", b"v"))], 6)
+    retained = [at for at in range(read_count, 7) if at not in dropped]
+    assert [base for base in bases_of(cursor) if base in retained] == retained
+
+
+def write_segment(disk: SimulatedDisk, batches: Sequence[bytes], base_offset: int = 0) -> None:
+    """Write a segment, in place of the present one if there is one."""
+    path = f"{DIRECTORY}/{offset_name(base_offset, '.log')}"
+    with disk.create_file(path + CLEANED_SUFFIX) as file:
+        file.write_at(0, b"".join(batches))
+    disk.rename(path + CLEANED_SUFFIX, path)
+
+
+def bases_of(cursor: LogCursor) -> list[int]:
+    """Return the base offsets of the batches that a cursor reads up to the end of the log."""
+    found = [chunk.batches.base_offset.tolist() for chunk in cursor.read(HeaderDecoder())]
+    return [base for bases in found for base in bases]
 
 
 # --- failures -------------------------------------------------------------------------------------

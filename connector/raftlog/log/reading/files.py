@@ -294,6 +294,8 @@ class LogCursor:
         self._contiguous = contiguous
         self._started = False
         self._position: int | None = None
+        self._last_position: int | None = None
+        """Position of the batch that ends at ``_position``; None if it was not read."""
         self._failed_position: int | None = None
         self.next_offset = offset
         self.tail: LogTail | None = None
@@ -345,7 +347,7 @@ class LogCursor:
                     raise
                 self._files.refresh()
                 self.segment = self._segment_at(self.next_offset)
-                self._position = None
+                self._forget_position()
 
     def _segment_at(self, offset: int) -> int:
         segment = self._files.segment_at(offset)
@@ -365,8 +367,8 @@ class LogCursor:
     ) -> Generator[P, None, tuple[Stop, CorruptBatchError | None]]:
         """Read the current segment; return why reading ended, and the damage if that is why."""
         start_offset = None
-        if self._position is not None and not self._is_position_current(file, self._position):
-            self._position = None  # compaction has replaced the segment
+        if self._position and not self._is_position_current(file):
+            self._forget_position()  # compaction has replaced the segment
         if self._position is None:  # the index entry may be for an earlier batch
             self._position = self._files.find(file, self.segment, self.next_offset)
             start_offset = self.next_offset
@@ -381,7 +383,8 @@ class LogCursor:
             if count:
                 self._started = True
                 self.next_offset = int(batches.last_offset[count - 1]) + 1
-                batch_end = int(batches.position[count - 1]) + int(batches.byte_count[count - 1])
+                self._last_position = int(batches.position[count - 1])
+                batch_end = self._last_position + int(batches.byte_count[count - 1])
                 self._files.remember_position(
                     self.next_offset, base_offset=self.segment, position=batch_end
                 )
@@ -395,15 +398,19 @@ class LogCursor:
             stop, error = chunk.stop, chunk.error
         return stop, error
 
-    def _is_position_current(self, file: ReadableFile, position: int) -> bool:
-        """Return whether reading may continue at a position of an earlier opening of the segment:
-        the next batch begins there, or the file ends."""
-        header = find_header(file, position)
-        if header is None:
-            return position == file.byte_count()
-        if self._contiguous:
-            return header.base_offset == self.next_offset
-        return header.base_offset >= self.next_offset
+    def _forget_position(self) -> None:
+        """Look the next batch up again; it may be an empty one that begins before the offset."""
+        self._position, self._started = None, False
+
+    def _is_position_current(self, file: ReadableFile) -> bool:
+        """Return whether the batch that was read last still ends at the position. What begins there
+        does not show it: in a segment that was replaced it may be a later batch, or the end."""
+        header = None if self._last_position is None else find_header(file, self._last_position)
+        return (
+            header is not None
+            and header.end_position == self._position
+            and header.last_offset + 1 == self.next_offset
+        )
 
     def _in_order(self, batches: BatchColumns, path: str) -> tuple[int, LogGapError | None]:
         """Return the number of leading batches in order, and the error of the next one."""
