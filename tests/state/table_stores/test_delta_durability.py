@@ -275,6 +275,20 @@ def test_an_incomplete_last_entry_of_delta_rs_is_named_with_its_remedy(
     assert reopened.read(STATE_TABLE)["_offset"].to_pylist() == [6]
 
 
+def test_an_empty_last_entry_of_delta_rs_is_a_version_without_changes(tmp_path: Path) -> None:
+    """File systems that allocate late leave it; Spark reads it like delta-rs."""
+    store = DeltaRsStore(str(tmp_path))
+    rows = [table_of(STATE_TABLE, [state_row("k", 0, at, at, name="a")]) for at in (5, 6)]
+    for each in rows:
+        store.merge(each)
+    newest = max((tmp_path / STATE_TABLE.name / "_delta_log").glob("0*.json"))
+    newest.write_bytes(b"")
+    reopened = DeltaRsStore(str(tmp_path))
+    assert reopened.read(STATE_TABLE)["_offset"].to_pylist() == [5]
+    reopened.merge(rows[1])
+    assert reopened.read(STATE_TABLE)["_offset"].to_pylist() == [6]
+
+
 def test_an_entry_that_no_engine_reads_is_an_error_and_not_an_endless_append(
     tmp_path: Path,
 ) -> None:

@@ -167,7 +167,8 @@ def _link_entry(log: Path, staged: str, name: str, directory: int) -> None:
 def find_torn(log: Path) -> Path | None:
     """Return the newest entry if it is not JSON, as after a loss of power in a commit of delta-rs.
 
-    Such a commit has not returned, and none is after it.
+    Such a commit has not returned, and none is after it. An empty entry is a version without
+    changes to all engines.
     """
     newest = max(log.glob("[0-9]*.json"), default=None)
     if newest is None or not newest.is_file():
