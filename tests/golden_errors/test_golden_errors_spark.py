@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.golden_errors.golden import HERE, HOME
-from tests.golden_errors.spark_mistakes import READS, Read, Write, writes
+from tests.golden_errors.spark_mistakes import NODE, READS, Read, Write, writes
 
 pytestmark = pytest.mark.spark
 
@@ -49,6 +49,15 @@ def test_a_read_fails_with_its_golden_text(spark: SparkSession, read: Read, tmp_
     with pytest.raises(AnalysisException) as caught:
         load(spark, read)
     text = golden_text(f'spark.read.format("raftlog").{read.code}')
+    assert text in text_of(caught.value, tmp_path)
+
+
+def test_a_stream_fails_with_its_golden_text(spark: SparkSession, tmp_path: Path) -> None:
+    stream = spark.readStream.format("raftlog").option("endingOffset", 5).load(NODE)
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(StreamingQueryException) as caught:
+        writer.start().awaitTermination()
+    text = golden_text('spark.readStream.option("endingOffset", 5)')
     assert text in text_of(caught.value, tmp_path)
 
 
