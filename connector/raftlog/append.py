@@ -277,7 +277,8 @@ class BufferPool:
 # too, or a small one would overtake a large one. The retry of a refused append shows that the
 # client retries all of them in order and has no other in flight, so that it and those after it may
 # pass. Only appends with an identity are kept in order: the retry of any other cannot be
-# recognized.
+# recognized. Once the log knows a producer, the sequences alone keep its order: the gate is for its
+# first batches, of which the log accepts any, and for appends with a commit name only.
 
 REFUSED_MAX: Final = 16
 """Refusals after which a client that does not retry is accepted again. More than an ordered client

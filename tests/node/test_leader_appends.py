@@ -28,8 +28,9 @@ def commit_of(query_id: str, version: int) -> AppendRequest:
     )
 
 
-def batch_of(sequence: int) -> AppendRequest:
-    return AppendRequest(records=(b"x",), producer=ProducerStamp(7, 0, sequence), deadline_ms=1e12)
+def batch_of(sequence: int, *, byte_count: int = 1) -> AppendRequest:
+    stamp = ProducerStamp(7, 0, sequence)
+    return AppendRequest(records=(bytes(byte_count),), producer=stamp, deadline_ms=1e12)
 
 
 @pytest.mark.parametrize(
@@ -126,40 +127,49 @@ class Space:
         return [type(one.error) if isinstance(one, Failed) else Done for one in answers]
 
 
-def of_line(
-    gate: InOrderGate | None, producer_id: int | None, byte_count: int = 1
-) -> AppendRequest:
+def gated(gate: InOrderGate | None, producer_id: int | None, byte_count: int = 1) -> AppendRequest:
     stamp = None if producer_id is None else ProducerStamp(producer_id, 0, 0)
     return AppendRequest(records=(b"x" * byte_count,), gate=gate, producer=stamp, deadline_ms=1e12)
 
 
 def test_after_a_request_without_space_no_later_one_of_its_sender_is_appended() -> None:
-    room, line = Space(), InOrderGate()
-    room.one.disk.leave_room(10_000)
-    assert room.append(of_line(line, 1, 100_000)) == [DiskFullError]
-    assert room.append(of_line(line, 2)) == [DiskFullError]
-    assert room.append(of_line(None, 3), of_line(InOrderGate(), 4)) == [Done, Done]
-    assert room.append(of_line(line, None)) == [Done], "no later retry would be recognised"
-    room.one.disk.full_at(None)
-    assert room.append(of_line(line, 5)) == [DiskFullError], "it was in flight already"
+    space, gate = Space(), InOrderGate()
+    space.one.disk.leave_room(10_000)
+    assert space.append(gated(gate, 1, 100_000)) == [DiskFullError]
+    assert space.append(gated(gate, 2)) == [DiskFullError]
+    assert space.append(gated(None, 3), gated(InOrderGate(), 4)) == [Done, Done]
+    assert space.append(gated(gate, None)) == [Done], "no later retry would be recognised"
+    space.one.disk.full_at(None)
+    assert space.append(gated(gate, 5)) == [DiskFullError], "it was in flight already"
 
 
 def test_a_retry_is_appended_and_the_requests_after_it() -> None:
-    room, line, neighbour = Space(), InOrderGate(), InOrderGate()
-    room.one.disk.leave_room(10_000)
-    together = (of_line(line, 1, 100_000), of_line(line, 2), of_line(neighbour, 3))
-    assert room.append(*together) == [DiskFullError] * 3
-    assert room.append(of_line(neighbour, 4)) == [DiskFullError], "it would overtake 3"
-    assert room.append(of_line(neighbour, 3)) == [Done]
-    assert room.append(of_line(line, 1, 100_000)) == [DiskFullError]
-    assert room.append(of_line(line, 2)) == [DiskFullError]
-    room.one.disk.full_at(None)
-    assert room.append(of_line(line, 1, 100_000), of_line(line, 2)) == [Done, Done]
+    space, gate, other = Space(), InOrderGate(), InOrderGate()
+    space.one.disk.leave_room(10_000)
+    together = (gated(gate, 1, 100_000), gated(gate, 2), gated(other, 3))
+    assert space.append(*together) == [DiskFullError] * 3
+    assert space.append(gated(other, 4)) == [DiskFullError], "it would overtake 3"
+    assert space.append(gated(other, 3)) == [Done]
+    assert space.append(gated(gate, 1, 100_000)) == [DiskFullError]
+    assert space.append(gated(gate, 2)) == [DiskFullError]
+    space.one.disk.full_at(None)
+    assert space.append(gated(gate, 1, 100_000), gated(gate, 2)) == [Done, Done]
 
 
 def test_a_sender_without_a_retry_is_not_refused_forever() -> None:
-    room, line = Space(), InOrderGate()
-    room.one.disk.leave_room(10_000)
-    assert room.append(of_line(line, 0, 100_000)) == [DiskFullError]
-    found = [room.append(of_line(line, number))[0] for number in range(1, 20)]
+    space, gate = Space(), InOrderGate()
+    space.one.disk.leave_room(10_000)
+    assert space.append(gated(gate, 0, 100_000)) == [DiskFullError]
+    found = [space.append(gated(gate, number))[0] for number in range(1, 20)]
     assert found == [DiskFullError] * 15 + [Done] * 4
+
+
+def test_the_log_keeps_the_order_of_a_producer_that_it_knows_without_a_gate() -> None:
+    space = Space()
+    assert space.append(batch_of(0)) == [Done]
+    space.one.disk.leave_room(10_000)
+    large = partial(batch_of, 1, byte_count=100_000)
+    assert space.append(large()) == [DiskFullError]
+    assert space.append(batch_of(2)) == [OutOfOrderSequenceError]
+    space.one.disk.full_at(None)
+    assert space.append(large(), batch_of(2)) == [Done, Done]
