@@ -123,6 +123,13 @@ CLIENT_PLANTS: Final = (
         tests=(BATCHES,),
     ),
     Plant(
+        bug="an append with a codec that a node does not support is sent again until its deadline",
+        path=f"{REMOTE}/messages.py",
+        old="16, 74, 75, 100, 103))\n",
+        new="16, 74, 75, 76, 100, 103))\n",
+        tests=(BATCHES,),
+    ),
+    Plant(
         bug="a batch without a sequence is sent beside others",
         path=f"{REMOTE}/producer.py",
         old="        if batch is None or (self._in_flight_count and not batch.has_sequence):\n",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
 
 from raftlog.append import WAITING_BYTES_MAX, AppendRequest, AppendResult
 from raftlog.client.log_handle import Clock
@@ -409,6 +410,14 @@ def test_a_batch_that_the_log_has_forgotten_after_later_ones_may_be_in_it(
     found = result_of(stamped_batch(later), out_of_order(later, expected_sequence=earlier))
     assert isinstance(found, Retry)
     assert found.is_out_of_order
+
+
+@pytest.mark.parametrize(
+    "code", [code for code in ErrorCode if not code.retriable and code not in (0, 104)], ids=str
+)
+def test_other_kafka_codes_are_refusals(code: ErrorCode) -> None:
+    found = outcome_of_error(sent(), code, None, PATH)
+    assert isinstance(found, NodeRefusedError | AccessDeniedError)
 
 
 @pytest.mark.parametrize("code", [6, 5, 13, 19, 74])

@@ -47,10 +47,10 @@ FETCH_BYTES: Final = 1 * MIB
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.4
 _OFFSET_OUT_OF_RANGE: Final = 1
-_RETRIABLE_ERRORS: Final = frozenset(
-    (3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 41, 74, 75, 76, 78, 100, 103)
-)
-"""Kafka's error codes after which a retry, or another leader, may help."""
+_RETRIABLE_ERRORS: Final = messages.RETRIABLE_ERRORS | {7, 8, 41, 78}
+"""Kafka's error codes after which a retry, or another leader, may help: those of all requests,
+REQUEST_TIMED_OUT, BROKER_NOT_AVAILABLE (it is shutting down), NOT_CONTROLLER and
+OFFSET_NOT_AVAILABLE."""
 _LEADER_IS_BUSY: Final = frozenset((7, 14, 78))
 """Error codes of a leader that does not know its high watermark yet."""
 _SNAPSHOT_NOT_FOUND: Final = 98

@@ -36,6 +36,8 @@ CONTROLLERS: Final = 2
 """Endpoint type of controllers in DescribeCluster (KIP-919)."""
 _TOPIC_RESOURCE: Final = 2
 _MILLISECONDS_MAX: Final = 2**31 - 1
+RETRIABLE_ERRORS: Final = frozenset((3, 5, 6, 9, 13, 14, 15, 16, 74, 75, 100, 103))
+"""Kafka's error codes after which nothing was done, and a retry, or another leader, may help."""
 _ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 53, 58))
 """Kafka's error codes of authorization (topic, group, cluster, transactional id, which is here the
 application id) and of authentication."""

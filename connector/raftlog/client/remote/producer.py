@@ -56,7 +56,7 @@ from raftlog.records.builder import ProducerStamp
 from raftlog.records.header import INT32_MAX
 from raftlog.wire.produce_error_messages import parse_error_message
 
-from .messages import is_access_error
+from .messages import RETRIABLE_ERRORS, is_access_error
 from .producer_batches import (
     IMPOSSIBLE_OFFSET,
     LogSettings,
@@ -442,8 +442,9 @@ def _is_refused(request: AppendRequest, leader_epoch: int) -> bool:
 
 # --- Outcome of a batch by its response -----------------------------------------------------------
 
-_RETRIABLE: Final = frozenset((3, 5, 6, 8, 9, 13, 14, 15, 16, 19, 74, 75, 76, 100, 103, 104))
-"""Kafka's error codes after which nothing was appended, and a retry may help."""
+_RETRIABLE: Final = RETRIABLE_ERRORS | {19, 104}
+"""Kafka's error codes after which nothing was appended, and a retry may help: those of all
+requests, NOT_ENOUGH_REPLICAS and, of a node of another cluster, INCONSISTENT_CLUSTER_ID."""
 _UNKNOWN: Final = frozenset((7, 20))
 """Kafka's codes of an unknown outcome (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND)."""
 _TRANSIENT: Final = (LogClosedError, BufferAllocationError, LogLockedError, DiskFullError)
