@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import base64
 import itertools
-import json
 import random
 import tempfile
 import time
@@ -24,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from benchmarks.decode import batch_counts
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 from tests.support.small_logs import TIME_MS, write_epochs
 
 from raftlog.client import open_path
@@ -251,9 +250,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         for found in measure(Path(directory), options.records):
-            print(
-                json.dumps(found) if options.json else f"{found['what']}: {found['measured']:.2f}"
-            )
+            print_row(found, as_json=options.json, decimals=2)
 
 
 if __name__ == "__main__":

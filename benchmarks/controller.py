@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import random
 import statistics
 import time
@@ -20,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 
 from raftlog.node.raft_client import LeaderNotification
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
@@ -322,10 +321,7 @@ def main() -> None:
     given = parser.parse_args()
     for partition_count in given.partitions:
         for one in measure(partition_count):
-            if given.json:
-                print(json.dumps(one), flush=True)
-            else:
-                print(f"{one['what']:70} {one['measured']:12,.1f} {one['unit']}", flush=True)
+            print_row(one, as_json=given.json, decimals=1)
 
 
 if __name__ == "__main__":

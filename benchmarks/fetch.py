@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import contextlib
 import io
-import json
 import socket
 import statistics
 import tempfile
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.produce import produced
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 from tests.node.apis.requests import fetch
 from tests.support.quorum_processes import RARE_ELECTIONS, NodeProcess, free_ports
 from tests.support.served_node import served_node
@@ -268,10 +267,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory) as home:
         for one in measure(Path(home), options.rounds):
-            if options.json:
-                print(json.dumps(one), flush=True)
-            else:
-                print(f"{one['measured']:9.1f} {one['unit']}  {one['what']}", flush=True)
+            print_row(one, as_json=options.json, decimals=1)
 
 
 if __name__ == "__main__":

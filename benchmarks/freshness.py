@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.small_logs import LogWriter
 
@@ -217,7 +217,7 @@ def main() -> None:
         of_streams = measure(spark, Path(directory), arguments.rounds)
         of_commands = measure_follower(Path(directory) / "follower", arguments.rounds)
         for figures in chain(of_streams, of_commands):
-            print(json.dumps(figures) if arguments.json else figures, flush=True)
+            print_row(figures, as_json=arguments.json)
         spark.stop()
 
 

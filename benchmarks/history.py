@@ -8,7 +8,6 @@ in the same session, alternating; the median of several runs is used.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -20,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 from benchmarks.spark_read import TIME_MS, session
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
@@ -140,7 +139,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         spark = session()
         for figures in measure(spark, Path(directory), arguments.versions):
-            print(json.dumps(figures) if arguments.json else figures)
+            print_row(figures, as_json=arguments.json, decimals=2)
         spark.stop()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import json
 import tempfile
 import time
 import uuid
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 from tests.support.small_logs import LogWriter
 
 from raftlog.client import open_path
@@ -135,7 +134,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         for figures in measure(Path(directory), arguments.clusters, arguments.rounds):
-            print(json.dumps(figures) if arguments.json else figures, flush=True)
+            print_row(figures, as_json=arguments.json, decimals=2)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 
 import raftlog
 from pyspark_raftlog.options import RaftlogOptions
@@ -114,8 +113,7 @@ def main() -> None:
         paths = [create_log(Path(home), number) for number in range(max(COUNTS))]
         for count in COUNTS:
             for one in measure(paths[:count]):
-                print(json.dumps(one) if chosen.json else one)
-                sys.stdout.flush()
+                print_row(one, as_json=chosen.json, decimals=2)
 
 
 if __name__ == "__main__":

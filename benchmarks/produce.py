@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import socket
 import statistics
 import struct
@@ -28,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, cast
 
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 from tests.node.apis.cluster import caller, session
 from tests.support.served_node import served_node
 
@@ -260,10 +259,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory) as home:
         for one in measure(Path(home), options.requests, options.rounds):
-            if options.json:
-                print(json.dumps(one), flush=True)
-            else:
-                print(f"{one['measured']:9.1f} {one['unit']}  {one['what']}", flush=True)
+            print_row(one, as_json=options.json, decimals=1)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from benchmarks.run import HOME, Row, row
+from benchmarks.run import HOME, Row, print_row, row
 
 from raftlog.client import open_path
 from raftlog_state.image import MetadataImage, PartitionRow, TopicRow
@@ -325,7 +325,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         for figure in figures(arguments.partitions, arguments.versions, Path(directory)):
-            print(json.dumps(figure) if arguments.json else figure, flush=True)
+            print_row(figure, as_json=arguments.json, decimals=2)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ the memory that one snapshot needs while 100 keys are replaced.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 import tracemalloc
@@ -21,7 +20,7 @@ from typing import Any, Final, Protocol
 
 import immutables
 import pyrsistent
-from benchmarks.run import Row, row
+from benchmarks.run import Row, print_row, row
 
 from raftlog_state.timeline import SnapshotRegistry, TimelineDict
 
@@ -160,14 +159,7 @@ def main() -> None:
     given = parser.parse_args()
     for key_count in given.keys:
         for one in measure(key_count, given.rounds):
-            if given.json:
-                print(json.dumps(one), flush=True)
-            else:
-                print(
-                    f"{one['what']:55} {one['measured']:12,.0f} {one['unit']}; "
-                    f"{one['other']}: {one['against']:14,.0f}",
-                    flush=True,
-                )
+            print_row(one, as_json=given.json)
 
 
 if __name__ == "__main__":
