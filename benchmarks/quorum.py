@@ -1,17 +1,27 @@
-"""Appends to three nodes on this machine: a raftlog quorum compared with etcd.
+"""Appends to three nodes on this machine: raftlog, etcd and NATS JetStream.
 
-    python -m benchmarks.quorum [--appends N] [--rounds N] [--kills N] [--etcd PATH] [--json]
+    python -m benchmarks.quorum [--rounds N] [--clients 1,8,64,256] [--kills N] [--json]
 
-1 or 64 clients, each with one connection and one append in flight: 100 random bytes, acknowledged
-when a majority has synced them. raftlog receives Produce requests, etcd puts of new keys through
-its HTTP gateway, both from the same asyncio code in one process; the rounds of the two alternate
-on the same disk. etcd is the binary given by `--etcd` or found in PATH (Debian's package
-`etcd-server`), and is skipped if not found. Members of etcd sync what they write, as raftlog's
-nodes do.
+All three have three processes, sync before they acknowledge (JetStream: `sync_interval: always`),
+and get records of 100 bytes from one program in Go, `peers/load`: each client has a connection
+and one append in flight. raftlog receives prebuilt frames of Produce requests, so that its client
+is not what is measured; etcd and NATS are asked by their own clients, and etcd through its HTTP
+gateway too. A round measures every row, the systems in turn; a figure is the median of the rounds
+after the first. The processor time of the three processes of a system has its own rows: compare
+these if the machine is busy.
+
+- plain: Produce without a producer id; etcd: a put of a new key; JetStream: a publish.
+- idempotent: each client has a producer id and sequences.
+- named: each client has an application id, and a version with each append.
+- conditional: with the end offset that the batch requires, so on one connection with as many
+  requests in flight as there are clients; etcd: a transaction that requires a new key.
 
 Failover: the leader is killed (SIGKILL) while a client appends; the time is from the kill to the
 next acknowledged append. Both use their defaults: raftlog a fetch timeout and election timeout of
 1 s, etcd an election timeout of 1 s.
+
+The programs are built from `benchmarks/peers` into `build/peers`, if `go` is found and the modules
+can be downloaded; otherwise the benchmark is skipped, and prints why.
 """
 
 from __future__ import annotations
@@ -21,18 +31,22 @@ import asyncio
 import base64
 import contextlib
 import json
-import random
+import os
 import shutil
 import signal
 import statistics
+import struct
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, TypeAlias
 
-from benchmarks.run import Row, row
+from benchmarks.append import measure_disk
+from benchmarks.run import HOME, Row, print_row, row
 from tests.support.quorum_processes import (
     NodeProcess,
     QuorumProcesses,
@@ -40,8 +54,11 @@ from tests.support.quorum_processes import (
     free_ports,
 )
 
+import raftlog
 from raftlog.client.remote.messages import TopicIdentity, produce_request
-from raftlog.records import BatchBuilder
+from raftlog.log.reading.transactions import CommitName, commit_header
+from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp
+from raftlog.records.record import NewRecord
 from raftlog.wire import (
     ApiKey,
     FrameDecoder,
@@ -54,25 +71,46 @@ from raftlog.wire import (
     latest_schemas,
 )
 
-VALUE_BYTES = 100
-APPENDERS = 64
-LOG = TopicIdentity("raftlog", topic_id=None, cluster_id=None, is_controller=False)
-PRODUCE_VERSION = 11
-ETCD = "etcd, three members, HTTP gateway"
+SOURCES: Final = HOME / "benchmarks" / "peers"
+PROGRAMS: Final = HOME / "build" / "peers"
+LIMITS: Final = "[limits]\nstranger_connections_max = 500\n"
+"""All clients connect before the first request, which shows that one has rights."""
+ATTEMPTS_MAX: Final = 5
+BUILD_TIMEOUT_S: Final = 1800
+PRODUCE_VERSION: Final = 11
+VALUE: Final = bytes(range(100))
+LOG: Final = TopicIdentity("raftlog", topic_id=None, cluster_id=None, is_controller=False)
+APPENDS: Final = {1: 200, 8: 1_600, 64: 6_400, 256: 10_240}
+CPU_CLIENTS: Final = 64
+KINDS: Final = ("plain", "idempotent", "named", "conditional")
+PUTS: Final = ("etcd", "txn", "gateway")
+"""Puts of new keys in etcd: over gRPC, under the condition that the key is new, over HTTP."""
+ETCD: Final = "etcd, gRPC"
+GATEWAY: Final = "etcd, HTTP gateway"
+NATS: Final = "JetStream, sync always"
 
 
-class System(Protocol):
-    """Three nodes that accept appends."""
-
-    name: str
-
-    async def connect(self) -> Callable[[bytes], Awaitable[bool]]:
-        """Return a function that appends a value and returns whether it was acknowledged."""
-        ...
-
-    def kill_leader(self) -> Callable[[], None]:
-        """Kill the leader's process; return a function that restarts it."""
-        ...
+def build() -> str | None:
+    """Build the programs; return why that is not possible, None if they are built."""
+    go = shutil.which("go", path=f"{os.environ.get('PATH', '')}:/usr/local/go/bin")
+    if go is None:
+        return "go is not installed"
+    PROGRAMS.mkdir(parents=True, exist_ok=True)
+    command = [go, "build", "-p", "2", "-o", f"{PROGRAMS}/", "./etcd", "./nats", "./load"]
+    try:
+        subprocess.run(
+            command,
+            cwd=SOURCES,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"go build took more than {BUILD_TIMEOUT_S} s"
+    except subprocess.CalledProcessError as failed:
+        return f"go build failed: {failed.stderr.strip().splitlines()[-1]}"
+    return None
 
 
 # --- raftlog --------------------------------------------------------------------------------------
@@ -80,8 +118,6 @@ class System(Protocol):
 
 class RaftlogQuorum:
     """Three nodes of raftlog."""
-
-    name = "raftlog"
 
     def __init__(self, home: Path, extra: str = "") -> None:
         """``extra`` is added to the configuration of the nodes."""
@@ -164,10 +200,7 @@ def produced(value: bytes) -> bytes:
 class Etcd:
     """Three members of etcd."""
 
-    name = ETCD
-
-    def __init__(self, home: Path, program: str) -> None:
-        self._program = program
+    def __init__(self, home: Path) -> None:
         self._home = home
         ports = free_ports(6)
         self._clients, self._peers = ports[:3], ports[3:]
@@ -193,7 +226,7 @@ class Etcd:
         with (self._home / f"m{at}.log").open("ab") as lines:
             self._processes[at] = subprocess.Popen(
                 [
-                    self._program,
+                    str(PROGRAMS / "etcd"),
                     *("--name", f"m{at}", "--data-dir", str(self._home / f"m{at}")),
                     *("--listen-client-urls", client, "--advertise-client-urls", client),
                     *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
@@ -271,29 +304,211 @@ async def _http(port: int) -> Callable[[str, bytes], Awaitable[bytes]]:
     return post
 
 
+# --- NATS -----------------------------------------------------------------------------------------
+
+
+class Nats:
+    """Three servers of NATS with JetStream."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        ports = free_ports(6)
+        self._clients, self._routes = ports[:3], ports[3:]
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def process_ids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._clients[0]}"
+
+    def __enter__(self) -> Nats:
+        self._home.mkdir(parents=True)
+        routes = ", ".join(f"nats-route://127.0.0.1:{port}" for port in self._routes)
+        for at, (client, route) in enumerate(zip(self._clients, self._routes, strict=True)):
+            config = self._home / f"n{at}.conf"
+            config.write_text(
+                f"server_name: n{at}\nlisten: 127.0.0.1:{client}\n"
+                f'jetstream {{ store_dir: "{self._home}/n{at}", sync_interval: always }}\n'
+                f"cluster {{ name: c, listen: 127.0.0.1:{route}, routes: [{routes}] }}\n"
+            )
+            with (self._home / f"n{at}.log").open("wb") as lines:
+                command = [str(PROGRAMS / "nats"), "-c", str(config)]
+                self._processes.append(subprocess.Popen(command, stdout=lines, stderr=lines))
+        eventually(lambda: self._is_ready(), "JetStream has a leader")
+        return self
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            load("nats", self.address, 1, 2, "ready")
+            return True
+        return False
+
+    def __exit__(self, *_: Any) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+System: TypeAlias = RaftlogQuorum | Etcd | Nats
+
+
+def repeated(
+    measure_once: Callable[[], dict[str, float]], system: System, count: int
+) -> dict[str, float]:
+    """Measure, and again after an election: on a busy machine any system may lose its leader.
+
+    Adds the processor time of an append, of ``count``.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        before_s = cpu_s(system.process_ids)
+        try:
+            result = measure_once()
+        except subprocess.CalledProcessError as failed:
+            print(f"measured again: {failed}", file=sys.stderr)
+            if attempt == ATTEMPTS_MAX:
+                raise
+        else:
+            result["cpu_us"] = 1e6 * (cpu_s(system.process_ids) - before_s) / count
+            return result
+    raise AssertionError("the last attempt returns or raises")
+
+
+def load(system: str, address: str, clients: int, count: int, last: str) -> dict[str, float]:
+    """Let clients append, ``count`` each; return appends per second and median milliseconds."""
+    command = [str(PROGRAMS / "load"), system, address, str(clients), str(count), last]
+    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
+    found: dict[str, float] = json.loads(ended.stdout)
+    return found
+
+
+# --- frames of raftlog ----------------------------------------------------------------------------
+
+
+class Frames:
+    """Frames of Produce requests. ``round_id`` makes producers and names unique."""
+
+    def __init__(self, kind: str, round_id: int, base_offset: int, epoch: int) -> None:
+        self._kind = kind
+        self._round_id = round_id
+        self._base_offset = base_offset
+        self._epoch = epoch
+
+    def of(self, clients: int, count: int) -> bytes:
+        """Return the frames of all clients, those of each one together."""
+        return b"".join(
+            self._frame(client, number, client * count + number)
+            for client in range(clients)
+            for number in range(count)
+        )
+
+    def _frame(self, client: int, number: int, ordinal: int) -> bytes:
+        stamp, record = NO_PRODUCER, NewRecord(None, VALUE)
+        if self._kind == "idempotent":
+            stamp = ProducerStamp((self._round_id << 16) + client, 0, number)
+        elif self._kind == "named":
+            name = CommitName(f"app-{self._round_id}-{client}", "query", number)
+            record = NewRecord(None, VALUE, None, (commit_header(name),))
+        builder = BatchBuilder(base_timestamp_ms=time.time_ns() // 1_000_000, producer=stamp)
+        builder.append([record])
+        data = builder.build(0, 0).data
+        if self._kind == "conditional":
+            base_offset = struct.pack(">q", self._base_offset + ordinal)
+            data = base_offset + data[8:12] + struct.pack(">i", self._epoch) + data[16:]
+        header = RequestHeader(
+            api_key=ApiKey.PRODUCE,
+            api_version=PRODUCE_VERSION,
+            correlation_id=number,
+            client_id="load",
+        )
+        body = encode_produce_request(
+            PRODUCE_VERSION, produce_request(LOG, data, timeout_ms=30_000)
+        )
+        return frame(encode_request_header(header), body)
+
+
+def append_to_raftlog(
+    quorum: RaftlogQuorum, kind: str, clients: int, count: int, path: Path
+) -> dict[str, float]:
+    """Append prebuilt frames to the leader."""
+    with raftlog.connect(quorum.bootstrap) as log:
+        before = log.append(b"before")
+    frames = Frames(kind, time.time_ns() // 1000 % 2**40, before.end_offset, before.epoch)
+    if kind == "conditional":
+        path.write_bytes(frames.of(1, clients * count))
+        return load("window", quorum.leader_address(), clients, count, str(path))
+    path.write_bytes(frames.of(clients, count))
+    return load("raftlog", quorum.leader_address(), clients, count, str(path))
+
+
 # --- measuring ------------------------------------------------------------------------------------
 
 
-async def rate_of(system: System, appenders: int, count: int, seed: int) -> tuple[float, float]:
-    """Return appends per second of this many clients, and the median latency in milliseconds."""
-    chance = random.Random(seed)
-    connections = [await system.connect() for _ in range(appenders)]
-    times: list[float] = []
-
-    async def work(append: Callable[[bytes], Awaitable[bool]], each: int) -> None:
-        for _ in range(each):
-            start = time.perf_counter()
-            if not await append(chance.randbytes(VALUE_BYTES)):
-                raise SystemExit(f"{system.name} refused an append")
-            times.append(1000 * (time.perf_counter() - start))
-
-    start = time.perf_counter()
-    await asyncio.gather(*(work(one, count // appenders) for one in connections))
-    elapsed = time.perf_counter() - start
-    return len(times) / elapsed, statistics.median(times)
+def cpu_s(process_ids: Sequence[int]) -> float:
+    """Return the processor time of processes, their threads included."""
+    ticks = 0
+    for process_id in process_ids:
+        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
-async def failover_s(system: System) -> float:
+def load_etcd(etcd: Etcd, what: str, clients: int, count: int) -> dict[str, float]:
+    """Put new keys at the leader."""
+    return load(what, etcd.leader_address(), clients, count, f"{what}-{time.time_ns()}")
+
+
+def measure_rates(
+    quorum: RaftlogQuorum, etcd: Etcd, nats: Nats, client_counts: list[int], rounds: int, home: Path
+) -> Iterator[Row]:
+    """Measure all systems in each round; yield the rows of the medians."""
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for at in range(rounds + 1):
+        for clients in client_counts:
+            system: System
+            count = max(APPENDS[clients] // clients, 2)
+            for what in (*KINDS, *PUTS, "publish"):
+                if what in KINDS:
+                    system, path = quorum, home / "frames"
+                    once = partial(append_to_raftlog, quorum, what, clients, count, path)
+                elif what == "publish":
+                    system = nats
+                    once = partial(load, "nats", nats.address, clients, count, "log")
+                else:
+                    system, once = etcd, partial(load_etcd, etcd, what, clients, count)
+                result = repeated(once, system, clients * count)
+                if at:  # the first round is a warm-up
+                    found.setdefault((what, clients), []).append(result)
+
+    def rows_of(
+        what: str, of: str, clients: int, unit: str, figure: str, others: dict[str, str]
+    ) -> Iterator[Row]:
+        """Yield the rows of one kind of append, compared with each of the others by name."""
+        measured, *compared = (
+            statistics.median(one[figure] for one in found[each, clients])
+            for each in (what, *others.values())
+        )
+        for name, against in zip(others, compared, strict=True):
+            yield row(of, measured, unit, against, name)
+
+    for clients in client_counts:
+        of = f"three nodes, {clients} client{'s' * (clients > 1)}"
+        for kind in KINDS:
+            others = {ETCD: "txn" if kind == "conditional" else "etcd"}
+            if kind == "plain":
+                others |= {GATEWAY: "gateway", NATS: "publish"}
+            yield from rows_of(kind, f"{kind} appends, {of}", clients, "appends/s", "per_s", others)
+            if clients == CPU_CLIENTS:
+                name = f"CPU of all nodes, {kind} appends, {of}"
+                yield from rows_of(kind, name, clients, "us", "cpu_us", others)
+    if 1 in client_counts:
+        name, others = "one append, three nodes, 1 client, median", {ETCD: "etcd"}
+        yield from rows_of("plain", name, 1, "ms", "median_ms", others)
+
+
+async def failover_s(system: RaftlogQuorum | Etcd) -> float:
     """Return the seconds from killing the leader to the next acknowledged append."""
     append = await system.connect()
     await append(b"before")
@@ -311,71 +526,43 @@ async def failover_s(system: System) -> float:
     return elapsed
 
 
-def measure_rates(systems: list[System], count: int, rounds: int) -> Iterator[Row]:
-    figures: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for at in range(rounds + 1):
-        for system in systems:
-            for appenders in (1, APPENDERS):
-                appends = count if appenders > 1 else max(count // 20, 100)
-                found = asyncio.run(rate_of(system, appenders, appends, at))
-                if at:  # the first round is a warm-up
-                    figures.setdefault((system.name, appenders), []).append(found)
-
-    def median(name: str, appenders: int, which: int) -> float | None:
-        found = figures.get((name, appenders))
-        return statistics.median(one[which] for one in found) if found else None
-
-    for appenders in (1, APPENDERS):
-        measured, compared = (median(name, appenders, 0) for name in (RaftlogQuorum.name, ETCD))
-        plural = "" if appenders == 1 else "s"
-        what = f"durable appends on three nodes, {appenders} client{plural}"
-        yield row(what, measured or 0, "appends/s", compared, ETCD)
-    measured, compared = (median(name, 1, 1) for name in (RaftlogQuorum.name, ETCD))
-    yield row("an append on three nodes, 1 client, median", measured or 0, "ms", compared, ETCD)
-
-
-def measure_failovers(systems: list[System], kills: int) -> Iterator[Row]:
-    found = {
-        system.name: sorted(asyncio.run(failover_s(system)) for _ in range(kills))
-        for system in systems
-    }
+def measure_failovers(quorum: RaftlogQuorum, etcd: Etcd, kills: int) -> Iterator[Row]:
+    measured, compared = (
+        sorted(asyncio.run(failover_s(system)) for _ in range(kills)) for system in (quorum, etcd)
+    )
     for words, at in (("median", kills // 2), ("longest", kills - 1)):
-        measured = found[RaftlogQuorum.name][at]
-        compared = found[ETCD][at] if ETCD in found else None
-        yield row(
-            f"failover after SIGKILL of the leader, {words} of {kills}",
-            measured,
-            "s",
-            compared,
-            ETCD,
-        )
+        what = f"failover after SIGKILL of the leader, {words} of {kills}"
+        yield row(what, measured[at], "s", compared[at], GATEWAY)
+
+
+def measure(home: Path, client_counts: list[int], rounds: int, kills: int) -> Iterator[Row]:
+    yield from measure_disk(home)
+    with (
+        RaftlogQuorum(home / "raftlog", LIMITS) as quorum,
+        Etcd(home / "etcd") as etcd,
+        Nats(home / "nats") as nats,
+    ):
+        yield from measure_rates(quorum, etcd, nats, client_counts, rounds, home)
+        if kills:
+            yield from measure_failovers(quorum, etcd, kills)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--appends", type=int, default=6_400)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clients", default=",".join(map(str, APPENDS)))
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--etcd", default=shutil.which("etcd"))
     parser.add_argument("--directory", default=None)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    from benchmarks.append import measure_disk
-
-    with (
-        tempfile.TemporaryDirectory(dir=options.directory) as name,
-        contextlib.ExitStack() as stack,
-    ):
-        home = Path(name)
-        systems: list[System] = [stack.enter_context(RaftlogQuorum(home / "raftlog"))]
-        if options.etcd:
-            systems.append(stack.enter_context(Etcd(home / "etcd", options.etcd)))
-        rows = [*measure_disk(home)]
-        rows += measure_rates(systems, options.appends, options.rounds)
-        if options.kills:
-            rows += measure_failovers(systems, options.kills)
-        for one in rows:
-            print(json.dumps(one) if options.json else f"{one['what']}: {one}")
+    reason = build()
+    if reason is not None:
+        print(f"skipped: {reason}", file=sys.stderr)
+        return
+    client_counts = [int(one) for one in options.clients.split(",")]
+    with tempfile.TemporaryDirectory(dir=options.directory) as name:
+        for one in measure(Path(name), client_counts, options.rounds, options.kills):
+            print_row(one, as_json=options.json, decimals=2 if one["unit"] in ("ms", "s") else 0)
 
 
 if __name__ == "__main__":

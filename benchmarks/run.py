@@ -12,7 +12,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +25,6 @@ SCRIPTS = (
     "timeline",
     "controller",
     "quorum",
-    "quorum_peers",
     "produce",
     "fetch",
     "spark_read",
@@ -107,28 +105,10 @@ def download_kafka() -> None:
         kafka_jars()
 
 
-def etcd_options(directory: Path) -> list[str]:
-    """Return options that name etcd: none if it is installed, else Debian's package, unpacked."""
-    if shutil.which("etcd"):
-        return []
-    if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        return []
-    try:
-        subprocess.run(["apt-get", "download", "etcd-server"], cwd=directory, check=True)
-        (package,) = directory.glob("etcd-server_*.deb")
-        subprocess.run(["dpkg", "-x", str(package), str(directory / "root")], check=True)
-    except (subprocess.CalledProcessError, ValueError):
-        return []
-    return ["--etcd", str(directory / "root/usr/bin/etcd")]
-
-
 def main() -> None:
     download_kafka()
-    with tempfile.TemporaryDirectory() as directory:
-        options = {"quorum": etcd_options(Path(directory))}
-        if shutil.which("mvn"):
-            options["spark_read"] = ["--kafka"]
-        rows = [one for script in SCRIPTS for one in measure(script, options.get(script, []))]
+    options = {"spark_read": ["--kafka"]} if shutil.which("mvn") else {}
+    rows = [one for script in SCRIPTS for one in measure(script, options.get(script, []))]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)

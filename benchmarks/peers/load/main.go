@@ -3,6 +3,7 @@
 //	load raftlog ADDRESS CLIENTS COUNT PATH   frames of requests in a file, those of each client together
 //	load etcd ADDRESS CLIENTS COUNT PREFIX    puts of new keys over gRPC
 //	load txn ADDRESS CLIENTS COUNT PREFIX     puts under the condition that the key is new
+//	load gateway ADDRESS CLIENTS COUNT PREFIX puts of new keys through etcd's HTTP gateway
 //	load nats ADDRESS CLIENTS COUNT SUBJECT   publishes to a stream
 //
 // COUNT is that of one client. Each client has its own connection. The raftlog frames of one
@@ -12,6 +13,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -19,6 +21,7 @@ import (
 	"io"
 	"log"
 	"net"
+	"net/http"
 	"os"
 	"sort"
 	"strconv"
@@ -145,6 +148,30 @@ func etcdClients(address string, clients int, prefix string, isConditional bool)
 	return found
 }
 
+func gatewayClients(address string, clients int, prefix string) []appendOne {
+	var found []appendOne
+	for client := range clients {
+		peer := &http.Client{Transport: &http.Transport{}}
+		found = append(found, func(number int) error {
+			key := fmt.Sprintf("%s-%d-%d", prefix, client, number)
+			put, err := json.Marshal(map[string][]byte{"key": []byte(key), "value": value(number)})
+			check(err)
+			answer, err := peer.Post(
+				"http://"+address+"/v3/kv/put", "application/json", bytes.NewReader(put))
+			if err != nil {
+				return err
+			}
+			defer answer.Body.Close()
+			if answer.StatusCode != http.StatusOK {
+				return fmt.Errorf("the gateway answered %s", answer.Status)
+			}
+			_, err = io.Copy(io.Discard, answer.Body)
+			return err
+		})
+	}
+	return found
+}
+
 func natsClients(address string, clients int, subject string) []appendOne {
 	var found []appendOne
 	for range clients {
@@ -218,6 +245,8 @@ func main() {
 		elapsed, times = window(address, clients, count, last)
 	case "etcd", "txn":
 		elapsed, times = measure(etcdClients(address, clients, last, system == "txn"), count)
+	case "gateway":
+		elapsed, times = measure(gatewayClients(address, clients, last), count)
 	case "nats":
 		elapsed, times = measure(natsClients(address, clients, last), count)
 	default:
