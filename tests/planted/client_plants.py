@@ -24,8 +24,9 @@ CLIENT_PLANTS: Final = (
     Plant(
         bug="a request whose response has an invalid header never ends",
         path=f"{REMOTE}/connection.py",
-        old="        self._response_count += 1\n",
-        new="        self._response_count += 1\n        del self._in_flight[number]\n",
+        old="        request, body_start = self._in_flight.match(data)\n",
+        new="        try:\n            request, body_start = self._in_flight.match(data)\n"
+        "        except WireError:\n            self._in_flight.clear()\n            raise\n",
         tests=("tests/client/remote/test_invalid_responses.py",),
     ),
     Plant(

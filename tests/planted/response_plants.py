@@ -475,10 +475,10 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="the response to one request is that of another one",
-        path=f"{NODE}/network_channel.py",
-        old="        if correlation_id != self._last_id:\n",
-        new="        if False:\n",
-        tests=("tests/node/test_network_channel.py",),
+        path="connector/raftlog/wire/frame.py",
+        old="            if found == header.correlation_id:\n",
+        new="            if True:\n",
+        tests=("tests/node/test_network_channel.py", "tests/wire/test_headers.py"),
     ),
     Plant(
         bug="a request is written to a connection that was lost",

@@ -47,8 +47,9 @@ SASL_PLANTS: Final = (
     Plant(
         bug="requests are sent during a new authentication",
         path=f"{REMOTE}/connection.py",
-        old="            held.append(data)\n",
-        new="            self._transport.write(data)\n",
+        old="            held.append((api_key, version, body, request))\n",
+        new="            data = self._in_flight.add(api_key, version, body, request)\n"
+        "            self._transport.write(data)\n",
         tests=(CLIENT,),
     ),
     Plant(

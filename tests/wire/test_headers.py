@@ -10,6 +10,8 @@ from tests.support.wire_vectors import header_vectors
 from raftlog.wire.apis import ApiKey, Listener
 from raftlog.wire.errors import MalformedMessageError, UnsupportedApiError, UnsupportedFieldError
 from raftlog.wire.frame import (
+    LENGTH_BYTES,
+    InFlightRequests,
     ReceivedRequest,
     RequestHeader,
     UnknownApiVersions,
@@ -118,3 +120,41 @@ def test_a_client_id_is_text_of_bounded_length() -> None:
     long = RequestHeader(api_key=1, api_version=17, correlation_id=7, client_id="x" * 32768)
     with pytest.raises(UnsupportedFieldError):
         encode_request_header(long)
+
+
+def response(key: ApiKey, version: int, correlation_id: int) -> bytes:
+    return encode_response_header(correlation_id, key, version) + b"body"
+
+
+def test_responses_have_the_order_of_the_requests_in_flight() -> None:
+    in_flight = InFlightRequests[str]("test")
+    asked = [(ApiKey.API_VERSIONS, 4), (ApiKey.FETCH, 17), (ApiKey.PRODUCE, 3)]
+    numbers = []
+    for key, version in asked:
+        sent = in_flight.add(key, version, b"body", key.name)
+        received = receive_request(sent[LENGTH_BYTES:], BOTH)
+        assert isinstance(received, ReceivedRequest)
+        assert received.header[:2] == (key, version)
+        numbers.append(received.header.correlation_id)
+    for (key, version), number in zip(asked, numbers, strict=True):
+        data = response(key, version, number)
+        for _ in range(2):  # it stays in flight until it is completed
+            name, start = in_flight.match(data)
+            assert (name, data[start:]) == (key.name, b"body")
+        in_flight.complete()
+    assert not in_flight
+
+
+def test_a_response_that_is_not_of_the_oldest_request_is_malformed() -> None:
+    in_flight = InFlightRequests[str]("test")
+    with pytest.raises(MalformedMessageError, match="no request is in flight"):
+        in_flight.match(response(ApiKey.FETCH, 17, 0))
+    for name in ("first", "second"):
+        in_flight.add(ApiKey.FETCH, 17, b"", name)
+    for number in (1, 2, -1):
+        with pytest.raises(MalformedMessageError, match=f"correlation id {number}, expected 0"):
+            in_flight.match(response(ApiKey.FETCH, 17, number))
+    with pytest.raises(MalformedMessageError):
+        in_flight.match(b"\x00\x00\x00")
+    assert in_flight.clear() == ["first", "second"]
+    assert not in_flight

@@ -27,20 +27,17 @@ from raftlog.quorum.voters import Endpoint
 from raftlog.wire import (
     ApiKey,
     FrameDecoder,
+    InFlightRequests,
     LogIdentity,
     RequestError,
-    RequestHeader,
     VersionRange,
     common_version,
     decode,
     decode_response,
-    decode_response_header,
     decode_versions_response,
     encode,
     encode_request,
-    encode_request_header,
     encode_versions_request,
-    frame,
     request_api_key,
 )
 from raftlog.wire.errors import NoCommonVersionError, UnsupportedFieldError, WireError
@@ -273,14 +270,12 @@ class _Connection(asyncio.Protocol):
         self.endpoint: Final = endpoint
         self.api_versions: Mapping[int, VersionRange] = {}
         self.versions_response: Response | RequestError
-        self._client_id = client_id
         self._decoder = FrameDecoder(frame_bytes_max, f"{endpoint.host}:{endpoint.port}")
         self._transport: asyncio.Transport | None = None
         self._expires_s = math.inf
         """End of the validity of the node's certificate."""
-        self._last_id = 0
-        self._awaited: tuple[ApiKey, int, Callable[[_Found], None]] | None = None
-        """API and version of the request in flight, and its callback."""
+        self._in_flight: Final = InFlightRequests[Callable[[_Found], None]](client_id)
+        """The callback of the request in flight."""
 
     # --- asyncio.Protocol -------------------------------------------------------------------------
 
@@ -295,7 +290,7 @@ class _Connection(asyncio.Protocol):
         try:
             for one in self._decoder.feed(data):
                 self._receive(one)
-        except (OSError, WireError) as error:
+        except WireError as error:
             self.lose(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -344,38 +339,28 @@ class _Connection(asyncio.Protocol):
     ) -> None:
         """Send a request. ``complete`` is called later, unless the connection is closed before."""
         assert self._transport is not None, "it is connected"
-        assert self._awaited is None, "one request in flight"
+        assert not self._in_flight, "one request in flight"
         if not self.is_open:
             error = EOFError("the peer closed the connection")
             asyncio.get_running_loop().call_soon(complete, error)
             return
-        self._last_id += 1
-        self._awaited = key, version, complete
-        header = RequestHeader(key, version, self._last_id, self._client_id)
-        self._transport.write(frame(encode_request_header(header), body))
+        self._transport.write(self._in_flight.add(key, version, body, complete))
 
     def _receive(self, data: bytes) -> None:
-        """Pass on a response. Raises ``ConnectionError`` if it is not of the request in flight."""
-        if self._awaited is None:
-            raise ConnectionError("the peer sent a response without a request")
-        key, version, complete = self._awaited
-        correlation_id, start = decode_response_header(data, key, version)
-        if correlation_id != self._last_id:
-            raise ConnectionError(
-                f"the response has correlation id {correlation_id}, expected {self._last_id}"
-            )
-        self._awaited = None
+        """Pass on a response. Raises ``WireError`` if it is not of the request in flight."""
+        complete, start = self._in_flight.match(data)
+        self._in_flight.complete()
         complete((data, start))
 
     def lose(self, error: Exception) -> None:
         """Close the connection; the request in flight fails."""
-        awaited = self._awaited
+        requests = self._in_flight.clear()
         self.close()
-        if awaited is not None:
-            awaited[2](error)
+        for complete in requests:
+            complete(error)
 
     def close(self) -> None:
         """Close the connection, and drop the request in flight."""
-        self._awaited = None
+        self._in_flight.clear()
         if self._transport is not None:
             self._transport.close()

@@ -42,6 +42,7 @@ from .fetch_codec import (
 )
 from .frame import (
     FrameDecoder,
+    InFlightRequests,
     ReceivedRequest,
     RequestHeader,
     UnknownApiVersions,
@@ -89,6 +90,7 @@ __all__ = [
     "FetchResponse",
     "FetchTopic",
     "FrameDecoder",
+    "InFlightRequests",
     "LeaderEndpoint",
     "Listener",
     "LogIdentity",

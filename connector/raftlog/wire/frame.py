@@ -1,4 +1,4 @@
-"""Frames of Kafka's protocol, and the headers of the requests and responses in them.
+"""Frames of Kafka's protocol, the headers of requests and responses, and requests in flight.
 
 A frame is a length of four bytes, then as many bytes. Invariants:
 
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kio import index as kio_index
 
@@ -22,8 +23,14 @@ from raftlog.limits import STRING_BYTES_MAX
 
 from .apis import APIS, Api, ApiKey, Listener, served_api
 from .codec import Cursor, skip_tagged
-from .errors import FrameLengthError, UnsupportedApiError, UnsupportedFieldError
+from .errors import (
+    FrameLengthError,
+    MalformedMessageError,
+    UnsupportedApiError,
+    UnsupportedFieldError,
+)
 
+T = TypeVar("T")
 LENGTH_BYTES: Final = 4
 _LENGTH_MAX: Final = 2**31 - 1
 _TLS_CONTENT: Final = (0x15, 0x16)  # alert, handshake
@@ -238,3 +245,55 @@ def decode_response_header(data: bytes, api_key: int, version: int) -> tuple[int
 def encode_response_header(correlation_id: int, api_key: int, version: int) -> bytes:
     out = _CORRELATION.pack(correlation_id)
     return out + _NO_TAGS if response_header_version(api_key, version) > 0 else out
+
+
+# --- Requests without a response ------------------------------------------------------------------
+
+_CORRELATION_MAX: Final = 2**31
+
+
+class InFlightRequests(Generic[T]):
+    """Requests of one connection that have no response yet; a node responds in their order.
+
+    Kafka: ``InFlightRequests``, ``NetworkClient.parseResponse``.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id: Final = client_id
+        self._requests: Final[deque[tuple[RequestHeader, T]]] = deque()
+        self._next_id = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, api_key: int, version: int, body: bytes, request: T) -> bytes:
+        """Return the frame of a request. ``request`` is what its response is for."""
+        header = RequestHeader(api_key, version, self._next_id, self._client_id)
+        self._next_id = (self._next_id + 1) % _CORRELATION_MAX
+        self._requests.append((header, request))
+        return frame(encode_request_header(header), body)
+
+    def match(self, data: bytes) -> tuple[T, int]:
+        """Return the request of a response, and the position of the body of the response.
+
+        The request stays in flight until ``complete``. Raises ``MalformedMessageError`` if the
+        response is not that of the oldest request.
+        """
+        reason = "no request is in flight"
+        if self._requests:
+            header, request = self._requests[0]
+            found, start = decode_response_header(data, header.api_key, header.api_version)
+            if found == header.correlation_id:
+                return request, start
+            reason = f"correlation id {found}, expected {header.correlation_id}"
+        raise MalformedMessageError(api="ResponseHeader", version=None, position=0, reason=reason)
+
+    def complete(self) -> None:
+        """Remove the oldest request."""
+        self._requests.popleft()
+
+    def clear(self) -> list[T]:
+        """Remove all requests, and return them."""
+        requests = [request for _, request in self._requests]
+        self._requests.clear()
+        return requests

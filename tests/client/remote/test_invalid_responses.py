@@ -106,7 +106,7 @@ def test_a_node_with_several_topics_is_no_quorum() -> None:
     ("answer", "words"),
     [
         (b"\x7f\xff\xff\xff", "frame"),
-        (b"\x00\x00\x00\x04\xff\xff\xff\xff", "unknown correlation id"),
+        (b"\x00\x00\x00\x05\xff\xff\xff\xff\x00", "correlation id -1, expected"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "frame"),
         (None, "closed"),
     ],

@@ -34,17 +34,14 @@ from raftlog.wire import (
     SASL_APIS,
     ApiKey,
     FrameDecoder,
+    InFlightRequests,
     NodeApiVersions,
-    RequestHeader,
     VersionRange,
     common_version,
     decode,
-    decode_response_header,
     decode_versions_response,
     encode,
-    encode_request_header,
     encode_versions_request,
-    frame,
     sasl,
 )
 from raftlog.wire.errors import NoCommonVersionError, WireError
@@ -183,7 +180,6 @@ _NO_ADDRESS: Final = (ValueError, OverflowError)
 """Python's errors for an invalid host name or port, which nodes may report."""
 _HANDSHAKE_ERRORS: Final = (ssl.SSLError, ConnectionResetError, EOFError)
 """Errors of a TLS handshake that the other side broke off."""
-_CORRELATION_MAX: Final = 2**31
 REAUTHENTICATION_TIMEOUT_S: Final = 5.0
 REAUTHENTICATE_AFTER: Final = 0.85
 """Part of a session's lifetime after which the next request waits for a new authentication (Kafka:
@@ -202,7 +198,6 @@ class UnansweredError(ConnectionLostError):
 class _InFlightRequest:
     """Request without a response. ``decode`` takes the version, the frame and the body's start."""
 
-    api_key: int
     version: int
     decode: Callable[..., Any]
     response: asyncio.Future[Any]
@@ -215,8 +210,9 @@ class Connection(asyncio.Protocol):
         self.address: Final = address
         self._login = login
         self._reauthenticate_at_s = math.inf
-        self._held: list[bytes] | None = None
-        """Frames of requests, sent when a new authentication is complete; None at other times."""
+        self._held: list[tuple[ApiKey, int, bytes, _InFlightRequest]] | None = None
+        """API, version, body and request, sent when a new authentication is complete; None at other
+        times."""
         self._reauthenticating: asyncio.Task[None] | None = None
         self._response_count = 0
         self._has_timed_out = False
@@ -224,8 +220,7 @@ class Connection(asyncio.Protocol):
         self._version_of: dict[ApiKey, int] = {}
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(WIRE_FRAME_BYTES_MAX, str(address))
-        self._in_flight: dict[int, _InFlightRequest] = {}
-        self._next_correlation_id = 0
+        self._in_flight: Final[InFlightRequests[_InFlightRequest]] = InFlightRequests(CLIENT_ID)
         self._lost: str | None = None
 
     @classmethod
@@ -392,8 +387,8 @@ class Connection(asyncio.Protocol):
             self.close(f"the session could not be renewed: {type(error).__name__}")
             return
         held, self._held = self._held or [], None
-        if self._transport is not None:
-            self._transport.writelines(held)
+        if held and self._transport is not None:
+            self._transport.writelines([self._in_flight.add(*one) for one in held])
 
     @property
     def is_refused_without_sasl(self) -> bool:
@@ -483,22 +478,16 @@ class Connection(asyncio.Protocol):
     ) -> asyncio.Future[T]:
         if self._lost is not None or self._transport is None:
             raise ConnectionLostError(f"{self.address}: {self._lost or 'not connected'}")
-        number = self._next_correlation_id
-        self._next_correlation_id = (number + 1) % _CORRELATION_MAX
-        header = RequestHeader(
-            api_key=api_key, api_version=version, correlation_id=number, client_id=CLIENT_ID
-        )
         response: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._in_flight[number] = _InFlightRequest(api_key, version, decode, response)
-        data = frame(encode_request_header(header), body)
+        request = _InFlightRequest(version, decode, response)
         held = None if api_key in SASL_APIS else self._hold()
         if held is None:
-            self._transport.write(data)
+            self._transport.write(self._in_flight.add(api_key, version, body, request))
         else:
-            held.append(data)
+            held.append((api_key, version, body, request))
         return response
 
-    def _hold(self) -> list[bytes] | None:
+    def _hold(self) -> list[tuple[ApiKey, int, bytes, _InFlightRequest]] | None:
         """Return the held requests, after the start of a new authentication if it is time; None if
         requests are sent."""
         if self._held is None and self._login is not None:
@@ -509,14 +498,9 @@ class Connection(asyncio.Protocol):
         return self._held
 
     def _receive(self, data: bytes) -> None:
-        number = int.from_bytes(data[:4], "big", signed=True)
-        request = self._in_flight.get(number)
-        if request is None:
-            self.close("response with an unknown correlation id")
-            return
         self._response_count += 1
         # Until it has a result the request is in flight, so that any other error fails it, too.
-        _, body_start = decode_response_header(data, request.api_key, request.version)
+        request, body_start = self._in_flight.match(data)
         if not request.response.done():
             try:
                 result = request.decode(request.version, data, start=body_start)
@@ -524,7 +508,7 @@ class Connection(asyncio.Protocol):
                 _fail_response(request.response, error)
             else:
                 request.response.set_result(result)
-        self._in_flight.pop(number, None)
+        self._in_flight.complete()
 
     def _fail(self, reason: str) -> None:
         if self._lost is None:
@@ -532,8 +516,8 @@ class Connection(asyncio.Protocol):
         self._fail_all(ConnectionLostError(f"{self.address}: {self._lost}"))
 
     def _fail_all(self, error: Exception) -> None:
-        requests, self._in_flight = self._in_flight, {}
-        for request in requests.values():
+        held, self._held = self._held or [], None
+        for request in (*self._in_flight.clear(), *(one[-1] for one in held)):
             if not request.response.done():
                 _fail_response(request.response, error)
 
