@@ -13,7 +13,10 @@ from tests.support.quorum_processes import eventually
 
 from raftlog.log.cleaning.retained_records import BatchFilter, OffsetMap, RetentionRules
 from raftlog.log.format.directory import parse_offset_checkpoint
+from raftlog.log.reading.chunks import HeaderDecoder
+from raftlog.log.reading.files import LogCursor, LogFiles
 from raftlog.records.batch import RecordBatch, iter_batches
+from raftlog.storage.local import LocalStorage
 from raftlog.types import TopicPartition
 
 pytestmark = pytest.mark.kafka
@@ -71,13 +74,21 @@ def compacted(copy: Path, first_dirty_offset: int, end_offset: int) -> Iterator[
     return iter_batches(data)
 
 
+def base_offsets(cursor: LogCursor) -> list[int]:
+    """Return the base offsets of the batches that a cursor reads up to the end of the log."""
+    found = [chunk.batches.base_offset.tolist() for chunk in cursor.read(HeaderDecoder())]
+    return [base for bases in found for base in bases]
+
+
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_the_same_records_are_retained_in_two_compactions(tmp_path: Path, codec: str) -> None:
-    """The second one also drops the tombstones that the first one gave a delete horizon."""
+    """The second one also drops the tombstones that the first one gave a delete horizon, and
+    replaces the segment that a reader has read in part after the first one."""
     with running_node(tmp_path, "log.cleaner.backoff.ms=100") as node:
         directory = node.log_dir / "compacted-0"
         run(node, "create")
         end = 0
+        cursor: LogCursor | None = None
         for ordinal in range(2):
             run(node, "wait")
             run(node, "produce", str(ordinal), codec)
@@ -94,3 +105,11 @@ def test_the_same_records_are_retained_in_two_compactions(tmp_path: Path, codec:
             assert has_tombstone
             if ordinal:
                 assert min(one[0] for one in by_kafka if one[3] is None) >= before
+            if cursor is None:
+                files = LogFiles.of_directory(LocalStorage(), str(directory))
+                cursor = LogCursor(files, 0, contiguous=False)
+            left = cursor.next_offset
+            assert base_offsets(cursor) == [
+                one.base_offset for one in batches(segments(directory)) if one.last_offset >= left
+            ]
+            assert not ordinal or before <= left < end, "the first compaction has not read to it"

@@ -153,17 +153,15 @@ def begin_compaction(
     return Compaction(segments, plan, rules, lock, offset_map_bytes_max)
 
 
-def _segment_file(segments: LogSegments, one: SegmentMetadata) -> Segment:
-    return Segment.of_file(segments.directory.storage, segments.directory.path, one.base_offset)
-
-
 def _first_timestamp_ms(
     segments: LogSegments, sealed: Sequence[SegmentMetadata], first_dirty_offset: int
 ) -> int:
     """Return the greatest timestamp of the first dirty segment's first batch; -1 if unknown."""
     for one in sealed:
         if one.end_offset > first_dirty_offset:
-            batches = _segment_file(segments, one).batches(one.base_offset, segments.epochs)
+            storage, path = segments.directory.storage, segments.directory.path
+            segment = Segment(storage, path, one.base_offset, one.byte_count)
+            batches = segment.batches(one.base_offset, segments.epochs)
             return next((batch.max_timestamp_ms for batch in batches), -1)
     return -1
 
