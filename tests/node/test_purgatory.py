@@ -24,6 +24,9 @@ from raftlog.node.purgatory import (
 from raftlog.quorum.events import TimePassed
 from tests.support.one_replica import OneReplica
 
+Timer = tuple[float, asyncio.TimerHandle, Callable[[], None]]
+"""Time in milliseconds, handle, and what the timer calls."""
+
 
 class Timers:
     """Timers on a time that a test advances."""
@@ -32,35 +35,35 @@ class Timers:
         self.now_ms = 7
         self.set_count = 0
         self._loop = loop
-        self._timers: list[tuple[float, asyncio.TimerHandle]] = []
+        self._timers: list[Timer] = []
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         self.set_count += 1
         timer = self._loop.call_later(1e6, call)
-        self._timers.append((self.now_ms + 1000 * delay_s, timer))
+        self._timers.append((self.now_ms + 1000 * delay_s, timer, call))
         return timer
 
     @property
     def pending_count(self) -> int:
-        return sum(1 for _, timer in self._timers if not timer.cancelled())
+        return sum(1 for _, timer, _ in self._timers if not timer.cancelled())
 
     def pass_first(self) -> None:
         """Advance the time to the first timer, and run it."""
         if self._timers:
-            first = min(self._timers, key=lambda one: one[0])
-            self._timers.remove(first)
-            self.now_ms = max(self.now_ms, round(first[0]))
-            first[1]._callback()  # type: ignore[attr-defined]
+            self._run(min(self._timers, key=lambda one: one[0]))
 
     def pass_until(self, time_ms: int) -> None:
         """Advance the time, and run the timers on the way."""
         while due := [one for one in self._timers if one[0] <= time_ms]:
-            first = min(due, key=lambda one: one[0])
-            self._timers.remove(first)
-            self.now_ms = max(self.now_ms, round(first[0]))
-            if not first[1].cancelled():
-                first[1]._run()
+            self._run(min(due, key=lambda one: one[0]))
         self.now_ms = time_ms
+
+    def _run(self, first: Timer) -> None:
+        self._timers.remove(first)
+        due_ms, timer, call = first
+        self.now_ms = max(self.now_ms, round(due_ms))
+        if not timer.cancelled():
+            call()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from random import Random
 
@@ -561,7 +562,7 @@ def test_an_aborted_compaction_changes_nothing() -> None:
         assert begun is not None
         answers = iter([False] * count)
         with begun:
-            begun.run(lambda answers=answers: next(answers, True))  # type: ignore[misc]
+            begun.run(partial(next, answers, True))
             assert not log.complete_compaction(begun)
         assert batches_of(disk) == before
     assert compact(log)

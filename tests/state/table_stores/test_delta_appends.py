@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -120,20 +121,25 @@ def test_appends_of_different_transactions_at_the_same_time_all_commit(tmp_path:
     assert store.version(CHANGES_TABLE) == len(entries(tmp_path)) - 1
 
 
+def before_the_next_link(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
+    """Run an action when an append has written all, and not committed: before its hard link."""
+    link = os.link
+
+    def link_later(*names: Any, **directories: Any) -> None:
+        monkeypatch.setattr(os, "link", link)
+        action()
+        link(*names, **directories)
+
+    monkeypatch.setattr(os, "link", link_later)
+
+
 @pytest.mark.parametrize("rival", [3, 2])
 def test_a_transaction_that_is_committed_meanwhile_is_a_conflict(
     tmp_path: Path, rival: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one of an earlier version: it was not known when the append began."""
     store = filled(tmp_path, 2)
-    link = os.link
-
-    def link_later(*names: Any, **directories: Any) -> None:
-        monkeypatch.setattr(os, "link", link)
-        append(DeltaRsStore(str(tmp_path)), rival)
-        link(*names, **directories)
-
-    monkeypatch.setattr(os, "link", link_later)
+    before_the_next_link(monkeypatch, lambda: append(DeltaRsStore(str(tmp_path)), rival))
     with pytest.raises(ConcurrentWriterError):
         append(store, 3)
     assert offsets(store) == [0, 1, rival]
@@ -144,14 +150,7 @@ def test_an_append_beside_a_compaction_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = filled(tmp_path, 3)
-    link = os.link
-
-    def link_later(*names: Any, **directories: Any) -> None:
-        monkeypatch.setattr(os, "link", link)
-        DeltaRsStore(str(tmp_path)).compact(CHANGES_TABLE)
-        link(*names, **directories)
-
-    monkeypatch.setattr(os, "link", link_later)
+    before_the_next_link(monkeypatch, lambda: DeltaRsStore(str(tmp_path)).compact(CHANGES_TABLE))
     append(store, 3)
     assert offsets(store) == offsets(DeltaRsStore(str(tmp_path))) == [0, 1, 2, 3]
     assert store.size(CHANGES_TABLE).file_count == 2
@@ -162,19 +161,16 @@ def test_an_append_whose_version_was_deleted_meanwhile_is_a_conflict(
 ) -> None:
     """The process was suspended for so long that others deleted their entry of the version."""
     store = filled(tmp_path, 3)
-    link = os.link
 
-    def link_later(*names: Any, **directories: Any) -> None:
-        monkeypatch.setattr(os, "link", link)
+    def delete_entries() -> None:
         rival = DeltaRsStore(str(tmp_path))
         for offset in range(3, 6):
             append(rival, offset, "rival")
         DeltaTable(str(log_of(tmp_path).parent)).create_checkpoint()
         for entry in sorted(log_of(tmp_path).glob("*.json"))[:-1]:
             entry.unlink()
-        link(*names, **directories)
 
-    monkeypatch.setattr(os, "link", link_later)
+    before_the_next_link(monkeypatch, delete_entries)
     with pytest.raises(ConcurrentWriterError):
         append(store, 3)
     assert offsets(store) == [0, 1, 2, 3, 4, 5]
