@@ -138,11 +138,11 @@ CLIENT_PLANTS: Final = (
         tests=(PRODUCER,),
     ),
     Plant(
-        bug="an append answered at its deadline waits for a leader forever",
+        bug="a batch whose appends have all failed at their deadlines is sent later",
         path=f"{REMOTE}/producer.py",
         old="            is_unneeded = batch.is_done and not batch.is_in_flight\n",
         new="            is_unneeded = False\n",
-        tests=(SENT,),
+        tests=(PRODUCER,),
     ),
     Plant(
         bug="a closed client keeps searching for a leader that no request needs",
