@@ -17,7 +17,6 @@ of an attribute. Encoder and decoder derive from them, see ``raft_fields``; thos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from kio.schema.add_raft_voter.v1 import request as add_voter
@@ -90,6 +89,7 @@ from .raft_fields import (
     ResponseContext,
     leader_from_wire,
     leader_to_wire,
+    only_partition,
 )
 
 DecodedRequest: TypeAlias = messages.Request | RequestError
@@ -463,13 +463,6 @@ def _fetch_to_wire(request: messages.FetchRequest, identity: LogIdentity) -> Fet
     )
 
 
-def _only_partition(topics: Sequence[Any]) -> tuple[Any, Any] | None:
-    """Return the topic and the partition of a message; None if there is not exactly one."""
-    if len(topics) != 1 or len(topics[0].partitions) != 1:
-        return None
-    return topics[0], topics[0].partitions[0]
-
-
 def _is_log(topic: FetchTopic | FetchedTopic, index: int, identity: LogIdentity) -> bool:
     """Return whether a topic, which has an id or a name, and a partition are the log's."""
     if topic.topic_id:
@@ -481,7 +474,7 @@ def _fetch_request(fetch: FetchRequest, identity: LogIdentity) -> DecodedRequest
     """Return the request of a replica, or why it is refused."""
     if fetch.cluster_id not in (None, identity.cluster_id):
         return _other_cluster(ApiKey.FETCH)
-    found = _only_partition(fetch.topics)
+    found = only_partition(fetch.topics)
     if found is None or not _is_log(found[0], found[1].partition, identity):
         return _other_log(ApiKey.FETCH)
     one: FetchPartition = found[1]
@@ -529,7 +522,7 @@ def _fetch_response(response: FetchResponse, context: ResponseContext) -> Decode
     """Return the response of a leader, or its error."""
     if response.error:
         return context.request_error(response.error, _ERROR_IN_RESPONSE, is_top_level=True)
-    found = _only_partition(response.topics)
+    found = only_partition(response.topics)
     if found is None:
         context.fail(_NOT_ONE_PARTITION)
     if not _is_log(found[0], found[1].partition, context.identity):

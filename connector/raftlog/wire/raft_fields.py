@@ -203,6 +203,13 @@ Fields: TypeAlias = str | tuple[Type | str, ...]
 """Path of a field with the attribute's value, or a type and the paths of its fields."""
 
 
+def only_partition(topics: Sequence[Any]) -> tuple[Any, Any] | None:
+    """Return the topic and the partition of a message; None if there is not exactly one."""
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        return None
+    return topics[0], topics[0].partitions[0]
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionFields:
     """Names of the fields with the topics, a topic's name, and a partition's index."""
@@ -217,11 +224,11 @@ class PartitionFields:
 
     def find(self, message: Any) -> tuple[str, int, Any] | None:
         """Return topic, index and partition; None if there is not exactly one partition."""
-        topics = getattr(message, self.topics)
-        if len(topics) != 1 or len(topics[0].partitions) != 1:
+        found = only_partition(getattr(message, self.topics))
+        if found is None:
             return None
-        partition = topics[0].partitions[0]
-        return getattr(topics[0], self.topic), getattr(partition, self.index), partition
+        topic, partition = found
+        return getattr(topic, self.topic), getattr(partition, self.index), partition
 
     def expected(self, identity: LogIdentity) -> tuple[str, int]:
         """Return topic and index of the log."""
