@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from raftlog.append import AppendRequest, Done
-from raftlog.node.apis import fetch as fetch_module
+from raftlog.node.apis.fetch import ConsumerFetch
 from raftlog.wire import ApiKey, decode, encode, latest_schemas
 from tests.node.apis.requests import fetch
 from tests.support.served_node import PATIENCE_S, RawConnection, ServedNode, appended, served_node
@@ -75,12 +75,12 @@ def test_a_delayed_fetch_whose_check_fails_ends_its_connection_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_broken = 77
-    check_all = fetch_module._check
+    check_all = ConsumerFetch._check
 
-    def broken(cache: Any, request: Any, parts: Any) -> bool:
-        if request.body.max_bytes == of_broken:
+    def broken(self: ConsumerFetch) -> bool:
+        if self._request.body.max_bytes == of_broken:
             raise KeyError("a bug")
-        return check_all(cache, request, parts)
+        return check_all(self)
 
     async def check(node: ServedNode) -> None:
         driver = node.node.driver
@@ -90,7 +90,7 @@ def test_a_delayed_fetch_whose_check_fails_ends_its_connection_and_no_other(
             ask(other, node, end)
             await until(lambda: driver.fetches.waiting_count == 2)
             with monkeypatch.context() as patched:
-                patched.setattr(fetch_module, "_check", broken)
+                patched.setattr(ConsumerFetch, "_check", broken)
                 request = AppendRequest(records=(b"news",), deadline_ms=1e12)
                 assert isinstance(await appended(driver, request), Done)
                 assert await failing.next_frame() is None

@@ -142,7 +142,65 @@ class ConsumerFetch:
         return bool(is_due)
 
     def _check(self) -> bool:
-        return _check(self._cache, self._request, self._parts)
+        """Update all partitions; return whether the response is due."""
+        min_bytes, parts = self._request.body.min_bytes, self._parts
+        if not parts or min_bytes <= 0:
+            self._check_all()
+            return True
+        before = [(part.end_offset, part.is_final) for part in parts]
+        self._check_all()
+        if any(part.is_final for part in parts):
+            return True
+        if before == [(part.end_offset, part.is_final) for part in parts]:
+            return False
+        if min_bytes == 1:
+            return any(part.partition.fetch_offset < part.end_offset for part in parts)
+        is_cut = [self._count(part) for part in parts]
+        return any(is_cut) or sum(part.counted_byte_count for part in parts) >= min_bytes
+
+    def _check_all(self) -> None:
+        cache, isolation_level = self._cache, self._request.body.isolation_level
+        for part in self._parts:
+            part.error = self._error(part)
+            part.diverging = None
+            if part.error is not ErrorCode.none:
+                continue
+            if part.partition.last_fetched_epoch >= 0:
+                part.diverging, part.error = _divergence(cache, part.partition)
+            part.end_offset = cache.readable_end(isolation_level)
+
+    def _error(self, part: _Part) -> ErrorCode:
+        cache, request, partition = self._cache, self._request, part.partition
+        if Rights.READ not in request.principal.rights:
+            return ErrorCode.topic_authorization_failed
+        if request.version >= _TOPIC_IDS_FROM:
+            error = cache.id_error(part.topic.topic_id, partition.partition)
+        else:
+            error = cache.name_error(part.topic.name, partition.partition)
+        if error is ErrorCode.none:
+            error = cache.leader_error(partition.current_leader_epoch)
+        if error is not ErrorCode.none:
+            return error
+        log = cache.driver.replica.log
+        if partition.fetch_offset < log.log_start_offset or partition.fetch_offset > log.end_offset:
+            return ErrorCode.offset_out_of_range
+        return ErrorCode.none
+
+    def _count(self, part: _Part) -> bool:
+        """Count bytes that became readable; return whether a response cannot hold all of them."""
+        if part.counted_offset >= part.end_offset:
+            return False
+        body = self._request.body
+        limit = min(RESPONSE_BYTES_MAX, body.max_bytes, part.partition.max_bytes)
+        left = max(min(body.min_bytes, limit) - part.counted_byte_count, 0)
+        try:
+            data, part.counted_offset = _batches(
+                self._cache, part.counted_offset, part.end_offset, left
+            )
+        except LogError:
+            return True  # _read reports the error
+        part.counted_byte_count += len(data)
+        return bool(data) and part.counted_offset < part.end_offset
 
     # --- waiting for memory -----------------------------------------------------------------------
 
@@ -181,6 +239,11 @@ class ConsumerFetch:
 
     # --- response ---------------------------------------------------------------------------------
 
+    def _respond(self, build: Callable[[], FetchResponse]) -> None:
+        self._end_wait()
+        request = self._request
+        request.attempt(lambda: request.respond(encode_fetch_response(request.version, build())))
+
     def _respond_with_records(self) -> None:
         self._respond(lambda: self._build(has_room=True))
 
@@ -188,19 +251,75 @@ class ConsumerFetch:
         self._respond(lambda: self._build(has_room=False))
 
     def _build(self, *, has_room: bool) -> FetchResponse:
-        cache, request, parts = self._cache, self._request, self._parts
-        _check_all(cache, request, parts)
+        self._check_all()
         if has_room:
-            _read(cache, parts, request.body.max_bytes)
-        denied = next((one.error for one in parts if one.error in AUTHORIZATION_ERRORS), None)
+            self._read()
+        errors = (part.error for part in self._parts)
+        denied = next((one for one in errors if one in AUTHORIZATION_ERRORS), None)
         if denied is not None:
-            cache.audit.refused(request.principal, request.connection.where, denied.name, "FETCH")
-        return _build_response(cache, request, parts)
+            principal, where = self._request.principal, self._request.connection.where
+            self._cache.audit.refused(principal, where, denied.name, "FETCH")
+        return self._response()
 
-    def _respond(self, build: Callable[[], FetchResponse]) -> None:
-        self._end_wait()
-        request = self._request
-        request.attempt(lambda: request.respond(encode_fetch_response(request.version, build())))
+    def _read(self) -> None:
+        """Read as many bytes as fit; at least one batch of the first partition that has records."""
+        left = min(max(self._request.body.max_bytes, 0), RESPONSE_BYTES_MAX)
+        is_first = True
+        for part in self._parts:
+            part.records = b""
+            if part.is_final or part.partition.fetch_offset >= part.end_offset:
+                continue
+            byte_count_max = min(left, max(part.partition.max_bytes, 0))
+            try:
+                data, _ = _batches(
+                    self._cache, part.partition.fetch_offset, part.end_offset, byte_count_max
+                )
+            except LogError:  # damaged log or failed disk: another node has the records too
+                part.error = ErrorCode.kafka_storage_error
+                continue
+            if not is_first and len(data) > byte_count_max:
+                continue
+            part.records = data
+            left -= min(len(data), left)
+            is_first = False
+
+    def _response(self) -> FetchResponse:
+        topics: dict[tuple[bytes, str], list[FetchedPartition]] = {}
+        for part in self._parts:
+            found = topics.setdefault((part.topic.topic_id, part.topic.name), [])
+            found.append(self._partition(part))
+        has_leader = any(part.error in WITH_LEADER for part in self._parts)
+        return FetchResponse(
+            [FetchedTopic(topic_id, name, found) for (topic_id, name), found in topics.items()],
+            endpoints=self._cache.leader_endpoints() if has_leader else (),
+        )
+
+    def _partition(self, part: _Part) -> FetchedPartition:
+        cache, index = self._cache, part.partition.partition
+        log = cache.driver.replica.log
+        if part.error is ErrorCode.none:
+            is_committed = self._request.body.isolation_level == READ_COMMITTED
+            diverging = part.diverging
+            return FetchedPartition(
+                index,
+                high_watermark=cache.high_watermark,
+                last_stable_offset=cache.last_stable_offset,
+                log_start_offset=log.log_start_offset,
+                aborted=() if is_committed else None,
+                records=part.records,
+                diverging=NO_END if diverging is None else (diverging.epoch, diverging.offset),
+            )
+        leader = snapshot = NO_END
+        if part.error in WITH_LEADER:
+            leader = or_minus_one(cache.leader_id()), cache.core.epoch
+        if part.error is ErrorCode.offset_out_of_range and log.snapshots:
+            # as a controller of Kafka; consumers ignore it
+            newest = log.snapshots[-1]
+            if part.partition.fetch_offset < log.log_start_offset:
+                snapshot = newest.epoch, newest.end_offset
+        return FetchedPartition(
+            index, part.error, aborted=None, records=b"", leader=leader, snapshot=snapshot
+        )
 
 
 def _parts(body: FetchRequest) -> list[_Part]:
@@ -214,71 +333,6 @@ def _parts(body: FetchRequest) -> list[_Part]:
     return list(found.values())
 
 
-# --- checking -------------------------------------------------------------------------------------
-
-
-def _check(cache: MetadataCache, request: _Request, parts: list[_Part]) -> bool:
-    """Update all partitions; return whether the response is due."""
-    min_bytes = request.body.min_bytes
-    if not parts or min_bytes <= 0:
-        _check_all(cache, request, parts)
-        return True
-    before = [(part.end_offset, part.is_final) for part in parts]
-    _check_all(cache, request, parts)
-    if any(part.is_final for part in parts):
-        return True
-    if before == [(part.end_offset, part.is_final) for part in parts]:
-        return False
-    if min_bytes == 1:
-        return any(part.partition.fetch_offset < part.end_offset for part in parts)
-    is_cut = [_count(cache, request, part) for part in parts]
-    return any(is_cut) or sum(part.counted_byte_count for part in parts) >= min_bytes
-
-
-def _count(cache: MetadataCache, request: _Request, part: _Part) -> bool:
-    """Count bytes that became readable; return whether a response cannot hold all of them."""
-    if part.counted_offset >= part.end_offset:
-        return False
-    body = request.body
-    limit = min(RESPONSE_BYTES_MAX, body.max_bytes, part.partition.max_bytes)
-    left = max(min(body.min_bytes, limit) - part.counted_byte_count, 0)
-    try:
-        data, part.counted_offset = _batches(cache, part.counted_offset, part.end_offset, left)
-    except LogError:
-        return True  # _read reports the error
-    part.counted_byte_count += len(data)
-    return bool(data) and part.counted_offset < part.end_offset
-
-
-def _check_all(cache: MetadataCache, request: _Request, parts: list[_Part]) -> None:
-    for part in parts:
-        part.error = _error(cache, request, part)
-        part.diverging = None
-        if part.error is not ErrorCode.none:
-            continue
-        if part.partition.last_fetched_epoch >= 0:
-            part.diverging, part.error = _divergence(cache, part.partition)
-        part.end_offset = cache.readable_end(request.body.isolation_level)
-
-
-def _error(cache: MetadataCache, request: _Request, part: _Part) -> ErrorCode:
-    partition = part.partition
-    if Rights.READ not in request.principal.rights:
-        return ErrorCode.topic_authorization_failed
-    if request.version >= _TOPIC_IDS_FROM:
-        error = cache.id_error(part.topic.topic_id, partition.partition)
-    else:
-        error = cache.name_error(part.topic.name, partition.partition)
-    if error is ErrorCode.none:
-        error = cache.leader_error(partition.current_leader_epoch)
-    if error is not ErrorCode.none:
-        return error
-    log = cache.driver.replica.log
-    if partition.fetch_offset < log.log_start_offset or partition.fetch_offset > log.end_offset:
-        return ErrorCode.offset_out_of_range
-    return ErrorCode.none
-
-
 def _divergence(
     cache: MetadataCache, partition: FetchPartition
 ) -> tuple[OffsetAndEpoch | None, ErrorCode]:
@@ -290,30 +344,6 @@ def _divergence(
     if end.epoch < partition.last_fetched_epoch or end.offset < partition.fetch_offset:
         return end, ErrorCode.none
     return None, ErrorCode.none
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-
-def _read(cache: MetadataCache, parts: list[_Part], max_bytes: int) -> None:
-    """Read as many bytes as fit; at least one batch of the first partition that has records."""
-    left = min(max(max_bytes, 0), RESPONSE_BYTES_MAX)
-    is_first = True
-    for part in parts:
-        part.records = b""
-        if part.is_final or part.partition.fetch_offset >= part.end_offset:
-            continue
-        byte_count_max = min(left, max(part.partition.max_bytes, 0))
-        try:
-            data, _ = _batches(cache, part.partition.fetch_offset, part.end_offset, byte_count_max)
-        except LogError:  # damaged log or failed disk: another node has the records too
-            part.error = ErrorCode.kafka_storage_error
-            continue
-        if not is_first and len(data) > byte_count_max:
-            continue
-        part.records = data
-        left -= min(len(data), left)
-        is_first = False
 
 
 def _batches(
@@ -336,45 +366,3 @@ def _batches(
         (last_delta,) = _LAST_DELTA.unpack_from(data, position + _LAST_DELTA_POSITION)
         position, next_offset = after, base_offset + last_delta + 1
     return data[:position], next_offset
-
-
-# --- response -------------------------------------------------------------------------------------
-
-
-def _build_response(cache: MetadataCache, request: _Request, parts: list[_Part]) -> FetchResponse:
-    topics: dict[tuple[bytes, str], list[FetchedPartition]] = {}
-    for part in parts:
-        found = topics.setdefault((part.topic.topic_id, part.topic.name), [])
-        found.append(_partition(cache, request, part))
-    has_leader = any(part.error in WITH_LEADER for part in parts)
-    return FetchResponse(
-        [FetchedTopic(topic_id, name, found) for (topic_id, name), found in topics.items()],
-        endpoints=cache.leader_endpoints() if has_leader else (),
-    )
-
-
-def _partition(cache: MetadataCache, request: _Request, part: _Part) -> FetchedPartition:
-    log, index = cache.driver.replica.log, part.partition.partition
-    if part.error is ErrorCode.none:
-        is_committed = request.body.isolation_level == READ_COMMITTED
-        diverging = part.diverging
-        return FetchedPartition(
-            index,
-            high_watermark=cache.high_watermark,
-            last_stable_offset=cache.last_stable_offset,
-            log_start_offset=log.log_start_offset,
-            aborted=() if is_committed else None,
-            records=part.records,
-            diverging=NO_END if diverging is None else (diverging.epoch, diverging.offset),
-        )
-    leader = snapshot = NO_END
-    if part.error in WITH_LEADER:
-        leader = or_minus_one(cache.leader_id()), cache.core.epoch
-    if part.error is ErrorCode.offset_out_of_range and log.snapshots:
-        # as a controller of Kafka; consumers ignore it
-        newest = log.snapshots[-1]
-        if part.partition.fetch_offset < log.log_start_offset:
-            snapshot = newest.epoch, newest.end_offset
-    return FetchedPartition(
-        index, part.error, aborted=None, records=b"", leader=leader, snapshot=snapshot
-    )
