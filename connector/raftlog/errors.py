@@ -155,18 +155,19 @@ class DiskFailedError(LogError, code="RAFTLOG_DISK_FAILED", kafka_code=56):
 
 
 class NotALogError(LogError, code="RAFTLOG_NOT_A_LOG"):
-    """A path that exists and is not a log. ``remedy`` replaces the list of what can be read."""
+    """A path that is not an ``expected`` log. ``remedy`` replaces the list of what can be read."""
 
     path: str
     reason: str
     remedy: str | None = None
+    expected: str = "a Kafka log"
 
     def message(self) -> str:
         remedy = self.remedy or (
             "expected a metadata directory, a node's log directory, a partition directory, a .log "
             "segment or a .checkpoint snapshot"
         )
-        return f"{self.path} is not a Kafka log: {self.reason}; {remedy}"
+        return f"{self.path} is not {self.expected}: {self.reason}; {remedy}"
 
 
 class UnknownRecordKindError(LogError, code="RAFTLOG_UNKNOWN_RECORD_KIND"):

@@ -41,6 +41,7 @@ def paths(tmp_path: Path) -> Iterator[Mistake]:
     yield command("cat", tmp_path / "empty")
     (tmp_path / "kafka-logs" / "orders-0").mkdir(parents=True)
     yield command("cat", tmp_path / "kafka-logs")
+    yield command("state", CLUSTER / "node-1" / "orders-0-0", "topics")
     (tmp_path / "server.properties").write_text("node.id=1\n")
     yield command("cat", tmp_path / "server.properties")
     segment = "00000000000000000000.log"

@@ -107,8 +107,9 @@ def open_survivor(
         if log.is_raftlog or log.kind is not LogKind.METADATA:
             raise NotALogError(
                 path=log.path,
-                reason="it is not the metadata log of Apache Kafka; for a node of a raftlog quorum "
-                "use `raftlog node format --from`",
+                expected="the metadata log of Apache Kafka",
+                reason="raftlog has created it, or it has other records",
+                remedy="for a node of a raftlog quorum use `raftlog node format --from`",
             )
         yield survivor
 

@@ -58,8 +58,12 @@ METADATA_LOG_REMEDY: Final = (
 def check_is_metadata(log: LogReader) -> None:
     """Raise ``NotALogError`` for a log of other records than those of a cluster's metadata."""
     if log.kind is not LogKind.METADATA:
-        reason = f"it is partition {log.topic}-{log.partition}, not a metadata log"
-        raise NotALogError(path=log.path, reason=reason, remedy=METADATA_LOG_REMEDY)
+        raise NotALogError(
+            path=log.path,
+            expected="a metadata log",
+            reason=f"it is partition {log.topic}-{log.partition}",
+            remedy=METADATA_LOG_REMEDY,
+        )
 
 
 class ImageReader:

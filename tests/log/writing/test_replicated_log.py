@@ -421,7 +421,7 @@ def test_kafkas_directory_is_neither_created_nor_opened(disk: SimulatedDisk) -> 
     before = disk.files()
     with pytest.raises(NotALogError, match="which raftlog does not write"):
         created_log(disk)
-    with pytest.raises(NotALogError, match="not a raftlog log"):
+    with pytest.raises(NotALogError, match="is not a log of raftlog: it has no"):
         reopened(disk)
     assert disk.files() == before
 

@@ -137,7 +137,7 @@ def test_a_log_of_other_records_is_refused_before_one_is_read(tmp_path: Path) ->
     tables, path = MemoryTables(), tmp_path / "orders-0"
     with raftlog.open(path) as log:
         log.append([b"a"])
-    with pytest.raises(NotALogError, match=r"orders-0, not a metadata log; use the log of __clus"):
+    with pytest.raises(NotALogError, match=r"is partition orders-0; use the log of __clus"):
         follow(tables, path)
     assert progress_of(tables).next_offset == 0
 

@@ -168,7 +168,7 @@ def test_a_log_of_other_records_is_refused_before_a_query_starts(
 ) -> None:
     orders = LogWriter(tmp_path / "orders-0")
     orders.append(b"a")
-    with pytest.raises(NotALogError, match="partition orders-0, not a metadata log"):
+    with pytest.raises(NotALogError, match="not a metadata log: it is partition orders-0"):
         run(feed.open(tmp_path / "tables"), orders.directory, tmp_path / "checkpoint")
     assert not (tmp_path / "checkpoint").exists()
 

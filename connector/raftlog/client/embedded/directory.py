@@ -189,6 +189,7 @@ def _properties(storage: WritableStorage, path: str) -> LogProperties:
     if properties is None:
         raise NotALogError(
             path=path,
+            expected="a log of raftlog",
             reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so raftlog did not create it",
             remedy="only a log that raftlog.open(path) created is written, repaired or configured",
         )

@@ -511,7 +511,8 @@ class ReplicatedLog:
             if properties is None:
                 raise NotALogError(
                     path=directory,
-                    reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is not a raftlog log",
+                    expected="a log of raftlog",
+                    reason=f"it has no {RAFTLOG_PROPERTIES_NAME}",
                 )
             config = properties.config
         log = cls(files, config, is_single=is_single)

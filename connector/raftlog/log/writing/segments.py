@@ -139,7 +139,10 @@ class LogDirectory:
             raise FileExistsLogError(path=self.path)
         if not is_raftlog and (listing.segments or listing.snapshots):
             raise NotALogError(
-                path=self.path, reason="it contains a Kafka log, which raftlog does not write"
+                path=self.path,
+                expected="a log of raftlog",
+                reason="it contains a Kafka log, which raftlog does not write",
+                remedy="use another directory",
             )
 
     def write_identity(self, properties: LogProperties, epochs: EpochCache) -> None:
