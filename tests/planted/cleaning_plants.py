@@ -149,7 +149,7 @@ CLEANING_PLANTS: Final = (
     Plant(
         bug="a cursor continues at its position in a segment that was replaced",
         path="connector/raftlog/log/reading/files.py",
-        old="            self._forget_position()  # compaction has replaced the segment\n",
+        old="            self._position = None  # compaction has replaced the segment\n",
         new="            pass\n",
         tests=(f"{COMPACTION}::test_a_cursor_continues_after_its_segment_was_replaced",),
     ),

@@ -347,7 +347,7 @@ class LogCursor:
                     raise
                 self._files.refresh()
                 self.segment = self._segment_at(self.next_offset)
-                self._forget_position()
+                self._position = None
 
     def _segment_at(self, offset: int) -> int:
         segment = self._files.segment_at(offset)
@@ -368,7 +368,7 @@ class LogCursor:
         """Read the current segment; return why reading ended, and the damage if that is why."""
         start_offset = None
         if self._position and not self._is_position_current(file):
-            self._forget_position()  # compaction has replaced the segment
+            self._position = None  # compaction has replaced the segment
         if self._position is None:  # the index entry may be for an earlier batch
             self._position = self._files.find(file, self.segment, self.next_offset)
             start_offset = self.next_offset
@@ -398,10 +398,6 @@ class LogCursor:
             stop, error = chunk.stop, chunk.error
         return stop, error
 
-    def _forget_position(self) -> None:
-        """Look the next batch up again; it may be an empty one that begins before the offset."""
-        self._position, self._started = None, False
-
     def _is_position_current(self, file: ReadableFile) -> bool:
         """Return whether the batch that was read last still ends at the position. What begins there
         does not show it: in a segment that was replaced it may be a later batch, or the end."""
@@ -423,6 +419,8 @@ class LogCursor:
         wrong = base_offset != expected if self._contiguous else base_offset < expected
         if not self._started:  # the first batch may begin before the requested offset
             wrong[0] = self._contiguous and base_offset[0] > expected[0]
+        elif not batches.record_count[0] and batches.last_offset[0] >= expected[0]:
+            wrong[0] &= base_offset[0] > expected[0]  # in place of batches of a replaced segment
         if not wrong.any():
             return len(batches), None
         at = int(np.argmax(wrong))

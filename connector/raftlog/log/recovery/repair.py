@@ -4,7 +4,7 @@ A repair runs only on an operator's request, because acknowledged records are lo
 bytes are backed up, and the lost offsets are reported. The order of the durable steps:
 
     1. delete ``.kafka_cleanshutdown``, ``published`` and ``synced``; rename snapshots after the
-       new end; lower the recovery point: nothing claims the old end any more
+       new end; lower the recovery point and the cleaner's offset: nothing claims the old end
     2. rename later segments, the last one first; back up and truncate the segment of the offset
     3. delete later producer snapshots and epochs
     4. recover
