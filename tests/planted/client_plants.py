@@ -131,6 +131,13 @@ CLIENT_PLANTS: Final = (
         tests=(BATCHES,),
     ),
     Plant(
+        bug="appends sent separately follow later ones if the log has evicted their producer",
+        path=f"{REMOTE}/producer.py",
+        old="            self._fail_earlier(batch)\n",
+        new="            pass\n",
+        tests=(PRODUCER,),
+    ),
+    Plant(
         bug="a batch without a sequence is sent beside others",
         path=f"{REMOTE}/producer.py",
         old="        if batch is None or (self._in_flight_count and not batch.has_sequence):\n",

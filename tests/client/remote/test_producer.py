@@ -26,6 +26,7 @@ from raftlog.errors import (
     RaftlogError,
 )
 from raftlog.log.reading.transactions import CommitName, ValueKind
+from raftlog.log.writing import producer_state
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.node.apis.produced_batch import append_request, read_header
@@ -200,6 +201,12 @@ class Run:
         else:
             self.respond(batch, self.leader.append(data))
 
+    def deliver_without_fault(self) -> ProducerBatch:
+        """Deliver the first request and its response; return the batch."""
+        batch, data = self._connection.requests.popleft()
+        self.respond(batch, self.leader.append(data))
+        return batch
+
     def respond(self, batch: ProducerBatch, response: AppendResult | RaftlogError) -> None:
         if isinstance(response, AppendResult):
             was_duplicate = response.was_duplicate and batch.is_named
@@ -262,8 +269,7 @@ class Run:
         while not self.producer.is_idle:
             self.send()
             if self._connection.requests:
-                batch, data = self._connection.requests.popleft()
-                self.respond(batch, self.leader.append(data))
+                self.deliver_without_fault()
             else:
                 assert self.producer.is_idle, "it waits for a response, but none is outstanding"
         while self._late:
@@ -334,3 +340,28 @@ def test_appends_are_written_once_in_order_when_numbers_are_used_up(
         run.check()
         id_count += run.leader.producer_id_count
     assert (id_count > 80) is (first_epoch > 0), "an id has no epoch after the last"
+
+
+def test_appends_sent_separately_are_not_written_after_later_ones_if_their_producer_was_evicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 1)
+    run = Run(2)
+    run.append("plain")
+    run.send()
+    run.deliver_without_fault()
+    shared = [run.append("plain"), run.append("future")]
+    run.send()
+    later = run.append("plain")
+    run.send()
+    assert run.deliver_without_fault().requests == tuple(shared)
+    other = AppendRequest(records=(b"other",), producer=ProducerStamp(5, 0, 0), deadline_ms=0)
+    assert isinstance(run.leader.append_request(other), AppendResult)
+    assert run.deliver_without_fault().requests == (later,)
+    assert not later.future.exception(0), "the log accepts any sequence of an evicted producer"
+    last = run.append("plain")
+    run.finish()
+    run.check()
+    assert not last.future.exception(0)
+    for request in shared:
+        assert isinstance(request.future.exception(0), AppendUnknownError)

@@ -15,7 +15,8 @@ Rules of this file:
 3. A batch that was sent, is not in the log and is not sent again leaves a gap: no batch after it is
    in the log, and none of this epoch will be. When the batches before it have an outcome and none
    is in flight, the producer's epoch is increased, its sequences start at 0, and the batches are
-   stamped again (KIP-360).
+   stamped again (KIP-360). If the log has evicted the producer id, it accepts a batch after a gap:
+   what was to be sent before that batch fails.
 4. At its deadline an append that may be written fails with ``AppendUnknownError``, any other one
    with the reason. Its batch is sent again nevertheless while the outcome of a later one depends on
    it. After the last batch with an unknown outcome the producer's epoch is increased.
@@ -232,6 +233,8 @@ class Producer:
 
     def complete(self, batch: ProducerBatch, result: AppendResult) -> None:
         """Complete the appends of a batch that is appended."""
+        if self._is_after_gap(batch) and not result.was_duplicate:
+            self._fail_earlier(batch)
         self._end_flight(batch)
         self._batches.remove(batch)
         # A repeated commit may be that of another producer: then its sequence is not in the log.
@@ -312,6 +315,16 @@ class Producer:
         """Begin a gap before the batches with sequences and a greater ordinal."""
         if self._gap_ordinal is None or ordinal < self._gap_ordinal:
             self._gap_ordinal = ordinal
+
+    def _fail_earlier(self, appended: ProducerBatch) -> None:
+        """Fail the appends of a refused batch, which are to be sent separately, before this one.
+
+        The log had evicted the producer id: then it accepts any sequence, also after a gap.
+        """
+        for batch in self._batches[: self._batches.index(appended)]:
+            if batch.stamp is None:
+                batch.fail(self._unknown("not sent again, since a later append is in the log"))
+        self._drop_done()
 
     def _is_after_gap(self, batch: ProducerBatch) -> bool:
         """Return whether no batch will have the sequence before it."""
