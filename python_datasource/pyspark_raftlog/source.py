@@ -200,8 +200,8 @@ class RaftlogDataSource(DataSource):
     redact
         ``true`` (default): redacts secrets of metadata records (SCRAM credentials, sensitive
         configs, unknown records and fields) in ``value``, ``record`` and typed columns. ``false``
-        returns them. Other internal logs have no secrets: ``full`` also hides what clients say of
-        themselves there: hosts, metadata of offset commits, user data of subscriptions and
+        returns them. Other internal logs have no secrets: ``full`` also hides the data that clients
+        send there: hosts, metadata of offset commits, user data of subscriptions and
         assignments, unknown records and fields; in ``key``, ``value``, ``recordKey``, ``record``.
     redactSecret, redactKey
         Secret of at least 16 bytes, or a reference as above. Replaces each secret by a keyed hash,

@@ -197,7 +197,7 @@ def add_redaction(command: Parser, *, verb: str = "print", full: bool = False) -
             choices=("secrets", "full"),
             default="secrets",
             help="what to hide: secrets, the default, which only metadata records have; or also "
-            "what clients say of themselves in the records of groups: hosts, metadata of offset "
+            "the data that clients send in the records of groups: hosts, metadata of offset "
             "commits, user data of subscriptions and assignments",
         )
     command.add_argument(

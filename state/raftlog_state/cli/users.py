@@ -34,7 +34,7 @@ examples:
 """
 SET_ABOUT: Final = """
 Create a user, or change its password. The password is read from the terminal, or from the first
-line of --password-file (`-`: standard input), and never from an argument, which other users see.
+line of --password-file (`-`: standard input), never from an argument, which other users can read.
 """
 REMOVE_ABOUT: Final = "Remove a user. Its connections end when the nodes read the file again."
 LIST_ABOUT: Final = "Print the names of the users, one a line."

@@ -1,6 +1,6 @@
 """Formats of the records of Kafka's internal logs other than ``__cluster_metadata``, by topic.
 
-Nothing in them is a secret. Full redaction hides what clients say of themselves (see
+Nothing in them is a secret. Full redaction hides the data that clients send (see
 ``redaction``).
 """
 

@@ -11,7 +11,7 @@ Secret are:
    it from the cluster's secret key; the id is public, as in ``describeTokens``.
 
 In the records of Kafka's coordinators and of remote storage nothing is secret. Full redaction also
-hides what clients say of themselves: their hosts, the metadata of offset commits, the user data of
+hides the data that clients send: their hosts, the metadata of offset commits, the user data of
 subscriptions and assignments, endpoints and tags, and what is unknown. Declared as ``of_client``.
 
 A secret is replaced by a fixed mask or, with a key, by text such as ``hmac:0f3a..``: 128 bits of
@@ -63,7 +63,7 @@ class Redactor:
     Args:
         key: at least 16 bytes, 6 of them different: secrets become keyed hashes. None: a mask.
         reveal: turn redaction off.
-        full: also hide what clients say of themselves.
+        full: also hide the data that clients send.
 
     Raises:
         OptionError: the key is too short or too uniform, or redaction is both off and full.
