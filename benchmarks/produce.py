@@ -226,7 +226,7 @@ class Stages:
 
         def respond(pair: tuple[Request[Any], Done]) -> None:
             request, done = pair
-            result = produce._result(self._cache, request, 0, done)
+            result = produce.DelayedProduce(self._cache, request)._result(0, done)
             body = encode_produce_response(VERSION, request.body, [result])
             header = request.header
             head = encode_response_header(header.correlation_id, header.api_key, VERSION)

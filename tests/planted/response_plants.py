@@ -81,15 +81,15 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a client without the right to read reads",
         path=f"{APIS}/fetch.py",
-        old="if Rights.READ not in request.principal.rights:",
+        old="if Rights.READ not in self._request.principal.rights:",
         new="if False:",
         tests=(FETCHING,),
     ),
     Plant(
         bug="a client without the right to append appends",
         path=f"{APIS}/produce.py",
-        old="\n    if Rights.APPEND not in request.principal.rights:",
-        new="\n    if False:",
+        old="invalid_required_acks\n        if Rights.APPEND not in request.principal.rights:",
+        new="invalid_required_acks\n        if False:",
         tests=(PRODUCING,),
     ),
     Plant(

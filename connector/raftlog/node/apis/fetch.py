@@ -48,7 +48,6 @@ from raftlog.wire.log_identity import or_minus_one
 
 from .metadata_cache import READ_COMMITTED, WITH_LEADER, MetadataCache
 
-_TOPIC_IDS_FROM: Final = 13
 _FIRST_EPOCHS: Final = (0, -1)
 """Session epochs for a new session, and for no session."""
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
@@ -170,13 +169,10 @@ class ConsumerFetch:
             part.end_offset = cache.readable_end(isolation_level)
 
     def _error(self, part: _Part) -> ErrorCode:
-        cache, request, partition = self._cache, self._request, part.partition
-        if Rights.READ not in request.principal.rights:
+        cache, partition = self._cache, part.partition
+        if Rights.READ not in self._request.principal.rights:
             return ErrorCode.topic_authorization_failed
-        if request.version >= _TOPIC_IDS_FROM:
-            error = cache.id_error(part.topic.topic_id, partition.partition)
-        else:
-            error = cache.name_error(part.topic.name, partition.partition)
+        error = cache.topic_error(part.topic.topic_id, part.topic.name, partition.partition)
         if error is ErrorCode.none:
             error = cache.leader_error(partition.current_leader_epoch)
         if error is not ErrorCode.none:

@@ -180,6 +180,10 @@ class MetadataCache:
             return ErrorCode.unknown_topic_id
         return ErrorCode.none if partition == PARTITION else ErrorCode.unknown_topic_or_partition
 
+    def topic_error(self, topic_id: bytes, name: str, partition: int) -> ErrorCode:
+        """Return the error of a topic, by its id or, if that is empty, by its name."""
+        return self.id_error(topic_id, partition) if topic_id else self.name_error(name, partition)
+
     @property
     def topic_uuid(self) -> uuid.UUID | None:
         return uuid_or_none(self.identity.topic_id)

@@ -65,7 +65,6 @@ from .produced_batch import append_request, read_header
 READ_AT_ONCE_BYTES_MAX: Final = 256 * KIB
 """Maximum size of a batch, also decompressed, that is decoded on the event loop: a larger one would
 delay the quorum's heartbeats."""
-_TOPIC_IDS_FROM: Final = 13
 _ZSTD_FROM: Final = 7
 _TEXT_FROM: Final = 8
 _COUNTER_BITS: Final = 32
@@ -155,10 +154,34 @@ class DelayedProduce:
             if reading is not None:
                 return reading.result()
             topic, batch = self._batches[len(self._outcomes)]
-            refusal = _refusal(self._cache, self._request, topic, batch)
+            refusal = self._refusal(topic, batch)
             return refusal or self._read(batch.records or b"")
         except LogError as error:
             return _refused(error)
+
+    def _refusal(self, topic: ProducedTopic, batch: ProducedBatch) -> Refused | None:
+        """Return why a batch is refused before it is read, None if it is not."""
+        error = self._error(topic, batch.partition)
+        if error is not ErrorCode.none:
+            return Refused(error)
+        if self._request.body.transactional_id is not None:
+            return Refused(ErrorCode.unsupported_version, NO_TRANSACTIONS)
+        if not self._cache.is_leader:
+            return _not_leader(self._cache)
+        if not batch.records:
+            return _refused(
+                InvalidAppendError(reason="a request has exactly one record batch per partition")
+            )
+        return None
+
+    def _error(self, topic: ProducedTopic, partition: int) -> ErrorCode:
+        """Return the error of an append by topic, partition, rights and acks, or ``none``."""
+        request = self._request
+        if request.body.acks not in _ACKS:
+            return ErrorCode.invalid_required_acks
+        if Rights.APPEND not in request.principal.rights:
+            return ErrorCode.topic_authorization_failed
+        return self._cache.topic_error(topic.topic_id, topic.name, partition)
 
     def _read(self, data: bytes) -> AppendRequest | Refused | None:
         """Return the append of a batch; None if it is large, and read on the executor.
@@ -206,7 +229,7 @@ class DelayedProduce:
             if not cache.is_leader:
                 append = _not_leader(cache)
             else:
-                append = _commit_refusal(cache, request, append) or append
+                append = self._commit_refusal(append) or append
         if isinstance(append, Refused):
             self._refuse(append)
             return
@@ -221,6 +244,30 @@ class DelayedProduce:
             append,
             partial(self._complete, ordinal, byte_count),
             timeout_ms=request.body.timeout_ms,
+        )
+
+    def _commit_refusal(self, append: AppendRequest) -> Refused | None:
+        """Return why the principal may not append a named commit, None if it may."""
+        if append.commit is None:
+            return None
+        principal, name = self._request.principal, append.commit.application_id
+        if not principal.may_commit(name):
+            return Refused(
+                ErrorCode.transactional_id_authorization_failed,
+                f"{principal.name!r} may not commit under application id {name!r}: no pattern in "
+                "[access.commits] of the nodes allows it",
+            )
+        memory, commits = self._cache.driver.replica.log.producer_state, principal.commits
+        if commits is None or memory.last_commit(name) is not None:
+            return None
+        own = (one for one in reversed(memory.commits) if commits.owns(one.name.application_id))
+        if sum(1 for _ in itertools.islice(own, commits.names_max)) < commits.names_max:
+            return None
+        return Refused(
+            ErrorCode.policy_violation,
+            f"the log has {commits.names_max} application ids of {principal.name!r}, the maximum, "
+            f"and {name!r} is not one of them: reuse one, or raise commit_names_max in [access] of "
+            "the nodes",
         )
 
     def _refuse(self, refusal: Refused) -> None:
@@ -264,7 +311,7 @@ class DelayedProduce:
         """Return the body of the response, None for none. Raises ``UnacknowledgedAppendError``."""
         cache, request = self._cache, self._request
         results = [
-            _result(cache, request, batch.partition, outcome)
+            self._result(batch.partition, outcome)
             for (_, batch), outcome in zip(self._batches, self._outcomes, strict=True)
             if outcome is not None
         ]
@@ -275,26 +322,28 @@ class DelayedProduce:
         endpoints = cache.leader_endpoints() if has_leader else ()
         return encode_produce_response(request.version, request.body, results, endpoints)
 
-
-def _refusal(
-    cache: MetadataCache,
-    request: _Request,
-    topic: ProducedTopic,
-    batch: ProducedBatch,
-) -> Refused | None:
-    """Return why a batch is refused before it is read, None if it is not."""
-    error = _error(cache, request, topic, batch.partition)
-    if error is not ErrorCode.none:
-        return Refused(error)
-    if request.body.transactional_id is not None:
-        return Refused(ErrorCode.unsupported_version, NO_TRANSACTIONS)
-    if not cache.is_leader:
-        return _not_leader(cache)
-    if not batch.records:
-        return _refused(
-            InvalidAppendError(reason="a request has exactly one record batch per partition")
-        )
-    return None
+    def _result(self, partition: int, outcome: Outcome) -> ProduceResult:
+        cache = self._cache
+        if isinstance(outcome, Failed):
+            code = error_of(produce_error_code(outcome.error))
+            outcome = Refused(code, produce_error_message(outcome.error))
+        if isinstance(outcome, Refused):
+            error, text = outcome.error, outcome.text
+            if error not in WITH_LEADER:
+                return ProduceResult(partition, error, message=text)
+            leader_id = or_minus_one(cache.leader_id())
+            return ProduceResult(
+                partition, error, message=text, leader_id=leader_id, leader_epoch=cache.core.epoch
+            )
+        result = outcome.value
+        assert isinstance(result, AppendResult), "the request is an append"
+        message = None
+        if self._request.version >= _TEXT_FROM:
+            message = appended_message(
+                Appended(result.epoch, result.was_duplicate, result.last_offset)
+            )
+        log_start_offset = or_minus_one(cache.driver.replica.log.log_start_offset)
+        return ProduceResult(partition, 0, result.base_offset, log_start_offset, message)
 
 
 def _not_leader(cache: MetadataCache) -> Refused:
@@ -302,78 +351,11 @@ def _not_leader(cache: MetadataCache) -> Refused:
     return _refused(NotLeaderError(epoch=epoch, current_epoch=epoch))
 
 
-def _error(
-    cache: MetadataCache,
-    request: _Request,
-    topic: ProducedTopic,
-    partition: int,
-) -> ErrorCode:
-    """Return the error of an append by topic, partition, rights and acks, or ``none``."""
-    body = request.body
-    if body.acks not in _ACKS:
-        return ErrorCode.invalid_required_acks
-    if Rights.APPEND not in request.principal.rights:
-        return ErrorCode.topic_authorization_failed
-    if request.version >= _TOPIC_IDS_FROM:
-        return cache.id_error(topic.topic_id, partition)
-    return cache.name_error(topic.name, partition)
-
-
-def _commit_refusal(
-    cache: MetadataCache, request: _Request, append: AppendRequest
-) -> Refused | None:
-    """Return why the principal may not append a named commit, None if it may."""
-    if append.commit is None:
-        return None
-    principal, name = request.principal, append.commit.application_id
-    if not principal.may_commit(name):
-        return Refused(
-            ErrorCode.transactional_id_authorization_failed,
-            f"{principal.name!r} may not commit under application id {name!r}: no pattern in "
-            "[access.commits] of the nodes allows it",
-        )
-    memory, commits = cache.driver.replica.log.producer_state, principal.commits
-    if commits is None or memory.last_commit(name) is not None:
-        return None
-    own = (one for one in reversed(memory.commits) if commits.owns(one.name.application_id))
-    if sum(1 for _ in itertools.islice(own, commits.names_max)) < commits.names_max:
-        return None
-    return Refused(
-        ErrorCode.policy_violation,
-        f"the log has {commits.names_max} application ids of {principal.name!r}, the maximum, and "
-        f"{name!r} is not one of them: reuse one, or raise commit_names_max in [access] of the "
-        "nodes",
-    )
-
-
 def _refused(error: LogError) -> Refused:
     code = ErrorCode.corrupt_message
     if not isinstance(error, CorruptBatchError):
         code = error_of(produce_error_code(error))
     return Refused(code, produce_error_message(error))
-
-
-def _result(
-    cache: MetadataCache, request: _Request, partition: int, outcome: Outcome
-) -> ProduceResult:
-    if isinstance(outcome, Failed):
-        code = error_of(produce_error_code(outcome.error))
-        outcome = Refused(code, produce_error_message(outcome.error))
-    if isinstance(outcome, Refused):
-        error, text = outcome.error, outcome.text
-        if error not in WITH_LEADER:
-            return ProduceResult(partition, error, message=text)
-        leader_id = or_minus_one(cache.leader_id())
-        return ProduceResult(
-            partition, error, message=text, leader_id=leader_id, leader_epoch=cache.core.epoch
-        )
-    result = outcome.value
-    assert isinstance(result, AppendResult), "the request is an append"
-    message = None
-    if request.version >= _TEXT_FROM:
-        message = appended_message(Appended(result.epoch, result.was_duplicate, result.last_offset))
-    log_start_offset = or_minus_one(cache.driver.replica.log.log_start_offset)
-    return ProduceResult(partition, 0, result.base_offset, log_start_offset, message)
 
 
 def _raise_if_failed(results: Sequence[ProduceResult]) -> None:
