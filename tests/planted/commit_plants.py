@@ -137,6 +137,13 @@ COMMIT_PLANTS: Final = (
         tests=(DELAYED,),
     ),
     Plant(
+        bug="a delayed fetch whose check fails delays the others",
+        path=f"{NODE}/apis/fetch.py",
+        old="        is_due = self._request.attempt(self._check)\n",
+        new="        is_due: bool | None = self._check()\n",
+        tests=(DELAYED,),
+    ),
+    Plant(
         bug="numbers of removed requests are kept forever",
         path=f"{NODE}/purgatory.py",
         old="            if len(self._numbers) > 2 * len(self._buckets) + _EMPTY_MAX:\n",
