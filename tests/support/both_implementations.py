@@ -34,6 +34,13 @@ def in_both(call: Callable[[], T]) -> tuple[T, T]:
         return native, call()
 
 
+def in_each(call: Callable[[], T]) -> list[T]:
+    """Return the result of each implementation that this installation has, that of Python last."""
+    if compiled.is_native:
+        return list(in_both(call))
+    return [call()]
+
+
 def differences(native: object, python: object, name: str = "") -> list[str]:
     """Return where two results differ: columns and their types, and errors with all their facts."""
     if type(native) is not type(python):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.batch_encoding import NewRecordBatch, encode_batch
-from tests.support.both_implementations import in_both
+from tests.support.both_implementations import in_each
 
 from raftlog.log.cleaning.retained_records import (
     ENTRY_BYTES,
@@ -344,7 +344,7 @@ def test_the_columnar_readers_read_compacted_batches(seed: int) -> None:
     after = cleaned(RandomLog(seed + 2_000).batches())
     data = b"".join(BatchFilter(mapped(after), RULES).clean(after))
     expected = [one[0] for one in rows(after)]
-    for found in in_both(lambda: scan(data)):
+    for found in in_each(lambda: scan(data)):
         assert found.records.offset is not None
         assert found.records.offset.to_pylist() == expected
         assert [int(one) for one in found.batches.base_offset] == [one.base_offset for one in after]
